@@ -1,0 +1,5 @@
+"""`python -m wmr_cli` is `wmr`."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""Attacks, one file each over the shared loop of `core.ascent`."""

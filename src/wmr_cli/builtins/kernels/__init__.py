@@ -1,0 +1,1 @@
+"""Weighting kernels: log-weights of images from their margins. One file each."""

@@ -1,0 +1,23 @@
+"""The paper's kernel."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ...core.contracts import Evidence
+from ...core.margins import probability_margin
+from ...errors import BadInput
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """exp(-alpha * margin) (Zeng et al. 2021, arXiv:2010.12989). alpha = 0 weighs all images the same."""
+
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.alpha < 0:
+            raise BadInput(f"alpha is {self.alpha:g}", hint="alpha is not negative; 0 is the unweighted baseline")
+
+    def __call__(self, evidence: Evidence) -> Tensor:
+        return -self.alpha * probability_margin(evidence.logits, evidence.labels)

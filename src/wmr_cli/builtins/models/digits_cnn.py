@@ -1,0 +1,27 @@
+"""A small network for very small images."""
+
+from torch import Tensor, nn
+
+from ...errors import BadInput
+
+
+class DigitsCnn(nn.Module):
+    """Two 3x3 convolutions, the second halving the side, and one hidden layer. (N, C, H, W) to (N, num_classes)."""
+
+    def __init__(self, num_classes: int, input_shape: tuple[int, int, int], width: int = 16, hidden: int = 64) -> None:
+        super().__init__()
+        channels, height, rest = input_shape
+        if min(width, hidden) < 1 or min(height, rest) < 2:
+            raise BadInput(f"digits-cnn cannot be built with width {width}, hidden {hidden} for images of {height}x{rest}")
+        self.features = nn.Sequential(
+            nn.Conv2d(channels, width, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(width, 2 * width, 3, stride=2, padding=1),
+            nn.ReLU(),
+        )
+        flat = 2 * width * ((height + 1) // 2) * ((rest + 1) // 2)
+        self.classifier = nn.Sequential(nn.Flatten(), nn.Linear(flat, hidden), nn.ReLU(), nn.Linear(hidden, num_classes))
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(self.features(images))
+        return logits

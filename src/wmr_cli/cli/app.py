@@ -1,0 +1,81 @@
+"""The program `wmr`: its commands, and the one place where errors become a line and a hint."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from .. import __version__
+from ..errors import WmrError, did_you_mean
+from . import attack, doctor, evaluate, lists, plugins, report, train
+from .console import say_error, write
+
+
+class Program(TyperGroup):
+    """Errors a user can mend are one line, one hint and exit status 2; anything else is our bug and shows its traceback."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order of work rather than of the alphabet."""
+        return list(self.commands)
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            status = super().main(*args, **{**kwargs, "standalone_mode": False})
+        except WmrError as error:
+            say_error(str(error), error.hint)
+            status = 2
+        except typer.TyperException as error:
+            say_error(_one_line(error), _usage_hint(error))
+            status = 2
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _one_line(error: typer.TyperException) -> str:
+    text = " ".join(error.format_message().split()).removesuffix(".")
+    return text[:1].lower() + text[1:].partition(" (Possible options")[0]
+
+
+def _usage_hint(error: typer.TyperException) -> str:
+    context = getattr(error, "ctx", None)
+    wrong = getattr(error, "option_name", None)
+    if context is not None and wrong and not getattr(error, "param", None) and type(error).__name__ == "NoSuchOption":
+        known = [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
+        return did_you_mean(wrong, known)
+    return f"`{context.command_path} --help` explains it" if context is not None else "`wmr --help` lists the commands"
+
+
+app = typer.Typer(
+    cls=Program,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    epilog="Example: wmr train, then wmr evaluate runs/digits-trades-a2-s0, then wmr report",
+)
+
+
+@app.callback()
+def program(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Show the version and stop.")] = False,
+) -> None:
+    """Train image classifiers that withstand adversarial attacks, and measure honestly how well they do."""
+    if version:
+        write(f"wmr {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """The console script."""
+    app(prog_name="wmr")
+
+
+for name, command, worked in (
+    ("train", train.train, "wmr train --defense trades --alpha 2.0"),
+    ("evaluate", evaluate.evaluate, "wmr evaluate runs/digits-trades-a2-s0 --alpha-test 1,2"),
+    ("attack", attack.attack, "wmr attack runs/digits-trades-a2-s0 --limit 20 --grid attack.png"),
+    ("report", report.report, "wmr report runs --format markdown --alpha-test 0,1,2,5"),
+    ("list", lists.list_names, "wmr list attacks"),
+    ("plugins", plugins.plugins, "wmr plugins --check"),
+    ("doctor", doctor.doctor, "wmr doctor"),
+):
+    app.command(name, epilog=f"Example: {worked}")(command)

@@ -1,0 +1,87 @@
+"""wmr attack"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from ..errors import BadInput
+from ..spec import exact
+from .console import show, write_json
+from .options import DataDir, Device, Quiet, Seed, choice, default_data_dir, read, size
+
+
+def attack(
+    checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint file or run folder.", show_default=False)],
+    dataset: Annotated[str | None, typer.Option(metavar="S", help="Another data set than the checkpoint's own.")] = None,
+    split: Annotated[str, typer.Option(help="Which part of the data set.")] = "test",
+    attack: Annotated[str | None, typer.Option(metavar="S", help="The attack: `wmr list attacks`.")] = None,
+    eps: Annotated[str | None, typer.Option(metavar="E", help="Radius of the ball, such as 0.3 or 8/255.")] = None,
+    steps: Annotated[int | None, typer.Option(metavar="K", min=0, help="Steps of the attack.")] = None,
+    step_size: Annotated[str | None, typer.Option(metavar="E", help="Length of a step; follows eps unless given.")] = None,
+    restarts: Annotated[int | None, typer.Option(metavar="R", min=1, help="Fresh starts of the attack; the worst counts.")] = None,
+    alpha: Annotated[str | None, typer.Option(metavar="A", help="Climb exp(-alpha * margin) times the loss, as A_tr does.")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="A random class-balanced subset of this size.")] = None,
+    batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Images at a time.")] = 256,
+    save: Annotated[Path | None, typer.Option(metavar="FILE.safetensors", help="Save the images with index, label and predictions.")] = None,
+    save_uint8: Annotated[bool, typer.Option("--save-uint8", help="Round to 8 bits inside the ball, and score again.")] = False,
+    grid: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw clean image, change and adversarial image.")] = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    output: Annotated[str, typer.Option("--format", metavar="table|json", help="How to print the summary.")] = "table",
+    quiet: Quiet = False,
+) -> None:
+    """Craft adversarial images and sum up how it went."""
+    strength = read("--alpha", alpha, size)
+    radius = read("--eps", eps, size)
+    read("--format", output, choice("table", "json"))
+    if save_uint8 and save is None:
+        raise BadInput("--save-uint8 has nothing to save", hint="name a file with --save")
+    from ..config import EvaluateConfig
+    from ..plugins import installed
+    from ..workflows.attack import attack as run
+    from .progress import follow
+
+    config = EvaluateConfig(
+        dataset=dataset,
+        split=split,
+        attacks=() if attack is None else (attack,),
+        eps=() if radius is None else (radius,),
+        steps=steps,
+        step_size=read("--step-size", step_size, size),
+        restarts=restarts,
+        alpha_test=None if strength is None else (strength,),
+        limit=limit,
+        batch_size=batch_size,
+        seed=seed,
+    )
+    registry = installed().registry
+    where = {"data_dir": data_dir or default_data_dir(), "device": device, "save": save, "as_uint8": save_uint8, "grid": grid}
+    for event in follow(run(checkpoint, config, registry, weighted=strength is not None, **where), quiet=quiet):
+        if output == "json":
+            write_json(event.summary)
+        else:
+            show(summary_table(event.summary))
+
+
+def summary_table(summary: dict[str, Any]) -> Table:
+    """The summary of an attack, one fact per line."""
+    from ..measures import Estimate
+    from ..reporting.tables import percent
+
+    success = summary["success_rate"]
+    facts = {
+        "checkpoint": summary["checkpoint"],
+        "attack": f"{summary['attack']}, {summary['norm']} eps {exact(summary['eps'])}",
+        "images": f"{summary['images']}, of which {summary['right_before']} were classified right",
+        "success": f"{summary['fooled']} fooled, {percent(success and Estimate(**success))} %",
+        "mean size": f"{summary['mean_size']:.4g}",
+        "rate": f"{summary['images_per_second']:,.0f} images/s, {summary['seconds']:.1f} s",
+    }
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, fact in facts.items():
+        table.add_row(f"[bold]{name}[/]", escape(fact))
+    return table

@@ -1,0 +1,59 @@
+"""Results go to stdout, everything else to stderr. User text is escaped before rich sees it."""
+
+import io
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+WIDE = 10_000
+"""Off a terminal nothing is cut or wrapped."""
+
+
+def results() -> Console:
+    """Where results are drawn."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=WIDE)
+
+
+def messages(quiet: bool = False) -> Console:
+    """Where progress and messages are drawn."""
+    console = Console(stderr=True, highlight=False, quiet=quiet)
+    return console if console.is_terminal else Console(stderr=True, highlight=False, quiet=quiet, width=WIDE)
+
+
+def say(text: str, *, quiet: bool = False, warns: bool = False) -> None:
+    """One line for the user."""
+    mark = "[yellow]warning:[/] " if warns else ""
+    messages(quiet).print(mark + escape(text), soft_wrap=True)
+
+
+def say_error(text: str, hint: str = "") -> None:
+    """One red line, and a hint."""
+    console = messages()
+    console.print(f"[bold red]error:[/] {escape(text)}", soft_wrap=True)
+    if hint:
+        console.print(f"[dim]hint:[/] {escape(hint)}", soft_wrap=True)
+
+
+def show(table: Table) -> None:
+    """A table on stdout."""
+    results().print(table)
+
+
+def as_text(table: Table) -> str:
+    """A table as plain text, for a file."""
+    stream = io.StringIO()
+    Console(file=stream, width=WIDE).print(table)
+    return stream.getvalue()
+
+
+def write(text: str) -> None:
+    """Text as it is: no markup, no wrapping, no colour."""
+    print(text, end="" if text.endswith("\n") else "\n")
+
+
+def write_json(value: Any) -> None:
+    write(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False))

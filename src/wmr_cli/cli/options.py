@@ -1,0 +1,69 @@
+"""Flags that several commands share, and how their text is read."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from ..errors import BadInput, WmrError
+from ..spec import number
+
+T = TypeVar("T")
+METRICS = ("nat", "rob", "sa", "tr")
+FORMATS = ("table", "markdown", "csv", "json")
+
+
+def default_data_dir() -> Path:
+    return Path(os.environ.get("WMR_DATA_DIR") or Path.home() / ".cache" / "wmr" / "data")
+
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Silence everything on stderr but errors.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Fixes everything random.")]
+Device = Annotated[str, typer.Option("--device", metavar="D", help="auto, cpu, cuda, cuda:N or mps.")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", metavar="DIR", envvar="WMR_DATA_DIR", help="Where data sets are.", show_default="~/.cache/wmr/data"),
+]
+
+
+def read(flag: str, text: str | None, reader: Callable[[str], T]) -> T | None:
+    """A flag's text by its reader; the error names the flag."""
+    if text is None:
+        return None
+    try:
+        return reader(text)
+    except WmrError as problem:
+        raise BadInput(f"{flag}: {problem}", hint=problem.hint) from None
+
+
+def size(text: str) -> float:
+    """A number that is not negative."""
+    value = number(text)
+    if value < 0:
+        raise BadInput(f"{text!r} is negative", hint="write 0 or more")
+    return value
+
+
+def sizes(text: str) -> tuple[float, ...]:
+    """`1,1.5,2`, each once, in ascending order."""
+    return tuple(sorted({size(part.strip()) for part in text.split(",")}))
+
+
+def choice(*known: str) -> Callable[[str], str]:
+    """One of a few words."""
+
+    def reader(text: str) -> str:
+        if text not in known:
+            raise BadInput(f"{text!r} is none of {', '.join(known)}")
+        return text
+
+    return reader
+
+
+def choices(*known: str) -> Callable[[str], tuple[str, ...]]:
+    """Several of a few words, joined by commas."""
+    one = choice(*known)
+    return lambda text: tuple(one(part.strip()) for part in text.split(","))
+

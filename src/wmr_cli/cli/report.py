@@ -1,0 +1,34 @@
+"""wmr report"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import BadFile
+from .console import say, say_error
+from .options import FORMATS, Quiet, choice, read, sizes
+
+
+def report(
+    paths: Annotated[list[Path] | None, typer.Argument(metavar="[PATH...]", help="Run folders, folders of runs, or records.", show_default="runs")] = None,
+    output: Annotated[str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print the records.")] = "table",
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file instead of the terminal.")] = None,
+    alpha_test: Annotated[str | None, typer.Option(metavar="LIST", help="Score the stored rows at these values of alpha instead.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Show evaluations side by side, at any alpha, without attacking again."""
+    from ..workflows.report import gather
+    from .output import put
+
+    read("--format", output, choice(*FORMATS))
+    gathered = gather(paths or [Path("runs")], read("--alpha-test", alpha_test, sizes))
+    if not gathered.found and not gathered.problems:
+        raise BadFile("there are no evaluations here", hint="make one with `wmr evaluate runs/NAME`")
+    put(gathered.found, output, out)
+    if out is not None:
+        say(f"wrote {out}", quiet=quiet)
+    for problem in gathered.problems:
+        say_error(f"skipped: {problem}", problem.hint)
+    if gathered.problems:
+        raise typer.Exit(1)

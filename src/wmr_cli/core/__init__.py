@@ -1,0 +1,1 @@
+"""Tensors, no names: margins, noise, norms, the one ascent loop, objectives, and the contracts that plugins meet."""

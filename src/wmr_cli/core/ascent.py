@@ -1,0 +1,78 @@
+"""The one projected-ascent loop, and where it starts."""
+
+import torch
+from torch import Tensor, nn
+
+from . import noise
+from .contracts import Attacked, Objective
+from .margins import logit_margin
+from .norms import Norm
+
+
+def box(images: Tensor, moved: Tensor, norm: Norm, eps: float) -> Tensor:
+    """Back into the ball, then into [0, 1]. Images lie in [0, 1], so the second clamp never leaves the ball."""
+    return (images + norm.project(moved - images, eps)).clamp(0, 1)
+
+
+def start(
+    kind: str, images: Tensor, norm: Norm, eps: float, index: Tensor, seed: int, restart: int = 0, scale: float = 0.001
+) -> Tensor:
+    """Where an attack begins: `uniform` in the ball, `gauss` noise of a small scale, or at the image (`none`)."""
+    if kind == "uniform":
+        moved = images + norm.random(images, eps, index, seed, restart)
+    elif kind == "gauss":
+        moved = images + scale * noise.normal(images, index, seed, restart)
+    else:
+        moved = images
+    return box(images, moved, norm, eps)
+
+
+def ascend(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    objective: Objective,
+    start: Tensor,
+    *,
+    norm: Norm,
+    eps: float,
+    step: float,
+    steps: int,
+    keep_best: bool = False,
+) -> Attacked:
+    """Climb `objective` from `start` in `steps` steps; the last iterate, or with `keep_best` the one of lowest margin.
+
+    Only the input gets a gradient. Images, labels (N, ...) to the same; logits are those of the returned images.
+    """
+    current, best = start.detach(), None
+    survived = torch.zeros_like(labels)
+    for _ in range(steps):
+        current.requires_grad_()
+        with torch.enable_grad():
+            logits = model(current)
+            values = objective(logits, labels)
+            # the sum, not the mean: each image climbs by itself, whatever the batch
+            (gradient,) = torch.autograd.grad(values.sum(), current)
+        current = current.detach()
+        survived = survived + (logits.argmax(dim=1) == labels)
+        if keep_best:
+            best = worse(best, Attacked(current, logits.detach(), survived), labels)
+        current = box(images, current + step * norm.direction(gradient), norm, eps)
+    with torch.no_grad():
+        last = Attacked(current, model(current), survived)
+    return worse(best, last, labels) if keep_best else last
+
+
+def worse(first: Attacked | None, second: Attacked, labels: Tensor) -> Attacked:
+    """Image by image the result with the lower logit margin, the later one on ties: the worst case for the model.
+
+    The sign of the margin is right or wrong, so an image that any of the two fooled stays fooled.
+    """
+    if first is None:
+        return second
+    lower = logit_margin(second.logits, labels) <= logit_margin(first.logits, labels)
+    return Attacked(
+        torch.where(lower[:, None, None, None], second.images, first.images),
+        torch.where(lower[:, None], second.logits, first.logits),
+        torch.minimum(first.steps_survived, second.steps_survived),
+    )

@@ -1,0 +1,147 @@
+"""What the parts promise each other. Everything is per image, (N,), until the last step of a walk.
+
+A plugin's class meets a contract by having its shape; nobody inherits.
+"""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images (N, C, H, W) in [0, 1], labels (N,), and the index (N,) that each image has in its data set."""
+
+    images: Tensor
+    labels: Tensor
+    index: Tensor
+
+    def to(self, device: Any) -> "Batch":
+        return Batch(self.images.to(device), self.labels.to(device), self.index.to(device))
+
+
+class Split(Protocol):
+    """One part of a data set, in a fixed order."""
+
+    labels: Tensor
+    """(N,) int64, in the split's order"""
+    sha256: str
+    """a hash of the split's images and labels"""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, positions: Tensor) -> Batch:
+        """The images at these positions of the split's order."""
+        ...
+
+
+class DataSource(Protocol):
+    """A data set: `train`, `val` and `test` splits whose images share one shape."""
+
+    num_classes: int
+    input_shape: tuple[int, int, int]
+    splits: Mapping[str, Split]
+
+
+class Objective(Protocol):
+    """What an attack climbs: per-image values (N,) from logits (N, C) and labels (N,)."""
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """Adversarial images, the logits of exactly these images, and before how many steps each was still right."""
+
+    images: Tensor
+    logits: Tensor
+    steps_survived: Tensor
+
+
+class Attack(Protocol):
+    """A frozen dataclass of numbers, never a model. Its random numbers are a pure function of (seed, index, restart, step).
+
+    `loss` names the objective it climbs in evaluation ("ce" where it says nothing); `stops_early = True` marks an attack
+    that leaves an image alone once it is fooled: it gives A_rob, never margins.
+    """
+
+    def __call__(
+        self, model: nn.Module, images: Tensor, labels: Tensor, objective: Objective, index: Tensor, seed: int
+    ) -> Attacked: ...
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a kernel may weigh an image by. The optional parts are there in training only."""
+
+    logits: Tensor
+    labels: Tensor
+    index: Tensor | None = None
+    clean_logits: Tensor | None = None
+    steps_survived: Tensor | None = None
+    loss: Tensor | None = None
+
+
+class Kernel(Protocol):
+    """Log-weights (N,) of images; `needs_training = True` marks one that cannot serve as a metric."""
+
+    def __call__(self, evidence: Evidence) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What a training step pays per image: `plain` as it is, `weighted` times the kernel's weight."""
+
+    weighted: Tensor
+    evidence: Evidence
+    plain: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What a training step saw, per image and detached: what was paid, the weights, the adversarial margins and hits."""
+
+    losses: Tensor
+    weights: Tensor
+    margins: Tensor
+    correct: Tensor
+
+
+class Learner(Protocol):
+    """What a defense may touch during one training step."""
+
+    model: nn.Module
+    """the plain module, for attacks and input gradients"""
+    kernel: Kernel
+    epoch: int
+    step_index: int
+    seed: int
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits through the parallel wrapper, for parameter gradients."""
+        ...
+
+    def attack_mode(self) -> AbstractContextManager[None]:
+        """The mode of the network in which training attacks see it."""
+        ...
+
+    def attack(self, batch: Batch, objective: Objective) -> Attacked:
+        """The training attack on this batch, weighted by the kernel unless the user said otherwise."""
+        ...
+
+    def weights(self, evidence: Evidence) -> Tensor:
+        """The kernel's weights (N,), detached and normalised as the user said."""
+        ...
+
+    def backward(self, loss: Tensor) -> None: ...
+
+    def optimizer_step(self) -> None: ...
+
+
+class Defense(Protocol):
+    """Owns one training step."""
+
+    def step(self, learner: Learner, batch: Batch) -> StepReport: ...

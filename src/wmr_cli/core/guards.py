@@ -1,0 +1,53 @@
+"""Promises checked where they are cheap to check; the error names the image that broke one."""
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import BrokenContract
+from .contracts import Attack, Attacked, Batch, Objective
+from .norms import Norm
+
+TOLERANCE = 1e-6
+
+
+def refuse(broken: Tensor, index: Tensor, what: str, hint: str = "") -> None:
+    """Raise for the first image of the mask (N,), by its index in the data set."""
+    if broken.any():
+        image = int(index[int(broken.nonzero()[0, 0])])
+        raise BrokenContract(f"image {image}: {what}", hint=hint)
+
+
+def check_batch(batch: Batch, num_classes: int) -> None:
+    """Images lie in [0, 1] and labels in [0, C)."""
+    flat = batch.images.flatten(1)
+    outside = ~((flat >= 0) & (flat <= 1)).all(dim=1)  # a NaN is outside, too
+    refuse(outside, batch.index, "its pixels are not in [0, 1]", hint="scale images to [0, 1]; normalisation belongs inside the model")
+    refuse((batch.labels < 0) | (batch.labels >= num_classes), batch.index, f"its label is not in 0…{num_classes - 1}")
+
+
+def check_logits(logits: Tensor, index: Tensor, num_classes: int) -> None:
+    """One finite logit per class and image."""
+    if logits.shape != (len(index), num_classes):
+        raise BrokenContract(
+            f"the model gave outputs of shape {tuple(logits.shape)} for {len(index)} images of {num_classes} classes",
+            hint="a model returns logits of shape (images, classes), and needs two classes at least",
+        )
+    refuse(~logits.isfinite().all(dim=1), index, "its logits are not finite", hint="the network has diverged, or its weights are damaged")
+
+
+def guarded(
+    attack: Attack, model: nn.Module, batch: Batch, objective: Objective, seed: int, norm: Norm, eps: float, num_classes: int
+) -> Attacked:
+    """Run an attack and check that it kept to the ball, to [0, 1] and to finite numbers."""
+    attacked = attack(model, batch.images, batch.labels, objective, batch.index, seed)
+    name = type(attack).__name__
+    flat = attacked.images.flatten(1)
+    refuse(~((flat >= 0) & (flat <= 1)).all(dim=1), batch.index, f"{name} left [0, 1]")
+    refuse(norm.size(attacked.images - batch.images) > eps + TOLERANCE, batch.index, f"{name} left the ball of radius {eps:g}")
+    check_logits(attacked.logits, batch.index, num_classes)
+    return attacked
+
+
+def predictions(logits: Tensor) -> Tensor:
+    """The predicted class, (N, C) to (N,). Right or wrong is decided here and never by the sign of a margin."""
+    return torch.argmax(logits, dim=1)

@@ -1,0 +1,20 @@
+"""Per-image losses, (N,)."""
+
+from torch import Tensor
+from torch.nn import functional
+
+from .margins import at_least_float32
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """-log p_y."""
+    return functional.cross_entropy(at_least_float32(logits), labels, reduction="none")
+
+
+def log_probabilities(logits: Tensor) -> Tensor:
+    return at_least_float32(logits).log_softmax(dim=1)
+
+
+def kl_divergence(target: Tensor, log_probs: Tensor) -> Tensor:
+    """KL(target || other) from two log-probabilities (N, C): finite where plain probabilities would give 0 * -inf."""
+    return functional.kl_div(log_probs, target, reduction="none", log_target=True).sum(dim=1)

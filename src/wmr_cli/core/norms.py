@@ -1,0 +1,74 @@
+"""A norm is an object with four short methods. Perturbations are (N, C, H, W), sizes (N,)."""
+
+import math
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from . import noise
+
+
+class Norm(Protocol):
+    """The geometry of a threat model."""
+
+    def size(self, delta: Tensor) -> Tensor:
+        """The size of each perturbation, (N,)."""
+        ...
+
+    def project(self, delta: Tensor, eps: float) -> Tensor:
+        """The nearest perturbation of size at most eps."""
+        ...
+
+    def direction(self, gradient: Tensor) -> Tensor:
+        """The unit step that climbs fastest."""
+        ...
+
+    def random(self, like: Tensor, eps: float, index: Tensor, seed: int, restart: int) -> Tensor:
+        """Perturbations drawn uniformly from the ball."""
+        ...
+
+
+class Linf:
+    """The largest change of any pixel."""
+
+    def size(self, delta: Tensor) -> Tensor:
+        return delta.abs().flatten(1).amax(dim=1)
+
+    def project(self, delta: Tensor, eps: float) -> Tensor:
+        return delta.clamp(-eps, eps)
+
+    def direction(self, gradient: Tensor) -> Tensor:
+        return gradient.sign()
+
+    def random(self, like: Tensor, eps: float, index: Tensor, seed: int, restart: int) -> Tensor:
+        return (2 * noise.uniform(like, index, seed, restart) - 1) * eps
+
+
+class L2:
+    """The Euclidean length of the change."""
+
+    def size(self, delta: Tensor) -> Tensor:
+        return delta.flatten(1).norm(dim=1)
+
+    def project(self, delta: Tensor, eps: float) -> Tensor:
+        return delta * (eps / self._scale(delta)).clamp(max=1)
+
+    def direction(self, gradient: Tensor) -> Tensor:
+        # scaled by its largest entry first: tiny gradients would underflow when squared
+        largest = gradient.abs().flatten(1).amax(dim=1).reshape(-1, 1, 1, 1)
+        scaled = gradient / torch.where(largest > 0, largest, 1)
+        return scaled / self._scale(scaled)
+
+    def random(self, like: Tensor, eps: float, index: Tensor, seed: int, restart: int) -> Tensor:
+        towards = self.direction(noise.normal(like, index, seed, restart))
+        radius = noise.uniform(like.new_empty(len(like), 1, 1, 1), index, seed, restart, step=1)
+        return towards * eps * radius ** (1 / math.prod(like.shape[1:]))
+
+    def _scale(self, delta: Tensor) -> Tensor:
+        size = self.size(delta).reshape(-1, 1, 1, 1)
+        return torch.where(size > 0, size, 1)
+
+
+NORMS: Mapping[str, Norm] = {"linf": Linf(), "l2": L2()}

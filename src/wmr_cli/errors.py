@@ -1,0 +1,56 @@
+"""What a user, a file or a plugin can get wrong.
+
+WmrError                a message, and a hint that says what to do about it
+├── BadInput            a flag, spec or setting that cannot be used
+│   └── UnknownName     a name that nobody registered
+├── BadFile             a checkpoint, record or config file that is not what it should be
+├── RunFolderError      a run folder that is taken, in use or not writable
+├── BrokenContract      a model, data set or attack that breaks its promise, with the image it broke it on
+└── PluginError         a plugin that cannot be used
+
+Below `cli` these are raised and never caught, the plugin loader aside; `wmr` shows message and hint and exits with 2.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class WmrError(Exception):
+    """Something the user can mend; the hint says how."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class BadInput(WmrError):
+    """A flag, spec or setting that cannot be used."""
+
+
+class UnknownName(BadInput):
+    """A name that nobody registered."""
+
+
+class BadFile(WmrError):
+    """A checkpoint, record or config file that is not what it should be."""
+
+
+class RunFolderError(WmrError):
+    """A run folder that is taken, in use or not writable."""
+
+
+class BrokenContract(WmrError):
+    """A model, data set or attack that breaks its promise."""
+
+
+class PluginError(WmrError):
+    """A plugin that cannot be used."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint with the nearest known name, or with all of them where none is near."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"there are: {', '.join(names)}" if names else "there are none"

@@ -1,0 +1,46 @@
+"""The hooks: five questions that `wmr` asks of every plugin. Each answer is a list of `Entry`, names and strings only.
+
+Entry-point group `wmr`. What an entry's target must be is said beside its hook and checked by `wmr_cli.testing`.
+"""
+
+from collections.abc import Iterable
+
+import pluggy
+
+from .registry import Entry
+
+hookspec = pluggy.HookspecMarker("wmr")
+hookimpl = pluggy.HookimplMarker("wmr")
+
+KIND_OF_HOOK = {
+    "wmr_models": "model",
+    "wmr_datasets": "dataset",
+    "wmr_losses": "defense",
+    "wmr_kernels": "kernel",
+    "wmr_attacks": "attack",
+}
+
+
+@hookspec
+def wmr_models() -> Iterable[Entry]:  # type: ignore[empty-body]
+    """make(num_classes=, input_shape=(C, H, W), **params) -> nn.Module on images in [0, 1]."""
+
+
+@hookspec
+def wmr_datasets() -> Iterable[Entry]:  # type: ignore[empty-body]
+    """make(root=, **params) -> DataSource."""
+
+
+@hookspec
+def wmr_losses() -> Iterable[Entry]:  # type: ignore[empty-body]
+    """make(**params) -> Defense: what training climbs and what the model pays."""
+
+
+@hookspec
+def wmr_kernels() -> Iterable[Entry]:  # type: ignore[empty-body]
+    """make(**params) -> Kernel: per-image log-weights."""
+
+
+@hookspec
+def wmr_attacks() -> Iterable[Entry]:  # type: ignore[empty-body]
+    """make(**params) -> Attack."""

@@ -1,0 +1,49 @@
+"""An estimate and its 95 % interval. Intervals cover the sampling of test images, nothing else."""
+
+import math
+
+import msgspec
+
+Z95 = 1.959963984540054
+
+
+class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A share in [0, 1] with its 95 % interval, and for weighted shares the effective sample size.
+
+    Where all images are right or all are wrong a weighted interval has no width: it says nothing then.
+    """
+
+    value: float
+    low: float
+    high: float
+    ess: float | None = None
+
+    @property
+    def degenerate(self) -> bool:
+        return self.low == self.high
+
+
+def wilson(hits: int, total: int) -> Estimate:
+    """Wilson's score interval of a plain share."""
+    if total < 1:
+        raise ValueError("a share of nothing has no interval")
+    share, z2 = hits / total, Z95**2 / total
+    centre = (share + z2 / 2) / (1 + z2)
+    half = Z95 * math.sqrt(share * (1 - share) / total + z2 / (4 * total)) / (1 + z2)
+    # at the ends the interval closes on 0 or 1 exactly; rounding must not open it
+    low = 0.0 if hits == 0 else max(0.0, centre - half)
+    high = 1.0 if hits == total else min(1.0, centre + half)
+    return Estimate(share, low, high)
+
+
+def logit_delta(value: float, variance: float, ess: float) -> Estimate:
+    """The delta-method interval of a weighted share, taken on the logit scale so that it stays inside [0, 1]."""
+    if variance <= 0 or not 0 < value < 1:
+        return Estimate(value, value, value, ess)
+    centre = math.log(value) - math.log1p(-value)
+    half = Z95 * math.sqrt(variance) / (value * (1 - value))
+    return Estimate(value, _logistic(centre - half), _logistic(centre + half), ess)
+
+
+def _logistic(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))

@@ -1,0 +1,192 @@
+"""Names and what stands behind them. Listing imports nothing; building imports the one target that is asked for."""
+
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .errors import BadInput, PluginError, UnknownName, did_you_mean
+from .spec import Spec, read_value
+
+KINDS = ("model", "dataset", "defense", "kernel", "attack")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A name that a plugin offers."""
+
+    name: str
+    """lower case, words joined by '-'"""
+    target: str
+    """"package.module:attribute", imported only when it is built"""
+    summary: str
+    """shown by `wmr list`"""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """the defaults that this name fixes"""
+
+    def problem(self) -> str | None:
+        """Why this entry cannot be registered, if it cannot."""
+        if not all(isinstance(text, str) for text in (self.name, self.target, self.summary)):
+            return f"name, target and summary of {self.name!r} must be text"
+        if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.name):
+            return f"{self.name!r} is not a name: lower case, words joined by '-'"
+        if not re.fullmatch(r"[\w.]+:[\w.]+", self.target):
+            return f"target {self.target!r} of {self.name!r} does not read 'package.module:attribute'"
+        return None if isinstance(self.params, Mapping) else f"params of {self.name!r} must be a mapping"
+
+
+@dataclass(frozen=True)
+class Owned:
+    """An entry and the plugin it came from."""
+
+    entry: Entry
+    owner: str
+    version: str
+
+
+class Registry:
+    """Every registered name of the five kinds, and one door to build by name."""
+
+    def __init__(self) -> None:
+        self._owned: dict[str, dict[str, Owned]] = {kind: {} for kind in KINDS}
+
+    def add(self, offered: Iterable[tuple[str, Entry]], owner: str, version: str) -> None:
+        """Register all that a plugin offers, or nothing: a name that is taken is refused, naming both owners."""
+        added: dict[tuple[str, str], Owned] = {}
+        for kind, entry in offered:
+            taken = self._owned[kind].get(entry.name) or added.get((kind, entry.name))
+            if taken:
+                raise PluginError(f"{kind} {entry.name!r} is offered by both {taken.owner} and {owner}")
+            added[kind, entry.name] = Owned(entry, owner, version)
+        for (kind, name), owned in added.items():
+            self._owned[kind][name] = owned
+
+    def names(self, kind: str) -> list[str]:
+        """All names of a kind, sorted."""
+        return sorted(self._owned[kind])
+
+    def __iter__(self) -> Iterator[tuple[str, Owned]]:
+        return ((kind, self._owned[kind][name]) for kind in KINDS for name in self.names(kind))
+
+    def find(self, kind: str, name: str) -> Owned:
+        """The entry of a name, or an error with the nearest one."""
+        if name not in self._owned[kind]:
+            raise UnknownName(f"no {kind} is called {name!r}", hint=did_you_mean(name, self._owned[kind]))
+        return self._owned[kind][name]
+
+    def target(self, kind: str, name: str) -> Callable[..., Any]:
+        """Import what stands behind a name: a registered one, or a class in a file of the user's."""
+        if Spec(name).is_local:
+            return _local_class(name)
+        owned = self.find(kind, name)
+        module, _, attribute = owned.entry.target.partition(":")
+        try:
+            found: Any = importlib.import_module(module)
+            for part in attribute.split("."):
+                found = getattr(found, part)
+        except (ImportError, AttributeError) as error:
+            raise PluginError(
+                f"{kind} {name!r} of {owned.owner} cannot be loaded: {error}",
+                hint="`wmr plugins --check` tries every name; ask the author of the plugin",
+            ) from error
+        if not callable(found):
+            raise PluginError(f"{kind} {name!r} of {owned.owner}: {owned.entry.target} is not callable")
+        return found  # type: ignore[no-any-return]
+
+    def accepts(self, kind: str, name: str, parameter: str) -> bool:
+        """Whether a user may set this parameter of a component."""
+        return _Signature.of(self.target(kind, name)).accepts(parameter)
+
+    def create(self, kind: str, spec: Spec | str, **given: Any) -> Any:
+        """Build a component: what its name fixes, then what the caller gives, then what the user wrote."""
+        spec = Spec.parse(spec) if isinstance(spec, str) else spec
+        target = self.target(kind, spec.name)
+        fixed = {} if spec.is_local else dict(self.find(kind, spec.name).entry.params)
+        signature = _Signature.of(target)
+        written = dict(spec.params)
+        if spec.value is not None:
+            written = {signature.first_free({*fixed, *given, *written}, spec): spec.value, **written}
+        params = {**fixed, **given}
+        for key, value in written.items():
+            if not signature.accepts(key):
+                raise UnknownName(f"{kind} {spec.name!r} has no {key!r}", hint=did_you_mean(key, signature.names()))
+            try:
+                params[key] = read_value(value, signature.kind_of(key))
+            except BadInput as problem:
+                raise BadInput(f"{key} of {kind} {spec.name!r}: {problem}", hint=problem.hint) from None
+        missing = signature.missing(params)
+        if missing:
+            raise BadInput(f"{kind} {spec.name!r} needs {missing}", hint=f"write {spec.name}:{missing}=…")
+        return target(**params)
+
+    def used(self, specs: Mapping[str, str]) -> dict[str, str]:
+        """Plugins other than our own behind these specs (kind to text), with their versions."""
+        named = [(kind, Spec.parse(text)) for kind, text in specs.items()]
+        owners = [self.find(kind, spec.name) for kind, spec in named if not spec.is_local]
+        return {owned.owner: owned.version for owned in owners if owned.owner != "wmr-cli"}
+
+
+@dataclass(frozen=True)
+class _Signature:
+    """What a target can be called with."""
+
+    parameters: Mapping[str, inspect.Parameter]
+
+    @classmethod
+    def of(cls, target: Callable[..., Any]) -> "_Signature":
+        try:
+            return cls(inspect.signature(target, eval_str=True).parameters)
+        except NameError:  # annotations that exist for the type checker only
+            return cls(inspect.signature(target).parameters)
+
+    def names(self) -> list[str]:
+        named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        return [name for name, parameter in self.parameters.items() if parameter.kind in named]
+
+    def accepts(self, name: str) -> bool:
+        takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in self.parameters.values())
+        return takes_any or name in self.names()
+
+    def kind_of(self, name: str) -> Any:
+        annotation = self.parameters[name].annotation if name in self.parameters else inspect.Parameter.empty
+        return Any if annotation is inspect.Parameter.empty or isinstance(annotation, str) else annotation
+
+    def first_free(self, taken: set[str], spec: Spec) -> str:
+        free = [name for name in self.names() if name not in taken]
+        if not free:
+            raise BadInput(f"{spec.name!r} takes no value", hint=f"write {spec.name} alone, or key=value")
+        return free[0]
+
+    def missing(self, params: Mapping[str, Any]) -> str | None:
+        needed = [name for name in self.names() if self.parameters[name].default is inspect.Parameter.empty]
+        return next((name for name in needed if name not in params), None)
+
+
+def _local_class(name: str) -> Callable[..., Any]:
+    """The class of `path/to/file.py:Class`. The user names this file as code, so it is run."""
+    path, _, attribute = name.rpartition(":")
+    if not Path(path).is_file():
+        raise BadInput(f"there is no file {path!r}", hint="a local class is written path/to/file.py:Class")
+    module_name = "wmr_local_" + re.sub(r"\W", "_", str(Path(path).resolve()))
+    module = sys.modules.get(module_name)
+    if module is None:
+        location = importlib.util.spec_from_file_location(module_name, path)
+        if location is None or location.loader is None:
+            raise BadInput(f"{path!r} is not a Python file")
+        module = importlib.util.module_from_spec(location)
+        sys.modules[module_name] = module
+        try:
+            location.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[module_name]
+            raise
+    if not hasattr(module, attribute):
+        public = [key for key, value in vars(module).items() if isinstance(value, type)]
+        raise UnknownName(f"{path!r} has no {attribute!r}", hint=did_you_mean(attribute, public))
+    return getattr(module, attribute)  # type: ignore[no-any-return]
+

@@ -1,0 +1,1 @@
+"""Records and rows to what people look at. No torch."""

@@ -1,0 +1,214 @@
+"""Component specs: `pgd:steps=20,eps=8/255` to a name with parameters, and back.
+
+    name    name:key=value,key=value    name:value,key=value    path/to/file.py:Class,key=value
+
+Values stay text until the component is built: only its signature knows whether `8/255` is a number.
+Text may be quoted, and a nested spec stands in parentheses: `awp:base=(trades:beta=6)`.
+"""
+
+import json
+import math
+import re
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal, Self, Union
+
+from .errors import BadInput
+
+Value = Union[str, "Spec"]
+
+_LOCAL = re.compile(r"(?P<name>.+?\.py:[A-Za-z_]\w*)(?:,(?P<rest>.*))?", re.DOTALL)
+_NAME = re.compile(r"[^\s:,=()\"']+")
+_ITEM = re.compile(r"(?P<key>[A-Za-z_][\w-]*)=(?P<value>.*)", re.DOTALL)
+_NEEDS_QUOTES = re.compile(r"[,()\"']|^\s|\s$|^$|[\n\r\t]")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A component's name and the parameters a user gave it, as text."""
+
+    name: str
+    value: str | None = None
+    params: Mapping[str, Value] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not (_NAME.fullmatch(self.name) or self.is_local):
+            raise BadInput(f"{self.name!r} is not a name", hint="a spec reads name:key=value,key=value")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the name is a class in a file of the user's: `path/to/file.py:Class`."""
+        match = _LOCAL.fullmatch(self.name)
+        return match is not None and match["rest"] is None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a spec as a user types it."""
+        local = _LOCAL.fullmatch(text)
+        if local:
+            name, rest = local["name"], local["rest"]
+        else:
+            name, colon, tail = text.partition(":")
+            rest = tail if colon else None
+        value: str | None = None
+        params: dict[str, Value] = {}
+        for position, item in enumerate(_split(rest, whole=text) if rest else []):
+            pair = _ITEM.fullmatch(item)
+            if pair:
+                key = pair["key"].replace("-", "_")
+                if key in params:
+                    raise BadInput(f"{text!r} gives {key!r} twice")
+                params[key] = _read_item(pair["value"], whole=text)
+            elif position == 0 and isinstance(read := _read_item(item, whole=text), str):
+                value = read
+            else:
+                raise BadInput(f"{item!r} in {text!r} is not key=value", hint="a spec reads name:key=value,key=value")
+        return cls(name.strip(), value, params)
+
+    def __str__(self) -> str:
+        items = [] if self.value is None else [_write_item(self.value, positional=True)]
+        items += [f"{key}={_write_item(value)}" for key, value in self.params.items()]
+        return self.name + ("," if self.is_local else ":") + ",".join(items) if items else self.name
+
+    def with_params(self, **params: Value) -> "Spec":
+        """The same component with these parameters on top."""
+        return Spec(self.name, self.value, {**self.params, **params})
+
+    def without(self, *keys: str) -> "Spec":
+        """The same component, these parameters left to their defaults."""
+        return Spec(self.name, self.value, {key: value for key, value in self.params.items() if key not in keys})
+
+
+def _split(text: str, whole: str) -> list[str]:
+    """Cut at commas that stand outside quotes and parentheses."""
+    items, start, depth, quote, escaped = [], 0, 0, "", False
+    for position, char in enumerate(text):
+        if quote:
+            closes = char == quote and not escaped
+            escaped = char == "\\" and quote == '"' and not escaped
+            quote = "" if closes else quote
+        elif char in "\"'":
+            quote = char
+        elif char in "()":
+            depth += 1 if char == "(" else -1
+            if depth < 0:
+                break
+        elif char == "," and depth == 0:
+            items.append(text[start:position])
+            start = position + 1
+    if quote or depth:
+        raise BadInput(f"{whole!r} has an open quote or parenthesis", hint="close it, and quote the spec for your shell")
+    return [*items, text[start:]]
+
+
+def _read_item(text: str, whole: str) -> Value:
+    if text.startswith("(") and text.endswith(")"):
+        return Spec.parse(text[1:-1])
+    if text.startswith("'") and text.endswith("'") and len(text) > 1:
+        return text[1:-1]
+    if text.startswith('"'):
+        try:
+            return str(json.loads(text, strict=False))
+        except ValueError:
+            raise BadInput(f"{text} in {whole!r} is not quoted text") from None
+    if not text or re.search(r"[()\"']", text):
+        raise BadInput(f"{whole!r} has a value that cannot be read: {text!r}", hint="put text with special characters in quotes")
+    return text.strip()
+
+
+def _write_item(value: Value, *, positional: bool = False) -> str:
+    if isinstance(value, Spec):
+        return f"({value})"
+    return json.dumps(value) if _NEEDS_QUOTES.search(value) or (positional and "=" in value) else value
+
+
+def number(text: str) -> float:
+    """A finite number; `8/255` is divided exactly. Nothing is evaluated as code."""
+    numerator, slash, denominator = text.partition("/")
+    try:
+        if max(len(numerator), len(denominator)) > 40 or "_" in text:
+            raise ValueError
+        value = float(numerator)
+        if slash and math.isfinite(value) and math.isfinite(float(denominator)):
+            value = float(Fraction(numerator.strip()) / Fraction(denominator.strip()))
+        elif slash:
+            raise ValueError
+    except (ValueError, ZeroDivisionError, OverflowError):
+        raise BadInput(f"{text!r} is not a number", hint="write a number such as 0.3 or a fraction such as 8/255") from None
+    if not math.isfinite(value):
+        raise BadInput(f"{text!r} is not a finite number", hint="write a number such as 0.3 or a fraction such as 8/255")
+    return value
+
+
+def exact(value: float) -> str:
+    """The shortest text that reads back as the same number: `8/255` rather than 0.03137254901960784."""
+    levels = round(value * 255)
+    if len(repr(value)) > 8 and levels and levels / 255 == value:
+        return f"{levels}/255"
+    return repr(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)
+
+
+def read_value(value: Value, kind: Any) -> Any:
+    """Text as the annotation of its parameter says; without an annotation, as it looks."""
+    if typing.get_origin(kind) in (Union, types.UnionType):
+        return _read_union(value, typing.get_args(kind))
+    if isinstance(value, Spec) or kind is Spec:
+        if kind not in (Spec, Any):
+            raise BadInput(f"a component in parentheses does not fit here: ({value})")
+        return value if isinstance(value, Spec) else Spec.parse(value)
+    if kind is Any:
+        return _guess(value)
+    if typing.get_origin(kind) is Literal:
+        choices = typing.get_args(kind)
+        if value not in choices:
+            raise BadInput(f"{value!r} is none of {', '.join(map(str, choices))}")
+        return value
+    if typing.get_origin(kind) in (tuple, list):
+        of = (typing.get_args(kind) or (Any,))[0]
+        return typing.get_origin(kind)(read_value(part, of) for part in value.split(":"))
+    if kind in _READERS:
+        return _READERS[kind](value)
+    return _guess(value)
+
+
+def _read_union(value: Value, kinds: tuple[Any, ...]) -> Any:
+    if types.NoneType in kinds and value == "none":
+        return None
+    problems = []
+    for kind in sorted((kind for kind in kinds if kind is not types.NoneType), key=lambda kind: kind is str):
+        try:
+            return read_value(value, kind)
+        except BadInput as problem:
+            problems.append(problem)
+    raise problems[0]
+
+
+def _whole(text: str) -> int:
+    value = number(text)
+    if value != int(value):
+        raise BadInput(f"{text!r} is not a whole number")
+    return int(value)
+
+
+def _truth(text: str) -> bool:
+    try:
+        return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
+    except KeyError:
+        raise BadInput(f"{text!r} is neither true nor false") from None
+
+
+def _guess(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        value = number(text)
+    except BadInput:
+        return text
+    return int(value) if re.fullmatch(r"[+-]?\d+", text) else value
+
+
+_READERS: Mapping[Any, Any] = {bool: _truth, int: _whole, float: number, str: str, Path: Path}

@@ -1,0 +1,145 @@
+"""Weights that describe themselves: a safetensors file whose header names model, data set, threat model and config.
+
+`content_sha256` covers every tensor and every other line of the header; a flipped bit anywhere is noticed on load.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import safetensors.torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from .. import __version__
+from ..config import TrainConfig
+from ..errors import BadFile
+from .files import write_atomically
+
+SCHEMA = "1"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint file says of itself, and its weights."""
+
+    path: Path
+    sha256: str
+    model: str
+    num_classes: int
+    input_shape: tuple[int, int, int]
+    dataset: str
+    defense: str
+    kernel: str
+    alpha_train: float | None
+    norm: str
+    eps: float
+    epoch: int
+    seed: int
+    config: TrainConfig
+    tensors: Mapping[str, Tensor]
+
+
+class MadeFor(Protocol):
+    """The data that a network was made for; a data source is one."""
+
+    @property
+    def num_classes(self) -> int: ...
+    @property
+    def input_shape(self) -> tuple[int, int, int]: ...
+
+
+def save(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    config: TrainConfig,
+    made_for: MadeFor,
+    *,
+    alpha_train: float | None,
+    epoch: int,
+) -> None:
+    """Write a checkpoint atomically."""
+    header = {
+        "wmr.schema": SCHEMA,
+        "wmr.version": __version__,
+        "model": config.model,
+        "num_classes": str(made_for.num_classes),
+        "input_shape": json.dumps(made_for.input_shape),
+        "dataset": config.dataset,
+        "defense": config.defense,
+        "kernel": config.kernel,
+        "alpha_train": json.dumps(alpha_train),
+        "norm": config.norm,
+        "eps": repr(config.eps),
+        "epoch": str(epoch),
+        "seed": str(config.seed),
+        "config": config.to_json(),
+    }
+    save_tensors(path, tensors, header)
+
+
+def load(path: Path) -> Checkpoint:
+    """Read a checkpoint, or say why the file is none."""
+    path = path / "last.safetensors" if path.is_dir() else path
+    tensors, header = load_tensors(path)
+    if header.get("wmr.schema") != SCHEMA:
+        found = "was not written by wmr" if "wmr.schema" not in header else f"has schema {header['wmr.schema']}"
+        raise BadFile(f"{path} {found}", hint=f"this version reads checkpoints of schema {SCHEMA}, as `wmr train` writes them")
+    try:
+        channels, height, width = json.loads(header["input_shape"])
+        return Checkpoint(
+            path=path,
+            sha256=header["content_sha256"],
+            model=header["model"],
+            num_classes=int(header["num_classes"]),
+            input_shape=(channels, height, width),
+            dataset=header["dataset"],
+            defense=header["defense"],
+            kernel=header["kernel"],
+            alpha_train=json.loads(header["alpha_train"]),
+            norm=header["norm"],
+            eps=float(header["eps"]),
+            epoch=int(header["epoch"]),
+            seed=int(header["seed"]),
+            config=TrainConfig.from_json(header["config"]),
+            tensors=tensors,
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        raise BadFile(f"the header of {path} cannot be read: {error}", hint="it was written by another version of wmr") from None
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
+    """Write tensors and header with their hash. safetensors takes neither strided nor shared storage, hence the copies."""
+    own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    signed = {**header, "content_sha256": content_hash(own, header)}
+    write_atomically(path, lambda temporary: safetensors.torch.save_file(own, temporary, metadata=signed))
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and header of a file, its hash checked."""
+    if not path.is_file():
+        raise BadFile(f"there is no file {path}", hint="name a checkpoint such as runs/NAME/last.safetensors, or its run folder")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except (SafetensorError, OSError, UnicodeDecodeError) as error:
+        raise BadFile(f"{path} is not a checkpoint, or only part of one: {error}", hint="checkpoints are safetensors files") from None
+    stored = header.get("content_sha256")
+    rest = {key: value for key, value in header.items() if key != "content_sha256"}
+    if stored is not None and stored != content_hash(tensors, rest):
+        raise BadFile(f"{path} is damaged: its content does not match its hash", hint="copy it again from where it came")
+    return tensors, header
+
+
+def content_hash(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> str:
+    """SHA-256 over the header's lines and over name, type, shape and bytes of every tensor, in the order of names."""
+    digest = hashlib.sha256(json.dumps(sorted(header.items())).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(safetensors.torch.save({"": tensor}))
+    return digest.hexdigest()

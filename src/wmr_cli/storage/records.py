@@ -1,0 +1,156 @@
+"""Evaluation records and their per-image rows. No torch: `wmr report` reads them."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+
+from ..errors import BadFile
+from ..measures import Estimate
+from .files import write_atomically, write_text
+
+SCHEMA = 1
+Rows = dict[str, NDArray[Any]]
+
+
+class Struct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of a record; unknown keys are refused."""
+
+
+class CheckpointFacts(Struct, kw_only=True):
+    """Which weights were evaluated."""
+
+    path: str
+    sha256: str
+    model: str
+    defense: str
+    kernel: str
+    alpha_train: float | None
+    seed: int
+
+
+class DatasetFacts(Struct, kw_only=True):
+    """On which images; `indices` is null for a whole split, else the positions of a subset."""
+
+    name: str
+    split: str
+    n: int
+    sha256: str
+    indices: list[int] | None = None
+
+
+class Threat(Struct, kw_only=True):
+    """What the attacker may change."""
+
+    norm: str
+    eps: float
+
+
+class AttackFacts(Struct, kw_only=True):
+    """How the images were attacked."""
+
+    spec: str
+    seed: int
+    restarts: int
+
+
+class AlphaRow(Struct, kw_only=True):
+    """The two weighted accuracies at one alpha_test; null where not asked for or not to be had."""
+
+    alpha_test: float | None
+    a_sa: Estimate | None
+    a_tr: Estimate | None
+
+
+class Record(Struct, kw_only=True):
+    """One checkpoint under one attack at one eps, for all alpha."""
+
+    schema: int = SCHEMA
+    id: str
+    created: str
+    wmr: str
+    checkpoint: CheckpointFacts
+    dataset: DatasetFacts
+    threat: Threat
+    attack: AttackFacts
+    kernel: str
+    device: str
+    precision: str
+    a_nat: Estimate
+    a_rob: Estimate | None
+    by_alpha: list[AlphaRow]
+    dro: list[dict[str, Any]] = []
+    per_class: list[dict[str, Any]] = []
+    checks: list[dict[str, Any]] = []
+    repeats: list[dict[str, Any]] = []
+    seconds: float
+    images_per_second: float
+    versions: dict[str, str]
+    plugins: dict[str, str]
+    config: dict[str, Any]
+
+    def to_json(self) -> str:
+        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Record":
+        return msgspec.json.decode(text, type=cls)
+
+
+def record_id(determining: Mapping[str, Any]) -> str:
+    """A short hash of everything that determines a result."""
+    return hashlib.sha256(json.dumps(determining, sort_keys=True, allow_nan=False).encode()).hexdigest()[:16]
+
+
+def rows_path(record_path: Path) -> Path:
+    return record_path.with_suffix(".safetensors")
+
+
+def save(path: Path, record: Record, rows: Rows) -> None:
+    """The rows first: a record that exists has its rows."""
+    save_rows(rows_path(path), rows)
+    write_text(path, record.to_json() + "\n")
+
+
+def load(path: Path) -> Record:
+    """Read a record, or say why it is none."""
+    try:
+        record = Record.from_json(path.read_bytes())
+    except OSError as error:
+        raise BadFile(f"cannot read {path}: {error.strerror}") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadFile(f"{path} is not an evaluation record: {error}", hint="records are written by `wmr evaluate`") from None
+    if record.schema != SCHEMA:
+        raise BadFile(f"{path} has schema {record.schema}", hint=f"this version reads schema {SCHEMA}: update wmr")
+    return record
+
+
+def save_rows(path: Path, rows: Rows) -> None:
+    """One entry per image in every tensor."""
+    own = {name: np.ascontiguousarray(values) for name, values in rows.items()}
+    write_atomically(path, lambda temporary: safetensors.numpy.save_file(own, temporary))
+
+
+def load_rows(path: Path) -> Rows:
+    """The rows beside a record."""
+    try:
+        return dict(safetensors.numpy.load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise BadFile(f"the rows {path} cannot be read: {error}", hint="evaluate again") from None
+
+
+def find(path: Path) -> Iterator[Path]:
+    """Every record file at or below a path: a record, a run folder, or a folder of runs."""
+    if path.is_file():
+        yield path
+        return
+    for folder in sorted([path, *path.rglob("*")]):
+        if folder.is_dir() and (folder.name == "evaluations" or folder.suffix == ".evaluations" or folder == path):
+            yield from sorted(file for file in folder.glob("*.json") if file.name != "config.json")

@@ -1,0 +1,118 @@
+"""A run folder: config.json, log.jsonl, the weights, resume.safetensors, evaluations/. One process uses it at a time."""
+
+import fcntl
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..config import TrainConfig
+from ..errors import BadFile, BadInput, RunFolderError
+from ..spec import Spec, exact
+from .files import write_text
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The paths of one run."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.jsonl"
+
+    @property
+    def last(self) -> Path:
+        return self.path / "last.safetensors"
+
+    @property
+    def best(self) -> Path:
+        return self.path / "best.safetensors"
+
+    @property
+    def resume(self) -> Path:
+        return self.path / "resume.safetensors"
+
+    def read_log(self) -> list[dict[str, Any]]:
+        """One entry per epoch; a line that a crash cut short is left out."""
+        if not self.log.exists():
+            return []
+        lines = self.log.read_text(encoding="utf-8").split("\n")
+        return [json.loads(line) for line in lines[:-1]]
+
+    def write_log(self, entries: list[dict[str, Any]]) -> None:
+        """Replace the log; one line per epoch."""
+        write_text(self.log, "".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries))
+
+
+def default_name(config: TrainConfig) -> str:
+    """`digits-trades-a2-s0`: data set, defense, alpha, seed."""
+    alpha = "" if config.alpha is None else f"-a{exact(config.alpha)}"
+    kernel = "" if config.kernel == "exp" else f"-{Spec.parse(config.kernel).name}"
+    dataset, defense = Spec.parse(config.dataset).name, Spec.parse(config.defense).name
+    return re.sub(r"[^\w.+-]+", "_", f"{dataset}-{defense}{kernel}{alpha}-s{config.seed}")
+
+
+def refuse_taken(path: Path, *, resume: bool, overwrite: bool) -> None:
+    """A folder that holds a run is refused unless the user resumes or overwrites it."""
+    if resume and overwrite:
+        raise BadInput("--resume and --overwrite contradict each other", hint="keep one of the two")
+    if RunFolder(path).config.exists() and not (resume or overwrite):
+        raise RunFolderError(f"{path} already holds a run", hint="add --resume to go on with it, or --overwrite to start anew")
+
+
+@contextmanager
+def opened(path: Path, config: TrainConfig, *, resume: bool = False, overwrite: bool = False) -> Iterator[RunFolder]:
+    """The folder of this run, locked while it is in use."""
+    refuse_taken(path, resume=resume, overwrite=overwrite)
+    folder = RunFolder(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = (path / ".lock").open("w")
+    except OSError as error:
+        raise RunFolderError(f"cannot write to {path}: {error.strerror}", hint="choose another place with --out") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunFolderError(f"{path} is in use by another process", hint="wait for it, or choose another --out") from None
+        if resume and folder.config.exists():
+            _check_same(folder, config)
+        else:
+            _clear(folder)
+            write_text(folder.config, config.to_json() + "\n")
+        yield folder
+
+
+def _check_same(folder: RunFolder, config: TrainConfig) -> None:
+    """Resuming with other settings would be another run."""
+    try:
+        stored = TrainConfig.from_json(folder.config.read_bytes())
+    except ValueError as error:
+        raise BadFile(f"{folder.config} is damaged: {error}", hint="start anew with --overwrite") from None
+    differences = [
+        f"{name} was {getattr(stored, name)!r}, is {getattr(config, name)!r}"
+        for name in TrainConfig.__struct_fields__
+        if getattr(stored, name) != getattr(config, name)
+    ]
+    if differences:
+        raise RunFolderError(
+            f"{folder.path} was trained with other settings: {'; '.join(differences)}",
+            hint=f"resume with --config {folder.config}, or choose another --out",
+        )
+
+
+def _clear(folder: RunFolder) -> None:
+    """Remove what an earlier run left here, and nothing that is not ours."""
+    for file in (folder.config, folder.log, folder.last, folder.best, folder.resume):
+        file.unlink(missing_ok=True)
+    shutil.rmtree(folder.path / "evaluations", ignore_errors=True)

@@ -1,0 +1,1 @@
+"""The walks, one page each. They yield events and print nothing."""

@@ -1,0 +1,149 @@
+"""Craft adversarial images of a checkpoint, save them, show them, and sum up how it went."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from .. import measures
+from ..config import EvaluateConfig
+from ..core.contracts import Attacked, Batch
+from ..core.guards import check_batch, check_logits, guarded, predictions
+from ..core.modes import evaluating
+from ..core.noise import derive
+from ..core.norms import NORMS
+from ..core.objectives import OBJECTIVES, weighted_objective
+from ..errors import BrokenContract
+from ..registry import Registry
+from ..storage.checkpoints import save_tensors
+from . import parts
+from .events import AttackDone, EvaluationStarted, Event, ImagesDone, Message
+from .planning import Task, plan
+
+
+@dataclass(frozen=True)
+class Crafted:
+    """Clean and adversarial images with both predictions, (N, C, H, W) and (N,)."""
+
+    clean: Tensor
+    images: Tensor
+    label: Tensor
+    index: Tensor
+    prediction_clean: Tensor
+    prediction: Tensor
+
+
+def attack(
+    path: Path,
+    config: EvaluateConfig,
+    registry: Registry,
+    *,
+    data_dir: Path,
+    device: str = "auto",
+    weighted: bool = False,
+    save: Path | None = None,
+    as_uint8: bool = False,
+    grid: Path | None = None,
+) -> Iterator[Event]:
+    """Attack the images that `config` names; with `weighted` the attack climbs weight times loss, as A_tr does."""
+    task = next(plan(path, config, registry, data_dir))
+    yield from (Message(text, warns=True) for text in parts.advice(task.attack, task.eps))
+    fabric = parts.fabric(device)
+    model = parts.restored(registry, task.checkpoint).to(fabric.device)
+    yield EvaluationStarted(task.label, total=len(task.positions))
+    started = time.perf_counter()
+    pieces: list[Crafted] = []
+    for positions in task.positions.split(config.batch_size):
+        with parts.exact_float32():
+            pieces.append(craft(task, model, task.split.batch(positions).to(fabric.device), weighted, as_uint8))
+        yield ImagesDone(sum(len(piece.label) for piece in pieces), len(task.positions))
+    seconds = time.perf_counter() - started
+    crafted = Crafted(*(torch.cat([getattr(piece, name) for piece in pieces]) for name in Crafted.__dataclass_fields__))
+    if save:
+        save_images(save, crafted, task, as_uint8)
+        yield Message(f"saved {len(crafted.label)} images to {save}")
+    if grid:
+        from ..reporting.figures import attack_grid
+
+        attack_grid(grid, crafted.clean.numpy(), crafted.images.numpy(), crafted.label.numpy(),
+                    crafted.prediction_clean.numpy(), crafted.prediction.numpy())  # fmt: skip
+        yield Message(f"drew {grid}")
+    yield AttackDone(summary(task, crafted, seconds))
+
+
+def craft(task: Task, model: nn.Module, batch: Batch, weighted: bool, as_uint8: bool) -> Crafted:
+    """One batch, on its way back to the CPU."""
+    loss = getattr(task.attack, "loss", "ce")
+    kernel = next(iter(task.kernels.values()))
+    objective = weighted_objective(loss, kernel) if weighted else OBJECTIVES[loss]
+    num_classes, norm = task.checkpoint.num_classes, NORMS[task.norm]
+    check_batch(batch, num_classes)
+    with evaluating(model):
+        with torch.no_grad():
+            clean_logits = model(batch.images)
+        check_logits(clean_logits, batch.index, num_classes)
+        seed = derive("evaluate", task.config.seed)
+        attacked = guarded(task.attack, model, batch, objective, seed, norm, task.eps, num_classes)
+        if as_uint8:
+            attacked = rounded(attacked, model, batch, task)
+    parts_of = (batch.images, attacked.images, batch.labels, batch.index, predictions(clean_logits), predictions(attacked.logits))
+    return Crafted(*(tensor.detach().cpu() for tensor in parts_of))
+
+
+def rounded(attacked: Attacked, model: nn.Module, batch: Batch, task: Task) -> Attacked:
+    """The attack as 8-bit images: every pixel rounded towards the clean one, so inside the ball, and scored again."""
+    levels = attacked.images.double() * 255
+    towards_clean = torch.where(attacked.images >= batch.images, levels.floor(), levels.ceil())
+    images = (towards_clean / 255).float()
+    outside = NORMS[task.norm].size(images - batch.images) > task.eps + 1e-6
+    if outside.any():
+        image = int(batch.index[outside][0])
+        raise BrokenContract(f"image {image} has no 8-bit neighbour inside the ball", hint="save it without --save-uint8")
+    with torch.no_grad():
+        return Attacked(images, model(images), attacked.steps_survived)
+
+
+def save_images(path: Path, crafted: Crafted, task: Task, as_uint8: bool) -> None:
+    """Images with index, label and both predictions; as they are, or as 8-bit."""
+    images = (crafted.images.double() * 255).round().to(torch.uint8) if as_uint8 else crafted.images
+    tensors = {
+        "images": images,
+        "index": crafted.index,
+        "label": crafted.label,
+        "prediction": crafted.prediction,
+        "prediction_clean": crafted.prediction_clean,
+    }
+    header = {
+        "attack": task.attack_spec,
+        "norm": task.norm,
+        "eps": repr(task.eps),
+        "dataset": task.dataset,
+        "split": task.config.split,
+        "checkpoint_sha256": task.checkpoint.sha256,
+        "seed": str(task.config.seed),
+    }
+    save_tensors(path, tensors, header)
+
+
+def summary(task: Task, crafted: Crafted, seconds: float) -> dict[str, object]:
+    """Success among the images that were right before, the size of the changes, and the rate."""
+    was_right = crafted.prediction_clean == crafted.label
+    fooled = was_right & (crafted.prediction != crafted.label)
+    sizes = NORMS[task.norm].size(crafted.images.double() - crafted.clean.double())
+    success = measures.wilson(int(fooled.sum()), int(was_right.sum())) if was_right.any() else None
+    return {
+        "checkpoint": str(task.checkpoint.path),
+        "attack": task.attack_spec,
+        "norm": task.norm,
+        "eps": task.eps,
+        "images": len(crafted.label),
+        "right_before": int(was_right.sum()),
+        "fooled": int(fooled.sum()),
+        "success_rate": success and {"value": success.value, "low": success.low, "high": success.high},
+        "mean_size": float(sizes.mean()),
+        "seconds": seconds,
+        "images_per_second": len(crafted.label) / seconds,
+    }

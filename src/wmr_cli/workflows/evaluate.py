@@ -1,0 +1,158 @@
+"""Measure a checkpoint under attack: one record for each attack and eps, with a row per image."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from .. import __version__, measures
+from ..config import EvaluateConfig
+from ..core.noise import derive
+from ..registry import Registry
+from ..storage import records
+from ..storage.records import AlphaRow, AttackFacts, CheckpointFacts, DatasetFacts, Record, Rows, Threat
+from . import parts
+from .events import EvaluationDone, EvaluationStarted, Event, ImagesDone, Message
+from .examine import Examination, stack
+from .planning import Task, plan
+
+CHUNK = 512
+"""Images are dealt in chunks of this size in the split's order: the unit of storage and of resuming."""
+
+
+def evaluate(
+    path: Path,
+    config: EvaluateConfig,
+    registry: Registry,
+    *,
+    data_dir: Path,
+    device: str = "auto",
+    out: Path | None = None,
+    resume: bool = False,
+) -> Iterator[Event]:
+    """Every record that `config` asks of the checkpoint at `path`; one that exists already is shown, not made again."""
+    for task in plan(path, config, registry, data_dir):
+        yield from (Message(text, warns=True) for text in parts.advice(task.attack, task.eps))
+        target = (out or home(task.checkpoint.path)) / f"{task.id}.json"
+        if target.exists():
+            yield EvaluationDone(records.load(target), records.rows_path(target), stored=True)
+        else:
+            yield from measure(task, registry, target, device, resume)
+
+
+def measure(task: Task, registry: Registry, target: Path, device: str, resume: bool) -> Iterator[Event]:
+    """One record: images to rows, chunk by chunk; rows to numbers."""
+    fabric = parts.fabric(device)
+    examination = examination_of(task, registry, fabric.device)
+    unfinished = target.with_suffix(".partial")
+    if not resume:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    yield EvaluationStarted(task.label, total=len(task.positions))
+    started, done = time.perf_counter(), 0
+    files = []
+    for number, chunk in enumerate(task.positions.split(CHUNK)):
+        files.append(unfinished / f"{number:06d}.safetensors")
+        if not files[-1].exists():
+            pieces = []
+            for positions in chunk.split(task.config.batch_size):
+                with parts.exact_float32():
+                    pieces.append(examination.rows(task.split.batch(positions).to(fabric.device)))
+                yield ImagesDone(done + sum(len(piece["index"]) for piece in pieces), len(task.positions))
+            records.save_rows(files[-1], stack(pieces))
+        done += len(chunk)
+        yield ImagesDone(done, len(task.positions))
+    rows = stack([records.load_rows(file) for file in files])
+    record = recorded(task, registry, rows, time.perf_counter() - started, fabric.device.type)
+    records.save(target, record, rows)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    yield from (Message(text, warns=True) for text in doubts(record))
+    yield EvaluationDone(record, records.rows_path(target))
+
+
+def examination_of(task: Task, registry: Registry, device: object) -> Examination:
+    """The task as something that turns batches into rows."""
+    asked = set(task.config.metrics)
+    return Examination(
+        model=parts.restored(registry, task.checkpoint).to(device),  # type: ignore[arg-type]
+        attack=task.attack,
+        norm=task.norm,
+        eps=task.eps,
+        num_classes=task.checkpoint.num_classes,
+        seed=derive("evaluate", task.config.seed),
+        kernels=task.kernels if task.gives_margins and asked & {"sa", "tr"} else {},
+        attacks=bool(asked & {"rob", "sa", "tr"}),
+        crafts_by_weight="tr" in asked,
+        stores_log_weights=task.config.kernel != "exp",
+    )
+
+
+def recorded(task: Task, registry: Registry, rows: Rows, seconds: float, device: str) -> Record:
+    """Rows to the record. Everything that shaped the result is written in the result."""
+    checkpoint, config = task.checkpoint, task.config
+    asked = set(config.metrics)
+    a_nat = measures.accuracy(rows, "clean")
+    assert a_nat is not None  # clean rows are always there
+    used = {"model": checkpoint.model, "dataset": task.dataset, "attack": task.attack_spec, "kernel": config.kernel}
+    return Record(
+        id=task.id,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        wmr=__version__,
+        checkpoint=CheckpointFacts(
+            path=str(checkpoint.path),
+            sha256=checkpoint.sha256,
+            model=checkpoint.model,
+            defense=checkpoint.defense,
+            kernel=checkpoint.kernel,
+            alpha_train=checkpoint.alpha_train,
+            seed=checkpoint.seed,
+        ),
+        dataset=DatasetFacts(
+            name=task.dataset,
+            split=config.split,
+            n=len(rows["index"]),
+            sha256=task.split.sha256,
+            indices=None if len(task.positions) == len(task.split) else [int(index) for index in rows["index"]],
+        ),
+        threat=Threat(norm=task.norm, eps=task.eps),
+        attack=AttackFacts(spec=task.attack_spec, seed=config.seed, restarts=task.restarts),
+        kernel=config.kernel,
+        device=device,
+        precision="32",
+        a_nat=a_nat,
+        a_rob=measures.accuracy(rows, "uniform") if "rob" in asked else None,
+        by_alpha=[
+            AlphaRow(
+                alpha_test=alpha,
+                a_sa=measures.sampled_accuracy(rows, config.kernel, alpha) if "sa" in asked else None,
+                a_tr=measures.crafted_accuracy(rows, config.kernel, alpha) if "tr" in asked else None,
+            )
+            for alpha in task.kernels
+        ],
+        seconds=seconds,
+        images_per_second=len(rows["index"]) / seconds,
+        versions=parts.versions(),
+        plugins=registry.used({**used, "defense": checkpoint.defense}),
+        config=msgspec.to_builtins(config),
+    )
+
+
+def doubts(record: Record) -> Iterator[str]:
+    """Numbers that rest on few images."""
+    for row in record.by_alpha:
+        for name, share in (("A_sa", row.a_sa), ("A_tr", row.a_tr)):
+            at = name if row.alpha_test is None else f"{name} at alpha {row.alpha_test:g}"
+            if share is None or share.ess is None:
+                continue
+            if share.degenerate:
+                yield f"{at}: all images are {'right' if share.value else 'wrong'}, so its interval says nothing"
+            elif share.ess < 100 or share.ess < 0.1 * record.dataset.n:
+                yield f"{at} rests on {share.ess:.0f} of {record.dataset.n} images (effective sample size)"
+
+
+def home(checkpoint: Path) -> Path:
+    """`evaluations/` of its run, or `<stem>.evaluations/` beside a bare file."""
+    is_run = (checkpoint.parent / "config.json").exists()
+    return checkpoint.parent / "evaluations" if is_run else checkpoint.with_suffix(".evaluations")

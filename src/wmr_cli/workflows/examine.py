@@ -1,0 +1,102 @@
+"""A batch to its per-image rows: clean, under the unweighted attack, and under the weighted attack of each alpha."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ..core.contracts import Attack, Batch, Evidence, Kernel, Objective, Split
+from ..core.guards import check_batch, check_logits, guarded, predictions
+from ..core.losses import cross_entropy
+from ..core.margins import logit_margin, probability_margin
+from ..core.modes import evaluating
+from ..core.norms import NORMS
+from ..core.objectives import OBJECTIVES, weighted_objective
+from ..measures import at_alpha
+from ..storage.records import Rows
+
+
+@dataclass(frozen=True)
+class Examination:
+    """One network under one attack. `kernels` holds the attacker's choice rule for each alpha (None: it has no alpha).
+
+    The log-weights of the paper's kernel follow from the margins; those of any other are stored as rows.
+    """
+
+    model: nn.Module
+    attack: Attack
+    norm: str
+    eps: float
+    num_classes: int
+    seed: int
+    kernels: dict[float | None, Kernel] = field(default_factory=dict)
+    attacks: bool = True
+    crafts_by_weight: bool = True
+    stores_log_weights: bool = False
+
+    def rows(self, batch: Batch) -> Rows:
+        """Every number is the image's own: the batch it came in leaves no trace beyond float rounding."""
+        check_batch(batch, self.num_classes)
+        with evaluating(self.model):
+            with torch.no_grad():
+                logits = self.model(batch.images)
+            check_logits(logits, batch.index, self.num_classes)
+            rows = {"index": batch.index.cpu().numpy(), "label": batch.labels.cpu().numpy()}
+            rows |= _judged("clean", logits, batch.labels)
+            if self.attacks:
+                rows |= self._attacked_rows(batch)
+        return rows
+
+    def _attacked_rows(self, batch: Batch) -> Rows:
+        loss = getattr(self.attack, "loss", "ce")
+        uniform = self._logits_under(OBJECTIVES[loss], batch)
+        rows = _judged("uniform", uniform, batch.labels)
+        for alpha, kernel in self.kernels.items():
+            if self.stores_log_weights:
+                rows[at_alpha("uniform/log_weight", alpha)] = _log_weights(kernel, uniform, batch)
+            if self.crafts_by_weight:
+                prefix = at_alpha("weighted", alpha)
+                crafted = self._logits_under(weighted_objective(loss, kernel), batch)
+                rows |= _judged(prefix, crafted, batch.labels)
+                if self.stores_log_weights:
+                    rows[f"{prefix}/log_weight"] = _log_weights(kernel, crafted, batch)
+        return rows
+
+    def _logits_under(self, objective: Objective, batch: Batch) -> Tensor:
+        return guarded(self.attack, self.model, batch, objective, self.seed, NORMS[self.norm], self.eps, self.num_classes).logits
+
+
+def _judged(prefix: str, logits: Tensor, labels: Tensor) -> Rows:
+    """Prediction, margins and loss of each image; float64, so that saturated probabilities make no false ties."""
+    fine, labels = _fine(logits), labels.cpu()
+    values = {
+        "prediction": predictions(fine),
+        "margin": probability_margin(fine, labels),
+        "logit_margin": logit_margin(fine, labels).float(),
+        "loss": cross_entropy(fine, labels).float(),
+        "logits": fine.float(),
+    }
+    return {f"{prefix}/{name}": value.numpy() for name, value in values.items()}
+
+
+def _log_weights(kernel: Kernel, logits: Tensor, batch: Batch) -> NDArray[Any]:
+    evidence = Evidence(_fine(logits), batch.labels.cpu(), batch.index.cpu())
+    return kernel(evidence).detach().double().numpy()
+
+
+def _fine(logits: Tensor) -> Tensor:
+    """In float64, on the CPU: not every device has it."""
+    return logits.detach().cpu().double()
+
+
+def examined(examination: Examination, split: Split, positions: Tensor, batch_size: int, device: Any) -> Rows:
+    """The rows of the images at these positions, a batch at a time."""
+    return stack([examination.rows(split.batch(part).to(device)) for part in positions.split(batch_size)])
+
+
+def stack(parts: list[Rows]) -> Rows:
+    """Rows of consecutive images as one."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -1,0 +1,171 @@
+"""Where names become tensors: components built from their specs. Registry and core meet here and nowhere else."""
+
+import dataclasses
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ..config import TrainConfig
+from ..core.contracts import Attack, DataSource, Defense, Kernel, Split
+from ..errors import BadFile, BadInput, UnknownName, did_you_mean
+from ..registry import Registry
+from ..spec import Spec, exact
+from ..storage.checkpoints import Checkpoint
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+LARGEST_ALPHA = 80.0
+"""Beyond this exp(alpha) overflows the float32 of a training loss."""
+
+
+def dataset(registry: Registry, spec: str, data_dir: Path) -> DataSource:
+    """The data set of a spec."""
+    source: DataSource = registry.create("dataset", spec, root=data_dir)
+    return source
+
+
+def split_of(source: DataSource, name: str) -> Split:
+    """A split by name."""
+    if name not in source.splits:
+        raise UnknownName(f"the data set has no split {name!r}", hint=did_you_mean(name, source.splits))
+    return source.splits[name]
+
+
+def model(registry: Registry, spec: str, num_classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
+    """A fresh network for these classes and images."""
+    network: nn.Module = registry.create("model", spec, num_classes=num_classes, input_shape=input_shape)
+    return network
+
+
+def restored(registry: Registry, checkpoint: Checkpoint) -> nn.Module:
+    """The network of a checkpoint with its weights, in eval mode."""
+    network = model(registry, checkpoint.model, checkpoint.num_classes, checkpoint.input_shape)
+    try:
+        network.load_state_dict(dict(checkpoint.tensors))
+    except RuntimeError as error:
+        problem = " ".join(str(error).split())
+        raise BadFile(f"the weights of {checkpoint.path} do not fit model {checkpoint.model!r}: {problem}") from None
+    return network.eval()
+
+
+def attack(
+    registry: Registry,
+    spec: Spec,
+    *,
+    norm: str,
+    eps: float,
+    steps: int | None = None,
+    step_size: float | None = None,
+    restarts: int | None = None,
+) -> Attack:
+    """An attack inside this ball. What is asked of an attack that does not have it is refused."""
+    asked = {"steps": steps, "step": step_size, "restarts": restarts}
+    given: dict[str, Any] = {key: value for key, value in {"norm": norm, "eps": eps}.items() if registry.accepts("attack", spec.name, key)}
+    for key, value in asked.items():
+        if value is None:
+            continue
+        if not registry.accepts("attack", spec.name, key):
+            raise BadInput(f"attack {spec.name!r} has no {key!r}", hint=f"leave out --{'step-size' if key == 'step' else key}")
+        if key in spec.params:
+            raise BadInput(f"{key} of {spec} is set twice", hint="keep one of the two")
+        given[key] = value
+    made: Attack = registry.create("attack", spec, **given)
+    return made
+
+
+def advice(made: Attack, eps: float) -> Iterator[str]:
+    """What a careful reader would ask about this attack."""
+    levels = round(eps * 255)
+    if levels and eps != levels / 255 and abs(eps - levels / 255) < 5e-4:
+        yield f"eps {eps:g} is not {levels}/255: results for the two are not comparable"
+    step = getattr(made, "step", None)
+    if step is not None and step > 2 * eps:
+        yield f"a step of {step:g} jumps across the whole ball of radius {eps:g}"
+
+
+def described(made: Attack, spec: Spec, registry: Registry) -> str:
+    """The attack as a spec that rebuilds it, with its steps; ball and restarts stand beside it in the record."""
+    if not dataclasses.is_dataclass(made):
+        return str(spec)
+    fixed = {} if spec.is_local else registry.find("attack", spec.name).entry.params
+    params = {}
+    for field in dataclasses.fields(made):
+        value = getattr(made, field.name)
+        is_default = value == fixed.get(field.name, field.default)
+        if field.name in ("norm", "eps", "restarts") or (is_default and field.name not in ("steps", "step")) or value is None:
+            continue
+        params[field.name] = exact(value) if isinstance(value, float) else str(value)
+    return str(Spec(spec.name, None, params))
+
+
+def kernel(registry: Registry, spec: str, alpha: float | None) -> Kernel:
+    """A kernel, with alpha where it has one."""
+    parsed = Spec.parse(spec)
+    if alpha is not None and not registry.accepts("kernel", parsed.name, "alpha"):
+        raise BadInput(f"kernel {parsed.name!r} has no alpha", hint="leave out --alpha")
+    made: Kernel = registry.create("kernel", parsed, **({} if alpha is None else {"alpha": alpha}))
+    return made
+
+
+def training_attack(registry: Registry, config: TrainConfig) -> Attack:
+    """The attack of a training run."""
+    spec = Spec.parse(config.attack)
+    return attack(registry, spec, norm=config.norm, eps=config.eps, steps=config.steps, step_size=config.step_size)
+
+
+def training_kernel(registry: Registry, config: TrainConfig) -> Kernel:
+    """The kernel of a training run, with weights that a float32 loss can carry."""
+    made = kernel(registry, config.kernel, config.alpha)
+    alpha = getattr(made, "alpha", 0.0)
+    if alpha > LARGEST_ALPHA:
+        raise BadInput(f"alpha {exact(alpha)} overflows a float32 loss", hint=f"train with alpha up to {LARGEST_ALPHA:g}")
+    return made
+
+
+def defense(registry: Registry, spec: str) -> Defense:
+    """A defense."""
+    made: Defense = registry.create("defense", spec)
+    return made
+
+
+def fabric(device: str, precision: str = "32") -> "Fabric":
+    """Lightning Fabric on one device."""
+    from lightning_fabric import Fabric
+
+    kind, _, number = device.partition(":")
+    known = ("auto", "cpu", "cuda", "mps")
+    if kind not in known or (number and (kind != "cuda" or not number.isdigit())):
+        raise BadInput(f"there is no device {device!r}", hint="--device is auto, cpu, cuda, cuda:N or mps")
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available.get(kind, True) or (number and int(number) >= torch.cuda.device_count()):
+        raise BadInput(f"device {device!r} is not there", hint="`wmr doctor` lists the devices of this machine")
+    modes = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+    return Fabric(accelerator=kind, devices=[int(number)] if number else 1, precision=modes[precision])  # type: ignore[arg-type]
+
+
+@contextmanager
+def exact_float32() -> Iterator[None]:
+    """TF32 off: evaluation is float32 all the way."""
+    before = torch.get_float32_matmul_precision()
+    cudnn_allowed = torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+        torch.backends.cudnn.allow_tf32 = cudnn_allowed
+
+
+def versions() -> dict[str, str]:
+    """What a result was computed with."""
+    from importlib.metadata import version
+
+    packages = ("torch", "torchvision", "timm", "lightning-fabric", "numpy", "safetensors")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}

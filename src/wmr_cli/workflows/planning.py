@@ -1,0 +1,152 @@
+"""What an evaluation will do, settled before it starts: which images, which attack in which ball, which choice rules."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..config import EvaluateConfig
+from ..core.contracts import Attack, DataSource, Kernel, Split
+from ..core.splits import balanced_subset
+from ..errors import BadInput
+from ..registry import Registry
+from ..spec import Spec, exact, number
+from ..storage import checkpoints, records
+from ..storage.checkpoints import Checkpoint
+from . import parts
+
+
+@dataclass(frozen=True)
+class Task:
+    """One checkpoint under one attack in one ball, on these images."""
+
+    checkpoint: Checkpoint
+    config: EvaluateConfig
+    dataset: str
+    split: Split
+    positions: Tensor
+    attack: Attack
+    attack_spec: str
+    norm: str
+    eps: float
+    kernels: dict[float | None, Kernel]
+    """the attacker's choice rule for each alpha_test; None is the key of a kernel without alpha"""
+
+    @property
+    def restarts(self) -> int:
+        return getattr(self.attack, "restarts", 1)
+
+    @property
+    def gives_margins(self) -> bool:
+        """An attack that leaves an image alone once it is fooled says nothing about its margin."""
+        return not getattr(self.attack, "stops_early", False)
+
+    @property
+    def label(self) -> str:
+        name = Spec.parse(self.attack_spec).name
+        return f"{self.checkpoint.path.parent.name}/{self.checkpoint.path.name} under {name}, eps {exact(self.eps)}"
+
+    @property
+    def id(self) -> str:
+        """A hash of everything that determines the result."""
+        is_whole = len(self.positions) == len(self.split)
+        return records.record_id(
+            {
+                "schema": records.SCHEMA,
+                "checkpoint": self.checkpoint.sha256,
+                "data": [self.config.split, self.split.sha256, None if is_whole else self.positions.tolist()],
+                "threat": [self.norm, self.eps],
+                "attack": [self.attack_spec, self.restarts, self.config.seed],
+                "kernel": [self.config.kernel, list(self.kernels)],
+                "metrics": sorted(self.config.metrics),
+            }
+        )
+
+
+def plan(path: Path, config: EvaluateConfig, registry: Registry, data_dir: Path) -> Iterator[Task]:
+    """Every task that `config` asks of the checkpoint at `path`."""
+    checkpoint = checkpoints.load(path)
+    dataset = config.dataset or checkpoint.dataset
+    source = parts.dataset(registry, dataset, data_dir)
+    check_fit(checkpoint, source)
+    split = parts.split_of(source, config.split)
+    positions = subset(split, config.limit)
+    kernels = choice_rules(registry, config, checkpoint)
+    for spec, norm, eps, steps, step_size in attacks(registry, config, checkpoint):
+        attack = parts.attack(registry, spec, norm=norm, eps=eps, steps=steps, step_size=step_size, restarts=config.restarts)
+        described = parts.described(attack, spec, registry)
+        yield Task(checkpoint, config, dataset, split, positions, attack, described, norm, eps, kernels)
+
+
+def attacks(
+    registry: Registry, config: EvaluateConfig, checkpoint: Checkpoint
+) -> Iterator[tuple[Spec, str, float, int | None, float | None]]:
+    """Spec, norm, eps, steps and step size of every attack and eps asked for.
+
+    An attack of the checkpoint's usual kind takes its usual steps, and a new eps keeps the ratio of step to eps.
+    """
+    usual = checkpoint.config.evaluate
+    usual_spec = Spec.parse(usual.attack)
+    for text in config.attacks or (usual.attack,):
+        spec = Spec.parse(text)
+        if spec.name == usual_spec.name:
+            spec = Spec(spec.name, spec.value, {**usual_spec.params, **spec.params})
+        steps, step_size = config.steps, config.step_size
+        is_usual = registry.target("attack", spec.name) is registry.target("attack", usual_spec.name)
+        if is_usual and steps is None and "steps" not in spec.params:
+            steps = usual.steps
+        ratio = 0.0
+        if is_usual and step_size is None and "step" not in spec.params and usual.step_size and checkpoint.eps:
+            ratio = usual.step_size / checkpoint.eps
+        for norm, eps in balls(spec, config, checkpoint):
+            # at the checkpoint's own eps the stored step, not one that went through a division
+            scaled = usual.step_size if eps == checkpoint.eps else ratio * eps
+            yield spec.without("eps", "norm"), norm, eps, steps, scaled if ratio else step_size
+
+
+def balls(spec: Spec, config: EvaluateConfig, checkpoint: Checkpoint) -> list[tuple[str, float]]:
+    """Norm and eps for one attack: its own, those of --eps, or those the checkpoint was trained for."""
+    norm = str(spec.params.get("norm", checkpoint.norm))
+    if "eps" in spec.params and config.eps:
+        raise BadInput(f"--eps and {str(spec)!r} both set eps", hint="keep one of the two")
+    if "eps" in spec.params:
+        return [(norm, number(str(spec.params["eps"])))]
+    if norm != checkpoint.norm and not config.eps:
+        raise BadInput(f"the checkpoint was trained for {checkpoint.norm} and has no eps for {norm}", hint="say --eps")
+    return [(norm, eps) for eps in config.eps or (checkpoint.eps,)]
+
+
+def choice_rules(registry: Registry, config: EvaluateConfig, checkpoint: Checkpoint) -> dict[float | None, Kernel]:
+    """The attacker's choice rule for each alpha_test, or the only one of a kernel without alpha."""
+    spec = Spec.parse(config.kernel)
+    takes_alpha = registry.accepts("kernel", spec.name, "alpha") and "alpha" not in spec.params
+    if not takes_alpha and config.alpha_test is not None:
+        raise BadInput(f"kernel {config.kernel!r} leaves no alpha to set", hint="leave out --alpha-test")
+    alphas: tuple[float | None, ...] = (None,)
+    if takes_alpha:
+        alphas = checkpoint.config.evaluate.alpha_test if config.alpha_test is None else config.alpha_test
+    rules = {alpha: parts.kernel(registry, config.kernel, alpha) for alpha in alphas}
+    if any(getattr(rule, "needs_training", False) for rule in rules.values()):
+        raise BadInput(f"kernel {spec.name!r} weighs by what it saw in training", hint="evaluate with --kernel exp")
+    return rules
+
+
+def subset(split: Split, limit: int | None) -> Tensor:
+    """All positions, or a random class-balanced subset that is the same for every checkpoint."""
+    if limit is None or limit >= len(split):
+        return torch.arange(len(split))
+    return balanced_subset(split.labels, limit, seed=0)
+
+
+def check_fit(checkpoint: Checkpoint, source: DataSource) -> None:
+    """Network and data must have the same classes and the same image shape."""
+    facts = {
+        "classes": (checkpoint.num_classes, source.num_classes),
+        "an image shape of": (checkpoint.input_shape, tuple(source.input_shape)),
+    }
+    for what, (made_for, given) in facts.items():
+        if made_for != given:
+            problem = f"{checkpoint.path} was made for {what} {made_for}, the data have {given}"
+            raise BadInput(problem, hint=f"evaluate it on its own data set, {checkpoint.dataset!r}")
