@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from . import presets
 from .errors import BadFile, BadInput, UnknownName, did_you_mean
-from .spec import Spec, exact, number, read_value
+from .spec import Spec, exact, in_proportion, number, read_value
 
 Size = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
@@ -29,7 +29,7 @@ class Struct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A set of settings; unknown keys are refused."""
 
 
-class EvaluationSettings(Struct, kw_only=True):
+class EvaluationSettings(Struct, frozen=True, kw_only=True):
     """How checkpoints of a run are evaluated unless the user says otherwise."""
 
     attack: str = "pgd"
@@ -38,7 +38,7 @@ class EvaluationSettings(Struct, kw_only=True):
     alpha_test: tuple[Size, ...] = (1.0, 1.5, 2.0)
 
 
-class TrainConfig(Struct, kw_only=True):
+class TrainConfig(Struct, frozen=True, kw_only=True):
     """Everything that determines a training run."""
 
     preset: str | None = None
@@ -83,7 +83,7 @@ class TrainConfig(Struct, kw_only=True):
 COMMAND_LINE = "the command line"
 
 
-class EvaluateConfig(Struct, kw_only=True):
+class EvaluateConfig(Struct, frozen=True, kw_only=True):
     """What to measure. What is not said here is as the checkpoint says."""
 
     dataset: str | None = None
@@ -114,7 +114,7 @@ class Layers:
         below = dict(self.values)
         if "eps" in layer and "step_size" not in layer and below.get("step_size") and below.get("eps"):
             # a new radius keeps the ratio of step to radius
-            self.values["step_size"] = below["step_size"] * layer["eps"] / below["eps"]
+            self.values["step_size"] = in_proportion(below["step_size"], layer["eps"], below["eps"])
         for key, dependents in {"kernel": ("alpha",), "attack": ("steps", "step_size")}.items():
             if key in layer and key in below and Spec.parse(layer[key]).name != Spec.parse(below[key]).name:
                 # the settings of another kernel or attack say nothing about this one
@@ -143,7 +143,7 @@ def resolve(flags: Mapping[str, Any], file: Path | None = None) -> TrainConfig:
     preset = asked.get("preset") or from_file.get("preset") or presets.for_dataset(Spec.parse(dataset).name)
 
     layers = Layers()
-    layers.lay({key: default for key, default in _defaults().items() if key in ("kernel", "attack", "steps", "eps")}, "the defaults")
+    layers.lay({name: getattr(TrainConfig(), name) for name in ("kernel", "attack", "steps", "eps")}, "the defaults")
     if preset:
         settings = presets.load(preset)
         settings.pop("summary", None)
@@ -172,18 +172,17 @@ def read_file(path: Path) -> dict[str, Any]:
 
 def summary(config: TrainConfig) -> str:
     """The resolved configuration in one short line."""
-    step = f" of {exact(config.step_size)}" if config.step_size else ""
-    attack = f"{Spec.parse(config.attack).name}, {config.steps} steps{step}" if config.steps else config.attack
     alpha = "" if config.alpha is None else f", alpha {exact(config.alpha)}"
-    return (
-        f"{config.defense} with kernel {config.kernel}{alpha} on {config.dataset}, {config.model}; "
-        f"{config.norm} eps {exact(config.eps)}, {attack}; "
-        f"{config.epochs} epochs, batch {config.batch_size}, {config.optimizer} lr {config.lr:g} {config.schedule}, seed {config.seed}"
+    attack = Spec.parse(config.attack).name
+    if config.steps:
+        attack += f", {config.steps} steps" + (f" of {exact(config.step_size)}" if config.step_size else "")
+    parts = (
+        f"{config.defense} with kernel {config.kernel}{alpha} on {config.dataset}, {config.model}",
+        f"{config.norm} eps {exact(config.eps)}, {attack}",
+        f"{config.epochs} epochs, batch {config.batch_size}, {config.optimizer} lr {config.lr:g} {config.schedule}",
+        f"seed {config.seed}",
     )
-
-
-def _defaults() -> dict[str, Any]:
-    return {name: getattr(TrainConfig(), name) for name in TrainConfig.__struct_fields__}
+    return "; ".join(parts)
 
 
 def _tidy(layer: Mapping[str, Any], place: str, struct: type[Struct] = TrainConfig) -> dict[str, Any]:
@@ -196,7 +195,7 @@ def _tidy(layer: Mapping[str, Any], place: str, struct: type[Struct] = TrainConf
         if isinstance(value, Mapping) and hints[key] is EvaluationSettings:
             tidy[key] = _tidy(value, f"{place}, [{key}]", EvaluationSettings)
         else:
-            tidy[key] = _finite(_read_fraction(value, hints[key]), f"{place}: {key}")
+            tidy[key] = _read_number(value, hints[key], _where(place, key))
     for key in SPECS:
         if isinstance(tidy.get(key), str):
             _move_out(tidy, key, {name: setting for name, setting in SPECS[key].items() if setting in hints}, place)
@@ -227,16 +226,23 @@ def _over(upper: Any, below: Any) -> Any:
     return upper
 
 
-def _read_fraction(value: Any, hint: Any) -> Any:
-    """Files hold fractions as text: eps = "8/255"."""
-    takes_numbers = any(float in (kind, *get_args(kind)) for kind in (hint, *get_args(hint)))
-    return number(value) if isinstance(value, str) and takes_numbers else value
-
-
-def _finite(value: Any, place: str) -> Any:
+def _read_number(value: Any, hint: Any, where: str) -> Any:
+    """Numbers may be written as text, fractions among them (eps = "8/255"), and are finite."""
+    if isinstance(value, list | tuple):
+        return [_read_number(item, hint, where) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
-        raise BadInput(f"{place} is {value}", hint="write a finite number")
-    return [_finite(item, place) for item in value] if isinstance(value, list) else value
+        raise BadInput(f"{where} is {value}", hint="write a finite number")
+    takes_numbers = any(float in (kind, *get_args(kind)) for kind in (hint, *get_args(hint)))
+    if not (isinstance(value, str) and takes_numbers):
+        return value
+    try:
+        return number(value)
+    except BadInput as problem:
+        raise BadInput(f"{where}: {problem}", hint=problem.hint) from None
+
+
+def _where(place: str, key: str) -> str:
+    return f"--{key.replace('_', '-')}" if place == COMMAND_LINE else f"{place}: {key}"
 
 
 def _convert(layers: Layers) -> TrainConfig:
@@ -247,5 +253,9 @@ def _convert(layers: Layers) -> TrainConfig:
         key = where.rstrip("`")
         setting = re.split(r"[.\[]", key)[0]
         place = layers.places.get(setting, "the settings")
-        flag = f"--{setting.replace('_', '-')}" if place == COMMAND_LINE else f"{place}: {key}"
-        raise BadInput(f"{flag}: {problem[0].lower()}{problem[1:]}", hint="`wmr train --help` lists the settings") from None
+        choices = get_args(get_type_hints(TrainConfig)[setting]) if "enum" in problem else ()
+        text = problem.replace("`float`", "a number").replace("`int`", "a whole number").replace("`str`", "text")
+        raise BadInput(
+            f"{_where(place, setting if place == COMMAND_LINE else key)}: {text[0].lower()}{text[1:]}",
+            hint=f"it is one of {', '.join(choices)}" if choices else "`wmr train --help` explains the settings",
+        ) from None

@@ -54,7 +54,7 @@ def collect(found: Iterable[EntryPoint]) -> Installed:
         try:
             offered = _ask(point)
             registry.add(offered, _owner(point), _version(point))
-        except (Exception, SystemExit) as error:  # a stranger's code: whatever it raises is its problem, not ours
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's code: whatever it raises, the rest goes on
             plugins.append(Plugin(_owner(point), _version(point), problem=_reason(error)))
             continue
         offers = {kind: [entry.name for of, entry in offered if of == kind] for kind in KINDS}
@@ -68,7 +68,7 @@ def check_targets(registry: Registry) -> list[str]:
     for kind, owned in registry:
         try:
             registry.target(kind, owned.entry.name)
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
             problems.append(_reason(error) if isinstance(error, PluginError) else f"{owned.owner}: {_reason(error)}")
     return problems
 

@@ -79,6 +79,12 @@ class Registry:
             raise UnknownName(f"no {kind} is called {name!r}", hint=did_you_mean(name, self._owned[kind]))
         return self._owned[kind][name]
 
+    def check(self, kind: str, spec: str) -> None:
+        """Refuse a spec whose name nobody registered, without importing anything."""
+        parsed = Spec.parse(spec)
+        if not parsed.is_local:
+            self.find(kind, parsed.name)
+
     def target(self, kind: str, name: str) -> Callable[..., Any]:
         """Import what stands behind a name: a registered one, or a class in a file of the user's."""
         if Spec(name).is_local:
@@ -189,4 +195,3 @@ def _local_class(name: str) -> Callable[..., Any]:
         public = [key for key, value in vars(module).items() if isinstance(value, type)]
         raise UnknownName(f"{path!r} has no {attribute!r}", hint=did_you_mean(attribute, public))
     return getattr(module, attribute)  # type: ignore[no-any-return]
-

@@ -152,6 +152,11 @@ def exact(value: float) -> str:
     return repr(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)
 
 
+def in_proportion(value: float, new: float, old: float) -> float:
+    """value * new / old as a person would compute it from the printed numbers: 0.015 * 0.05 / 0.15 is 0.005."""
+    return float(Fraction(repr(value)) * Fraction(repr(new)) / Fraction(repr(old)))
+
+
 def read_value(value: Value, kind: Any) -> Any:
     """Text as the annotation of its parameter says; without an annotation, as it looks."""
     if typing.get_origin(kind) in (Union, types.UnionType):

@@ -14,18 +14,26 @@ from .options import DataDir, Device, Quiet, Seed, choice, default_data_dir, rea
 
 
 def attack(
-    checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint file or run folder.", show_default=False)],
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint file or run folder.", show_default=False)
+    ],
     dataset: Annotated[str | None, typer.Option(metavar="S", help="Another data set than the checkpoint's own.")] = None,
     split: Annotated[str, typer.Option(help="Which part of the data set.")] = "test",
     attack: Annotated[str | None, typer.Option(metavar="S", help="The attack: `wmr list attacks`.")] = None,
     eps: Annotated[str | None, typer.Option(metavar="E", help="Radius of the ball, such as 0.3 or 8/255.")] = None,
     steps: Annotated[int | None, typer.Option(metavar="K", min=0, help="Steps of the attack.")] = None,
     step_size: Annotated[str | None, typer.Option(metavar="E", help="Length of a step; follows eps unless given.")] = None,
-    restarts: Annotated[int | None, typer.Option(metavar="R", min=1, help="Fresh starts of the attack; the worst counts.")] = None,
-    alpha: Annotated[str | None, typer.Option(metavar="A", help="Climb exp(-alpha * margin) times the loss, as A_tr does.")] = None,
+    restarts: Annotated[
+        int | None, typer.Option(metavar="R", min=1, help="Fresh starts of the attack; the worst counts.")
+    ] = None,
+    alpha: Annotated[
+        str | None, typer.Option(metavar="A", help="Climb exp(-alpha * margin) times the loss, as A_tr does.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="A random class-balanced subset of this size.")] = None,
     batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Images at a time.")] = 256,
-    save: Annotated[Path | None, typer.Option(metavar="FILE.safetensors", help="Save the images with index, label and predictions.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE.safetensors", help="Save the images with index, label and predictions.")
+    ] = None,
     save_uint8: Annotated[bool, typer.Option("--save-uint8", help="Round to 8 bits inside the ball, and score again.")] = False,
     grid: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw clean image, change and adversarial image.")] = None,
     seed: Seed = 0,
@@ -43,6 +51,7 @@ def attack(
     from ..config import EvaluateConfig
     from ..plugins import installed
     from ..workflows.attack import attack as run
+    from ..workflows.events import AttackDone
     from .progress import follow
 
     config = EvaluateConfig(
@@ -59,12 +68,22 @@ def attack(
         seed=seed,
     )
     registry = installed().registry
-    where = {"data_dir": data_dir or default_data_dir(), "device": device, "save": save, "as_uint8": save_uint8, "grid": grid}
-    for event in follow(run(checkpoint, config, registry, weighted=strength is not None, **where), quiet=quiet):
+    events = run(
+        checkpoint,
+        config,
+        registry,
+        data_dir=data_dir or default_data_dir(),
+        device=device,
+        weighted=strength is not None,
+        save=save,
+        as_uint8=save_uint8,
+        grid=grid,
+    )
+    for done in follow(events, AttackDone, quiet=quiet):
         if output == "json":
-            write_json(event.summary)
+            write_json(done.summary)
         else:
-            show(summary_table(event.summary))
+            show(summary_table(done.summary))
 
 
 def summary_table(summary: dict[str, Any]) -> Table:

@@ -38,6 +38,12 @@ def say_error(text: str, hint: str = "") -> None:
         console.print(f"[dim]hint:[/] {escape(hint)}", soft_wrap=True)
 
 
+def width() -> int | None:
+    """How wide a table may be; None where nothing limits it."""
+    console = Console()
+    return console.width if console.is_terminal else None
+
+
 def show(table: Table) -> None:
     """A table on stdout."""
     results().print(table)
@@ -56,4 +62,5 @@ def write(text: str) -> None:
 
 
 def write_json(value: Any) -> None:
+    """Nothing but JSON."""
     write(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False))

@@ -37,7 +37,9 @@ def doctor(data_dir: DataDir = None) -> None:
     facts["devices"] = ", ".join(_devices(torch))
     facts["threads"] = f"{torch.get_num_threads()} of {os.cpu_count()} cores"
     facts["torchvision operators"] = (
-        "compiled, loaded" if vision.compiled_operators_load() else "not for this torch; data sets, transforms and timm work without them"
+        "compiled, loaded"
+        if vision.compiled_operators_load()
+        else "not for this torch; data sets, transforms and timm work without them"
     )
     try:
         facts["timm models"] = str(len(vision.timm.list_models()))

@@ -10,14 +10,18 @@ from .options import FORMATS, METRICS, DataDir, Device, Quiet, Seed, choice, cho
 
 
 def evaluate(
-    checkpoints: Annotated[list[Path], typer.Argument(metavar="CHECKPOINT...", help="Checkpoint files or run folders.", show_default=False)],
+    checkpoints: Annotated[
+        list[Path], typer.Argument(metavar="CHECKPOINT...", help="Checkpoint files or run folders.", show_default=False)
+    ],
     dataset: Annotated[str | None, typer.Option(metavar="S", help="Another data set than the checkpoint's own.")] = None,
     split: Annotated[str, typer.Option(help="Which part of the data set.")] = "test",
     attack: Annotated[list[str] | None, typer.Option(metavar="S", help="An attack; may be given several times.")] = None,
     eps: Annotated[list[str] | None, typer.Option(metavar="E", help="A radius; may be given several times.")] = None,
     steps: Annotated[int | None, typer.Option(metavar="K", min=0, help="Steps of the attack.")] = None,
     step_size: Annotated[str | None, typer.Option(metavar="E", help="Length of a step; follows eps unless given.")] = None,
-    restarts: Annotated[int | None, typer.Option(metavar="R", min=1, help="Fresh starts of the attack; the worst counts.")] = None,
+    restarts: Annotated[
+        int | None, typer.Option(metavar="R", min=1, help="Fresh starts of the attack; the worst counts.")
+    ] = None,
     alpha_test: Annotated[str | None, typer.Option(metavar="LIST", help="Values of alpha, such as 1,1.5,2.")] = None,
     kernel: Annotated[str, typer.Option(metavar="S", help="How the attacker chooses: `wmr list kernels`.")] = "exp",
     metrics: Annotated[str, typer.Option(metavar="LIST", help="What to measure.")] = ",".join(METRICS),
@@ -27,7 +31,9 @@ def evaluate(
     device: Device = "auto",
     data_dir: DataDir = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an evaluation that was interrupted.")] = False,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the records go.", show_default="beside the checkpoint")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the records go.", show_default="beside the checkpoint")
+    ] = None,
     output: Annotated[str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print the records.")] = "table",
     quiet: Quiet = False,
 ) -> None:
@@ -35,6 +41,7 @@ def evaluate(
     from ..config import EvaluateConfig
     from ..plugins import installed
     from ..workflows.evaluate import evaluate as run
+    from ..workflows.events import EvaluationDone
     from .output import put
     from .progress import follow
 
@@ -58,7 +65,7 @@ def evaluate(
     measured = []
     for checkpoint in checkpoints:
         events = run(checkpoint, config, registry, data_dir=data_dir or default_data_dir(), device=device, out=out, resume=resume)
-        for done in follow(events, quiet=quiet):
+        for done in follow(events, EvaluationDone, quiet=quiet):
             measured.append((done.rows.with_suffix(".json"), done.record))
             if done.stored:
                 say(f"shown as recorded in {done.rows.with_suffix('.json')}", quiet=quiet)

@@ -16,6 +16,7 @@ FORMATS = ("table", "markdown", "csv", "json")
 
 
 def default_data_dir() -> Path:
+    """Where data sets are unless the user says otherwise."""
     return Path(os.environ.get("WMR_DATA_DIR") or Path.home() / ".cache" / "wmr" / "data")
 
 
@@ -24,7 +25,9 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Fixes everything rando
 Device = Annotated[str, typer.Option("--device", metavar="D", help="auto, cpu, cuda, cuda:N or mps.")]
 DataDir = Annotated[
     Path | None,
-    typer.Option("--data-dir", metavar="DIR", envvar="WMR_DATA_DIR", help="Where data sets are.", show_default="~/.cache/wmr/data"),
+    typer.Option(
+        "--data-dir", metavar="DIR", envvar="WMR_DATA_DIR", help="Where data sets are.", show_default="~/.cache/wmr/data"
+    ),
 ]
 
 
@@ -66,4 +69,3 @@ def choices(*known: str) -> Callable[[str], tuple[str, ...]]:
     """Several of a few words, joined by commas."""
     one = choice(*known)
     return lambda text: tuple(one(part.strip()) for part in text.split(","))
-

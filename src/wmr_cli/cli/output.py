@@ -8,14 +8,14 @@ import msgspec
 from ..reporting import tables
 from ..storage.files import write_text
 from ..storage.records import Record, rows_path
-from .console import as_text, show, write
+from .console import as_text, show, width, write
 
 
 def put(found: Sequence[tuple[Path, Record]], output: str, out: Path | None = None) -> None:
     """Print records with their files, or write them to `out`."""
     records = [record for _, record in found]
     if output == "table" and out is None:
-        show(tables.table(records))
+        show(tables.table(records, width()))
         return
     if output == "table":
         text = as_text(tables.table(records))

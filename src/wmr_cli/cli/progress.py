@@ -1,7 +1,7 @@
 """A walk's events as a bar on a terminal, as plain lines elsewhere; what is a result is handed on."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -9,33 +9,32 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from ..workflows.events import EpochDone, EvaluationStarted, Event, ImagesDone, Message, StepDone, TrainingStarted
 from .console import messages, say
 
-
-class View(Protocol):
-    """How progress is drawn."""
-
-    def draw(self, event: Event) -> bool:
-        """Draw an event; whether it was one of progress."""
-        ...
+Result = TypeVar("Result")
 
 
-def follow(events: Iterable[Event], *, quiet: bool = False) -> Iterator[Event]:
+def follow(events: Iterable[Event], result: type[Result], *, quiet: bool = False) -> Iterator[Result]:
     """Draw the progress of a walk on stderr and yield its results."""
     console = messages(quiet)
     if quiet or not console.is_terminal:
         plain = PlainView(quiet)
-        yield from (event for event in events if not plain.draw(event))
+        for event in events:
+            if isinstance(event, result):
+                yield event
+            else:
+                plain.draw(event)
         return
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
         TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
     )  # fmt: skip
-    with Progress(*columns, console=console) as progress:
+    with Progress(*columns, console=console, transient=True) as progress:
         bars = BarView(progress)
         for event in events:
-            if not bars.draw(event):
-                progress.stop()
+            if isinstance(event, result):
+                bars.clear()
                 yield event
-                progress.start()
+            else:
+                bars.draw(event)
 
 
 class BarView:
@@ -45,7 +44,14 @@ class BarView:
         self._progress = progress
         self._task: TaskID | None = None
 
-    def draw(self, event: Event) -> bool:
+    def clear(self) -> None:
+        """A result is there: its bar has done its work."""
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+        self._task = None
+        self._progress.refresh()
+
+    def draw(self, event: Event) -> None:
         match event:
             case TrainingStarted():
                 total, done = event.epochs * event.steps_per_epoch, event.epoch * event.steps_per_epoch
@@ -53,7 +59,9 @@ class BarView:
             case StepDone() if self._task is not None:
                 self._progress.advance(self._task)
             case EpochDone() if self._task is not None:
-                self._progress.update(self._task, description=f"epoch {event.epoch}/{event.epochs}", rate=_rate(event.entry["images_per_second"]))
+                self._progress.update(
+                    self._task, description=f"epoch {event.epoch}/{event.epochs}", rate=_rate(event.entry["images_per_second"])
+                )
                 if "val_a_rob" in event.entry:
                     self._progress.console.print(escape(epoch_line(event)))
             case EvaluationStarted():
@@ -62,9 +70,6 @@ class BarView:
                 self._progress.update(self._task, completed=event.done, rate=_rate(self._progress.tasks[self._task].speed))
             case Message():
                 self._progress.console.print(("[yellow]warning:[/] " if event.warns else "") + escape(event.text), soft_wrap=True)
-            case _:
-                return False
-        return True
 
 
 class PlainView:
@@ -74,7 +79,7 @@ class PlainView:
         self._quiet = quiet
         self._tenths = 0
 
-    def draw(self, event: Event) -> bool:
+    def draw(self, event: Event) -> None:
         match event:
             case EpochDone():
                 say(epoch_line(event), quiet=self._quiet)
@@ -88,11 +93,6 @@ class PlainView:
                 self._tenths = max(tenths, self._tenths)
             case Message():
                 say(event.text, quiet=self._quiet, warns=event.warns)
-            case TrainingStarted() | StepDone():
-                pass
-            case _:
-                return False
-        return True
 
 
 def epoch_line(event: EpochDone) -> str:

@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from ..spec import number
 from .console import say, write
-from .options import DataDir, Device, Quiet, default_data_dir, read
+from .options import DataDir, Device, Quiet, default_data_dir
 
 
 def train(
@@ -16,7 +15,9 @@ def train(
     dataset: Annotated[str | None, typer.Option(metavar="S", help="What to train on: `wmr list datasets`.")] = None,
     model: Annotated[str | None, typer.Option(metavar="S", help="The network: `wmr list models`.")] = None,
     defense: Annotated[str | None, typer.Option(metavar="S", help="What a step pays: `wmr list defenses`.")] = None,
-    alpha: Annotated[str | None, typer.Option(metavar="A", help="How strongly small margins count; 0 is the unweighted baseline.")] = None,
+    alpha: Annotated[
+        str | None, typer.Option(metavar="A", help="How strongly small margins count; 0 is the unweighted baseline.")
+    ] = None,
     kernel: Annotated[str | None, typer.Option(metavar="S", help="How images are weighed: `wmr list kernels`.")] = None,
     attack: Annotated[str | None, typer.Option(metavar="S", help="The training attack: `wmr list attacks`.")] = None,
     eps: Annotated[str | None, typer.Option(metavar="E", help="Radius of the ball, such as 0.3 or 8/255.")] = None,
@@ -25,10 +26,16 @@ def train(
     epochs: Annotated[int | None, typer.Option(metavar="N", help="Passes over the training images.")] = None,
     batch_size: Annotated[int | None, typer.Option(metavar="N", help="Images per step.")] = None,
     lr: Annotated[str | None, typer.Option(metavar="X", help="Learning rate, at its peak.")] = None,
-    weight_grad: Annotated[str | None, typer.Option(metavar="both|outer|attack|none", help="Where gradient flows through the weights.")] = None,
-    normalize: Annotated[str | None, typer.Option(metavar="none|batch", help="Divide weights by their mean over the batch.")] = None,
+    weight_grad: Annotated[
+        str | None, typer.Option(metavar="both|outer|attack|none", help="Where gradient flows through the weights.")
+    ] = None,
+    normalize: Annotated[
+        str | None, typer.Option(metavar="none|batch", help="Divide weights by their mean over the batch.")
+    ] = None,
     attack_mode: Annotated[str | None, typer.Option(metavar="eval|train", help="Mode of the network during the attack.")] = None,
-    validate_every: Annotated[int | None, typer.Option(metavar="N", help="Epochs between looks at held-out images; 0 for none.")] = None,
+    validate_every: Annotated[
+        int | None, typer.Option(metavar="N", help="Epochs between looks at held-out images; 0 for none.")
+    ] = None,
     select: Annotated[str | None, typer.Option(metavar="rob|sa|tr|nat|none", help="What best.safetensors is chosen by.")] = None,
     precision: Annotated[str | None, typer.Option(metavar="32|bf16|16", help="Precision of training.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Fixes everything random.", show_default="0")] = None,
@@ -45,28 +52,27 @@ def train(
     Without any flag: TRADES with alpha 2 on the embedded digits, in about half a minute.
     """
     from .. import config as configs
+
+    asked = {name: value for name, value in locals().items() if name in configs.TrainConfig.__struct_fields__}
     from ..plugins import installed
     from ..storage.runs import default_name, refuse_taken
 
-    flags = {
-        "preset": preset, "dataset": dataset, "model": model, "defense": defense, "kernel": kernel, "attack": attack,
-        "alpha": read("--alpha", alpha, number), "eps": read("--eps", eps, number), "step_size": read("--step-size", step_size, number),
-        "lr": read("--lr", lr, number), "steps": steps, "epochs": epochs, "batch_size": batch_size, "weight_grad": weight_grad,
-        "normalize": normalize, "attack_mode": attack_mode, "validate_every": validate_every, "select": select,
-        "precision": precision, "seed": seed,
-    }  # fmt: skip
-    resolved = configs.resolve(flags, config)
-    path = out or Path("runs") / default_name(resolved)
+    resolved = configs.resolve(asked, config)
+    registry = installed().registry
+    for kind in configs.SPECS:
+        registry.check(kind, getattr(resolved, kind))
     if dry_run:
         write(resolved.to_json())
         return
+    path = out or Path("runs") / default_name(resolved)
     refuse_taken(path, resume=resume, overwrite=overwrite)
     say(configs.summary(resolved), quiet=quiet)
-    registry = installed().registry
+    from ..workflows.events import TrainingDone
     from ..workflows.train import train as run
     from .progress import follow
 
-    where = {"data_dir": data_dir or default_data_dir(), "device": device}
-    for event in follow(run(resolved, path, registry, **where, resume=resume, overwrite=overwrite), quiet=quiet):
-        write(str(event.checkpoint))
-        say(f"trained in {event.seconds:.0f} s; next: wmr evaluate {event.folder}", quiet=quiet)
+    folder = data_dir or default_data_dir()
+    events = run(resolved, path, registry, data_dir=folder, device=device, resume=resume, overwrite=overwrite)
+    for done in follow(events, TrainingDone, quiet=quiet):
+        write(str(done.checkpoint))
+        say(f"trained in {done.seconds:.0f} s; next: wmr evaluate {done.folder}", quiet=quiet)

@@ -21,7 +21,12 @@ def check_batch(batch: Batch, num_classes: int) -> None:
     """Images lie in [0, 1] and labels in [0, C)."""
     flat = batch.images.flatten(1)
     outside = ~((flat >= 0) & (flat <= 1)).all(dim=1)  # a NaN is outside, too
-    refuse(outside, batch.index, "its pixels are not in [0, 1]", hint="scale images to [0, 1]; normalisation belongs inside the model")
+    refuse(
+        outside,
+        batch.index,
+        "its pixels are not in [0, 1]",
+        hint="scale images to [0, 1]; normalisation belongs inside the model",
+    )
     refuse((batch.labels < 0) | (batch.labels >= num_classes), batch.index, f"its label is not in 0…{num_classes - 1}")
 
 
@@ -32,7 +37,12 @@ def check_logits(logits: Tensor, index: Tensor, num_classes: int) -> None:
             f"the model gave outputs of shape {tuple(logits.shape)} for {len(index)} images of {num_classes} classes",
             hint="a model returns logits of shape (images, classes), and needs two classes at least",
         )
-    refuse(~logits.isfinite().all(dim=1), index, "its logits are not finite", hint="the network has diverged, or its weights are damaged")
+    refuse(
+        ~logits.isfinite().all(dim=1),
+        index,
+        "its logits are not finite",
+        hint="the network has diverged, or its weights are damaged",
+    )
 
 
 def guarded(

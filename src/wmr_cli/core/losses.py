@@ -12,6 +12,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
+    """log softmax. (N, C) to the same."""
     return at_least_float32(logits).log_softmax(dim=1)
 
 

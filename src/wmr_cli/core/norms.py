@@ -50,7 +50,8 @@ class L2:
     """The Euclidean length of the change."""
 
     def size(self, delta: Tensor) -> Tensor:
-        return delta.flatten(1).norm(dim=1)
+        lengths: Tensor = torch.linalg.vector_norm(delta.flatten(1), dim=1)
+        return lengths
 
     def project(self, delta: Tensor, eps: float) -> Tensor:
         return delta * (eps / self._scale(delta)).clamp(max=1)

@@ -11,7 +11,9 @@ from ..storage.files import write_atomically
 Array = NDArray[Any]
 
 
-def attack_grid(path: Path, clean: Array, images: Array, label: Array, predicted_clean: Array, predicted: Array, most: int = 10) -> None:
+def attack_grid(
+    path: Path, clean: Array, images: Array, label: Array, predicted_clean: Array, predicted: Array, most: int = 10
+) -> None:
     """One row per image: clean, the perturbation magnified, adversarial, with both predictions. (N, C, H, W) in [0, 1]."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

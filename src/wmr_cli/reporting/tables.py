@@ -16,6 +16,8 @@ from ..spec import exact
 from ..storage.records import Record
 
 HEADINGS = ("run", "defense", "α_train", "attack", "ε", "α_test", "A_nat", "A_rob", "A_sa", "A_tr", "n", "ESS")
+FACTS = tuple(HEADINGS.index(name) for name in ("run", "defense", "α_train", "attack", "ε", "n"))
+TEXTS = tuple(HEADINGS.index(name) for name in ("run", "defense", "attack"))
 CAPTION = "percent, with 95 % intervals over test images; ESS is the effective sample size behind A_sa"
 
 
@@ -42,8 +44,10 @@ def percent(share: Estimate | None) -> str:
     """`57.2 [53.1, 61.1]`, with no more digits than the interval supports."""
     if share is None:
         return "-"
+    if share.degenerate:
+        return "100 (all right)" if share.value else "0 (all wrong)"
     half = 50 * (share.high - share.low)
-    digits = 1 if half <= 0 else min(3, max(0, 1 - math.floor(math.log10(half))))
+    digits = min(3, max(0, 1 - math.floor(math.log10(half))))
     value, low, high = (f"{100 * number:.{digits}f}" for number in (share.value, share.low, share.high))
     return f"{value} [{low}, {high}]"
 
@@ -76,14 +80,31 @@ def cells(line: Line) -> tuple[str, ...]:
     )
 
 
-def table(records: Iterable[Record]) -> Table:
-    """A table for the terminal. What comes from users is text, not markup."""
-    made = Table(box=box.SIMPLE_HEAD, caption=CAPTION, caption_justify="left", pad_edge=False)
-    for position, heading in enumerate(HEADINGS):
-        made.add_column(escape(heading), justify="left" if position in (0, 1, 3) else "right", no_wrap=position >= 4)
-    for line in lines(records):
-        made.add_row(*map(escape, cells(line)))
+def table(records: Iterable[Record], width: int | None = None) -> Table:
+    """A table for the terminal. What comes from users is text, not markup.
+
+    Where it would not fit, what all lines share moves into the title, and then intervals go below their values.
+    """
+    rows = [cells(line) for line in lines(records)]
+    shown, shared = list(range(len(HEADINGS))), list[int]()
+    if not _fits(rows, shown, width):
+        shared = [position for position in FACTS if len({row[position] for row in rows}) == 1]
+        shown = [position for position in shown if position not in shared]
+    breaks = "\n[" if not _fits(rows, shown, width) else " ["
+    made = Table(box=box.SIMPLE_HEAD, caption=CAPTION, caption_justify="left", title_justify="left", pad_edge=False)
+    if shared:
+        made.title = escape(" · ".join(f"{HEADINGS[position]} {rows[0][position]}" for position in shared))
+    for position in shown:
+        made.add_column(HEADINGS[position], justify="left" if position in TEXTS else "right", overflow="fold")
+    for row in rows:
+        made.add_row(*(escape(row[position].replace(" [", breaks)) for position in shown))
     return made
+
+
+def _fits(rows: list[tuple[str, ...]], shown: list[int], width: int | None) -> bool:
+    """Whether these columns fit side by side, three characters between them."""
+    columns = [[HEADINGS[position], *(row[position] for row in rows)] for position in shown]
+    return width is None or sum(3 + max(map(len, column)) for column in columns) <= width
 
 
 def markdown(records: Iterable[Record]) -> str:
@@ -94,7 +115,21 @@ def markdown(records: Iterable[Record]) -> str:
 
 def comma_separated(records: Iterable[Record]) -> str:
     """Fractions in full, every interval in columns of its own."""
-    columns = ["run", "id", "defense", "alpha_train", "kernel", "dataset", "split", "n", "norm", "eps", "attack", "alpha_test", "ess"]
+    columns = [
+        "run",
+        "id",
+        "defense",
+        "alpha_train",
+        "kernel",
+        "dataset",
+        "split",
+        "n",
+        "norm",
+        "eps",
+        "attack",
+        "alpha_test",
+        "ess",
+    ]
     shares = ["a_nat", "a_rob", "a_sa", "a_tr"]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")

@@ -127,7 +127,9 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except (SafetensorError, OSError, UnicodeDecodeError) as error:
-        raise BadFile(f"{path} is not a checkpoint, or only part of one: {error}", hint="checkpoints are safetensors files") from None
+        raise BadFile(
+            f"{path} is not a checkpoint, or only part of one: {error}", hint="checkpoints are safetensors files"
+        ) from None
     stored = header.get("content_sha256")
     rest = {key: value for key, value in header.items() if key != "content_sha256"}
     if stored is not None and stored != content_hash(tensors, rest):

@@ -24,7 +24,7 @@ class Struct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A part of a record; unknown keys are refused."""
 
 
-class CheckpointFacts(Struct, kw_only=True):
+class CheckpointFacts(Struct, frozen=True, kw_only=True):
     """Which weights were evaluated."""
 
     path: str
@@ -36,7 +36,7 @@ class CheckpointFacts(Struct, kw_only=True):
     seed: int
 
 
-class DatasetFacts(Struct, kw_only=True):
+class DatasetFacts(Struct, frozen=True, kw_only=True):
     """On which images; `indices` is null for a whole split, else the positions of a subset."""
 
     name: str
@@ -46,14 +46,14 @@ class DatasetFacts(Struct, kw_only=True):
     indices: list[int] | None = None
 
 
-class Threat(Struct, kw_only=True):
+class Threat(Struct, frozen=True, kw_only=True):
     """What the attacker may change."""
 
     norm: str
     eps: float
 
 
-class AttackFacts(Struct, kw_only=True):
+class AttackFacts(Struct, frozen=True, kw_only=True):
     """How the images were attacked."""
 
     spec: str
@@ -61,7 +61,7 @@ class AttackFacts(Struct, kw_only=True):
     restarts: int
 
 
-class AlphaRow(Struct, kw_only=True):
+class AlphaRow(Struct, frozen=True, kw_only=True):
     """The two weighted accuracies at one alpha_test; null where not asked for or not to be had."""
 
     alpha_test: float | None
@@ -69,7 +69,7 @@ class AlphaRow(Struct, kw_only=True):
     a_tr: Estimate | None
 
 
-class Record(Struct, kw_only=True):
+class Record(Struct, frozen=True, kw_only=True):
     """One checkpoint under one attack at one eps, for all alpha."""
 
     schema: int = SCHEMA
@@ -110,6 +110,7 @@ def record_id(determining: Mapping[str, Any]) -> str:
 
 
 def rows_path(record_path: Path) -> Path:
+    """Where the rows of a record are."""
     return record_path.with_suffix(".safetensors")
 
 

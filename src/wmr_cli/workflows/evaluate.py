@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+import torch
 
 from .. import __version__, measures
 from ..config import EvaluateConfig
@@ -72,17 +73,18 @@ def measure(task: Task, registry: Registry, target: Path, device: str, resume: b
     yield EvaluationDone(record, records.rows_path(target))
 
 
-def examination_of(task: Task, registry: Registry, device: object) -> Examination:
+def examination_of(task: Task, registry: Registry, device: torch.device) -> Examination:
     """The task as something that turns batches into rows."""
     asked = set(task.config.metrics)
     return Examination(
-        model=parts.restored(registry, task.checkpoint).to(device),  # type: ignore[arg-type]
+        model=parts.restored(registry, task.checkpoint).to(device),
         attack=task.attack,
         norm=task.norm,
         eps=task.eps,
         num_classes=task.checkpoint.num_classes,
         seed=derive("evaluate", task.config.seed),
-        kernels=task.kernels if task.gives_margins and asked & {"sa", "tr"} else {},
+        kernels=task.kernels if asked & {"sa", "tr"} else {},
+        gives_margins=task.gives_margins,
         attacks=bool(asked & {"rob", "sa", "tr"}),
         crafts_by_weight="tr" in asked,
         stores_log_weights=task.config.kernel != "exp",
@@ -135,7 +137,7 @@ def recorded(task: Task, registry: Registry, rows: Rows, seconds: float, device:
         images_per_second=len(rows["index"]) / seconds,
         versions=parts.versions(),
         plugins=registry.used({**used, "defense": checkpoint.defense}),
-        config=msgspec.to_builtins(config),
+        config=msgspec.json.decode(msgspec.json.encode(config)),
     )
 
 

@@ -84,4 +84,6 @@ class AttackDone:
     summary: dict[str, Any]
 
 
-Event = Message | TrainingStarted | StepDone | EpochDone | TrainingDone | EvaluationStarted | ImagesDone | EvaluationDone | AttackDone
+Event = (
+    Message | TrainingStarted | StepDone | EpochDone | TrainingDone | EvaluationStarted | ImagesDone | EvaluationDone | AttackDone
+)

@@ -34,6 +34,7 @@ class Examination:
     seed: int
     kernels: dict[float | None, Kernel] = field(default_factory=dict)
     attacks: bool = True
+    gives_margins: bool = True
     crafts_by_weight: bool = True
     stores_log_weights: bool = False
 
@@ -54,6 +55,8 @@ class Examination:
         loss = getattr(self.attack, "loss", "ce")
         uniform = self._logits_under(OBJECTIVES[loss], batch)
         rows = _judged("uniform", uniform, batch.labels)
+        if not self.gives_margins:
+            return {"uniform/prediction": rows["uniform/prediction"]}
         for alpha, kernel in self.kernels.items():
             if self.stores_log_weights:
                 rows[at_alpha("uniform/log_weight", alpha)] = _log_weights(kernel, uniform, batch)

@@ -23,7 +23,14 @@ class FabricLearner:
     """Meets `core.contracts.Learner`: attacks use the plain module, parameter gradients go through Fabric's wrapper."""
 
     def __init__(
-        self, fabric: "Fabric", module: nn.Module, optimizer: torch.optim.Optimizer, attack: Attack, kernel: Kernel, config: TrainConfig, num_classes: int
+        self,
+        fabric: "Fabric",
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        attack: Attack,
+        kernel: Kernel,
+        config: TrainConfig,
+        num_classes: int,
     ) -> None:
         self._fabric = fabric
         self._wrapped, self._optimizer = fabric.setup(module, optimizer)
@@ -64,7 +71,9 @@ class FabricLearner:
             objective = Weighted(objective, self.kernel)
         seed = derive("attack", self.seed, self.step_index)
         with self.attack_mode():
-            return guarded(self._attack, self.model, batch, objective, seed, NORMS[self._config.norm], self._config.eps, self._num_classes)
+            return guarded(
+                self._attack, self.model, batch, objective, seed, NORMS[self._config.norm], self._config.eps, self._num_classes
+            )
 
     def weights(self, evidence: Evidence) -> Tensor:
         log_weights = self.kernel(evidence)

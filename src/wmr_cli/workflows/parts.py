@@ -66,7 +66,9 @@ def attack(
 ) -> Attack:
     """An attack inside this ball. What is asked of an attack that does not have it is refused."""
     asked = {"steps": steps, "step": step_size, "restarts": restarts}
-    given: dict[str, Any] = {key: value for key, value in {"norm": norm, "eps": eps}.items() if registry.accepts("attack", spec.name, key)}
+    given: dict[str, Any] = {
+        key: value for key, value in {"norm": norm, "eps": eps}.items() if registry.accepts("attack", spec.name, key)
+    }
     for key, value in asked.items():
         if value is None:
             continue
@@ -91,16 +93,17 @@ def advice(made: Attack, eps: float) -> Iterator[str]:
 
 def described(made: Attack, spec: Spec, registry: Registry) -> str:
     """The attack as a spec that rebuilds it, with its steps; ball and restarts stand beside it in the record."""
-    if not dataclasses.is_dataclass(made):
+    kind: Any = type(made)
+    if not dataclasses.is_dataclass(kind):
         return str(spec)
     fixed = {} if spec.is_local else registry.find("attack", spec.name).entry.params
     params = {}
-    for field in dataclasses.fields(made):
+    for field in dataclasses.fields(kind):
         value = getattr(made, field.name)
-        is_default = value == fixed.get(field.name, field.default)
-        if field.name in ("norm", "eps", "restarts") or (is_default and field.name not in ("steps", "step")) or value is None:
-            continue
-        params[field.name] = exact(value) if isinstance(value, float) else str(value)
+        is_default = value is None or value == fixed.get(field.name, field.default)
+        is_beside = field.name in ("norm", "eps", "restarts")
+        if not is_beside and (field.name in ("steps", "step") or not is_default) and value is not None:
+            params[field.name] = exact(value) if isinstance(value, float) else str(value)
     return str(Spec(spec.name, None, params))
 
 

@@ -12,7 +12,7 @@ from ..core.contracts import Attack, DataSource, Kernel, Split
 from ..core.splits import balanced_subset
 from ..errors import BadInput
 from ..registry import Registry
-from ..spec import Spec, exact, number
+from ..spec import Spec, exact, in_proportion, number
 from ..storage import checkpoints, records
 from ..storage.checkpoints import Checkpoint
 from . import parts
@@ -45,8 +45,10 @@ class Task:
 
     @property
     def label(self) -> str:
-        name = Spec.parse(self.attack_spec).name
-        return f"{self.checkpoint.path.parent.name}/{self.checkpoint.path.name} under {name}, eps {exact(self.eps)}"
+        """What a progress bar calls it."""
+        file = self.checkpoint.path
+        run = file.parent.name if file.name == "last.safetensors" else f"{file.parent.name}/{file.name}"
+        return f"{run} under {Spec.parse(self.attack_spec).name}, eps {exact(self.eps)}"
 
     @property
     def id(self) -> str:
@@ -97,13 +99,11 @@ def attacks(
         is_usual = registry.target("attack", spec.name) is registry.target("attack", usual_spec.name)
         if is_usual and steps is None and "steps" not in spec.params:
             steps = usual.steps
-        ratio = 0.0
-        if is_usual and step_size is None and "step" not in spec.params and usual.step_size and checkpoint.eps:
-            ratio = usual.step_size / checkpoint.eps
+        keeps_ratio = is_usual and step_size is None and "step" not in spec.params
         for norm, eps in balls(spec, config, checkpoint):
-            # at the checkpoint's own eps the stored step, not one that went through a division
-            scaled = usual.step_size if eps == checkpoint.eps else ratio * eps
-            yield spec.without("eps", "norm"), norm, eps, steps, scaled if ratio else step_size
+            if keeps_ratio and usual.step_size and checkpoint.eps:
+                step_size = in_proportion(usual.step_size, eps, checkpoint.eps)
+            yield spec.without("eps", "norm"), norm, eps, steps, step_size
 
 
 def balls(spec: Spec, config: EvaluateConfig, checkpoint: Checkpoint) -> list[tuple[str, float]]:

@@ -62,9 +62,15 @@ def train(
                 tally.add(defense.step(learner, batch))
                 yield StepDone(epoch + 1, step, len(positions))
 
-            entry = {"epoch": epoch + 1, **tally.summary(), "images_per_second": len(split) / (time.perf_counter() - epoch_started)}
+            entry = {
+                "epoch": epoch + 1,
+                **tally.summary(),
+                "images_per_second": len(split) / (time.perf_counter() - epoch_started),
+            }
             if not math.isfinite(entry["loss"]):
-                raise BrokenContract(f"the loss is not finite in epoch {epoch + 1}", hint="try a smaller --lr; the epoch before is kept")
+                raise BrokenContract(
+                    f"the loss is not finite in epoch {epoch + 1}", hint="try a smaller --lr; the epoch before is kept"
+                )
             if config.validate_every and ((epoch + 1) % config.validate_every == 0 or epoch + 1 == config.epochs):
                 entry |= validate(model, source, config, registry, fabric.device)
 
@@ -72,7 +78,9 @@ def train(
             is_best = score is not None and (progress.best is None or score > progress.best)
             progress = Progress(epoch + 1, score if is_best else progress.best)
             for file in (folder.last, folder.best) if is_best else (folder.last,):
-                checkpoints.save(file, model.state_dict(), config, source, alpha_train=getattr(kernel, "alpha", None), epoch=epoch + 1)
+                checkpoints.save(
+                    file, model.state_dict(), config, source, alpha_train=getattr(kernel, "alpha", None), epoch=epoch + 1
+                )
             folder.write_log([*folder.read_log(), entry])
             store(folder, progress, model, optimizer, kernel=kernel, defense=defense)  # last: it is the truth on resume
             yield EpochDone(epoch + 1, config.epochs, entry)

@@ -45,9 +45,8 @@ class SmallCnn(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight)
-        last = self.classifier.fc3
-        nn.init.zeros_(last.weight)
-        nn.init.zeros_(last.bias)
+        for parameter in self.classifier.get_submodule("fc3").parameters():
+            nn.init.zeros_(parameter)
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.classifier(self.feature_extractor(images).flatten(1))
@@ -58,5 +57,8 @@ def _side(pixels: int) -> int:
     """What two rounds of two unpadded 3x3 convolutions and a halving leave of a side."""
     left = ((pixels - 4) // 2 - 4) // 2
     if left < 1:
-        raise BadInput(f"small-cnn needs images of 16x16 pixels at least, not of side {pixels}", hint="choose a smaller model: `wmr list models`")
+        raise BadInput(
+            f"small-cnn needs images of 16x16 pixels at least, not of side {pixels}",
+            hint="choose a smaller model: `wmr list models`",
+        )
     return left

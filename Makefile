@@ -1,0 +1,51 @@
+# Every target sets up what it needs in .venv; repeated, the set-up costs nothing.
+
+PYTHON ?= python3
+BIN := .venv/bin
+WMR := $(BIN)/wmr
+RUN := runs/digits-trades-a2-s0
+# one thread per test process: they share the cores
+TEST_ENV := OMP_NUM_THREADS=1
+
+.PHONY: demo test test-slow lint docs clean
+
+demo: .venv/.installed  ## train, evaluate and report on the embedded data
+	$(WMR) train --resume
+	$(WMR) evaluate $(RUN) --resume
+	$(WMR) report $(RUN)
+
+test: .venv/.installed-dev  ## the test suite
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-slow: .venv/.installed-dev  ## training over several seeds
+	$(BIN)/python -m pytest -m slow
+
+lint: .venv/.installed-dev  ## ruff, mypy, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: .venv/.installed-docs  ## the site, in site/
+	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+clean:  ## everything that can be made again; runs are kept
+	rm -rf .venv site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "wmr needs Python 3.11 or newer: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/.installed: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+.venv/.installed-dev: .venv/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+.venv/.installed-docs: .venv/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@

@@ -1,0 +1,229 @@
+"""Write the parts of the pages that come from the program: `python docs/generate.py`; with `--check`, compare and exit 1.
+
+A page marks such a part itself: what stands between `<!-- generated: NAME -->` and `<!-- end -->` is replaced. The rest of
+the page is written by hand.
+"""
+
+import ast
+import inspect
+import re
+import sys
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import typer
+
+from wmr_cli import presets
+from wmr_cli.cli import app
+from wmr_cli.plugins import OURS, installed
+from wmr_cli.registry import KINDS, Entry
+from wmr_cli.spec import Spec, exact
+from wmr_cli.storage.records import Record
+
+DOCS = Path(__file__).parent
+SOURCE = DOCS.parent / "src" / "wmr_cli"
+WIDTH = 100
+BLOCK = re.compile(r"(?P<begin><!-- generated: (?P<name>\w+) -->\n).*?(?P<end><!-- end -->\n)", re.DOTALL)
+GIVEN = {"model": ("num_classes", "input_shape"), "dataset": ("root",)}
+"""Parameters that the program itself fills in."""
+
+
+def commands() -> Iterator[str]:
+    """The help of every command in plain text. Typer's own formatter at a fixed width: no terminal, no colour."""
+    for path, text in helps():
+        yield f"## {path}\n\n```text\n{text}\n```\n"
+
+
+def helps() -> Iterator[tuple[str, str]]:
+    """Every command with its help, groups before their members."""
+    return _helps(typer.main.get_command(app), "wmr", None)
+
+
+def _helps(command: Any, name: str, parent: Any) -> Iterator[tuple[str, str]]:
+    command.rich_markup_mode = None
+    context = command.context_class(command, info_name=name, parent=parent, terminal_width=WIDTH)
+    yield context.command_path, "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
+    for member, inner in getattr(command, "commands", {}).items():
+        if not inner.hidden:
+            yield from _helps(inner, member, context)
+
+
+def methods() -> Iterator[str]:
+    """Every built-in name by kind: its summary, the first paragraph of its docstring, its parameters."""
+    registry = installed().registry
+    for kind in KINDS:
+        yield f"## {'Data set' if kind == 'dataset' else kind.capitalize()}s\n"
+        for of, owned in registry:
+            if of == kind and owned.owner == OURS:
+                yield _method(kind, owned.entry, registry.target(kind, owned.entry.name))
+
+
+def _method(kind: str, entry: Entry, target: Callable[..., Any]) -> str:
+    about = " ".join((inspect.getdoc(target) or "").partition("\n\n")[0].split())
+    given = GIVEN.get(kind, ())
+    rows = [
+        (f"`{name}`", _default(entry.params.get(name, parameter.default)), _words(parameter.annotation))
+        for name, parameter in inspect.signature(target, eval_str=True).parameters.items()
+        if name not in given and parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+    parameters = _table(("parameter", "default", "value"), rows) if rows else "No parameters.\n"
+    return f"### `{entry.name}`\n\n{entry.summary[0].upper()}{entry.summary[1:]}.\n\n{_prose(about)}\n\n{parameters}"
+
+
+def _default(value: Any) -> str:
+    if value is inspect.Parameter.empty:
+        return "to be given"
+    if isinstance(value, tuple | list):
+        return f"`{':'.join(_plain(part) for part in value)}`" if value else "none"
+    return "none" if value is None else f"`{_plain(value)}`"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return exact(value) if isinstance(value, float) else str(value)
+
+
+_WORDS = {float: "number", int: "whole number", str: "text", bool: "true or false", Path: "path", Spec: "component",
+          types.NoneType: "none", inspect.Parameter.empty: "", Any: "anything"}  # fmt: skip
+
+
+def _words(kind: Any) -> str:
+    """A parameter's type as a user thinks of it."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Literal:
+        return " or ".join(f"`{choice}`" for choice in inner)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_words(part) for part in inner)
+    if origin in (tuple, list):
+        return f"{_words(inner[0])}s, joined by colons"
+    return _WORDS.get(kind, str(kind))
+
+
+def settings() -> Iterator[str]:
+    """Every preset: its summary and its file."""
+    for name in presets.names():
+        file = resources.files(presets).joinpath(f"{name}.toml")
+        text = file.read_text(encoding="utf-8").strip()
+        yield f"## `{name}`\n\n{presets.load(name)['summary']}.\n\n```toml\n{text}\n```\n"
+
+
+def record() -> Iterator[str]:
+    """The fields of a record and of the parts inside it, each with type and meaning."""
+    meanings = tomllib.loads((DOCS / "fields.toml").read_text(encoding="utf-8"))
+    for struct in structs(Record):
+        fields = typing.get_type_hints(struct)
+        said = meanings.pop(struct.__name__, {})
+        if said.keys() != fields.keys():
+            raise SystemExit(f"docs/fields.toml, [{struct.__name__}]: mend {', '.join(sorted(said.keys() ^ fields.keys()))}")
+        rows = [(f"`{name}`", _json(fields[name]), said[name]) for name in struct.__struct_fields__]
+        about = " ".join(inspect.cleandoc(struct.__doc__ or "").split())
+        yield f"### {struct.__name__}\n\n{_prose(about)}\n\n{_table(('field', 'type', 'meaning'), rows)}"
+    if meanings:
+        raise SystemExit(f"docs/fields.toml explains what is not there: {', '.join(meanings)}")
+
+
+def structs(struct: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
+    """A struct and those inside it, in the order in which a reader meets them."""
+    found = [struct]
+    for kind in typing.get_type_hints(struct).values():
+        for part in _parts(kind):
+            found += [inner for inner in structs(part) if inner not in found]
+    return found
+
+
+def _parts(kind: Any) -> Iterator[type[msgspec.Struct]]:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        yield kind
+    for inner in typing.get_args(kind):
+        yield from _parts(inner)
+
+
+def _json(kind: Any) -> str:
+    """A field's type as JSON has it; parts of a record link to their section."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return f"[{kind.__name__}](#{kind.__name__.lower()})"
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_json(part) for part in inner)
+    if origin is list:
+        return f"list of {_json(inner[0])}"
+    return "object" if origin is dict else {types.NoneType: "null"}.get(kind) or _words(kind)
+
+
+def tree() -> Iterator[str]:
+    """Every module with the first line of its docstring; of the built-ins the folders only, `methods.md` has the rest."""
+    lines = list(_branch(SOURCE, ""))
+    width = max(len(name) for name, _ in lines) + 2
+    listing = "\n".join(f"{name:{width}}{about}".rstrip() for name, about in [("src/wmr_cli/", ""), *lines])
+    yield f"```text\n{listing}\n```\n"
+
+
+def _branch(folder: Path, indent: str) -> Iterator[tuple[str, str]]:
+    is_method = folder.parent.name == "builtins"
+    files = [] if is_method else sorted(file for file in folder.glob("*.py") if file.name != "__init__.py")
+    folders = sorted(path.parent for path in folder.glob("*/__init__.py"))
+    for item in [*folders, *files]:
+        is_last = item == [*folders, *files][-1]
+        shown = f"{indent}{'└──' if is_last else '├──'} {item.name}{'/' if item.is_dir() else ''}"
+        yield shown, _first_line(item / "__init__.py" if item.is_dir() else item)
+        if item.is_dir():
+            yield from _branch(item, indent + ("    " if is_last else "│   "))
+
+
+def _first_line(module: Path) -> str:
+    return (ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+
+
+def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [headings, ("---",) * len(headings), *(tuple(cell.replace("|", "\\|") for cell in row) for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _prose(text: str) -> str:
+    """Docstrings are text, not Markdown: outside backticks a star or underscore starts no emphasis."""
+    return re.sub(r"`[^`]*`|[*_<]", lambda match: match[0] if match[0][0] == "`" else "\\" + match[0], text)
+
+
+PARTS: dict[str, Callable[[], Iterator[str]]] = {
+    "commands": commands,
+    "methods": methods,
+    "presets": settings,
+    "record": record,
+    "tree": tree,
+}
+
+
+def pages() -> dict[Path, str]:
+    """Every page that has a generated part, as it should read."""
+
+    def fill(block: re.Match[str]) -> str:
+        return block["begin"] + "\n" + "\n".join(PARTS[block["name"]]()) + "\n" + block["end"]
+
+    texts = {page: page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("*.md"))}
+    return {page: BLOCK.sub(fill, text) for page, text in texts.items() if BLOCK.search(text)}
+
+
+def stale() -> list[str]:
+    """Pages that no longer say what the program says."""
+    return [page.name for page, text in pages().items() if page.read_text(encoding="utf-8") != text]
+
+
+def main() -> None:
+    """Write the pages, or compare them."""
+    if "--check" in sys.argv[1:]:
+        if names := stale():
+            raise SystemExit(f"out of date: {', '.join(names)}; run `python docs/generate.py`")
+        return
+    for page, text in pages().items():
+        page.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""Every component against its contract."""
+
+from pathlib import Path
+
+from wmr_cli.testing import check_attack, check_dataset, check_kernel, check_loss, check_model
+from wmr_example.parts import Fooled, HalfHalf, Linear, RandomCorners, stripes
+
+
+def test_stripes():
+    check_dataset(stripes(root=Path()))
+
+
+def test_linear():
+    check_model(Linear)
+
+
+def test_half_half():
+    check_loss(HalfHalf())
+
+
+def test_fooled():
+    check_kernel(Fooled())
+
+
+def test_random_corners():
+    check_attack(RandomCorners(eps=0.1))

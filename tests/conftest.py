@@ -1,0 +1,31 @@
+"""Shared fixtures: the registry of this environment, and one tiny run that many tests look at."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from wmr_cli.config import TrainConfig, resolve
+from wmr_cli.plugins import installed
+from wmr_cli.registry import Registry
+from wmr_cli.workflows.train import train
+
+torch.set_num_threads(1)  # tests run side by side
+
+
+@pytest.fixture(scope="session")
+def registry() -> Registry:
+    return installed().registry
+
+
+@pytest.fixture(scope="session")
+def tiny_config() -> TrainConfig:
+    return resolve({"epochs": 2, "validate_every": 1, "steps": 2})
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory, registry: Registry, tiny_config: TrainConfig) -> Path:
+    """A run folder of two short epochs on digits. Tests that write use a copy."""
+    path = tmp_path_factory.mktemp("session") / "runs" / "tiny"
+    list(train(tiny_config, path, registry, data_dir=Path(), device="cpu"))
+    return path

@@ -1,0 +1,45 @@
+"""Every registered name keeps its promise. A new built-in is checked by being registered."""
+
+from pathlib import Path
+
+import pytest
+
+from wmr_cli.plugins import collect, installed
+from wmr_cli.testing import check_attack, check_dataset, check_kernel, check_loss, check_model
+
+OURS = [(kind, owned.entry.name) for kind, owned in installed().registry if owned.owner == "wmr-cli"]
+
+
+def names(kind: str) -> list[str]:
+    return [name for of, name in OURS if of == kind]
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("name", names("attack"))
+def test_attack(name, norm, registry):
+    check_attack(registry.create("attack", name, norm=norm, eps=0.1 if norm == "linf" else 0.5))
+
+
+@pytest.mark.parametrize("name", names("model"))
+def test_model(name, registry):
+    check_model(lambda **given: registry.create("model", name, **given))
+
+
+@pytest.mark.parametrize("name", names("dataset"))
+def test_dataset(name, registry):
+    check_dataset(registry.create("dataset", name, root=Path()))
+
+
+@pytest.mark.parametrize("name", names("kernel"))
+def test_kernel(name, registry):
+    check_kernel(registry.create("kernel", name))
+
+
+@pytest.mark.parametrize("name", names("defense"))
+def test_loss(name, registry):
+    check_loss(registry.create("defense", name))
+
+
+def test_all_five_kinds_are_there_and_come_through_the_entry_point():
+    assert {kind for kind, _ in OURS} == {"model", "dataset", "defense", "kernel", "attack"}
+    assert not list(collect([]).registry), "without entry points there are no names: the built-ins have no door of their own"

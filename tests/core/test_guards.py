@@ -1,0 +1,120 @@
+"""Each promise broken once, on the third image, whose index is 30."""
+
+import dataclasses
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from wmr_cli.core.contracts import Attacked, Batch
+from wmr_cli.core.guards import check_batch, check_logits, guarded, predictions
+from wmr_cli.core.losses import cross_entropy
+from wmr_cli.core.norms import NORMS
+from wmr_cli.errors import BrokenContract
+
+BATCH = Batch(torch.full((4, 1, 3, 3), 0.5), torch.tensor([0, 1, 2, 0]), torch.tensor([10, 20, 30, 40]))
+LOGITS = torch.zeros(4, 3)
+
+
+def with_third(tensor, value):
+    changed = tensor.clone()
+    changed[2] = value
+    return changed
+
+
+def with_third_corner(tensor, value):
+    changed = tensor.clone()
+    changed[2].view(-1)[-1] = value
+    return changed
+
+
+@dataclass(frozen=True, eq=False)
+class Returns:
+    """An attack that gives back what it was built with."""
+
+    images: Tensor
+    logits: Tensor = LOGITS
+
+    def __call__(self, model, images, labels, objective, index, seed):
+        return Attacked(self.images, self.logits, torch.zeros_like(labels))
+
+
+def guard(attack, norm="linf", eps=0.1):
+    return guarded(attack, torch.nn.Identity(), BATCH, cross_entropy, 0, NORMS[norm], eps, 3)
+
+
+def test_a_batch_that_keeps_its_promises_passes():
+    corners = dataclasses.replace(BATCH, images=torch.tensor([0.0, 1.0, 0.0, 1.0])[:, None, None, None].expand(4, 1, 3, 3))
+    check_batch(BATCH, 3)
+    check_batch(corners, 3)
+    check_logits(LOGITS, BATCH.index, 3)
+
+
+@pytest.mark.parametrize("pixel", [-1e-6, 1 + 1e-6, 255.0, float("nan"), float("inf"), -float("inf")])
+def test_pixels_outside_the_unit_range_are_refused(pixel):
+    broken = dataclasses.replace(BATCH, images=with_third_corner(BATCH.images, pixel))
+    with pytest.raises(BrokenContract, match=r"image 30: .* not in \[0, 1\]") as refused:
+        check_batch(broken, 3)
+    assert "scale images" in refused.value.hint
+
+
+@pytest.mark.parametrize("label", [-1, 3, 99])
+def test_labels_outside_the_classes_are_refused(label):
+    with pytest.raises(BrokenContract, match="image 30: its label is not in 0…2"):
+        check_batch(dataclasses.replace(BATCH, labels=with_third(BATCH.labels, label)), 3)
+
+
+@pytest.mark.parametrize("shape", [(4, 2), (4, 4), (3, 3), (4,), (4, 3, 1), (12,)])
+def test_logits_of_another_shape_are_refused(shape):
+    with pytest.raises(BrokenContract, match="for 4 images of 3 classes"):
+        check_logits(torch.zeros(shape), BATCH.index, 3)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_logits_that_are_not_finite_are_refused(value):
+    with pytest.raises(BrokenContract, match="image 30: its logits are not finite"):
+        check_logits(with_third_corner(LOGITS, value), BATCH.index, 3)
+
+
+def test_an_attack_that_keeps_its_promises_passes():
+    images = BATCH.images + 0.1
+    assert torch.equal(guard(Returns(images)).images, images)
+
+
+@pytest.mark.parametrize(("norm", "pixel"), [("linf", 0.6001), ("linf", 0.3999), ("l2", 0.6001), ("l2", 0.3999)])
+def test_an_attack_that_leaves_the_ball_is_refused(norm, pixel):
+    with pytest.raises(BrokenContract, match=r"image 30: Returns left the ball of radius 0\.1"):
+        guard(Returns(with_third_corner(BATCH.images, pixel)), norm)
+
+
+def test_an_l2_ball_is_smaller_than_its_box():
+    images = with_third(BATCH.images, 0.55)
+    guard(Returns(images), "linf")
+    with pytest.raises(BrokenContract, match="image 30: Returns left the ball"):
+        guard(Returns(images), "l2")
+
+
+@pytest.mark.parametrize("pixel", [-0.01, 1.01, float("nan")])
+def test_an_attack_that_leaves_the_unit_range_is_refused(pixel):
+    with pytest.raises(BrokenContract, match=r"image 30: Returns left \[0, 1\]"):
+        guard(Returns(with_third_corner(BATCH.images, pixel)), eps=2.0)
+
+
+def test_an_attack_with_broken_logits_is_refused():
+    with pytest.raises(BrokenContract, match="image 30: its logits are not finite"):
+        guard(Returns(BATCH.images, with_third_corner(LOGITS, float("nan"))))
+    with pytest.raises(BrokenContract, match="outputs of shape"):
+        guard(Returns(BATCH.images, torch.zeros(4, 5)))
+
+
+def test_the_first_of_several_broken_images_is_named():
+    images = BATCH.images.clone()
+    images[1:] = 2.0
+    with pytest.raises(BrokenContract, match="image 20"):
+        check_batch(dataclasses.replace(BATCH, images=images), 3)
+
+
+def test_predictions_are_the_first_of_the_largest_logits():
+    logits = torch.tensor([[0.0, 2.0, 2.0], [1.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+    assert predictions(logits).tolist() == [1, 0, 0]

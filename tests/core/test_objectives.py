@@ -1,0 +1,194 @@
+"""What attacks climb: values by hand, gradients by closed form, iterates against plain PGD."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from wmr_cli.builtins.kernels.exp import Exponential
+from wmr_cli.core.ascent import ascend
+from wmr_cli.core.contracts import Evidence
+from wmr_cli.core.losses import cross_entropy
+from wmr_cli.core.norms import Linf
+from wmr_cli.core.objectives import OBJECTIVES, Divergence, Weighted, weighted_objective
+
+
+def network(dtype=torch.float64):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 12), nn.Tanh(), nn.Linear(12, 4)).to(dtype)
+
+
+def problem(count=32, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(1)
+    images = torch.rand(count, 1, 4, 4, generator=generator, dtype=dtype)
+    return images, torch.randint(4, (count,), generator=generator)
+
+
+def spread_logits(count=40, classes=5, scale=3.0, seed=2):
+    generator = torch.Generator().manual_seed(seed)
+    logits = scale * torch.randn(count, classes, generator=generator, dtype=torch.float64)
+    return logits, torch.randint(classes, (count,), generator=generator)
+
+
+def gradient_of(objective, logits, labels):
+    leaf = logits.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(objective(leaf, labels).sum(), leaf)
+    return gradient
+
+
+def by_hand(logits, labels):
+    """Cross-entropy, its gradient, the margin and its gradient, from the closed forms."""
+    rows = torch.arange(len(labels))
+    p = logits.exp() / logits.exp().sum(dim=1, keepdim=True)
+    others = p.clone()
+    others[rows, labels] = -1
+    runner_up = others.argmax(dim=1)
+    m = p[rows, labels] - p[rows, runner_up]
+    of_loss = p - functional.one_hot(labels, p.shape[1])
+    of_margin = -p * m[:, None]
+    of_margin[rows, labels] = p[rows, labels] * (1 - m)
+    of_margin[rows, runner_up] = -p[rows, runner_up] * (1 + m)
+    return -p[rows, labels].log(), of_loss, m, of_margin
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 2.0, 20.0])
+def test_the_weighted_gradient_is_that_of_loss_minus_alpha_loss_times_that_of_margin(alpha):
+    logits, labels = spread_logits()
+    loss, of_loss, margin, of_margin = by_hand(logits, labels)
+    bracket = of_loss - alpha * loss[:, None] * of_margin
+    relative = gradient_of(Weighted(cross_entropy, Exponential(alpha)), logits, labels)
+    torch.testing.assert_close(relative, bracket, rtol=1e-11, atol=1e-13)
+
+    def weight_times_loss(logits, labels):
+        return Exponential(alpha)(Evidence(logits, labels)).exp() * cross_entropy(logits, labels)
+
+    plain = gradient_of(weight_times_loss, logits, labels)
+    torch.testing.assert_close(plain, (-alpha * margin).exp()[:, None] * bracket, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 1000.0])
+def test_the_value_of_a_weighted_objective_is_the_loss(alpha):
+    logits, labels = spread_logits()
+    assert torch.equal(Weighted(cross_entropy, Exponential(alpha))(logits, labels), cross_entropy(logits, labels))
+
+
+@pytest.mark.parametrize("alpha", [0.5, 5.0, 20.0, 80.0])
+def test_the_relative_form_steps_where_weight_times_loss_steps(alpha):
+    model, (images, labels) = network(), problem(64)
+    images.requires_grad_()
+    logits = model(images)
+    p = logits.softmax(dim=1)
+    others = p.masked_fill(functional.one_hot(labels, 4).bool(), -1).amax(dim=1)
+    weight = (-alpha * (p.gather(1, labels[:, None]).squeeze(1) - others)).exp()
+    plain = weight * functional.cross_entropy(logits, labels, reduction="none")
+    relative = Weighted(cross_entropy, Exponential(alpha))(logits, labels)
+    (expected,) = torch.autograd.grad(plain.sum(), images, retain_graph=True)
+    (found,) = torch.autograd.grad(relative.sum(), images)
+    assert torch.equal(found.sign(), expected.sign())
+
+
+def test_the_relative_form_is_finite_where_the_weight_overflows():
+    generator = torch.Generator().manual_seed(3)
+    logits, labels = 5 * torch.randn(200, 6, generator=generator), torch.randint(6, (200,), generator=generator)
+    kernel = Exponential(1000.0)
+    assert kernel(Evidence(logits, labels)).exp().isinf().any()
+    objective = Weighted(cross_entropy, kernel)
+    gradient = gradient_of(objective, logits, labels)
+    assert objective(logits, labels).isfinite().all()
+    assert gradient.isfinite().all()
+    assert (gradient != 0).any(dim=1).all()
+
+
+def iterates(objective, alpha_free_steps=5):
+    model, (images, labels) = network(), problem()
+    settings = {"norm": Linf(), "eps": 0.1, "step": 0.03}
+    runs = range(1, alpha_free_steps + 1)
+    return torch.stack([ascend(model, images, labels, objective, images, steps=steps, **settings).images for steps in runs])
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 2.0, 5.0, 10.0, 20.0])
+def test_a_detached_weight_leaves_plain_pgd_and_ours_does_not(alpha):
+    def detached(logits, labels):
+        return Exponential(alpha)(Evidence(logits, labels)).exp().detach() * cross_entropy(logits, labels)
+
+    plain = iterates(cross_entropy)
+    assert torch.equal(iterates(detached), plain)
+    assert not torch.equal(iterates(Weighted(cross_entropy, Exponential(alpha))), plain)
+
+
+def test_divergence_is_batchmean_kl_by_hand():
+    clean, labels = spread_logits(seed=4)
+    adversarial, _ = spread_logits(seed=5)
+    total = 0.0
+    for natural, moved in zip(clean.softmax(dim=1).tolist(), adversarial.softmax(dim=1).tolist(), strict=True):
+        total += sum(p * (math.log(p) - math.log(q)) for p, q in zip(natural, moved, strict=True))
+    mean = Divergence.from_logits(clean)(adversarial, labels).mean()
+    assert mean.item() == pytest.approx(total / 40, rel=1e-12)
+    published = functional.kl_div(adversarial.log_softmax(dim=1), clean.softmax(dim=1), reduction="batchmean")
+    assert mean.item() == pytest.approx(published.item(), rel=1e-12)
+
+
+def test_divergence_is_finite_for_saturated_logits():
+    clean = torch.tensor([[1e4, 0.0], [1e4, 0.0]])
+    adversarial = torch.tensor([[0.0, 1e4], [1e4, 0.0]])
+    objective, labels = Divergence.from_logits(clean), torch.tensor([0, 0])
+    assert objective(adversarial, labels).tolist() == [1e4, 0.0]
+    assert gradient_of(objective, adversarial, labels).isfinite().all()
+
+
+def test_divergence_holds_the_natural_side_constant():
+    clean, labels = spread_logits()
+    clean.requires_grad_()
+    objective = Divergence.from_logits(clean)
+    assert not objective.natural.requires_grad
+    assert not objective(clean.detach(), labels).requires_grad
+
+
+@pytest.mark.parametrize("wrap", [lambda loss: loss, lambda loss: Weighted(loss, Exponential(2.0))])
+def test_an_objective_with_state_follows_its_rows(wrap):
+    clean, labels = spread_logits(seed=6)
+    adversarial, _ = spread_logits(seed=7)
+    objective, rows = wrap(Divergence.from_logits(clean)), torch.tensor([3, 0, 17])
+    assert torch.equal(objective[rows](adversarial[rows], labels[rows]), objective(adversarial, labels)[rows])
+
+
+def test_a_weighted_objective_without_state_is_the_same_for_any_rows():
+    logits, labels = spread_logits()
+    objective = Weighted(cross_entropy, Exponential(2.0))
+    assert torch.equal(objective[torch.tensor([1, 2])](logits, labels), objective(logits, labels))
+
+
+def test_margin_objectives_by_hand():
+    logits, labels = torch.tensor([[3.0, 1.0, -2.0], [0.0, 4.0, 1.0]], dtype=torch.float64), torch.tensor([0, 2])
+    assert OBJECTIVES["margin"](logits, labels).tolist() == [-2.0, 3.0]
+    expected = []
+    for row, label, other in (([3.0, 1.0, -2.0], 0, 1), ([0.0, 4.0, 1.0], 2, 1)):
+        total = sum(math.exp(z) for z in row)
+        expected.append((math.exp(row[other]) - math.exp(row[label])) / total)
+    assert OBJECTIVES["pmargin"](logits, labels).tolist() == pytest.approx(expected, rel=1e-12)
+
+
+def test_cross_entropy_by_hand():
+    logits, labels = torch.tensor([[3.0, 1.0, -2.0]], dtype=torch.float64), torch.tensor([1])
+    expected = math.log(math.exp(3) + math.exp(1) + math.exp(-2)) - 1
+    assert OBJECTIVES["ce"](logits, labels).tolist() == pytest.approx([expected], rel=1e-12)
+
+
+def test_weighted_margins_are_positive_so_that_a_larger_weight_never_lowers_them():
+    logits, labels = spread_logits(count=200, scale=6.0)
+    by_logit, by_probability = (weighted_objective(loss, Exponential(2.0))(logits, labels) for loss in ("margin", "pmargin"))
+    behind = [
+        max(row[:label] + row[label + 1 :]) - row[label] for row, label in zip(logits.tolist(), labels.tolist(), strict=True)
+    ]
+    assert by_logit.tolist() == pytest.approx([math.log1p(math.exp(value)) for value in behind], rel=1e-9)
+    torch.testing.assert_close(by_probability, 1 + OBJECTIVES["pmargin"](logits, labels))
+    assert (by_logit > 0).all()
+    assert (by_probability >= 0).all()
+
+
+def test_a_weighted_cross_entropy_is_weighted_as_it_is():
+    logits, labels = spread_logits()
+    found = gradient_of(weighted_objective("ce", Exponential(2.0)), logits, labels)
+    assert torch.equal(found, gradient_of(Weighted(cross_entropy, Exponential(2.0)), logits, labels))

@@ -1,0 +1,82 @@
+"""Intervals against published values, closed forms and a simulation."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wmr_cli.measures import exponential_log_weights, logit_delta, weighted_accuracy, wilson
+
+Z = 1.959963984540054  # the 97.5 % point of the normal distribution
+
+
+@pytest.mark.parametrize(
+    ("hits", "total", "low", "high"),
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)
+def test_wilson_gives_the_values_that_newcombe_published(hits, total, low, high):
+    estimate = wilson(hits, total)
+    assert estimate.value == hits / total
+    assert (estimate.low, estimate.high) == pytest.approx((low, high), abs=5e-5)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 10_000), st.data())
+def test_the_ends_of_wilson_are_where_the_score_test_just_rejects(total, data):
+    hits = data.draw(st.integers(0, total))
+    estimate = wilson(hits, total)
+    for end in (estimate.low, estimate.high):
+        assert (hits / total - end) ** 2 == pytest.approx(Z**2 * end * (1 - end) / total, rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize("total", [1, 7, 550, 10_000, 123_457])
+def test_wilson_closes_on_zero_and_one_exactly(total):
+    none, every = wilson(0, total), wilson(total, total)
+    assert (none.value, none.low, every.value, every.high) == (0.0, 0.0, 1.0, 1.0)
+    assert none.high == pytest.approx(Z**2 / (total + Z**2))
+    assert every.low == pytest.approx(total / (total + Z**2))
+    assert not none.degenerate
+    assert not every.degenerate
+
+
+@pytest.mark.parametrize(("value", "deviation"), [(0.5, 0.05), (0.03, 0.02), (0.999, 0.004)])
+def test_logit_delta_is_symmetric_on_the_logit_scale(value, deviation):
+    estimate = logit_delta(value, deviation**2, ess=90.0)
+    half = Z * deviation / (value * (1 - value))
+    odds = value / (1 - value)
+    assert estimate.low == pytest.approx(odds * math.exp(-half) / (1 + odds * math.exp(-half)), rel=1e-12)
+    assert estimate.high == pytest.approx(odds * math.exp(half) / (1 + odds * math.exp(half)), rel=1e-12)
+    assert (estimate.value, estimate.ess) == (value, 90.0)
+
+
+def test_logit_delta_by_hand():
+    estimate = logit_delta(0.5, 0.0025, ess=100.0)
+    assert (estimate.low, estimate.high) == pytest.approx((0.4032377, 0.5967623), abs=1e-7)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_logit_delta_has_no_width_at_the_ends(value):
+    estimate = logit_delta(value, 0.0, ess=3.0)
+    assert (estimate.low, estimate.high) == (value, value)
+    assert estimate.degenerate
+
+
+def test_a_huge_variance_fills_the_unit_interval_without_overflow():
+    estimate = logit_delta(0.5, 1e6, ess=1.0)
+    assert (estimate.low, estimate.high) == pytest.approx((0.0, 1.0))
+
+
+@pytest.mark.parametrize("alpha", [1.0, 2.0, 4.0])
+def test_about_95_of_100_intervals_hold_the_truth(alpha):
+    rng = np.random.default_rng(20_201_012)
+    margins = np.tanh(rng.normal(0.2, 0.8, 100_000))  # the population, of which a test set is a sample
+    hits, weights = margins > 0, np.exp(-alpha * margins)
+    truth = weights[hits].sum() / weights.sum()
+    covered = 0
+    for _ in range(400):
+        drawn = rng.integers(len(margins), size=1000)
+        estimate = weighted_accuracy(exponential_log_weights(margins[drawn], alpha), hits[drawn])
+        covered += estimate.low <= truth <= estimate.high
+    assert 0.925 <= covered / 400 <= 0.985

@@ -1,0 +1,334 @@
+"""Whatever a user gets wrong is one line, at most one hint and exit status 2; never a traceback, never a word on stdout."""
+
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from wmr_cli.cli import app
+from wmr_cli.config import TrainConfig
+from wmr_cli.storage import checkpoints
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """What `wmr` said on stderr: the error, and the hint or nothing."""
+
+    error: str
+    hint: str
+
+
+def refused(*args: object) -> Complaint:
+    """Run `wmr`, which must refuse, and give what it said."""
+    result = CliRunner().invoke(app, [str(arg) for arg in args], prog_name="wmr")
+    lines = result.stderr.splitlines()
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error:")]
+    hints = [line.removeprefix("hint: ") for line in lines if line.startswith("hint:")]
+    assert isinstance(result.exception, SystemExit)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    assert len(errors) == 1
+    assert len(hints) <= 1
+    return Complaint(errors[0], hints[0] if hints else "")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """The folder of a run of one epoch."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    result = CliRunner().invoke(app, ["train", "--epochs", "1", "--validate-every", "0", "--out", str(folder), "-q"])
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Commands without --out would write to ./runs."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("flags", "error", "nearest"),
+    [
+        (["--defense", "tradse"], "no defense is called 'tradse'", "'trades'"),
+        (["--model", "smal-cnn"], "no model is called 'smal-cnn'", "'small-cnn'"),
+        (["--dataset", "digit"], "no dataset is called 'digit'", "'digits'"),
+        (["--attack", "pgdd"], "no attack is called 'pgdd'", "'pgd'"),
+        (["--kernel", "expp"], "no kernel is called 'expp'", "'exp'"),
+        (["--preset", "digts"], "no preset is called 'digts'", "'digits'"),
+        (["--attack", "pgd:stps=3"], "attack 'pgd' has no 'stps'", "'steps'"),
+        (["--defense", "trades:bta=3"], "defense 'trades' has no 'bta'", "'beta'"),
+        (["--epoch", "3"], "no such option: --epoch", "'--epochs'"),
+        (["--overwrit"], "no such option: --overwrit", "'--overwrite'"),
+    ],
+)
+def test_a_misspelt_name_key_or_flag_is_refused_with_the_nearest(flags, error, nearest):
+    complaint = refused("train", *flags)
+    assert error in complaint.error
+    assert complaint.hint == f"did you mean {nearest}?"
+
+
+@pytest.mark.parametrize(
+    ("args", "error", "nearest"),
+    [
+        (["evaluate", "--attack", "pgd:stps=3"], "attack 'pgd' has no 'stps'", "'steps'"),
+        (["evaluate", "--attack", "pgdd"], "no attack is called 'pgdd'", "'pgd'"),
+        (["evaluate", "--kernel", "expp"], "no kernel is called 'expp'", "'exp'"),
+        (["evaluate", "--split", "tset"], "no split 'tset'", "'test'"),
+        (["evaluate", "--limt", "3"], "no such option: --limt", "'--limit'"),
+        (["attack", "--attack", "fgms"], "no attack is called 'fgms'", "'fgsm'"),
+    ],
+)
+def test_a_misspelt_name_is_refused_for_a_checkpoint_too(run, args, error, nearest):
+    complaint = refused(*args, run)
+    assert error in complaint.error
+    assert complaint.hint == f"did you mean {nearest}?"
+
+
+def test_a_misspelt_command_is_refused_with_the_nearest():
+    complaint = refused("trian")
+    assert "'trian'" in complaint.error
+    assert "'train'" in complaint.error + complaint.hint
+
+
+def test_a_misspelt_kind_to_list_is_refused_with_the_nearest():
+    assert refused("list", "atacks").hint == "did you mean 'attacks'?"
+
+
+@pytest.mark.parametrize(
+    ("flags", "error"),
+    [
+        (["--eps", "-1"], "--eps"),
+        (["--eps", "8/0"], "--eps: '8/0' is not a number"),
+        (["--eps", "nan"], "--eps: 'nan' is not a finite number"),
+        (["--eps", "inf"], "--eps: 'inf' is not a finite number"),
+        (["--eps", "eight"], "--eps: 'eight' is not a number"),
+        (["--alpha", "nan"], "--alpha: 'nan' is not a finite number"),
+        (["--alpha", "-1"], "--alpha"),
+        (["--alpha", "1000"], "alpha 1000"),
+        (["--alpha", "2", "--kernel", "exp:alpha=1"], "sets alpha twice"),
+        (["--alpha", "2", "--kernel", "none"], "kernel 'none' has no alpha"),
+        (["--kernel", "exp:alpha=-1"], "alpha"),
+        (["--attack", "fgsm", "--steps", "3"], "attack 'fgsm' has no 'steps'"),
+        (["--attack", "pgd:start=middle"], "'middle'"),
+        (["--steps", "-1"], "--steps"),
+        (["--step-size", "-1"], "--step-size"),
+        (["--epochs", "0"], "--epochs"),
+        (["--epochs", "x"], "--epochs"),
+        (["--epochs"], "--epochs"),
+        (["--batch-size", "0"], "--batch-size"),
+        (["--lr", "0"], "--lr"),
+        (["--seed", "-1"], "--seed"),
+        (["--weight-grad", "sometimes"], "--weight-grad"),
+        (["--normalize", "sometimes"], "--normalize"),
+        (["--attack-mode", "sleep"], "--attack-mode"),
+        (["--select", "luck"], "--select"),
+        (["--precision", "64"], "--precision"),
+        (["--defense", "trades:beta=-1"], "beta"),
+        (["--defense", "trades:beta="], "trades:beta="),
+        (["--defense", ""], "'' is not a name"),
+        (["--model", "mine.py:Net"], "there is no file 'mine.py'"),
+        (["--config", "none.toml"], "cannot read none.toml"),
+        (["--device", "tpu"], "there is no device 'tpu'"),
+        (["--device", "cuda:x"], "there is no device 'cuda:x'"),
+        (["surprise"], "surprise"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_refused(flags, error, tmp_path):
+    assert error in refused("train", *flags).error
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("device", ["cuda", "cuda:0"])
+def test_a_device_that_is_not_there_is_refused(device):
+    complaint = refused("train", "--device", device)
+    assert f"device {device!r} is not there" in complaint.error
+    assert "wmr doctor" in complaint.hint
+
+
+@pytest.mark.parametrize(
+    ("flags", "error"),
+    [
+        (["--eps", "nan"], "--eps"),
+        (["--eps", "0.1", "--attack", "pgd:eps=0.2"], "both set eps"),
+        (["--steps", "3", "--attack", "pgd:steps=2"], "is set twice"),
+        (["--steps", "3", "--attack", "fgsm"], "attack 'fgsm' has no 'steps'"),
+        (["--alpha-test", "1,x"], "--alpha-test: 'x' is not a number"),
+        (["--alpha-test", "-1"], "--alpha-test"),
+        (["--alpha-test", "1", "--kernel", "none"], "kernel 'none' leaves no alpha"),
+        (["--metrics", "nat,luck"], "--metrics: 'luck' is none of"),
+        (["--format", "xml"], "--format: 'xml' is none of"),
+        (["--limit", "0"], "--limit"),
+        (["--restarts", "0"], "--restarts"),
+        (["--batch-size", "0"], "--batch-size"),
+        (["--attack", "pgd:norm=l2"], "no eps for l2"),
+        (["--device", "tpu"], "there is no device 'tpu'"),
+    ],
+)
+def test_an_evaluation_that_cannot_be_made_is_refused(run, flags, error):
+    assert error in refused("evaluate", run, *flags).error
+    assert not (run / "evaluations").exists()
+
+
+def test_an_attack_that_cannot_be_made_is_refused(run, tmp_path):
+    assert "--save" in refused("attack", run, "--save-uint8").hint
+    assert "--alpha" in refused("attack", run, "--alpha", "nan").error
+    assert "--format" in refused("attack", run, "--format", "csv").error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_that_is_not_there_is_refused(tmp_path):
+    for path in ("none.safetensors", tmp_path):
+        complaint = refused("evaluate", path)
+        assert f"there is no file {path}" in complaint.error
+        assert "runs/NAME/last.safetensors" in complaint.hint
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"These are not the weights you are looking for.\n" * 100, random.Random(0).randbytes(10_000), b"\x00" * 64],
+    ids=["empty", "text", "random", "zeros"],
+)
+@pytest.mark.parametrize("command", ["evaluate", "attack"])
+def test_a_file_that_is_no_checkpoint_is_refused(command, content):
+    Path("odd.safetensors").write_bytes(content)
+    assert "odd.safetensors is not a checkpoint" in refused(command, "odd.safetensors").error
+
+
+@pytest.mark.parametrize("kept", [0.001, 0.01, 0.5, 0.999])
+def test_a_truncated_checkpoint_is_refused(run, kept):
+    whole = (run / "last.safetensors").read_bytes()
+    Path("half.safetensors").write_bytes(whole[: int(kept * len(whole))])
+    assert "half.safetensors is not a checkpoint, or only part of one" in refused("evaluate", "half.safetensors").error
+
+
+def places_to_flip(size: int, header: int, seed: int) -> list[int]:
+    """Bits over the whole file: its length field, its header, which is small, and its tensors."""
+    dice = random.Random(seed)
+    return [
+        *(dice.randrange(8 * 8) for _ in range(4)),
+        *(dice.randrange(8 * 8, 8 * (8 + header)) for _ in range(20)),
+        *(dice.randrange(8 * (8 + header), 8 * size) for _ in range(16)),
+    ]
+
+
+def test_one_flipped_bit_anywhere_is_noticed(run):
+    whole = (run / "last.safetensors").read_bytes()
+    header = int.from_bytes(whole[:8], "little")
+    for bit in places_to_flip(len(whole), header, seed=20):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        Path("flipped.safetensors").write_bytes(damaged)
+        assert "flipped.safetensors" in refused("evaluate", "flipped.safetensors").error
+    assert not Path("flipped.evaluations").exists()
+
+
+@dataclass(frozen=True)
+class MadeFor:
+    """What a checkpoint says of its data."""
+
+    num_classes: int = 10
+    input_shape: tuple[int, int, int] = (1, 8, 8)
+
+
+def write_checkpoint(config: TrainConfig, made_for: MadeFor | None = None) -> str:
+    weights = {"weight": torch.zeros(3)}
+    checkpoints.save(Path("made.safetensors"), weights, config, made_for or MadeFor(), alpha_train=None, epoch=1)
+    return "made.safetensors"
+
+
+def test_a_checkpoint_of_an_unknown_model_is_refused():
+    assert "'no-such-model'" in refused("evaluate", write_checkpoint(TrainConfig(model="no-such-model"))).error
+
+
+def test_a_checkpoint_of_an_unknown_data_set_is_refused():
+    assert "'no-such-data'" in refused("evaluate", write_checkpoint(TrainConfig(dataset="no-such-data"))).error
+
+
+def test_a_checkpoint_whose_weights_do_not_fit_is_refused():
+    assert "do not fit model 'digits-cnn'" in refused("evaluate", write_checkpoint(TrainConfig(model="digits-cnn"))).error
+
+
+@pytest.mark.parametrize("made_for", [MadeFor(num_classes=3), MadeFor(input_shape=(3, 32, 32))], ids=str)
+def test_a_checkpoint_made_for_other_data_is_refused(made_for):
+    complaint = refused("evaluate", write_checkpoint(TrainConfig(model="digits-cnn"), made_for))
+    assert "was made for" in complaint.error
+    assert "'digits'" in complaint.hint
+
+
+def test_weights_without_our_header_are_refused():
+    import safetensors.torch
+
+    safetensors.torch.save_file({"weight": torch.zeros(3)}, "foreign.safetensors")
+    assert "foreign.safetensors was not written by wmr" in refused("evaluate", "foreign.safetensors").error
+
+
+def test_a_folder_that_holds_a_run_is_refused(run):
+    before = {file: file.read_bytes() for file in run.iterdir() if file.is_file()}
+    complaint = refused("train", "--out", run, "--epochs", "1")
+    assert f"{run} already holds a run" in complaint.error
+    assert "--resume" in complaint.hint
+    assert "--overwrite" in complaint.hint
+    assert {file: file.read_bytes() for file in run.iterdir() if file.is_file()} == before
+
+
+def test_resume_and_overwrite_contradict_each_other(run):
+    assert "contradict" in refused("train", "--out", run, "--resume", "--overwrite").error
+
+
+def test_resuming_with_other_settings_is_refused_naming_them(run):
+    complaint = refused("train", "--out", run, "--resume", "--epochs", "1", "--validate-every", "0", "--lr", "0.25")
+    assert "lr was 0.005, is 0.25" in complaint.error
+    assert f"--config {run / 'config.json'}" in complaint.hint
+
+
+@pytest.mark.parametrize("name", ["config.json", "resume.safetensors"])
+def test_resuming_from_a_damaged_file_is_refused(run, name):
+    shutil.copytree(run, "copy")
+    Path("copy", name).write_bytes(b"{")
+    assert f"copy/{name}" in refused("train", "--out", "copy", "--resume", "--epochs", "1", "--validate-every", "0").error
+
+
+def test_a_place_that_cannot_be_written_is_refused(run):
+    Path("file").write_text("not a folder")
+    assert "file/run" in refused("train", "--out", "file/run", "--epochs", "1").error
+    assert "file/records" in refused("evaluate", run, "--out", "file/records", "--limit", "10", "--steps", "0").error
+    assert "file/images" in refused("attack", run, "--save", "file/images.safetensors", "--limit", "10", "--steps", "0").error
+
+
+def test_a_report_of_nothing_is_refused(tmp_path):
+    assert "there is no none" in refused("report", "none").error
+    assert "there are no evaluations here" in refused("report", tmp_path).error
+    assert "--alpha-test" in refused("report", tmp_path, "--alpha-test", "nan").error
+    assert "--format" in refused("report", tmp_path, "--format", "xml").error
+
+
+MARKUP = ["[/red]", "[bold]x", "[/]", "[link=x]y", "x\\[/red]"]
+
+
+@pytest.mark.parametrize("text", MARKUP)
+@pytest.mark.parametrize("flag", ["--defense", "--model", "--dataset", "--attack", "--kernel", "--preset"])
+def test_text_of_the_user_in_a_name_is_not_markup(flag, text):
+    assert repr(text) in refused("train", flag, text).error
+
+
+@pytest.mark.parametrize("text", MARKUP)
+def test_text_of_the_user_in_a_path_is_not_markup(run, text):
+    name = text.replace("/", "")
+    assert name in refused("evaluate", name).error
+    assert name in refused("report", name).error
+    assert name in refused("train", "--config", name).error
+    shutil.copytree(run, name)
+    assert f"{name} already holds a run" in refused("train", "--out", name).error
+
+
+def test_text_of_the_user_in_a_flag_is_not_markup():
+    assert "[/red]" in refused("train", "--[/red]").error
+    assert "[/red]" in refused("[/red]").error
+    assert "'[bold]x'" in refused("list", "[bold]x").error

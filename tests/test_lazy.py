@@ -1,0 +1,102 @@
+"""Commands that need no tensors import none of the heavy packages, so that help is there at once."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from wmr_cli.measures import Estimate
+from wmr_cli.storage.records import (
+    AlphaRow, AttackFacts, CheckpointFacts, DatasetFacts, Record, Threat, save,
+)  # fmt: skip
+
+HEAVY = {"torch", "torchvision", "timm", "lightning_fabric", "sklearn", "matplotlib"}
+PROBE = """
+import json, sys
+from wmr_cli.cli import main
+sys.argv = ["wmr", *json.loads(sys.argv[1])]
+status = 0
+try:
+    main()
+except SystemExit as stop:
+    status = stop.code
+print(json.dumps([status, sorted(sys.modules)]), file=sys.stderr)
+"""
+
+
+def imported(*args: str, status: int = 0) -> set[str]:
+    """Every module that `wmr` with these arguments imports."""
+    done = subprocess.run([sys.executable, "-c", PROBE, json.dumps(args)], capture_output=True, text=True, check=True)
+    left_with, modules = json.loads(done.stderr.splitlines()[-1])
+    assert left_with == status, done.stderr
+    return set(modules)
+
+
+@pytest.fixture
+def record(tmp_path):
+    """A folder with one record and no rows."""
+    share = Estimate(0.5, 0.4, 0.6)
+    made = Record(
+        id="0" * 16, created="2026-01-01T00:00:00+00:00", wmr="0.1.0", kernel="exp", device="cpu", precision="32",
+        checkpoint=CheckpointFacts(
+            path="runs/x/last.safetensors", sha256="0", model="m", defense="d", kernel="exp", alpha_train=2.0, seed=0
+        ),
+        dataset=DatasetFacts(name="digits", split="test", n=4, sha256="0"),
+        threat=Threat(norm="linf", eps=0.1), attack=AttackFacts(spec="pgd:steps=2", seed=0, restarts=1),
+        a_nat=share, a_rob=share, by_alpha=[AlphaRow(alpha_test=1.0, a_sa=share, a_tr=None)],
+        seconds=1.0, images_per_second=4.0, versions={}, plugins={}, config={},
+    )  # fmt: skip
+    folder = tmp_path / "evaluations"
+    save(folder / f"{made.id}.json", made, {})
+    return folder
+
+
+@pytest.mark.parametrize(
+    "args",
+    [["--help"], ["train", "--help"], ["evaluate", "--help"], ["list", "attacks"], ["list"], ["plugins"], ["train", "--dry-run"]],
+    ids=" ".join,
+)
+def test_nothing_heavy_is_imported(args):
+    assert imported(*args) & HEAVY == set()
+
+
+@pytest.mark.parametrize("flags", [[], ["--format", "json"], ["--format", "csv"], ["--format", "markdown"]], ids=" ".join)
+def test_a_report_imports_nothing_heavy(record, flags):
+    modules = imported("report", str(record), *flags)
+    assert modules & HEAVY == set()
+    assert "wmr_cli.workflows.report" in modules  # it did run
+
+
+def test_a_mistake_is_refused_before_anything_heavy_is_imported():
+    assert imported("train", "--eps", "8/0", status=2) & HEAVY == set()
+    assert imported("train", "--epochs", "0", status=2) & HEAVY == set()
+
+
+def test_help_imports_neither_plugins_nor_numpy():
+    modules = imported("--help")
+    assert modules & {"numpy", "wmr_cli.plugins", "wmr_cli.builtins", "pluggy"} == set()
+    assert "wmr_cli.cli.train" in modules  # the probe sees what is imported
+
+
+def test_listing_names_imports_no_target():
+    modules = imported("list", "attacks")
+    assert "wmr_cli.builtins" in modules
+    assert {name for name in modules if name.startswith("wmr_cli.builtins.")} == set()
+
+
+def test_the_package_itself_imports_next_to_nothing():
+    code = "import sys; before = set(sys.modules); import wmr_cli; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {name for name in done.stdout.split() if name.startswith("wmr_cli")} == {"wmr_cli"}
+
+
+def test_help_is_there_in_a_moment():
+    imported("--help")  # once, so that compiled files are there
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        imported("--help")
+        seconds.append(time.perf_counter() - started)
+    assert min(seconds) < 2

@@ -1,0 +1,218 @@
+"""One door to build by name: what is misspelt is refused with the nearest name, and nothing is overwritten."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from wmr_cli.errors import BadInput, PluginError, UnknownName
+from wmr_cli.registry import Entry, Registry
+
+
+@dataclass(frozen=True)
+class Climb:
+    """A component with a parameter of every sort; the tests register it by name."""
+
+    eps: float
+    steps: int = 10
+    loss: str = "ce"
+
+
+def takes_anything(**params: object) -> dict[str, object]:
+    return params
+
+
+def takes_nothing() -> str:
+    return "made"
+
+
+NOT_CALLABLE = 3
+
+
+@pytest.fixture
+def registry() -> Registry:
+    filled = Registry()
+    offered = [
+        ("attack", Entry("climb", f"{__name__}:Climb", "all by the user")),
+        ("attack", Entry("climb-margin", f"{__name__}:Climb", "some fixed", {"loss": "margin", "eps": 0.5})),
+        ("attack", Entry("plain", f"{__name__}:takes_nothing", "no parameters")),
+        ("attack", Entry("free", f"{__name__}:takes_anything", "any parameters")),
+        ("model", Entry("climb", f"{__name__}:takes_nothing", "the same name of another kind")),
+    ]
+    filled.add(offered, "alpine", "1.2")
+    return filled
+
+
+def refusal(registry, spec, **given):
+    with pytest.raises(BadInput) as refused:
+        registry.create("attack", spec, **given)
+    return refused.value
+
+
+def test_a_component_is_built_from_its_spec(registry):
+    assert registry.create("attack", "climb:eps=8/255,steps=3") == Climb(eps=8 / 255, steps=3)
+
+
+def test_a_positional_value_goes_to_the_first_free_parameter(registry):
+    assert registry.create("attack", "climb:0.1") == Climb(eps=0.1)
+    assert registry.create("attack", "climb:7", eps=0.1) == Climb(eps=0.1, steps=7)
+    assert registry.create("attack", "climb-margin:7") == Climb(eps=0.5, steps=7, loss="margin")
+
+
+def test_a_component_without_parameters_takes_no_value(registry):
+    assert "'plain' takes no value" in str(refusal(registry, "plain:3"))
+
+
+def test_what_the_name_fixes_yields_to_the_caller_and_the_caller_to_the_user(registry):
+    assert registry.create("attack", "climb-margin") == Climb(eps=0.5, loss="margin")
+    assert registry.create("attack", "climb-margin", eps=0.2) == Climb(eps=0.2, loss="margin")
+    assert registry.create("attack", "climb-margin:eps=0.1,loss=ce", eps=0.2) == Climb(eps=0.1, loss="ce")
+
+
+def test_building_does_not_change_what_the_name_fixes(registry):
+    registry.create("attack", "climb-margin:eps=0.1,loss=ce")
+    assert registry.find("attack", "climb-margin").entry.params == {"loss": "margin", "eps": 0.5}
+
+
+def test_a_target_that_takes_any_parameter_gets_them_as_they_look(registry):
+    assert registry.create("attack", "free:size=3,ratio=1/2,name=x") == {"size": 3, "ratio": 0.5, "name": "x"}
+
+
+def test_a_misspelt_name_is_refused_with_the_nearest(registry):
+    problem = refusal(registry, "clim:eps=1")
+    assert isinstance(problem, UnknownName)
+    assert (str(problem), problem.hint) == ("no attack is called 'clim'", "did you mean 'climb'?")
+
+
+def test_a_name_near_to_none_is_refused_with_all_of_them(registry):
+    assert refusal(registry, "zzz").hint == "there are: climb, climb-margin, free, plain"
+
+
+def test_a_name_of_a_kind_without_any_is_refused(registry):
+    with pytest.raises(UnknownName) as refused:
+        registry.create("kernel", "exp")
+    assert refused.value.hint == "there are none"
+
+
+def test_a_misspelt_key_is_refused_with_the_nearest(registry):
+    problem = refusal(registry, "climb:stps=3", eps=0.1)
+    assert (str(problem), problem.hint) == ("attack 'climb' has no 'stps'", "did you mean 'steps'?")
+
+
+def test_a_key_near_to_none_is_refused_with_all_of_them(registry):
+    assert refusal(registry, "climb:q=3", eps=0.1).hint == "there are: eps, loss, steps"
+
+
+def test_a_missing_parameter_is_named(registry):
+    problem = refusal(registry, "climb")
+    assert "needs eps" in str(problem)
+    assert "climb:eps=" in problem.hint
+
+
+def test_a_value_that_cannot_be_read_names_its_key(registry):
+    assert str(refusal(registry, "climb:eps=1,steps=ten")) == "steps of attack 'climb': 'ten' is not a number"
+
+
+def test_accepts_tells_what_a_user_may_set(registry):
+    assert registry.accepts("attack", "climb", "steps")
+    assert not registry.accepts("attack", "climb", "restarts")
+    assert registry.accepts("attack", "free", "restarts")
+
+
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [
+        ("no_such_package.module:Thing", "No module named 'no_such_package'"),
+        (f"{__name__}:NoSuchClass", "NoSuchClass"),
+        (f"{__name__}:Climb.no_such_part", "no_such_part"),
+        (f"{__name__}:NOT_CALLABLE", "is not callable"),
+    ],
+)
+def test_a_target_that_does_not_exist_is_found_when_it_is_built(registry, target, problem):
+    registry.add([("attack", Entry("ghost", target, "promises nothing"))], "haunted", "0.1")
+    with pytest.raises(PluginError) as refused:
+        registry.create("attack", "ghost")
+    assert "attack 'ghost' of haunted" in str(refused.value)
+    assert problem in str(refused.value)
+
+
+def test_a_target_can_be_part_of_a_class(registry):
+    registry.add([("attack", Entry("upper", "builtins:str.upper", "an attribute of an attribute"))], "nested", "0.1")
+    assert registry.target("attack", "upper") is str.upper
+
+
+def test_a_taken_name_is_refused_naming_both_owners(registry):
+    with pytest.raises(PluginError) as refused:
+        registry.add([("attack", Entry("climb", f"{__name__}:Climb", "mine now"))], "newcomer", "0.1")
+    assert str(refused.value) == "attack 'climb' is offered by both alpine and newcomer"
+    assert registry.find("attack", "climb").owner == "alpine"
+
+
+def test_of_a_plugin_with_one_taken_name_nothing_is_added(registry):
+    before = list(registry)
+    offered = [("attack", Entry(name, f"{__name__}:Climb", "")) for name in ("fresh", "climb", "later")]
+    with pytest.raises(PluginError):
+        registry.add(offered, "newcomer", "0.1")
+    assert list(registry) == before
+
+
+def test_a_name_offered_twice_by_one_plugin_is_refused():
+    registry, entry = Registry(), Entry("climb", f"{__name__}:Climb", "")
+    with pytest.raises(PluginError, match="both twin and twin"):
+        registry.add([("attack", entry), ("attack", entry)], "twin", "0.1")
+    assert registry.names("attack") == []
+
+
+def test_used_names_the_plugins_behind_specs_but_not_our_own(registry):
+    registry.add([("kernel", Entry("exp", f"{__name__}:takes_nothing", ""))], "wmr-cli", "9.9")
+    assert registry.used({"attack": "climb:eps=1", "kernel": "exp", "model": "nets/mine.py:Net"}) == {"alpine": "1.2"}
+    assert registry.used({"kernel": "exp"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        (Entry("Climb", "a:b", ""), "'Climb' is not a name"),
+        (Entry("two words", "a:b", ""), "is not a name"),
+        (Entry("trailing-", "a:b", ""), "is not a name"),
+        (Entry("climb", "package.module", ""), "does not read 'package.module:attribute'"),
+        (Entry("climb", "a:b", None), "must be text"),
+        (Entry("climb", "a:b", "", ["eps"]), "params of 'climb' must be a mapping"),
+    ],
+)
+def test_an_entry_knows_what_is_wrong_with_it(entry, problem):
+    assert problem in entry.problem()
+
+
+def test_a_sound_entry_has_no_problem():
+    assert Entry("pgd-l2", "package.module:Class.method", "fine", {"eps": 0.5}).problem() is None
+
+
+def test_a_local_class_is_built_from_its_file(registry, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("class Push:\n    def __init__(self, eps: float, steps: int = 3):\n        self.made = (eps, steps)\n")
+    assert registry.create("attack", f"{file}:Push,1/4,steps=9").made == (0.25, 9)
+    problem = refusal(registry, f"{file}:Pusj")
+    assert (str(problem), problem.hint) == (f"{str(file)!r} has no 'Pusj'", "did you mean 'Push'?")
+
+
+def test_annotations_that_are_text_are_understood(registry, tmp_path):
+    file = tmp_path / "typed.py"
+    file.write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass Push:\n    eps: float = 1.0\n"
+    )
+    assert registry.create("attack", f"{file}:Push,eps=3").eps == 3.0
+
+
+def test_a_file_that_is_not_there_is_refused(registry, tmp_path):
+    problem = refusal(registry, f"{tmp_path}/none.py:Push")
+    assert f"there is no file '{tmp_path}/none.py'" in str(problem)
+    assert "path/to/file.py:Class" in problem.hint
+
+
+def test_a_file_that_fails_is_run_again_the_next_time(registry, tmp_path):
+    file = tmp_path / "flaky.py"
+    file.write_text("raise RuntimeError('half written')\n")
+    with pytest.raises(RuntimeError, match="half written"):
+        registry.create("attack", f"{file}:Push")
+    file.write_text("class Push: pass\n")
+    assert type(registry.create("attack", f"{file}:Push")).__name__ == "Push"

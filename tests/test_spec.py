@@ -1,0 +1,212 @@
+"""Specs are read as a user types them, and written so that they read back equal."""
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal, Optional
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wmr_cli.errors import BadInput
+from wmr_cli.spec import Spec, exact, number, read_value
+
+keys = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
+names = st.from_regex(r"[a-z0-9]{1,6}(-[a-z0-9]{1,6}){0,2}", fullmatch=True)
+paths = st.from_regex(r"([a-z][a-z ]{0,4}/){0,2}[a-z_]{1,8}\.py:[A-Za-z_]\w{0,6}", fullmatch=True)
+awkward = st.text(alphabet=st.sampled_from(list(",()'\"\\=:/ \n\r\tαé漢🙂\u2028\x00ab1")), max_size=8)
+texts = (
+    awkward | st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(["", "8/255", "0.1:0.2", "none"])
+)
+
+
+def specs(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Spec]:
+    return st.builds(Spec, names, st.none() | texts, st.dictionaries(keys, texts | inner, max_size=3))
+
+
+any_spec = st.recursive(specs(st.nothing()), specs, max_leaves=6)
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("pgd", Spec("pgd")),
+        ("pgd:steps=20,eps=8/255", Spec("pgd", None, {"steps": "20", "eps": "8/255"})),
+        ("timm:resnet18", Spec("timm", "resnet18")),
+        ("torchattacks:MIFGSM,steps=10", Spec("torchattacks", "MIFGSM", {"steps": "10"})),
+        ("folder:path=pics,size=32", Spec("folder", None, {"path": "pics", "size": "32"})),
+        ("norm:mean=0.485:0.456:0.406", Spec("norm", None, {"mean": "0.485:0.456:0.406"})),
+        ("folder:path='my pics, old'", Spec("folder", None, {"path": "my pics, old"})),
+        ('folder:path="my \\"pics\\", old"', Spec("folder", None, {"path": 'my "pics", old'})),
+        ("folder:'a=b'", Spec("folder", "a=b")),
+        ("folder:path=''", Spec("folder", None, {"path": ""})),
+        ("awp:base=(trades:beta=6)", Spec("awp", None, {"base": Spec("trades", None, {"beta": "6"})})),
+        ("awp:base=(a:x=(b:y=1,z=2)),gamma=3", Spec("awp", None, {
+            "base": Spec("a", None, {"x": Spec("b", None, {"y": "1", "z": "2"})}), "gamma": "3",
+        })),
+        ("path/to/file.py:Class,key=value", Spec("path/to/file.py:Class", None, {"key": "value"})),
+        ("path/to/file.py:Class,3,key=value", Spec("path/to/file.py:Class", "3", {"key": "value"})),
+        ("my files/net.py:Net", Spec("my files/net.py:Net")),
+        ("pgd:random-start=no", Spec("pgd", None, {"random_start": "no"})),
+    ],
+)  # fmt: skip
+def test_a_spec_reads_as_the_contract_says(text, spec):
+    assert Spec.parse(text) == spec
+
+
+@settings(deadline=None)
+@given(any_spec)
+def test_a_spec_survives_being_written(spec):
+    assert Spec.parse(str(spec)) == spec
+
+
+@settings(deadline=None)
+@given(paths, st.none() | texts, st.dictionaries(keys, texts, max_size=3))
+def test_a_spec_of_a_local_class_survives_being_written(name, value, params):
+    spec = Spec(name, value, params)
+    assert spec.is_local
+    assert Spec.parse(str(spec)) == spec
+
+
+def test_only_a_class_in_a_file_is_local():
+    assert Spec.parse("nets/mine.py:Net").is_local
+    assert not Spec.parse("timm:resnet18").is_local
+
+
+def test_the_order_of_parameters_makes_no_difference():
+    assert Spec.parse("pgd:steps=1,eps=2") == Spec.parse("pgd:eps=2,steps=1")
+
+
+def test_parameters_can_be_laid_over_and_taken_away():
+    spec = Spec.parse("pgd:3,steps=1,eps=2")
+    assert spec.with_params(steps="9") == Spec.parse("pgd:3,steps=9,eps=2")
+    assert spec.without("eps", "absent") == Spec.parse("pgd:3,steps=1")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "is not a name"),
+        (":steps=3", "is not a name"),
+        ("(pgd)", "is not a name"),
+        ("two words", "is not a name"),
+        ("pgd:steps=1,steps=2", "gives 'steps' twice"),
+        ("pgd:steps=1,20", "'20' in 'pgd:steps=1,20' is not key=value"),
+        ("pgd:steps=1,", "is not key=value"),
+        ("pgd:steps=", "cannot be read: ''"),
+        ("pgd:(trades:beta=6)", "is not key=value"),
+        ("pgd:start='gauss", "open quote or parenthesis"),
+        ('pgd:start="gauss', "open quote or parenthesis"),
+        ("awp:base=(trades", "open quote or parenthesis"),
+        ("awp:base=trades)", "open quote or parenthesis"),
+        ("pgd:start=a'b'", "cannot be read"),
+        ('pgd:start="a"b', "is not quoted text"),
+    ],
+)
+def test_a_spec_that_cannot_be_read_says_why(text, problem):
+    with pytest.raises(BadInput) as refused:
+        Spec.parse(text)
+    assert problem in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("8/255", Fraction(8, 255)),
+        ("0.3", 0.3),
+        ("1.5/2.5", Fraction(3, 5)),
+        ("1e-3", 0.001),
+        ("-2", -2.0),
+        (" 8 / 255 ", 8 / 255),
+    ],
+)
+def test_a_number_is_exact(text, value):
+    assert number(text) == float(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["8/0", "nan", "inf", "-inf", "nan/1", "1/inf", "1e999", "1e999/1e999", "1e308/1e-308", "ten", "1_000", "", " ", "/", "1/", "/2",
+     "1/2/3", "0x10", "__import__", "__import__('os').getcwd()", "2**3", "1" * 400],
+)  # fmt: skip
+def test_what_is_no_finite_number_is_refused_with_an_example(text):
+    with pytest.raises(BadInput, match="number") as refused:
+        number(text)
+    assert "8/255" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(8 / 255, "8/255"), (0.3, "0.3"), (2.0, "2"), (0.0, "0"), (1.5, "1.5"), (1e-30, "1e-30"), (-8 / 255, "-8/255")],
+)
+def test_a_number_is_written_as_people_write_it(value, text):
+    assert exact(value) == text
+
+
+@settings(deadline=None)
+@given(st.floats(min_value=0, max_value=1e12, allow_nan=False))
+def test_a_number_survives_being_written(value):
+    assert number(exact(value)) == value
+
+
+def test_every_8_bit_level_survives_being_written():
+    levels = [level / 255 for level in range(256)]
+    assert [number(exact(level)) for level in levels] == levels
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "read"),
+    [
+        ("20", int, 20),
+        ("2e3", int, 2000),
+        ("8/255", float, 8 / 255),
+        ("20", float, 20.0),
+        ("true", bool, True),
+        ("No", bool, False),
+        ("1", bool, True),
+        ("20", str, "20"),
+        ("data", Path, Path("data")),
+        ("l2", Literal["linf", "l2"], "l2"),
+        ("none", float | None, None),
+        ("0.5", Optional[float], 0.5),  # noqa: UP045 - plugins may write it so
+        ("3", int | str, 3),
+        ("three", str | int, "three"),
+        ("0.485:0.456:1/4", tuple[float, ...], (0.485, 0.456, 0.25)),
+        ("7", tuple[int, ...], (7,)),
+        ("a:b", list[str], ["a", "b"]),
+        ("trades:beta=6", Spec, Spec("trades", None, {"beta": "6"})),
+        (Spec("trades"), Spec, Spec("trades")),
+        (Spec("trades"), Spec | None, Spec("trades")),
+        (Spec("trades"), Any, Spec("trades")),
+        ("8/255", Any, 8 / 255),
+        ("20", Any, 20),
+        ("2.0", Any, 2.0),
+        ("False", Any, False),
+        ("resnet18", Any, "resnet18"),
+        ("1_000", Any, "1_000"),
+    ],
+)
+def test_a_value_is_read_as_its_parameter_says(value, kind, read):
+    assert read_value(value, kind) == read
+    assert type(read_value(value, kind)) is type(read)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "problem"),
+    [
+        ("1.5", int, "is not a whole number"),
+        ("ten", int, "is not a number"),
+        ("nan", float, "is not a finite number"),
+        ("maybe", bool, "is neither true nor false"),
+        ("l3", Literal["linf", "l2"], "is none of linf, l2"),
+        ("ten", float | None, "is not a number"),
+        ("1:x", tuple[float, ...], "'x' is not a number"),
+        ("", tuple[float, ...], "is not a number"),
+        (Spec("trades"), float, "does not fit here"),
+        (Spec("trades"), tuple[float, ...], "does not fit here"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused(value, kind, problem):
+    with pytest.raises(BadInput) as refused:
+        read_value(value, kind)
+    assert problem in str(refused.value)

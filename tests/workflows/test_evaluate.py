@@ -1,0 +1,240 @@
+"""Numbers that do not depend on how the work was cut, and a record that says everything."""
+
+import json
+import shutil
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from wmr_cli import measures
+from wmr_cli.config import EvaluateConfig
+from wmr_cli.errors import BadInput
+from wmr_cli.storage import records
+from wmr_cli.storage.records import Record
+from wmr_cli.workflows import evaluate as workflow
+from wmr_cli.workflows.evaluate import evaluate, examination_of
+from wmr_cli.workflows.events import EvaluationDone, ImagesDone, Message
+from wmr_cli.workflows.examine import stack
+from wmr_cli.workflows.planning import plan
+
+
+def measured(path, registry, out, resume=False, **settings):
+    config = EvaluateConfig(**{"alpha_test": (0.0, 1.0, 2.0), "steps": 3, **settings})
+    events = list(evaluate(path, config, registry, data_dir=Path(), device="cpu", out=out, resume=resume))
+    return [event for event in events if isinstance(event, EvaluationDone)]
+
+
+def without_times(record):
+    return msgspec.structs.replace(record, created="", seconds=0, images_per_second=0, config={})
+
+
+@pytest.fixture(scope="module")
+def done(tiny_run, registry, tmp_path_factory):
+    return measured(tiny_run, registry, tmp_path_factory.mktemp("whole"))[0]
+
+
+def test_a_sa_at_zero_is_a_rob_exactly_and_never_rises(done):
+    shares = [row.a_sa.value for row in done.record.by_alpha]
+    assert shares[0] == done.record.a_rob.value
+    assert shares == sorted(shares, reverse=True)
+    rows = records.load_rows(done.rows)
+    curve = [measures.sampled_accuracy(rows, "exp", alpha).value for alpha in np.linspace(0, 50, 101)]
+    assert curve == sorted(curve, reverse=True)
+
+
+def test_the_weighted_attack_at_alpha_zero_is_the_plain_attack(done):
+    rows = records.load_rows(done.rows)
+    assert np.array_equal(rows["weighted@0.0/logits"], rows["uniform/logits"])
+    assert not np.array_equal(rows["weighted@2.0/logits"], rows["uniform/logits"])
+
+
+def test_rows_have_the_promised_names_types_and_order(done):
+    rows = records.load_rows(done.rows)
+    kinds = {"prediction": np.int64, "margin": np.float64, "logit_margin": np.float32, "loss": np.float32, "logits": np.float32}
+    prefixes = ("clean", "uniform", "weighted@0.0", "weighted@1.0", "weighted@2.0")
+    assert rows.keys() == {"index", "label"} | {f"{prefix}/{name}" for prefix in prefixes for name in kinds}
+    assert all(rows[f"{prefix}/{name}"].dtype == kind for prefix in prefixes for name, kind in kinds.items())
+    assert all(len(values) == 550 for values in rows.values())
+    assert np.array_equal(np.sort(rows["index"]), rows["index"])
+    assert rows["uniform/logits"].shape == (550, 10)
+
+
+def test_margins_and_losses_follow_from_the_stored_logits(done):
+    rows = records.load_rows(done.rows)
+    logits, labels = rows["uniform/logits"].astype(np.float64), rows["label"]
+    scores = np.exp(logits - logits.max(axis=1, keepdims=True))
+    scores /= scores.sum(axis=1, keepdims=True)
+    true = scores[np.arange(550), labels]
+    scores[np.arange(550), labels] = -1
+    np.testing.assert_allclose(rows["uniform/margin"], true - scores.max(axis=1), atol=1e-12)
+    np.testing.assert_allclose(rows["uniform/loss"], -np.log(true), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 512])
+def test_any_batch_size_gives_the_same_predictions_and_metrics(batch_size, done, tiny_run, registry, tmp_path):
+    settings = {"limit": 200, "steps": 3}
+    reference = measured(tiny_run, registry, tmp_path / "a", **settings, batch_size=200)[0]
+    other = measured(tiny_run, registry, tmp_path / "b", **settings, batch_size=batch_size)[0]
+    mine, theirs = records.load_rows(reference.rows), records.load_rows(other.rows)
+    for prefix in ("clean", "uniform", "weighted@2.0"):
+        assert np.array_equal(mine[f"{prefix}/prediction"], theirs[f"{prefix}/prediction"])
+    for first, second in zip(reference.record.by_alpha, other.record.by_alpha, strict=True):
+        assert first.a_sa.value == pytest.approx(second.a_sa.value, abs=1e-5)
+        assert first.a_tr.value == pytest.approx(second.a_tr.value, abs=1e-5)
+    assert reference.record.id == other.record.id
+
+
+def test_the_record_is_bit_identical_from_run_to_run(done, tiny_run, registry, tmp_path):
+    again = measured(tiny_run, registry, tmp_path)[0]
+    assert without_times(again.record) == without_times(done.record)
+    mine, theirs = records.load_rows(done.rows), records.load_rows(again.rows)
+    assert all(np.array_equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_chunks_may_be_done_in_any_order(done, tiny_run, registry, monkeypatch):
+    config = EvaluateConfig(alpha_test=(0.0, 1.0, 2.0), steps=3)
+    task = next(plan(tiny_run, config, registry, Path()))
+    examination = examination_of(task, registry, torch.device("cpu"))
+    chunks = list(task.positions.split(workflow.CHUNK))
+    assert len(chunks) == 2
+
+    def rows_of(chunk):
+        return stack([examination.rows(task.split.batch(part)) for part in chunk.split(config.batch_size)])
+
+    backwards = [rows_of(chunk) for chunk in reversed(chunks)]
+    rows, stored = stack(backwards[::-1]), records.load_rows(done.rows)
+    assert all(np.array_equal(rows[name], stored[name]) for name in stored)
+
+
+def test_an_interrupted_evaluation_goes_on_with_the_missing_chunks(done, tiny_run, registry, tmp_path):
+    config = EvaluateConfig(alpha_test=(0.0, 1.0, 2.0), steps=3)
+    walk = evaluate(tiny_run, config, registry, data_dir=Path(), device="cpu", out=tmp_path)
+    while not (
+        isinstance(event := next(walk), ImagesDone) and event.done == workflow.CHUNK and list(tmp_path.rglob("*.safetensors"))
+    ):
+        pass
+    walk.close()
+    (chunk,) = tmp_path.rglob("*.safetensors")
+    written = chunk.stat().st_mtime_ns
+    (resumed,) = measured(tiny_run, registry, tmp_path, resume=True)
+    assert not resumed.stored
+    assert without_times(resumed.record) == without_times(done.record)
+    assert not chunk.exists()
+    assert written > 0
+
+
+def test_repeating_shows_the_record(tiny_run, registry, tmp_path):
+    first = measured(tiny_run, registry, tmp_path, limit=20)[0]
+    second = measured(tiny_run, registry, tmp_path, limit=20)[0]
+    assert (first.stored, second.stored) == (False, True)
+    assert first.record == second.record
+    assert measured(tiny_run, registry, tmp_path, limit=20, seed=1)[0].record.id != first.record.id
+
+
+def test_a_record_survives_the_disk(done):
+    assert Record.from_json(done.record.to_json()) == done.record
+    stored = json.loads(done.rows.with_suffix(".json").read_text())
+    assert "ess" not in stored["a_nat"]
+    assert stored["schema"] == 1
+    assert stored["attack"] == {"spec": "pgd:steps=3,step=0.015", "seed": 0, "restarts": 1}
+    assert stored["threat"] == {"norm": "linf", "eps": 0.15}
+    assert stored["versions"]["torch"] == torch.__version__
+
+
+def test_the_metrics_follow_from_the_rows(done):
+    rows = records.load_rows(done.rows)
+    right = rows["uniform/prediction"] == rows["label"]
+    weights = np.exp(-2.0 * rows["uniform/margin"])
+    row = done.record.by_alpha[2]
+    assert row.a_sa.value == pytest.approx((weights * right).sum() / weights.sum(), abs=1e-12)
+    assert row.a_sa.ess == pytest.approx(weights.sum() ** 2 / (weights**2).sum(), rel=1e-12)
+    assert row.a_sa.low < row.a_sa.value < row.a_sa.high
+
+
+def test_several_attacks_and_radii_give_a_record_each(tiny_run, registry, tmp_path):
+    found = measured(
+        tiny_run,
+        registry,
+        tmp_path,
+        attacks=("pgd", "pgd-margin", "fgsm"),
+        eps=(0.05, 0.15),
+        steps=None,
+        metrics=("rob",),
+        limit=20,
+    )
+    facts = [(event.record.attack.spec, event.record.threat.eps) for event in found]
+    assert facts == [
+        ("pgd:steps=20,step=0.005", 0.05),
+        ("pgd:steps=20,step=0.015", 0.15),
+        ("pgd-margin:steps=20,step=0.005", 0.05),
+        ("pgd-margin:steps=20,step=0.015", 0.15),
+        ("fgsm", 0.05),
+        ("fgsm", 0.15),
+    ]
+    assert all(row.a_sa is None and row.a_tr is None for event in found for row in event.record.by_alpha)
+
+
+def test_only_what_is_asked_for_is_attacked(tiny_run, registry, tmp_path):
+    natural = measured(tiny_run, registry, tmp_path, metrics=("nat",), limit=20)[0]
+    assert natural.record.a_rob is None
+    assert not [name for name in records.load_rows(natural.rows) if not name.startswith(("clean/", "index", "label"))]
+    sampled = measured(tiny_run, registry, tmp_path, metrics=("nat", "rob", "sa"), limit=20)[0]
+    assert all(row.a_sa is not None and row.a_tr is None for row in sampled.record.by_alpha)
+
+
+def test_a_subset_is_balanced_recorded_and_the_same_for_every_checkpoint(tiny_run, registry, tmp_path):
+    last = measured(tiny_run, registry, tmp_path, limit=50)[0].record
+    best = measured(tiny_run / "best.safetensors", registry, tmp_path, limit=50)[0].record
+    assert last.dataset.indices == best.dataset.indices
+    rows = records.load_rows(tmp_path / f"{last.id}.safetensors")
+    assert np.bincount(rows["label"]).tolist() == [5] * 10
+    assert rows["index"].tolist() == last.dataset.indices
+
+
+def test_a_kernel_without_alpha_has_one_entry(tiny_run, registry, tmp_path):
+    record = measured(tiny_run, registry, tmp_path, kernel="none", alpha_test=None, limit=50)[0].record
+    (row,) = record.by_alpha
+    assert row.alpha_test is None
+    assert row.a_sa.value == record.a_rob.value
+    assert "uniform/log_weight" in records.load_rows(tmp_path / f"{record.id}.safetensors")
+    with pytest.raises(BadInput, match="alpha"):
+        measured(tiny_run, registry, tmp_path, kernel="none", alpha_test=(1.0,))
+
+
+def test_few_effective_images_are_said(tiny_run, registry, tmp_path):
+    config = EvaluateConfig(alpha_test=(1.0,), steps=1, limit=50)
+    events = evaluate(tiny_run, config, registry, data_dir=Path(), device="cpu", out=tmp_path)
+    warned = [event.text for event in events if isinstance(event, Message) and event.warns]
+    assert any("effective sample size" in text for text in warned)
+
+
+def test_an_eps_beside_a_fraction_of_255_is_said(tiny_run, registry, tmp_path):
+    config = EvaluateConfig(eps=(0.031,), steps=1, limit=10)
+    events = evaluate(tiny_run, config, registry, data_dir=Path(), device="cpu", out=tmp_path)
+    assert "not 8/255" in next(event.text for event in events if isinstance(event, Message))
+
+
+def test_evaluations_live_in_the_run_or_beside_a_bare_file(tiny_run, registry, tmp_path):
+    shutil.copytree(tiny_run, tmp_path / "run")
+    shutil.copy(tiny_run / "last.safetensors", tmp_path / "bare.safetensors")
+    inside = measured(tmp_path / "run", registry, None, metrics=("nat",), limit=10)[0]
+    beside = measured(tmp_path / "bare.safetensors", registry, None, metrics=("nat",), limit=10)[0]
+    assert inside.rows.parent == tmp_path / "run" / "evaluations"
+    assert beside.rows.parent == tmp_path / "bare.evaluations"
+
+
+def test_an_attack_that_stops_early_gives_a_rob_only(tiny_run, registry, tmp_path):
+    (tmp_path / "early.py").write_text(
+        "from wmr_cli.core.contracts import Attacked\n"
+        "class Early:\n"
+        "    stops_early = True\n"
+        "    def __call__(self, model, images, labels, objective, index, seed):\n"
+        "        return Attacked(images, model(images).detach(), labels)\n"
+    )
+    attack = f"{tmp_path / 'early.py'}:Early"
+    record = measured(tiny_run, registry, tmp_path, attacks=(attack,), steps=None, limit=20)[0].record
+    assert record.a_rob.value == record.a_nat.value
+    assert [(row.a_sa, row.a_tr) for row in record.by_alpha] == [(None, None)] * 3

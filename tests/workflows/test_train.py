@@ -1,0 +1,211 @@
+"""A run does what its configuration says, leaves what it promises, and goes on where it stopped."""
+
+import json
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from wmr_cli import load
+from wmr_cli.config import TrainConfig, resolve
+from wmr_cli.errors import BadFile, BrokenContract, RunFolderError
+from wmr_cli.storage import checkpoints
+from wmr_cli.storage.runs import RunFolder, opened
+from wmr_cli.workflows.events import EpochDone, StepDone, TrainingDone
+from wmr_cli.workflows.optimization import learning_rate
+from wmr_cli.workflows.train import batches, train
+
+
+def run(config, path, registry, **more):
+    return list(train(config, path, registry, data_dir=Path(), device="cpu", **more))
+
+
+def weights(path):
+    return checkpoints.load(path).tensors
+
+
+def assert_equal_weights(first, second):
+    mine, theirs = weights(first), weights(second)
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_a_run_takes_every_step_of_every_epoch(tiny_config, tmp_path, registry):
+    events = run(tiny_config, tmp_path / "run", registry)
+    steps = [event for event in events if isinstance(event, StepDone)]
+    assert [event.step for event in steps] == list(range(2 * 9)), "1,147 images in batches of at most 128, twice"
+    assert sum(event.images for event in steps) == 2 * 1147
+    assert [event.epoch for event in events if isinstance(event, EpochDone)] == [1, 2]
+    assert isinstance(events[-1], TrainingDone)
+
+
+def test_the_folder_holds_what_was_asked_and_what_came_of_it(tiny_run, tiny_config):
+    folder = RunFolder(tiny_run)
+    assert TrainConfig.from_json(folder.config.read_bytes()) == tiny_config
+    assert resolve({}, folder.config) == tiny_config, "config.json can be given back with --config"
+    entries = folder.read_log()
+    assert [entry["epoch"] for entry in entries] == [1, 2]
+    health = {
+        "loss",
+        "train_accuracy",
+        "margin_mean",
+        "weight_mean",
+        "weight_max",
+        "weight_ess",
+        "weight_on_wrong",
+        "images_per_second",
+    }
+    assert health | {"val_a_nat", "val_a_rob", "val_a_sa"} <= entries[0].keys()
+    best = max(entries, key=lambda entry: entry["val_a_rob"])["epoch"]
+    assert checkpoints.load(folder.best).epoch == best
+    assert checkpoints.load(folder.last).epoch == 2
+
+
+def test_a_checkpoint_describes_itself_and_comes_back_equal(tiny_run, tiny_config):
+    checkpoint = checkpoints.load(tiny_run)
+    facts = (checkpoint.model, checkpoint.dataset, checkpoint.defense, checkpoint.kernel, checkpoint.alpha_train)
+    assert facts == ("digits-cnn", "digits", "trades:beta=6", "exp", 2.0)
+    assert (checkpoint.num_classes, checkpoint.input_shape, checkpoint.norm, checkpoint.eps) == (10, (1, 8, 8), "linf", 0.15)
+    assert checkpoint.config == tiny_config
+    model = load(tiny_run)
+    assert not model.training
+    assert all(torch.equal(tensor, checkpoint.tensors[name]) for name, tensor in model.state_dict().items())
+
+
+def test_odd_tensors_survive_the_disk(tmp_path, tiny_config):
+    shared = torch.randn(4, 3, 2, 2)
+    tensors = {
+        "channels_last": shared.to(memory_format=torch.channels_last),
+        "shared": shared,
+        "view": shared[:2],
+        "transposed": shared.transpose(0, 1),
+        "scalar": torch.tensor(3),
+        "half": shared.half(),
+        "empty": torch.zeros(0, 2),
+        "bool": shared > 0,
+    }
+    path = tmp_path / "file.safetensors"
+    checkpoints.save_tensors(path, tensors, {"note": "ünïcode [/red]"})
+    back, header = checkpoints.load_tensors(path)
+    assert header["note"] == "ünïcode [/red]"
+    assert all(torch.equal(back[name], tensor) and back[name].dtype == tensor.dtype for name, tensor in tensors.items())
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tiny_config, tiny_run, tmp_path, registry):
+    run(tiny_config, tmp_path / "again", registry)
+    assert_equal_weights(tiny_run, tmp_path / "again")
+    run(msgspec.structs.replace(tiny_config, seed=1), tmp_path / "other", registry)
+    with pytest.raises(AssertionError):
+        assert_equal_weights(tiny_run, tmp_path / "other")
+
+
+def test_a_stopped_run_goes_on_to_the_same_weights(tiny_config, tiny_run, tmp_path, registry):
+    walk = train(tiny_config, tmp_path / "run", registry, data_dir=Path(), device="cpu")
+    while not isinstance(event := next(walk), EpochDone):
+        pass
+    for _ in range(4):  # into the second epoch, which is lost
+        next(walk)
+    walk.close()
+    assert event.epoch == 1
+    resumed = run(tiny_config, tmp_path / "run", registry, resume=True)
+    assert [event.epoch for event in resumed if isinstance(event, EpochDone)] == [2]
+    assert_equal_weights(tiny_run, tmp_path / "run")
+    entries, uninterrupted = RunFolder(tmp_path / "run").read_log(), RunFolder(tiny_run).read_log()
+    for entry in entries + uninterrupted:
+        del entry["images_per_second"]
+    assert entries == uninterrupted
+
+
+def test_a_finished_run_resumes_to_nothing_to_do(tiny_config, tiny_run, tmp_path, registry):
+    shutil.copytree(tiny_run, tmp_path / "run")
+    events = run(tiny_config, tmp_path / "run", registry, resume=True)
+    assert not [event for event in events if isinstance(event, StepDone)]
+    assert isinstance(events[-1], TrainingDone)
+
+
+def test_resuming_with_other_settings_is_refused_with_the_differences(tiny_config, tiny_run, tmp_path, registry):
+    shutil.copytree(tiny_run, tmp_path / "run")
+    with pytest.raises(RunFolderError, match=r"lr was 0\.005, is 0\.1"):
+        run(msgspec.structs.replace(tiny_config, lr=0.1), tmp_path / "run", registry, resume=True)
+
+
+def test_a_damaged_resume_file_is_refused(tiny_config, tiny_run, tmp_path, registry):
+    shutil.copytree(tiny_run, tmp_path / "run")
+    file = tmp_path / "run" / "resume.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(BadFile, match="hash"):
+        run(tiny_config, tmp_path / "run", registry, resume=True)
+
+
+def test_overwriting_starts_anew_and_keeps_foreign_files(tiny_config, tiny_run, tmp_path, registry):
+    shutil.copytree(tiny_run, tmp_path / "run")
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    (tmp_path / "run" / "evaluations").mkdir(exist_ok=True)
+    (tmp_path / "run" / "evaluations" / "old.json").write_text("{}")
+    run(tiny_config, tmp_path / "run", registry, overwrite=True)
+    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+    assert not (tmp_path / "run" / "evaluations").exists()
+
+
+def test_a_folder_in_use_is_refused(tiny_config, tmp_path):
+    with (
+        opened(tmp_path / "run", tiny_config),
+        pytest.raises(RunFolderError, match="in use"),
+        opened(tmp_path / "run", tiny_config, resume=True),
+    ):
+        pass
+
+
+def test_a_mistake_in_a_name_leaves_no_folder_behind(tiny_config, tmp_path, registry):
+    walk = train(msgspec.structs.replace(tiny_config, model="digits-cnn:width=0"), tmp_path / "run", registry, data_dir=Path())
+    with pytest.raises(Exception, match="width 0"):
+        list(walk)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_that_explodes_stops_the_run_and_keeps_the_epoch_before(tiny_config, tmp_path, registry):
+    config = msgspec.structs.replace(tiny_config, optimizer="sgd", lr=1e30, schedule="constant", validate_every=0)
+    with pytest.raises(BrokenContract, match="finite"):
+        run(config, tmp_path / "run", registry)
+
+
+@pytest.mark.parametrize("defense", ["natural", "pgd", "trades"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_every_defense_and_optimizer_trains_and_resumes(defense, optimizer, tmp_path, registry):
+    config = resolve({"defense": defense, "optimizer": optimizer, "epochs": 2, "steps": 1, "validate_every": 0})
+    walk = train(config, tmp_path / "run", registry, data_dir=Path(), device="cpu")
+    while not isinstance(next(walk), EpochDone):
+        pass
+    walk.close()
+    run(config, tmp_path / "run", registry, resume=True)
+    run(config, tmp_path / "straight", registry)
+    assert_equal_weights(tmp_path / "run", tmp_path / "straight")
+
+
+def test_batches_deal_every_image_once_and_never_one_alone(tiny_config, registry):
+    split = registry.create("dataset", "digits", root=Path()).splits["train"]
+    config = msgspec.structs.replace(tiny_config, batch_size=1146)
+    parts = batches(split, config, epoch=0)
+    assert sorted(torch.cat(parts).tolist()) == list(range(1147))
+    assert [len(part) for part in parts] == [574, 573]
+    assert not torch.equal(torch.cat(parts), torch.cat(batches(split, config, epoch=1)))
+
+
+def test_learning_rates_follow_their_schedules():
+    config = resolve({"epochs": 10, "lr": 1.0, "schedule": "multistep", "milestones": [4, 8], "gamma": 0.1})
+    rates = [learning_rate(config, 5 * epoch, steps_per_epoch=5) for epoch in range(10)]
+    assert rates == pytest.approx([1, 1, 1, 1, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01])
+    cosine = msgspec.structs.replace(config, schedule="cosine")
+    assert [learning_rate(cosine, step, 5) for step in (0, 25, 50)] == pytest.approx([1, 0.5, 0])
+    cycle = msgspec.structs.replace(config, schedule="one-cycle")
+    assert [learning_rate(cycle, step, 5) for step in (0, 15, 50)] == pytest.approx([0.04, 1, 0])
+    assert learning_rate(msgspec.structs.replace(config, schedule="constant"), 49, 5) == 1
+
+
+def test_the_log_is_one_json_object_per_line(tiny_run):
+    lines = (tiny_run / "log.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
