@@ -55,17 +55,16 @@ def _helps(command: Any, name: str, parent: Any) -> Iterator[tuple[str, str]]:
 
 
 def methods() -> Iterator[str]:
-    """Every built-in name by kind: its summary, the first paragraph of its docstring, its parameters."""
+    """Every built-in name by kind: its summary, its docstring, its parameters with their defaults."""
     registry = installed().registry
     for kind in KINDS:
+        entries = [owned.entry for of, owned in registry if of == kind and owned.owner == OURS]
         yield f"## {'Data set' if kind == 'dataset' else kind.capitalize()}s\n"
-        for of, owned in registry:
-            if of == kind and owned.owner == OURS:
-                yield _method(kind, owned.entry, registry.target(kind, owned.entry.name))
+        yield _table(("name", "what it is"), [(f"`{entry.name}`", _prose(entry.summary)) for entry in entries])
+        yield from (_method(kind, entry, registry.target(kind, entry.name)) for entry in entries)
 
 
 def _method(kind: str, entry: Entry, target: Callable[..., Any]) -> str:
-    about = " ".join((inspect.getdoc(target) or "").partition("\n\n")[0].split())
     given = GIVEN.get(kind, ())
     rows = [
         (f"`{name}`", _default(entry.params.get(name, parameter.default)), _words(parameter.annotation))
@@ -73,7 +72,7 @@ def _method(kind: str, entry: Entry, target: Callable[..., Any]) -> str:
         if name not in given and parameter.kind is not inspect.Parameter.VAR_KEYWORD
     ]
     parameters = _table(("parameter", "default", "value"), rows) if rows else "No parameters.\n"
-    return f"### `{entry.name}`\n\n{entry.summary[0].upper()}{entry.summary[1:]}.\n\n{_prose(about)}\n\n{parameters}"
+    return f"### `{entry.name}`\n\n{_prose(inspect.getdoc(target) or '')}\n\n{parameters}"
 
 
 def _default(value: Any) -> str:
@@ -123,8 +122,7 @@ def record() -> Iterator[str]:
         if said.keys() != fields.keys():
             raise SystemExit(f"docs/fields.toml, [{struct.__name__}]: mend {', '.join(sorted(said.keys() ^ fields.keys()))}")
         rows = [(f"`{name}`", _json(fields[name]), said[name]) for name in struct.__struct_fields__]
-        about = " ".join(inspect.cleandoc(struct.__doc__ or "").split())
-        yield f"### {struct.__name__}\n\n{_prose(about)}\n\n{_table(('field', 'type', 'meaning'), rows)}"
+        yield f"### {struct.__name__}\n\n{_prose(inspect.getdoc(struct) or '')}\n\n{_table(('field', 'type', 'meaning'), rows)}"
     if meanings:
         raise SystemExit(f"docs/fields.toml explains what is not there: {', '.join(meanings)}")
 
@@ -153,12 +151,13 @@ def _json(kind: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(_json(part) for part in inner)
     if origin is list:
-        return f"list of {_json(inner[0])}"
+        item = _json(inner[0])
+        return f"list of {item}" if item.endswith(")") else f"list of {item}s"
     return "object" if origin is dict else {types.NoneType: "null"}.get(kind) or _words(kind)
 
 
 def tree() -> Iterator[str]:
-    """Every module with the first line of its docstring; of the built-ins the folders only, `methods.md` has the rest."""
+    """Every module with the first sentence of its docstring; of the built-ins the folders only, `methods.md` has the rest."""
     lines = list(_branch(SOURCE, ""))
     width = max(len(name) for name, _ in lines) + 2
     listing = "\n".join(f"{name:{width}}{about}".rstrip() for name, about in [("src/wmr_cli/", ""), *lines])
@@ -172,13 +171,14 @@ def _branch(folder: Path, indent: str) -> Iterator[tuple[str, str]]:
     for item in [*folders, *files]:
         is_last = item == [*folders, *files][-1]
         shown = f"{indent}{'└──' if is_last else '├──'} {item.name}{'/' if item.is_dir() else ''}"
-        yield shown, _first_line(item / "__init__.py" if item.is_dir() else item)
+        yield shown, _first_sentence(item / "__init__.py" if item.is_dir() else item)
         if item.is_dir():
             yield from _branch(item, indent + ("    " if is_last else "│   "))
 
 
-def _first_line(module: Path) -> str:
-    return (ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+def _first_sentence(module: Path) -> str:
+    docstring = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or ""
+    return docstring.partition("\n")[0].partition(". ")[0].removesuffix(".")
 
 
 def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

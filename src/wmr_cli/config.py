@@ -204,7 +204,7 @@ def _tidy(layer: Mapping[str, Any], place: str, struct: type[Struct] = TrainConf
 
 def _move_out(layer: dict[str, Any], key: str, settings: Mapping[str, str], place: str) -> None:
     """`attack = "pgd:steps=20"` is `attack = "pgd"` and `steps = 20`; both at once is a contradiction."""
-    spec = Spec.parse(layer[key])
+    spec = Spec.parse(layer[key]).absolute()
     for parameter, setting in settings.items():
         if parameter in spec.params:
             if setting in layer:

@@ -45,6 +45,18 @@ class Spec:
         match = _LOCAL.fullmatch(self.name)
         return match is not None and match["rest"] is None
 
+    @property
+    def short(self) -> str:
+        """The name without the file it may stand in."""
+        return self.name.rpartition(":")[2]
+
+    def absolute(self) -> "Spec":
+        """A local class by its absolute path, so that it is found from any folder; any other spec as it is."""
+        if not self.is_local:
+            return self
+        path, _, attribute = self.name.rpartition(":")
+        return Spec(f"{Path(path).absolute()}:{attribute}", self.value, self.params)
+
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read a spec as a user types it."""

@@ -230,6 +230,8 @@ def test_steps_survived_counts_the_steps_before_which_an_image_was_right():
     survived = run(Pgd(**attack, steps=8), images=images, labels=labels).steps_survived
     assert torch.equal(survived, expected)
     assert survived.min() < survived.max()
+    best = run(Pgd(**attack, steps=8, keep="best"), images=images, labels=labels)
+    assert torch.equal(best.steps_survived, expected)
 
 
 def test_worse_picks_the_lower_margin_image_by_image_and_the_later_on_ties():
@@ -241,6 +243,14 @@ def test_worse_picks_the_lower_margin_image_by_image_and_the_later_on_ties():
     assert picked.logits.tolist() == [[1, 0], [1, 5], [9, 7]]
     assert picked.steps_survived.tolist() == [3, 1, 2]
     assert worse(None, second, labels) is second
+
+
+def test_on_a_tie_an_image_that_was_fooled_stays_fooled():
+    labels = torch.tensor([1])
+    fooled = Attacked(torch.zeros(1, 1, 1, 1), torch.tensor([[1.0, 1.0, 0.0]]), torch.tensor([0]))
+    survived = Attacked(torch.ones(1, 1, 1, 1), torch.tensor([[0.0, 1.0, 1.0]]), torch.tensor([0]))
+    assert torch.equal(worse(fooled, survived, labels).logits, fooled.logits)
+    assert torch.equal(worse(survived, fooled, labels).logits, fooled.logits)
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])

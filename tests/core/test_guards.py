@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from wmr_cli.core.ascent import box
 from wmr_cli.core.contracts import Attacked, Batch
-from wmr_cli.core.guards import check_batch, check_logits, guarded, predictions
+from wmr_cli.core.guards import check_batch, check_logits, guarded, outside, predictions
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.norms import NORMS
 from wmr_cli.errors import BrokenContract
@@ -106,6 +107,26 @@ def test_an_attack_with_broken_logits_is_refused():
         guard(Returns(BATCH.images, with_third_corner(LOGITS, float("nan"))))
     with pytest.raises(BrokenContract, match="outputs of shape"):
         guard(Returns(BATCH.images, torch.zeros(4, 5)))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3, 3), (4, 1, 1, 1), (4, 2, 3, 3), (4, 1, 2, 3), (3, 1, 3, 3)])
+def test_an_attack_that_changes_the_shape_is_refused(shape):
+    with pytest.raises(BrokenContract, match="made images of shape"):
+        guard(Returns(torch.full(shape, 0.5)))
+
+
+def test_one_class_is_no_classification():
+    with pytest.raises(BrokenContract, match="1 classes"):
+        check_logits(torch.zeros(4, 1), BATCH.index, 1)
+
+
+@pytest.mark.parametrize("eps", [3.0, 20.0])
+def test_the_rounding_of_large_images_is_not_taken_for_leaving_the_ball(eps):
+    images = torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(0)) * 0.2 + 0.4
+    moved = box(images, images + torch.randn(images.shape, generator=torch.Generator().manual_seed(1)), NORMS["l2"], eps)
+    size = NORMS["l2"].size(moved - images)
+    assert not outside(size, eps).any()
+    assert outside(size * 1.001, eps).all()
 
 
 def test_the_first_of_several_broken_images_is_named():

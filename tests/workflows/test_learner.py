@@ -186,7 +186,10 @@ def test_trades_pays_clean_cross_entropy_plus_beta_times_weighted_batchmean_kl(a
         expected += (-math.log(p[label]) + BETA * weight * divergence) / 16
     learner = learner_of(Exponential(alpha), attack=Fixed())
     learner.begin_step(0, 0, LR)
-    assert Trades(BETA).step(learner, on).losses.mean().item() == pytest.approx(expected, rel=1e-5)
+    report = Trades(BETA).step(learner, on)
+    assert report.losses.mean().item() == pytest.approx(expected, rel=1e-6)
+    assert report.weights.tolist() == pytest.approx(weights, rel=1e-5)  # of the adversarial logits, not of the clean ones
+    assert alpha == 0 or report.weights.tolist() != pytest.approx((-alpha * margins(clean, on.labels)).exp().tolist(), rel=1e-3)
 
 
 def test_trades_without_weights_is_the_published_batchmean():
@@ -257,6 +260,13 @@ def test_a_constant_in_the_log_weights_cancels_only_in_normalized_weights(consta
     for normalize, cancels in (("batch", True), ("none", False)):
         base, moved = (gradient(PgdTraining(), learner_of(Shifted(c), normalize=normalize), on) for c in (0.0, constant))
         assert torch.allclose(base, moved, rtol=1e-4, atol=1e-6) == cancels
+
+
+@pytest.mark.parametrize("constant", [100.0, -200.0])
+def test_normalized_weights_never_overflow(constant):
+    seen = evidence()
+    weights = learner_of(Shifted(constant), normalize="batch").weights(seen)
+    torch.testing.assert_close(weights, learner_of(Exponential(2.0), normalize="batch").weights(seen), rtol=1e-4, atol=1e-6)
 
 
 def by_weight_grad(weight_grad, alpha, on):

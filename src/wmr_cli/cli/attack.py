@@ -10,7 +10,7 @@ from rich.table import Table
 from ..errors import BadInput
 from ..spec import exact
 from .console import show, write_json
-from .options import DataDir, Device, Quiet, Seed, choice, default_data_dir, read, size
+from .options import DataDir, Device, Quiet, Seed, choice, components, default_data_dir, read, size
 
 
 def attack(
@@ -49,10 +49,6 @@ def attack(
     if save_uint8 and save is None:
         raise BadInput("--save-uint8 has nothing to save", hint="name a file with --save")
     from ..config import EvaluateConfig
-    from ..plugins import installed
-    from ..workflows.attack import attack as run
-    from ..workflows.events import AttackDone
-    from .progress import follow
 
     config = EvaluateConfig(
         dataset=dataset,
@@ -67,7 +63,12 @@ def attack(
         batch_size=batch_size,
         seed=seed,
     )
-    registry = installed().registry
+    registry = components(quiet)
+
+    from ..workflows.attack import attack as run
+    from ..workflows.events import AttackDone
+    from .progress import follow
+
     events = run(
         checkpoint,
         config,

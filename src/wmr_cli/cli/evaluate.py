@@ -6,7 +6,21 @@ from typing import Annotated
 import typer
 
 from .console import say
-from .options import FORMATS, METRICS, DataDir, Device, Quiet, Seed, choice, choices, default_data_dir, read, size, sizes
+from .options import (
+    FORMATS,
+    METRICS,
+    DataDir,
+    Device,
+    Quiet,
+    Seed,
+    choice,
+    choices,
+    components,
+    default_data_dir,
+    read,
+    size,
+    sizes,
+)
 
 
 def evaluate(
@@ -39,11 +53,6 @@ def evaluate(
 ) -> None:
     """Measure checkpoints under attack: A_nat, A_rob, A_sa and A_tr, each with its interval."""
     from ..config import EvaluateConfig
-    from ..plugins import installed
-    from ..workflows.evaluate import evaluate as run
-    from ..workflows.events import EvaluationDone
-    from .output import put
-    from .progress import follow
 
     config = EvaluateConfig(
         dataset=dataset,
@@ -61,12 +70,21 @@ def evaluate(
         seed=seed,
     )
     read("--format", output, choice(*FORMATS))
-    registry = installed().registry
+    registry = components(quiet)
+
+    from ..workflows.evaluate import evaluate as run
+    from ..workflows.events import EvaluationDone
+    from .output import put
+    from .progress import follow, resumable
+
+    folder = data_dir or default_data_dir()
     measured = []
     for checkpoint in checkpoints:
-        events = run(checkpoint, config, registry, data_dir=data_dir or default_data_dir(), device=device, out=out, resume=resume)
-        for done in follow(events, EvaluationDone, quiet=quiet):
-            measured.append((done.rows.with_suffix(".json"), done.record))
-            if done.stored:
-                say(f"shown as recorded in {done.rows.with_suffix('.json')}", quiet=quiet)
+        events = run(checkpoint, config, registry, data_dir=folder, device=device, out=out, resume=resume)
+        with resumable(quiet):
+            for done in follow(events, EvaluationDone, quiet=quiet):
+                file = done.rows.with_suffix(".json")
+                measured.append((file, done.record))
+                if done.stored:
+                    say(f"shown as recorded in {file}", quiet=quiet)
     put(measured, output)

@@ -3,12 +3,16 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from ..errors import BadInput, WmrError
 from ..spec import number
+from .console import say
+
+if TYPE_CHECKING:
+    from ..registry import Registry
 
 T = TypeVar("T")
 METRICS = ("nat", "rob", "sa", "tr")
@@ -29,6 +33,17 @@ DataDir = Annotated[
         "--data-dir", metavar="DIR", envvar="WMR_DATA_DIR", help="Where data sets are.", show_default="~/.cache/wmr/data"
     ),
 ]
+
+
+def components(quiet: bool) -> "Registry":
+    """Everything that can be built by name; plugins that were set aside are mentioned."""
+    from ..plugins import installed
+
+    found = installed()
+    if found.set_aside:
+        names = ", ".join(plugin.name for plugin in found.set_aside)
+        say(f"set aside: {names}; `wmr plugins` says why", quiet=quiet, warns=True)
+    return found.registry
 
 
 def read(flag: str, text: str | None, reader: Callable[[str], T]) -> T | None:

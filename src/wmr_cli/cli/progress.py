@@ -1,6 +1,7 @@
 """A walk's events as a bar on a terminal, as plain lines elsewhere; what is a result is handed on."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from rich.markup import escape
@@ -35,6 +36,16 @@ def follow(events: Iterable[Event], result: type[Result], *, quiet: bool = False
                 yield event
             else:
                 bars.draw(event)
+
+
+@contextmanager
+def resumable(quiet: bool) -> Iterator[None]:
+    """An interruption ends with the way back."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("interrupted; the same command with --resume goes on from what is saved", quiet=quiet)
+        raise
 
 
 class BarView:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from .console import say, write
-from .options import DataDir, Device, Quiet, default_data_dir
+from .options import DataDir, Device, Quiet, components, default_data_dir
 
 
 def train(
@@ -54,11 +54,10 @@ def train(
     from .. import config as configs
 
     asked = {name: value for name, value in locals().items() if name in configs.TrainConfig.__struct_fields__}
-    from ..plugins import installed
     from ..storage.runs import default_name, refuse_taken
 
     resolved = configs.resolve(asked, config)
-    registry = installed().registry
+    registry = components(quiet)
     for kind in configs.SPECS:
         registry.check(kind, getattr(resolved, kind))
     if dry_run:
@@ -67,12 +66,14 @@ def train(
     path = out or Path("runs") / default_name(resolved)
     refuse_taken(path, resume=resume, overwrite=overwrite)
     say(configs.summary(resolved), quiet=quiet)
+
     from ..workflows.events import TrainingDone
     from ..workflows.train import train as run
-    from .progress import follow
+    from .progress import follow, resumable
 
     folder = data_dir or default_data_dir()
     events = run(resolved, path, registry, data_dir=folder, device=device, resume=resume, overwrite=overwrite)
-    for done in follow(events, TrainingDone, quiet=quiet):
-        write(str(done.checkpoint))
-        say(f"trained in {done.seconds:.0f} s; next: wmr evaluate {done.folder}", quiet=quiet)
+    with resumable(quiet):
+        for done in follow(events, TrainingDone, quiet=quiet):
+            write(str(done.checkpoint))
+            say(f"trained in {done.seconds:.0f} s; next: wmr evaluate {done.folder}", quiet=quiet)

@@ -1,5 +1,7 @@
 """The one projected-ascent loop, and where it starts."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -60,19 +62,21 @@ def ascend(
         current = box(images, current + step * norm.direction(gradient), norm, eps)
     with torch.no_grad():
         last = Attacked(current, model(current), survived)
-    return worse(best, last, labels) if keep_best else last
+    return replace(worse(best, last, labels), steps_survived=survived) if keep_best else last
 
 
 def worse(first: Attacked | None, second: Attacked, labels: Tensor) -> Attacked:
-    """Image by image the result with the lower logit margin, the later one on ties: the worst case for the model.
+    """Image by image the result with the lower logit margin: the worst case for the model.
 
-    The sign of the margin is right or wrong, so an image that any of the two fooled stays fooled.
+    On a tie one that is wrong wins, and the later of two alike: an image that any of the two fooled stays fooled.
     """
     if first is None:
         return second
-    lower = logit_margin(second.logits, labels) <= logit_margin(first.logits, labels)
+    before, after = logit_margin(first.logits, labels), logit_margin(second.logits, labels)
+    was_right, is_wrong = first.logits.argmax(dim=1) == labels, second.logits.argmax(dim=1) != labels
+    takes = (after < before) | ((after == before) & (was_right | is_wrong))
     return Attacked(
-        torch.where(lower[:, None, None, None], second.images, first.images),
-        torch.where(lower[:, None], second.logits, first.logits),
+        torch.where(takes[:, None, None, None], second.images, first.images),
+        torch.where(takes[:, None], second.logits, first.logits),
         torch.minimum(first.steps_survived, second.steps_survived),
     )

@@ -7,7 +7,18 @@ from ..errors import BrokenContract
 from .contracts import Attack, Attacked, Batch, Objective
 from .norms import Norm
 
-TOLERANCE = 1e-6
+ABSOLUTE, RELATIVE = 1e-6, 1e-5
+"""What float32 may add to the size of a perturbation: rounding of pixels adds up over a large image."""
+
+
+def outside(size: Tensor, eps: float) -> Tensor:
+    """Which perturbations of these sizes (N,) are beyond the ball."""
+    return size > eps * (1 + RELATIVE) + ABSOLUTE
+
+
+def in_range(images: Tensor) -> Tensor:
+    """Which images (N, C, H, W) lie in [0, 1]; one with a NaN does not."""
+    return ((images >= 0) & (images <= 1)).flatten(1).all(dim=1)
 
 
 def refuse(broken: Tensor, index: Tensor, what: str, hint: str = "") -> None:
@@ -19,30 +30,20 @@ def refuse(broken: Tensor, index: Tensor, what: str, hint: str = "") -> None:
 
 def check_batch(batch: Batch, num_classes: int) -> None:
     """Images lie in [0, 1] and labels in [0, C)."""
-    flat = batch.images.flatten(1)
-    outside = ~((flat >= 0) & (flat <= 1)).all(dim=1)  # a NaN is outside, too
-    refuse(
-        outside,
-        batch.index,
-        "its pixels are not in [0, 1]",
-        hint="scale images to [0, 1]; normalisation belongs inside the model",
-    )
+    hint = "scale images to [0, 1]; normalisation belongs inside the model"
+    refuse(~in_range(batch.images), batch.index, "its pixels are not in [0, 1]", hint)
     refuse((batch.labels < 0) | (batch.labels >= num_classes), batch.index, f"its label is not in 0…{num_classes - 1}")
 
 
 def check_logits(logits: Tensor, index: Tensor, num_classes: int) -> None:
     """One finite logit per class and image."""
-    if logits.shape != (len(index), num_classes):
+    if logits.shape != (len(index), num_classes) or num_classes < 2:
         raise BrokenContract(
             f"the model gave outputs of shape {tuple(logits.shape)} for {len(index)} images of {num_classes} classes",
             hint="a model returns logits of shape (images, classes), and needs two classes at least",
         )
-    refuse(
-        ~logits.isfinite().all(dim=1),
-        index,
-        "its logits are not finite",
-        hint="the network has diverged, or its weights are damaged",
-    )
+    hint = "the network has diverged, or its weights are damaged"
+    refuse(~logits.isfinite().all(dim=1), index, "its logits are not finite", hint)
 
 
 def guarded(
@@ -51,9 +52,11 @@ def guarded(
     """Run an attack and check that it kept to the ball, to [0, 1] and to finite numbers."""
     attacked = attack(model, batch.images, batch.labels, objective, batch.index, seed)
     name = type(attack).__name__
-    flat = attacked.images.flatten(1)
-    refuse(~((flat >= 0) & (flat <= 1)).all(dim=1), batch.index, f"{name} left [0, 1]")
-    refuse(norm.size(attacked.images - batch.images) > eps + TOLERANCE, batch.index, f"{name} left the ball of radius {eps:g}")
+    if attacked.images.shape != batch.images.shape:
+        shapes = f"{tuple(attacked.images.shape)} from {tuple(batch.images.shape)}"
+        raise BrokenContract(f"{name} made images of shape {shapes}")
+    refuse(~in_range(attacked.images), batch.index, f"{name} left [0, 1]")
+    refuse(outside(norm.size(attacked.images - batch.images), eps), batch.index, f"{name} left the ball of radius {eps:g}")
     check_logits(attacked.logits, batch.index, num_classes)
     return attacked
 

@@ -1,4 +1,4 @@
-"""Margins: how far the true class is ahead of the best other one. Negative exactly where the prediction is wrong."""
+"""Margins: how far the true class is ahead of the best other one. Negative where the prediction is wrong, ties aside."""
 
 import torch
 from torch import Tensor

@@ -76,6 +76,8 @@ class WeightedAccuracy:
     @property
     def ess(self) -> float:
         """The effective sample size (Kish): how many equally weighted images the number rests on."""
+        if self.images == 0:
+            raise ValueError("no images were seen")
         return self.total**2 / self.total_squared
 
     @property

@@ -57,8 +57,8 @@ class RunFolder:
 def default_name(config: TrainConfig) -> str:
     """`digits-trades-a2-s0`: data set, defense, alpha, seed."""
     alpha = "" if config.alpha is None else f"-a{exact(config.alpha)}"
-    kernel = "" if config.kernel == "exp" else f"-{Spec.parse(config.kernel).name}"
-    dataset, defense = Spec.parse(config.dataset).name, Spec.parse(config.defense).name
+    kernel = "" if config.kernel == "exp" else f"-{Spec.parse(config.kernel).short}"
+    dataset, defense = Spec.parse(config.dataset).short, Spec.parse(config.defense).short
     return re.sub(r"[^\w.+-]+", "_", f"{dataset}-{defense}{kernel}{alpha}-s{config.seed}")
 
 

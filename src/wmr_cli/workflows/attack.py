@@ -11,12 +11,11 @@ from torch import Tensor, nn
 from .. import measures
 from ..config import EvaluateConfig
 from ..core.contracts import Attacked, Batch
-from ..core.guards import check_batch, check_logits, guarded, predictions
+from ..core.guards import check_batch, check_logits, guarded, outside, predictions, refuse
 from ..core.modes import evaluating
 from ..core.noise import derive
 from ..core.norms import NORMS
 from ..core.objectives import OBJECTIVES, weighted_objective
-from ..errors import BrokenContract
 from ..registry import Registry
 from ..storage.checkpoints import save_tensors
 from . import parts
@@ -98,10 +97,8 @@ def rounded(attacked: Attacked, model: nn.Module, batch: Batch, task: Task) -> A
     levels = attacked.images.double() * 255
     towards_clean = torch.where(attacked.images >= batch.images, levels.floor(), levels.ceil())
     images = (towards_clean / 255).float()
-    outside = NORMS[task.norm].size(images - batch.images) > task.eps + 1e-6
-    if outside.any():
-        image = int(batch.index[outside][0])
-        raise BrokenContract(f"image {image} has no 8-bit neighbour inside the ball", hint="save it without --save-uint8")
+    is_outside = outside(NORMS[task.norm].size(images - batch.images), task.eps)
+    refuse(is_outside, batch.index, "it has no 8-bit neighbour inside the ball", hint="save it without --save-uint8")
     with torch.no_grad():
         return Attacked(images, model(images), attacked.steps_survived)
 

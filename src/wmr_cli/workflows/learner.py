@@ -79,8 +79,10 @@ class FabricLearner:
         log_weights = self.kernel(evidence)
         if self._config.weight_grad in ("attack", "none"):
             log_weights = log_weights.detach()
-        weights = log_weights.exp()
-        return weights / weights.detach().mean() if self._config.normalize == "batch" else weights
+        if self._config.normalize == "none":
+            return log_weights.exp()
+        weights = (log_weights - log_weights.detach().max()).exp()  # the scale cancels, so none can overflow
+        return weights / weights.detach().mean()
 
     def backward(self, loss: Tensor) -> None:
         self._fabric.backward(loss)

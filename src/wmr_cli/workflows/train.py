@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..config import TrainConfig
 from ..core.contracts import Split
+from ..core.guards import check_batch
 from ..core.noise import derive
 from ..errors import BrokenContract
 from ..registry import Registry
@@ -58,6 +59,7 @@ def train(
             tally, epoch_started = Tally(), time.perf_counter()
             for step, positions in enumerate(batches(split, config, epoch), start=epoch * steps_per_epoch):
                 batch = split.batch(positions).to(fabric.device)
+                check_batch(batch, source.num_classes)
                 learner.begin_step(epoch, step, learning_rate(config, step, steps_per_epoch))
                 tally.add(defense.step(learner, batch))
                 yield StepDone(epoch + 1, step, len(positions))

@@ -45,6 +45,7 @@ class SmallCnn(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight)
+                nn.init.constant_(module.get_parameter("bias"), 0)
         for parameter in self.classifier.get_submodule("fc3").parameters():
             nn.init.zeros_(parameter)
 

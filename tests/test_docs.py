@@ -1,0 +1,178 @@
+"""The pages say what the program says."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+import tomllib
+import types
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from wmr_cli import hookspecs, testing
+from wmr_cli.builtins.attacks.pgd import Pgd
+from wmr_cli.builtins.kernels.exp import Exponential
+from wmr_cli.config import TrainConfig
+from wmr_cli.core.contracts import StepReport
+from wmr_cli.core.splits import MemorySource, MemorySplit
+from wmr_cli.plugins import collect
+from wmr_cli.storage import checkpoints
+from wmr_cli.storage.records import Record
+from wmr_cli.workflows.examine import Examination
+from wmr_cli.workflows.tally import Tally
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+NAV = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
+HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("wmr_"))
+
+
+def imported(path: Path) -> types.ModuleType:
+    location = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(location)
+    location.loader.exec_module(module)
+    return module
+
+
+generate = imported(DOCS / "generate.py")
+STRUCTS = generate.structs(Record)
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def blocks(name: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page(name), re.DOTALL)
+
+
+def test_generated_parts_are_current():
+    assert generate.stale() == [], "run `python docs/generate.py`"
+
+
+@pytest.mark.parametrize(
+    "surroundings",
+    [{"COLUMNS": "40", "TERMINAL_WIDTH": "40"}, {"FORCE_COLOR": "1", "GITHUB_ACTIONS": "1", "CI": "1", "TERM": "xterm-256color"}],
+    ids=["narrow", "coloured"],
+)
+def test_the_check_does_not_depend_on_the_terminal(surroundings, monkeypatch):
+    for name, value in surroundings.items():
+        monkeypatch.setenv(name, value)
+    done = subprocess.run([sys.executable, DOCS / "generate.py", "--check"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_check_notices_a_stale_page(tmp_path, monkeypatch):
+    old = re.sub(generate.BLOCK, r"\g<begin>old\n\g<end>", page("presets.md"))
+    (tmp_path / "presets.md").write_text(old, encoding="utf-8")
+    monkeypatch.setattr(generate, "DOCS", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["generate.py", "--check"])
+    with pytest.raises(SystemExit, match=r"out of date: presets\.md"):
+        generate.main()
+    monkeypatch.setattr(sys, "argv", ["generate.py"])
+    generate.main()
+    assert (tmp_path / "presets.md").read_text(encoding="utf-8") == page("presets.md")
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_every_hook_is_documented(hook):
+    assert f"### {hook}\n" in page("hooks.md")
+
+
+@pytest.mark.parametrize("check", sorted(name for name in vars(testing) if name.startswith("check_")))
+def test_every_check_is_documented(check):
+    assert f"`{check}(" in page("hooks.md")
+
+
+@pytest.mark.parametrize("command", [path for path, _ in generate.helps()])
+def test_every_command_is_documented(command):
+    assert f"## {command}\n" in page("cli.md")
+    assert "\x1b" not in page("cli.md")
+
+
+@pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: struct.__name__)
+def test_every_field_of_a_record_is_documented(struct):
+    section = page("record.md").partition(f"### {struct.__name__}\n")[2].partition("\n#")[0]
+    assert re.findall(r"^\| `(\w+)`", section, re.MULTILINE) == list(struct.__struct_fields__)
+
+
+def test_every_row_of_an_evaluation_is_documented():
+    kernels = {2.0: Exponential(2.0)}
+    examination = Examination(
+        testing.tiny_model(), Pgd(eps=0.1, steps=1), "linf", 0.1, testing.CLASSES, 0, kernels, stores_log_weights=True
+    )
+    names = {re.sub(r"@[\d.]+", "", name).rpartition("/")[2] for name in examination.rows(testing.tiny_batch())}
+    assert {name for name in names if f"| `{name}` |" not in page("record.md")} == set()
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    path = tmp_path / "net.safetensors"
+    images = MemorySplit(torch.zeros(1, *testing.SHAPE), torch.zeros(1), torch.zeros(1))
+    source = MemorySource(testing.CLASSES, {"train": images})
+    checkpoints.save(path, testing.tiny_model().state_dict(), TrainConfig(), source, alpha_train=None, epoch=1)
+    return path
+
+
+def test_every_line_of_a_checkpoint_header_is_documented(checkpoint):
+    _, header = checkpoints.load_tensors(checkpoint)
+    assert {name for name in header if f"`{name}`" not in page("checkpoints.md")} == set()
+
+
+def test_the_documented_hash_is_the_stored_one(checkpoint):
+    (recipe,) = [block for block in blocks("checkpoints.md", "python") if "def content_hash" in block]
+    names: dict = {}
+    exec(recipe, names)
+    assert names["content_hash"](checkpoint) == checkpoints.load(checkpoint).sha256
+
+
+def test_every_field_of_the_log_is_documented():
+    tally = Tally()
+    tally.add(StepReport(*(torch.ones(2) for _ in range(3)), correct=torch.tensor([True, False])))
+    assert {name for name in tally.summary() if f"`{name}`" not in page("checkpoints.md")} == set()
+
+
+def test_the_example_plugin_works(tmp_path, monkeypatch):
+    project = tomllib.loads(blocks("hooks.md", "toml")[0])
+    ((name, module),) = project["project"]["entry-points"]["wmr"].items()
+    (tmp_path / f"{module}.py").write_text(blocks("hooks.md", "python")[0], encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = collect([EntryPoint(name, module, "wmr")])
+    assert not found.set_aside
+    testing.check_attack(found.registry.create("attack", "brightness", eps=0.1))
+
+
+def test_the_example_of_the_metrics_runs(capsys):
+    (example,) = [block for block in blocks("metrics.md", "python") if "plain_accuracy(right)" in block]
+    exec(example, {})
+    assert "value=0.75" in capsys.readouterr().out
+
+
+def test_the_temperature_example_runs(monkeypatch, capsys):
+    (example,) = [block for block in blocks("metrics.md", "python") if "temperature" in block]
+    rng = np.random.default_rng(0)
+    logits, label = rng.normal(size=(50, 4)), rng.integers(4, size=50)
+    rows = {"label": label, "uniform/logits": logits, "uniform/prediction": logits.argmax(axis=1)}
+    monkeypatch.setattr("safetensors.numpy.load_file", lambda path: rows)
+    exec(example, {})
+    values = [float(value) for value in re.findall(r"value=([\d.]+)", capsys.readouterr().out)]
+    assert values == sorted(values), "a higher temperature brings A_sa nearer to A_rob"
+    assert len(values) == 3
+
+
+@pytest.mark.parametrize("path", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
+def test_relative_links_resolve(path):
+    text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text)]
+    relative = [target for target in targets if target and "://" not in target]
+    assert [target for target in relative if not (path.parent / target).is_file()] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_page_is_in_the_navigation(path):
+    assert f": {path.name}\n" in NAV
