@@ -132,7 +132,7 @@ def test_a_misspelt_kind_to_list_is_refused_with_the_nearest():
         (["--defense", "trades:beta=-1"], "beta"),
         (["--defense", "trades:beta="], "trades:beta="),
         (["--defense", ""], "'' is not a name"),
-        (["--model", "mine.py:Net"], "there is no file 'mine.py'"),
+        (["--model", "mine.py:Net"], "mine.py"),
         (["--config", "none.toml"], "cannot read none.toml"),
         (["--device", "tpu"], "there is no device 'tpu'"),
         (["--device", "cuda:x"], "there is no device 'cuda:x'"),

@@ -25,7 +25,7 @@ from .options import (
 
 def evaluate(
     checkpoints: Annotated[
-        list[Path], typer.Argument(metavar="CHECKPOINT...", help="Checkpoint files or run folders.", show_default=False)
+        list[Path], typer.Argument(metavar="CHECKPOINT", help="Checkpoint files or run folders.", show_default=False)
     ],
     dataset: Annotated[str | None, typer.Option(metavar="S", help="Another data set than the checkpoint's own.")] = None,
     split: Annotated[str, typer.Option(help="Which part of the data set.")] = "test",

@@ -17,12 +17,8 @@ PLURALS = {f"{kind}s": kind for kind in KINDS}
 
 
 def list_names(
-    what: Annotated[
-        str | None, typer.Argument(metavar=f"[{'|'.join(PLURALS)}]", help="One kind of name.", show_default="all")
-    ] = None,
-    pattern: Annotated[
-        str | None, typer.Argument(metavar="[PATTERN]", help="Part of a name, or a pattern such as 'pgd*'.")
-    ] = None,
+    what: Annotated[str | None, typer.Argument(metavar="|".join(PLURALS), help="One kind of name.", show_default="all")] = None,
+    pattern: Annotated[str | None, typer.Argument(metavar="PATTERN", help="Part of a name, or a pattern such as 'pgd*'.")] = None,
     quiet: Quiet = False,
 ) -> None:
     """List what can be named: models, data sets, defenses, attacks, kernels, presets."""

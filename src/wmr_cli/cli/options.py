@@ -25,7 +25,7 @@ def default_data_dir() -> Path:
 
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Silence everything on stderr but errors.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Fixes everything random.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Fixes everything random.")]
 Device = Annotated[str, typer.Option("--device", metavar="D", help="auto, cpu, cuda, cuda:N or mps.")]
 DataDir = Annotated[
     Path | None,

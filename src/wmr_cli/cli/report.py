@@ -13,7 +13,7 @@ from .options import FORMATS, Quiet, choice, read, sizes
 def report(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[PATH...]", help="Run folders, folders of runs, or records.", show_default="runs"),
+        typer.Argument(metavar="PATH", help="Run folders, folders of runs, or records.", show_default="runs"),
     ] = None,
     output: Annotated[str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print the records.")] = "table",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file instead of the terminal.")] = None,

@@ -75,7 +75,9 @@ class Attack(Protocol):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a kernel may weigh an image by. The optional parts are there in training only."""
+    """What a kernel may weigh an image by. The loss of a training step fills in all it has; the weighted attack and the
+    metric know logits and labels.
+    """
 
     logits: Tensor
     labels: Tensor

@@ -1,4 +1,4 @@
-"""What attacks climb, by the ids of the specification: `ce`, `kl`, `margin`, `pmargin`, and their weighted forms.
+"""What attacks climb: `ce`, `kl`, `margin`, `pmargin`, and their weighted forms.
 
 An objective is a function of (logits, labels); one that holds state per image can be indexed by rows.
 """
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
+from ..errors import UnknownName, did_you_mean
 from .contracts import Evidence, Kernel, Objective
 from .losses import cross_entropy, kl_divergence, log_probabilities
 from .margins import logit_margin, probability_margin
@@ -77,6 +78,13 @@ OBJECTIVES: Mapping[str, Objective] = {"ce": cross_entropy, "margin": overtake, 
 _WEIGHABLE: Mapping[str, Objective] = {"margin": positive_overtake, "pmargin": positive_probability_overtake}
 
 
+def objective_named(loss: str) -> Objective:
+    """The objective that an attack names as its `loss`."""
+    if loss not in OBJECTIVES:
+        raise UnknownName(f"no objective is called {loss!r}", hint=did_you_mean(loss, OBJECTIVES))
+    return OBJECTIVES[loss]
+
+
 def weighted_objective(loss: str, kernel: Kernel) -> Objective:
     """The objective of A_tr for an attack that climbs `loss`: weights need a loss that is never negative."""
-    return Weighted(_WEIGHABLE.get(loss, OBJECTIVES[loss]), kernel)
+    return Weighted(_WEIGHABLE.get(loss) or objective_named(loss), kernel)

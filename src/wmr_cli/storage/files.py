@@ -7,13 +7,16 @@ from pathlib import Path
 
 from ..errors import RunFolderError
 
+STRAY = ".tmp"
+"""How the name of an unfinished file ends; a process that was killed leaves one."""
+
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file beside `path`, flush it to the disk, then rename it into place."""
     temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=STRAY)
         os.close(handle)
         temporary = Path(name)
         write(temporary)

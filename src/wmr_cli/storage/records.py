@@ -37,7 +37,7 @@ class CheckpointFacts(Struct, frozen=True, kw_only=True):
 
 
 class DatasetFacts(Struct, frozen=True, kw_only=True):
-    """On which images; `indices` is null for a whole split, else the positions of a subset."""
+    """On which images; `indices` is null for a whole split, else the index of each image of a subset."""
 
     name: str
     split: str

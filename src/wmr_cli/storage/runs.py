@@ -13,7 +13,7 @@ from typing import Any
 from ..config import TrainConfig
 from ..errors import BadFile, BadInput, RunFolderError
 from ..spec import Spec, exact
-from .files import write_text
+from .files import STRAY, write_text
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,8 @@ def opened(path: Path, config: TrainConfig, *, resume: bool = False, overwrite: 
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise RunFolderError(f"{path} is in use by another process", hint="wait for it, or choose another --out") from None
+        for stray in path.glob(f".*{STRAY}"):
+            stray.unlink()
         if resume and folder.config.exists():
             _check_same(folder, config)
         else:

@@ -15,7 +15,7 @@ from ..core.guards import check_batch, check_logits, guarded, outside, predictio
 from ..core.modes import evaluating
 from ..core.noise import derive
 from ..core.norms import NORMS
-from ..core.objectives import OBJECTIVES, weighted_objective
+from ..core.objectives import objective_named, weighted_objective
 from ..registry import Registry
 from ..storage.checkpoints import save_tensors
 from . import parts
@@ -77,7 +77,7 @@ def craft(task: Task, model: nn.Module, batch: Batch, weighted: bool, as_uint8: 
     """One batch, on its way back to the CPU."""
     loss = getattr(task.attack, "loss", "ce")
     kernel = next(iter(task.kernels.values()))
-    objective = weighted_objective(loss, kernel) if weighted else OBJECTIVES[loss]
+    objective = weighted_objective(loss, kernel) if weighted else objective_named(loss)
     num_classes, norm = task.checkpoint.num_classes, NORMS[task.norm]
     check_batch(batch, num_classes)
     with evaluating(model):

@@ -14,7 +14,7 @@ from ..core.losses import cross_entropy
 from ..core.margins import logit_margin, probability_margin
 from ..core.modes import evaluating
 from ..core.norms import NORMS
-from ..core.objectives import OBJECTIVES, weighted_objective
+from ..core.objectives import objective_named, weighted_objective
 from ..measures import at_alpha
 from ..storage.records import Rows
 
@@ -53,7 +53,7 @@ class Examination:
 
     def _attacked_rows(self, batch: Batch) -> Rows:
         loss = getattr(self.attack, "loss", "ce")
-        uniform = self._logits_under(OBJECTIVES[loss], batch)
+        uniform = self._logits_under(objective_named(loss), batch)
         rows = _judged("uniform", uniform, batch.labels)
         if not self.gives_margins:
             return {"uniform/prediction": rows["uniform/prediction"]}

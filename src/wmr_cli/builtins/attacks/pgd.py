@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from ...core.ascent import ascend, start, worse
 from ...core.contracts import Attacked, Objective
 from ...core.norms import NORMS
-from ...core.objectives import OBJECTIVES
-from ...errors import BadInput, UnknownName, did_you_mean
+from ...core.objectives import objective_named
+from ...errors import BadInput
 from ...spec import number
 
 
@@ -33,8 +33,7 @@ class Pgd:
     def __post_init__(self) -> None:
         if self.eps < 0 or self.steps < 0 or self.restarts < 1 or (self.step or 0) < 0:
             raise BadInput(f"{self} cannot be run", hint="eps, step and steps are not negative; restarts is 1 or more")
-        if self.loss not in OBJECTIVES:
-            raise UnknownName(f"no objective is called {self.loss!r}", hint=did_you_mean(self.loss, OBJECTIVES))
+        objective_named(self.loss)
         _start_of(self.start)
 
     def __call__(
