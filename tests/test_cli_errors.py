@@ -104,7 +104,7 @@ def test_a_misspelt_kind_to_list_is_refused_with_the_nearest():
     ("flags", "error"),
     [
         (["--eps", "-1"], "--eps"),
-        (["--eps", "8/0"], "--eps: '8/0' is not a number"),
+        (["--eps", "8/0"], "--eps: '8/0' is not a finite number"),
         (["--eps", "nan"], "--eps: 'nan' is not a finite number"),
         (["--eps", "inf"], "--eps: 'inf' is not a finite number"),
         (["--eps", "eight"], "--eps: 'eight' is not a number"),

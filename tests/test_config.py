@@ -169,13 +169,13 @@ def test_an_unknown_key_is_refused_with_its_place(file, text, place, hint):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("eps = nan", "study.toml: eps is nan"),
-        ("eps = inf", "study.toml: eps is inf"),
-        ("alpha = -inf", "study.toml: alpha is -inf"),
+        ("eps = nan", "study.toml: eps: nan is not a finite number"),
+        ("eps = inf", "study.toml: eps: inf is not a finite number"),
+        ("alpha = -inf", "study.toml: alpha: -inf is not a finite number"),
         ("eps = 'nan'", "'nan' is not a finite number"),
-        ("[evaluate]\nalpha_test = [1.0, nan]", "study.toml, [evaluate]: alpha_test is nan"),
+        ("[evaluate]\nalpha_test = [1.0, nan]", "study.toml, [evaluate]: alpha_test: nan is not a finite number"),
         ("eps = -0.1", "study.toml: eps: "),
-        ("eps = '8/0'", "'8/0' is not a number"),
+        ("eps = '8/0'", "'8/0' is not a finite number"),
         ("epochs = 0", "study.toml: epochs: "),
         ("epochs = 1.5", "study.toml: epochs: "),
         ("lr = 0.0", "study.toml: lr: "),
@@ -183,7 +183,7 @@ def test_an_unknown_key_is_refused_with_its_place(file, text, place, hint):
         ("model = 3", "study.toml: model: "),
         ("milestones = [1, 0]", "study.toml: milestones[1]: "),
         ("evaluate = 3", "study.toml: evaluate: "),
-        ("[evaluate]\nsteps = 0", "study.toml: evaluate.steps: "),
+        ("[evaluate]\nsteps = 0", "study.toml, [evaluate]: steps: "),
         ("defense = 'trades:beta=('", "open quote or parenthesis"),
     ],
 )
@@ -192,8 +192,8 @@ def test_a_value_that_cannot_be_used_is_refused_with_its_place(file, text, probl
 
 
 def test_json_writes_nan_and_infinity_in_its_own_way_and_both_are_refused(file):
-    assert "eps is nan" in str(refusal({}, file('{"eps": NaN}', "study.json")))
-    assert "eps is inf" in str(refusal({}, file('{"eps": 1e999}', "study.json")))
+    assert "eps: nan is not a finite number" in str(refusal({}, file('{"eps": NaN}', "study.json")))
+    assert "eps: inf is not a finite number" in str(refusal({}, file('{"eps": 1e999}', "study.json")))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])

@@ -129,7 +129,7 @@ def test_check_targets_finds_what_is_not_there(plugin):
     )
     problems = check_targets(collect([plugin("haunted", offering(entries))]).registry)
     assert len(problems) == 2
-    assert "attack 'ghost' of haunted cannot be loaded: No module named 'no_such_package'" in problems[0]
+    assert "attack 'ghost' of haunted cannot be loaded: ModuleNotFoundError: No module named 'no_such_package'" in problems[0]
     assert "attack 'half' of haunted" in problems[1]
 
 

@@ -126,7 +126,7 @@ def test_a_number_is_exact(text, value):
 
 @pytest.mark.parametrize(
     "text",
-    ["8/0", "nan", "inf", "-inf", "nan/1", "1/inf", "1e999", "1e999/1e999", "1e308/1e-308", "ten", "1_000", "", " ", "/", "1/",
+    ["8/0", "nan", "inf", "-inf", "nan/1", "1/inf", "1e999", "1e308/1e-308", "ten", "1_000", "", " ", "/", "1/",
      "/2", "1/2/3", "0x10", "__import__", "__import__('os').getcwd()", "2**3", "1" * 400],
 )  # fmt: skip
 def test_what_is_no_finite_number_is_refused_with_an_example(text):

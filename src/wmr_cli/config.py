@@ -1,15 +1,13 @@
 """What a user can set. Flags win over the file, the file over the preset, the preset over the defaults.
 
-A layer is a plain mapping with the names of `TrainConfig`. Layers are laid over each other from the bottom up,
-remembering who set what so that an error can name the place; msgspec then checks the types once.
+A layer is a plain mapping with the names of `TrainConfig`. Each is checked by itself, so that an error can name its
+place, and then laid over the one below.
 """
 
 import json
 import math
-import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
@@ -20,7 +18,7 @@ from . import presets
 from .errors import BadFile, BadInput, UnknownName, did_you_mean
 from .spec import Spec, exact, in_proportion, number, read_value
 
-Size = Annotated[float, Meta(ge=0)]
+Size = Annotated[float, Meta(ge=0, le=1e9)]
 Count = Annotated[int, Meta(ge=1)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
@@ -58,7 +56,7 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
     epochs: Count = 30
     batch_size: Count = 128
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr: Annotated[float, Meta(gt=0)] = 0.05
+    lr: Annotated[float, Meta(gt=0, le=1e9)] = 0.05
     momentum: Share = 0.9
     weight_decay: Size = 2e-4
     schedule: Literal["constant", "multistep", "cosine", "one-cycle"] = "cosine"
@@ -101,30 +99,6 @@ class EvaluateConfig(Struct, frozen=True, kw_only=True):
     seed: int = 0
 
 
-@dataclass
-class Layers:
-    """Settings laid over each other, each with the place that set it."""
-
-    values: dict[str, Any] = field(default_factory=dict)
-    places: dict[str, str] = field(default_factory=dict)
-
-    def lay(self, layer: Mapping[str, Any], place: str) -> None:
-        """Put a layer on top of what is there."""
-        layer = _tidy(layer, place)
-        below = dict(self.values)
-        if "eps" in layer and "step_size" not in layer and below.get("step_size") and below.get("eps"):
-            # a new radius keeps the ratio of step to radius
-            self.values["step_size"] = in_proportion(below["step_size"], layer["eps"], below["eps"])
-        for key, dependents in {"kernel": ("alpha",), "attack": ("steps", "step_size")}.items():
-            if key in layer and key in below and Spec.parse(layer[key]).name != Spec.parse(below[key]).name:
-                # the settings of another kernel or attack say nothing about this one
-                for dependent in dependents:
-                    self.values[dependent] = None
-        for key, value in layer.items():
-            self.values[key] = _over(value, below.get(key))
-            self.places[key] = place
-
-
 SPECS: Mapping[str, Mapping[str, str]] = {
     "dataset": {},
     "model": {},
@@ -137,23 +111,22 @@ SPECS: Mapping[str, Mapping[str, str]] = {
 
 def resolve(flags: Mapping[str, Any], file: Path | None = None) -> TrainConfig:
     """The configuration of a training run from flags, a config file, a preset and the defaults."""
-    asked = {key: value for key, value in flags.items() if value is not None}
-    from_file = read_file(file) if file else {}
-    dataset = asked.get("dataset") or from_file.get("dataset") or "digits"
-    preset = asked.get("preset") or from_file.get("preset") or presets.for_dataset(Spec.parse(dataset).name)
+    asked = _tidy({key: value for key, value in flags.items() if value is not None}, COMMAND_LINE)
+    from_file = _tidy(read_file(file), str(file)) if file else {}
+    said = {**from_file, **asked}
+    preset = said.get("preset")
+    if preset is None:
+        preset = presets.for_dataset(Spec.parse(said.get("dataset", "digits")).name)
 
-    layers = Layers()
-    layers.lay({name: getattr(TrainConfig(), name) for name in ("kernel", "attack", "steps", "eps")}, "the defaults")
-    if preset:
+    values = {name: getattr(TrainConfig(), name) for name in ("kernel", "attack", "steps", "eps")}
+    if preset is not None:
         settings = presets.load(preset)
         settings.pop("summary", None)
         by_defense = settings.pop("defenses", {})
-        defense = Spec.parse(asked.get("defense") or from_file.get("defense") or settings.get("defense", "trades")).name
-        layers.lay({"preset": preset, **settings}, f"preset {preset}")
-        layers.lay(by_defense.get(defense, {}), f"preset {preset}, [defenses.{defense}]")
-    layers.lay(from_file, str(file))
-    layers.lay(asked, COMMAND_LINE)
-    return _convert(layers)
+        defense = Spec.parse(said.get("defense") or settings.get("defense", "trades")).name
+        values = _lay(values, _tidy({**settings, "preset": preset}, f"preset {preset}"))
+        values = _lay(values, _tidy(by_defense.get(defense, {}), f"preset {preset}, [defenses.{defense}]"))
+    return msgspec.convert(_lay(_lay(values, from_file), asked), TrainConfig)
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -185,9 +158,42 @@ def summary(config: TrainConfig) -> str:
     return "; ".join(parts)
 
 
+def _lay(below: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
+    """A layer over what lies below it."""
+    values = dict(below)
+    if "eps" in layer and "eps" in below:
+        _keep_ratio(values, layer["eps"], below["eps"])
+    for key, dependents in {"kernel": ("alpha",), "attack": ("steps", "step_size")}.items():
+        if key in layer and key in below and Spec.parse(layer[key]).name != Spec.parse(below[key]).name:
+            # the settings of another kernel or attack say nothing about this one
+            values.update(dict.fromkeys(dependents))
+    for key, value in layer.items():
+        values[key] = _lay(values.get(key, {}), value) if isinstance(value, dict) else _over(value, below.get(key))
+    return values
+
+
+def _keep_ratio(values: dict[str, Any], eps: float, old_eps: float) -> None:
+    """A new radius keeps the ratio of step to radius, in training and in evaluation."""
+    if "evaluate" in values:
+        values["evaluate"] = dict(values["evaluate"])
+        _keep_ratio(values["evaluate"], eps, old_eps)
+    if values.get("step_size") is not None:
+        values["step_size"] = in_proportion(values["step_size"], eps, old_eps) if old_eps else None
+
+
+def _over(upper: Any, below: Any) -> Any:
+    """A spec of the same name keeps the parameters it had below, unless it is written with a bare value."""
+    if not (isinstance(upper, str) and isinstance(below, str) and ":" in below):
+        return upper
+    spec, lower = Spec.parse(upper), Spec.parse(below)
+    if spec.name != lower.name or spec.value is not None:
+        return upper
+    return str(Spec(spec.name, lower.value, {**lower.params, **spec.params}))
+
+
 def _tidy(layer: Mapping[str, Any], place: str, struct: type[Struct] = TrainConfig) -> dict[str, Any]:
-    """A layer with known keys only, fractions read, and parameters that are settings moved out of the specs."""
-    hints = get_type_hints(struct)
+    """A layer with known keys and values of their type, and parameters that are settings moved out of the specs."""
+    hints = get_type_hints(struct, include_extras=True)
     tidy: dict[str, Any] = {}
     for key, value in layer.items():
         if key not in hints:
@@ -195,9 +201,9 @@ def _tidy(layer: Mapping[str, Any], place: str, struct: type[Struct] = TrainConf
         if isinstance(value, Mapping) and hints[key] is EvaluationSettings:
             tidy[key] = _tidy(value, f"{place}, [{key}]", EvaluationSettings)
         else:
-            tidy[key] = _read_number(value, hints[key], _where(place, key))
+            tidy[key] = _typed(value, hints[key], f"--{key.replace('_', '-')}" if place == COMMAND_LINE else f"{place}: {key}")
     for key in SPECS:
-        if isinstance(tidy.get(key), str):
+        if key in tidy:
             _move_out(tidy, key, {name: setting for name, setting in SPECS[key].items() if setting in hints}, place)
     return tidy
 
@@ -205,57 +211,40 @@ def _tidy(layer: Mapping[str, Any], place: str, struct: type[Struct] = TrainConf
 def _move_out(layer: dict[str, Any], key: str, settings: Mapping[str, str], place: str) -> None:
     """`attack = "pgd:steps=20"` is `attack = "pgd"` and `steps = 20`; both at once is a contradiction."""
     spec = Spec.parse(layer[key]).absolute()
+    hints = get_type_hints(TrainConfig, include_extras=True)
     for parameter, setting in settings.items():
         if parameter in spec.params:
             if setting in layer:
                 name = setting.replace("_", "-")
                 raise BadInput(f"{place} sets {name} twice: in {layer[key]!r} and by itself", hint="keep one of the two")
-            layer[setting] = read_value(spec.params[parameter], {"norm": str, "steps": int}.get(setting, float))
+            read = read_value(spec.params[parameter], {"norm": str, "steps": int}.get(setting, float))
+            layer[setting] = _typed(read, hints[setting], f"{parameter} of {layer[key]!r}")
     layer[key] = str(spec.without(*settings))
 
 
-def _over(upper: Any, below: Any) -> Any:
-    """A table lies over a table key by key; a spec of the same name keeps the parameters it had below."""
-    if isinstance(upper, dict) and isinstance(below, dict):
-        return {**below, **upper}
-    if isinstance(upper, str) and isinstance(below, str) and ":" in below:
-        spec, lower = Spec.parse(upper), Spec.parse(below)
-        if spec.name == lower.name:
-            value = lower.value if spec.value is None else spec.value
-            return str(Spec(spec.name, value, {**lower.params, **spec.params}))
-    return upper
-
-
-def _read_number(value: Any, hint: Any, where: str) -> Any:
-    """Numbers may be written as text, fractions among them (eps = "8/255"), and are finite."""
-    if isinstance(value, list | tuple):
-        return [_read_number(item, hint, where) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        raise BadInput(f"{where} is {value}", hint="write a finite number")
-    takes_numbers = any(float in (kind, *get_args(kind)) for kind in (hint, *get_args(hint)))
-    if not (isinstance(value, str) and takes_numbers):
-        return value
+def _typed(value: Any, hint: Any, where: str) -> Any:
+    """A value of its setting's type. Numbers may be written as text, fractions among them, and are finite."""
     try:
-        return number(value)
+        return msgspec.convert(_finite(value, hint), hint)
     except BadInput as problem:
         raise BadInput(f"{where}: {problem}", hint=problem.hint) from None
-
-
-def _where(place: str, key: str) -> str:
-    return f"--{key.replace('_', '-')}" if place == COMMAND_LINE else f"{place}: {key}"
-
-
-def _convert(layers: Layers) -> TrainConfig:
-    try:
-        return msgspec.convert(layers.values, TrainConfig)
+    except OverflowError:
+        raise BadInput(f"{where}: the number is too large") from None
     except msgspec.ValidationError as error:
-        problem, _, where = str(error).partition(" - at `$.")
-        key = where.rstrip("`")
-        setting = re.split(r"[.\[]", key)[0]
-        place = layers.places.get(setting, "the settings")
-        choices = get_args(get_type_hints(TrainConfig)[setting]) if "enum" in problem else ()
-        text = problem.replace("`float`", "a number").replace("`int`", "a whole number").replace("`str`", "text")
-        raise BadInput(
-            f"{_where(place, setting if place == COMMAND_LINE else key)}: {text[0].lower()}{text[1:]}",
-            hint=f"it is one of {', '.join(choices)}" if choices else "`wmr train --help` explains the settings",
-        ) from None
+        text, _, item = str(error).partition(" - at `$")
+        for kind, word in {"`float`": "a number", "`int`": "a whole number", "`str`": "text"}.items():
+            text = text.replace(kind, word)
+        choices = get_args(hint) if "enum" in text else ()
+        remedy = f"it is one of {', '.join(choices)}" if choices else "`wmr train --help` explains the settings"
+        raise BadInput(f"{where}{item.rstrip('`')}: {text[0].lower()}{text[1:]}", remedy) from None
+
+
+def _finite(value: Any, hint: Any) -> Any:
+    """Numbers read and checked, wherever they stand."""
+    if isinstance(value, list | tuple):
+        return [_finite(item, hint) for item in value]
+    if isinstance(value, str) and "float" in str(hint):
+        return number(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadInput(f"{value} is not a finite number")
+    return value

@@ -1,10 +1,12 @@
 """Names and what stands behind them. Listing imports nothing; building imports the one target that is asked for."""
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,12 +94,13 @@ class Registry:
         owned = self.find(kind, name)
         module, _, attribute = owned.entry.target.partition(":")
         try:
-            found: Any = importlib.import_module(module)
+            with contextlib.redirect_stdout(sys.stderr):  # stdout belongs to results
+                found: Any = importlib.import_module(module)
             for part in attribute.split("."):
                 found = getattr(found, part)
-        except (ImportError, AttributeError) as error:
+        except Exception as error:
             raise PluginError(
-                f"{kind} {name!r} of {owned.owner} cannot be loaded: {error}",
+                f"{kind} {name!r} of {owned.owner} cannot be loaded: {type(error).__name__}: {error}",
                 hint="`wmr plugins --check` tries every name; ask the author of the plugin",
             ) from error
         if not callable(found):
@@ -119,6 +122,8 @@ class Registry:
             written = {signature.first_free({*fixed, *given, *written}, spec): spec.value, **written}
         params = {**fixed, **given}
         for key, value in written.items():
+            if key in given:
+                raise BadInput(f"{key} of {kind} {spec.name!r} is settled elsewhere", hint=f"leave out {key}=…")
             if not signature.accepts(key):
                 raise UnknownName(f"{kind} {spec.name!r} has no {key!r}", hint=did_you_mean(key, signature.names()))
             try:
@@ -149,6 +154,8 @@ class _Signature:
             return cls(inspect.signature(target, eval_str=True).parameters)
         except NameError:  # annotations that exist for the type checker only
             return cls(inspect.signature(target).parameters)
+        except (TypeError, ValueError) as error:
+            raise PluginError(f"{target!r} cannot be built by name: {error}") from None
 
     def names(self) -> list[str]:
         named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -187,10 +194,12 @@ def _local_class(name: str) -> Callable[..., Any]:
         module = importlib.util.module_from_spec(location)
         sys.modules[module_name] = module
         try:
-            location.loader.exec_module(module)
-        except BaseException:
+            with contextlib.redirect_stdout(sys.stderr):
+                location.loader.exec_module(module)
+        except Exception as error:
             del sys.modules[module_name]
-            raise
+            line = traceback.extract_tb(error.__traceback__)[-1].lineno
+            raise BadInput(f"{path} cannot be imported: {type(error).__name__}: {error}", hint=f"see line {line}") from error
     if not hasattr(module, attribute):
         public = [key for key, value in vars(module).items() if isinstance(value, type)]
         raise UnknownName(f"{path!r} has no {attribute!r}", hint=did_you_mean(attribute, public))

@@ -21,9 +21,10 @@ from .errors import BadInput
 
 Value = Union[str, "Spec"]
 
-_LOCAL = re.compile(r"(?P<name>.+?\.py:[A-Za-z_]\w*)(?:,(?P<rest>.*))?", re.DOTALL)
+_LOCAL = re.compile(r"(?P<name>(?:[A-Za-z]:[\\/])?[^:,]+\.py:[A-Za-z_]\w*)(?:,(?P<rest>.*))?", re.DOTALL)
 _NAME = re.compile(r"[^\s:,=()\"']+")
 _ITEM = re.compile(r"(?P<key>[A-Za-z_][\w-]*)=(?P<value>.*)", re.DOTALL)
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?\s*")
 _NEEDS_QUOTES = re.compile(r"[,()\"']|^\s|\s$|^$|[\n\r\t]")
 
 
@@ -68,7 +69,7 @@ class Spec:
             rest = tail if colon else None
         value: str | None = None
         params: dict[str, Value] = {}
-        for position, item in enumerate(_split(rest, whole=text) if rest else []):
+        for position, item in enumerate(map(str.strip, _split(rest, whole=text)) if rest else ()):
             pair = _ITEM.fullmatch(item)
             if pair:
                 key = pair["key"].replace("-", "_")
@@ -120,7 +121,7 @@ def _split(text: str, whole: str) -> list[str]:
 def _read_item(text: str, whole: str) -> Value:
     if text.startswith("(") and text.endswith(")"):
         return Spec.parse(text[1:-1])
-    if text.startswith("'") and text.endswith("'") and len(text) > 1:
+    if re.fullmatch(r"'[^']*'", text):
         return text[1:-1]
     if text.startswith('"'):
         try:
@@ -140,28 +141,25 @@ def _write_item(value: Value, *, positional: bool = False) -> str:
 
 def number(text: str) -> float:
     """A finite number; `8/255` is divided exactly. Nothing is evaluated as code."""
-    numerator, slash, denominator = text.partition("/")
-    try:
-        if max(len(numerator), len(denominator)) > 40 or "_" in text:
-            raise ValueError
-        value = float(numerator)
-        if slash and math.isfinite(value) and math.isfinite(float(denominator)):
-            value = float(Fraction(numerator.strip()) / Fraction(denominator.strip()))
-        elif slash:
-            raise ValueError
-    except (ValueError, ZeroDivisionError, OverflowError):
-        raise BadInput(f"{text!r} is not a number", hint="write a number such as 0.3 or a fraction such as 8/255") from None
-    if not math.isfinite(value):
-        raise BadInput(f"{text!r} is not a finite number", hint="write a number such as 0.3 or a fraction such as 8/255")
+    parts = text.split("/")
+    value = math.inf if re.fullmatch(r"\s*[+-]?(nan|inf|infinity)\s*", text, re.IGNORECASE) else None
+    if len(parts) <= 2 and len(text) <= 60 and all(_NUMBER.fullmatch(part) for part in parts):
+        try:
+            value = float(text) if len(parts) == 1 else float(Fraction(parts[0].strip()) / Fraction(parts[1].strip()))
+        except (ZeroDivisionError, OverflowError):
+            value = math.inf
+    if value is None or not math.isfinite(value):
+        problem = "is not a number" if value is None else "is not a finite number"
+        raise BadInput(f"{text!r} {problem}", hint="write a number such as 0.3 or a fraction such as 8/255")
     return value
 
 
 def exact(value: float) -> str:
     """The shortest text that reads back as the same number: `8/255` rather than 0.03137254901960784."""
-    levels = round(value * 255)
+    levels = round(value * 255) if abs(value) <= 1 else 0
     if len(repr(value)) > 8 and levels and levels / 255 == value:
         return f"{levels}/255"
-    return repr(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)
+    return repr(value).removesuffix(".0")
 
 
 def in_proportion(value: float, new: float, old: float) -> float:
@@ -180,16 +178,24 @@ def read_value(value: Value, kind: Any) -> Any:
     if kind is Any:
         return _guess(value)
     if typing.get_origin(kind) is Literal:
-        choices = typing.get_args(kind)
+        choices = {str(choice): choice for choice in typing.get_args(kind)}
         if value not in choices:
-            raise BadInput(f"{value!r} is none of {', '.join(map(str, choices))}")
-        return value
-    if typing.get_origin(kind) in (tuple, list):
-        of = (typing.get_args(kind) or (Any,))[0]
-        return typing.get_origin(kind)(read_value(part, of) for part in value.split(":"))
+            raise BadInput(f"{value!r} is none of {', '.join(choices)}")
+        return choices[value]
+    if (typing.get_origin(kind) or kind) in (tuple, list):
+        return _read_list(value, kind)
     if kind in _READERS:
         return _READERS[kind](value)
     return _guess(value)
+
+
+def _read_list(text: str, kind: Any) -> Any:
+    """Values joined by colons; `tuple[int, int]` takes exactly two."""
+    make, of, parts = typing.get_origin(kind) or kind, typing.get_args(kind), text.split(":")
+    if make is tuple and of and of[-1] is not Ellipsis and len(of) != len(parts):
+        raise BadInput(f"{text!r} has {len(parts)} values instead of {len(of)}")
+    kinds = of if make is tuple and of and of[-1] is not Ellipsis else (of or (Any,))[:1] * len(parts)
+    return make(read_value(part, each) for part, each in zip(parts, kinds, strict=True))
 
 
 def _read_union(value: Value, kinds: tuple[Any, ...]) -> Any:

@@ -1,5 +1,7 @@
 """The program `wmr`: its commands, and the one place where errors become a line and a hint."""
 
+import io
+import os
 import sys
 from typing import Annotated, Any
 
@@ -47,7 +49,7 @@ def _usage_hint(error: typer.TyperException) -> str:
 
 app = typer.Typer(
     cls=Program,
-    no_args_is_help=True,
+    invoke_without_command=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     epilog="Example: wmr train, then wmr evaluate runs/digits-trades-a2-s0, then wmr report",
@@ -56,16 +58,24 @@ app = typer.Typer(
 
 @app.callback()
 def program(
-    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Show the version and stop.")] = False,
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and stop.")] = False,
 ) -> None:
     """Train image classifiers that withstand adversarial attacks, and measure honestly how well they do."""
     if version:
         write(f"wmr {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        write(context.get_help())
 
 
 def main() -> None:
     """The console script."""
+    # Threads that wait for each other at full speed are a hundred times slower on a machine that is busy already.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without ε still gets its table
     app(prog_name="wmr")
 
 

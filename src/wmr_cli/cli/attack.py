@@ -12,6 +12,8 @@ from ..spec import exact
 from .console import show, write_json
 from .options import DataDir, Device, Quiet, Seed, choice, components, default_data_dir, read, size
 
+PICTURES = (".png", ".svg", ".pdf")
+
 
 def attack(
     checkpoint: Annotated[
@@ -48,6 +50,8 @@ def attack(
     read("--format", output, choice("table", "json"))
     if save_uint8 and save is None:
         raise BadInput("--save-uint8 has nothing to save", hint="name a file with --save")
+    if grid is not None and grid.suffix.lower() not in PICTURES:
+        raise BadInput(f"--grid: cannot draw {grid}", hint=f"the file's name ends in {', '.join(PICTURES)}")
     from ..config import EvaluateConfig
 
     config = EvaluateConfig(

@@ -14,14 +14,14 @@ WIDE = 10_000
 
 def results() -> Console:
     """Where results are drawn."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=WIDE)
+    console = Console(highlight=False, emoji=False)
+    return console if console.is_terminal else Console(highlight=False, emoji=False, width=WIDE)
 
 
 def messages(quiet: bool = False) -> Console:
     """Where progress and messages are drawn."""
-    console = Console(stderr=True, highlight=False, quiet=quiet)
-    return console if console.is_terminal else Console(stderr=True, highlight=False, quiet=quiet, width=WIDE)
+    console = Console(stderr=True, highlight=False, emoji=False, quiet=quiet)
+    return console if console.is_terminal else Console(stderr=True, highlight=False, emoji=False, quiet=quiet, width=WIDE)
 
 
 def say(text: str, *, quiet: bool = False, warns: bool = False) -> None:
@@ -33,9 +33,13 @@ def say(text: str, *, quiet: bool = False, warns: bool = False) -> None:
 def say_error(text: str, hint: str = "") -> None:
     """One red line, and a hint."""
     console = messages()
-    console.print(f"[bold red]error:[/] {escape(text)}", soft_wrap=True)
+    console.print(f"[bold red]error:[/] {_one_line(text)}", soft_wrap=True)
     if hint:
-        console.print(f"[dim]hint:[/] {escape(hint)}", soft_wrap=True)
+        console.print(f"[dim]hint:[/] {_one_line(hint)}", soft_wrap=True)
+
+
+def _one_line(text: str) -> str:
+    return escape(text.replace("\r", "\\r").replace("\n", "\\n"))
 
 
 def width() -> int | None:
@@ -52,7 +56,7 @@ def show(table: Table) -> None:
 def as_text(table: Table) -> str:
     """A table as plain text, for a file."""
     stream = io.StringIO()
-    Console(file=stream, width=WIDE).print(table)
+    Console(file=stream, emoji=False, width=WIDE).print(table)
     return stream.getvalue()
 
 

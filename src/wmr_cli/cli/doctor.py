@@ -47,7 +47,9 @@ def doctor(data_dir: DataDir = None) -> None:
         problems.append(f"timm and torchvision cannot be imported: {error}")
     folder = data_dir or default_data_dir()
     facts["data"] = f"{folder} ({'there' if folder.is_dir() else 'made when first needed'})"
-    if not os.access(_nearest(folder), os.W_OK):
+    if folder.exists() and not folder.is_dir():
+        problems.append(f"{folder} is not a folder")
+    elif not os.access(_nearest(folder), os.W_OK):
         problems.append(f"{folder} is not writable")
     found = installed()
     facts["plugins"] = f"{len(found.plugins) - len(found.set_aside)} in use, {len(found.set_aside)} set aside"

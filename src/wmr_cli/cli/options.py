@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 METRICS = ("nat", "rob", "sa", "tr")
+LARGEST = 1e9
 FORMATS = ("table", "markdown", "csv", "json")
 
 
@@ -61,6 +62,8 @@ def size(text: str) -> float:
     value = number(text)
     if value < 0:
         raise BadInput(f"{text!r} is negative", hint="write 0 or more")
+    if value > LARGEST:
+        raise BadInput(f"{text!r} is too large", hint=f"write {LARGEST:g} or less")
     return value
 
 

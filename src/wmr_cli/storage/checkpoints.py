@@ -3,7 +3,6 @@
 `content_sha256` covers every tensor and every other line of the header; a flipped bit anywhere is noticed on load.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from torch import Tensor
 from .. import __version__
 from ..config import TrainConfig
 from ..errors import BadFile
-from .files import write_atomically
+from .files import content_hash, write_atomically
 
 SCHEMA = "1"
 
@@ -115,7 +114,7 @@ def load(path: Path) -> Checkpoint:
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
     """Write tensors and header with their hash. safetensors takes neither strided nor shared storage, hence the copies."""
     own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    signed = {**header, "content_sha256": content_hash(own, header)}
+    signed = {**header, "content_sha256": tensors_hash(own, header)}
     write_atomically(path, lambda temporary: safetensors.torch.save_file(own, temporary, metadata=signed))
 
 
@@ -133,16 +132,15 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         ) from None
     stored = header.get("content_sha256")
     rest = {key: value for key, value in header.items() if key != "content_sha256"}
-    if stored is not None and stored != content_hash(tensors, rest):
+    if stored is not None and stored != tensors_hash(tensors, rest):
         raise BadFile(f"{path} is damaged: its content does not match its hash", hint="copy it again from where it came")
     return tensors, header
 
 
-def content_hash(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> str:
-    """SHA-256 over the header's lines and over name, type, shape and bytes of every tensor, in the order of names."""
-    digest = hashlib.sha256(json.dumps(sorted(header.items())).encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+def tensors_hash(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> str:
+    """The content hash of a file with these tensors and this header."""
+    parts = (
+        (name, str(tensor.dtype), list(tensor.shape), tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        for name, tensor in tensors.items()
+    )
+    return content_hash(parts, header)

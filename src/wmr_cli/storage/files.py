@@ -1,8 +1,10 @@
 """Writing that leaves the old file or the new one, never half of one."""
 
+import hashlib
+import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import RunFolderError
@@ -29,6 +31,15 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def content_hash(parts: Iterable[tuple[str, str, Sequence[int], bytes]], header: Mapping[str, str]) -> str:
+    """SHA-256 over the header's lines, then over name, type, shape and bytes of every tensor in the order of names."""
+    digest = hashlib.sha256(json.dumps(sorted(header.items())).encode())
+    for name, kind, shape, content in sorted(parts):
+        digest.update(json.dumps([name, kind, list(shape)]).encode())
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
 from ..errors import BadFile
 from ..measures import Estimate
-from .files import write_atomically, write_text
+from .files import content_hash, write_atomically, write_text
 
 SCHEMA = 1
 Rows = dict[str, NDArray[Any]]
@@ -134,17 +134,27 @@ def load(path: Path) -> Record:
 
 
 def save_rows(path: Path, rows: Rows) -> None:
-    """One entry per image in every tensor."""
+    """One entry per image in every tensor, and their hash."""
     own = {name: np.ascontiguousarray(values) for name, values in rows.items()}
-    write_atomically(path, lambda temporary: safetensors.numpy.save_file(own, temporary))
+    header = {"content_sha256": _rows_hash(own)}
+    write_atomically(path, lambda temporary: safetensors.numpy.save_file(own, temporary, metadata=header))
 
 
 def load_rows(path: Path) -> Rows:
-    """The rows beside a record."""
+    """The rows beside a record, their hash checked."""
     try:
-        return dict(safetensors.numpy.load_file(path))
-    except (OSError, SafetensorError) as error:
+        with safe_open(path, framework="numpy") as file:
+            header = file.metadata() or {}
+            rows = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except (OSError, SafetensorError, UnicodeDecodeError) as error:
         raise BadFile(f"the rows {path} cannot be read: {error}", hint="evaluate again") from None
+    if header.get("content_sha256") != _rows_hash(rows):
+        raise BadFile(f"the rows {path} are damaged: they do not match their hash", hint="evaluate again")
+    return rows
+
+
+def _rows_hash(rows: Rows) -> str:
+    return content_hash(((name, str(values.dtype), values.shape, values.tobytes()) for name, values in rows.items()), {})
 
 
 def find(path: Path) -> Iterator[Path]:

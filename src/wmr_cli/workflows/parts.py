@@ -12,6 +12,7 @@ from torch import nn
 
 from ..config import TrainConfig
 from ..core.contracts import Attack, DataSource, Defense, Kernel, Split
+from ..core.norms import NORMS
 from ..errors import BadFile, BadInput, UnknownName, did_you_mean
 from ..registry import Registry
 from ..spec import Spec, exact
@@ -65,10 +66,11 @@ def attack(
     restarts: int | None = None,
 ) -> Attack:
     """An attack inside this ball. What is asked of an attack that does not have it is refused."""
+    if norm not in NORMS:
+        raise UnknownName(f"there is no norm {norm!r}", hint=did_you_mean(norm, NORMS))
     asked = {"steps": steps, "step": step_size, "restarts": restarts}
-    given: dict[str, Any] = {
-        key: value for key, value in {"norm": norm, "eps": eps}.items() if registry.accepts("attack", spec.name, key)
-    }
+    ball = {"norm": norm, "eps": eps}
+    given: dict[str, Any] = {key: value for key, value in ball.items() if registry.accepts("attack", spec.name, key)}
     for key, value in asked.items():
         if value is None:
             continue
