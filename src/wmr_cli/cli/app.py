@@ -71,8 +71,8 @@ def program(
 
 def main() -> None:
     """The console script."""
-    # Threads that wait for each other at full speed are a hundred times slower on a machine that is busy already.
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    # Threads that spin for long while they wait for each other make a busy machine many times slower.
+    os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ε still gets its table
