@@ -3,19 +3,21 @@
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..config import TrainConfig
-from ..core.contracts import Split
+from ..core.contracts import Attack, DataSource, Defense, Kernel, Split
 from ..core.guards import check_batch
 from ..core.noise import derive
 from ..errors import BrokenContract
 from ..registry import Registry
 from ..storage import checkpoints
-from ..storage.runs import opened
+from ..storage.runs import RunFolder, opened
 from . import parts
 from .events import EpochDone, Event, Message, StepDone, TrainingDone, TrainingStarted
 from .learner import FabricLearner
@@ -23,6 +25,23 @@ from .optimization import learning_rate, make_optimizer
 from .resume import Progress, restore, store
 from .tally import Tally
 from .validate import validate
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """What a run is made of."""
+
+    fabric: "Fabric"
+    source: DataSource
+    model: nn.Module
+    attack: Attack
+    kernel: Kernel
+    defense: Defense
+    optimizer: torch.optim.Optimizer
+    learner: FabricLearner
 
 
 def train(
@@ -37,6 +56,38 @@ def train(
 ) -> Iterator[Event]:
     """Run, or go on with, the training that `config` describes, in the run folder `path`."""
     started = time.perf_counter()
+    run = assemble(config, registry, data_dir, device)
+    split, device_used = parts.split_of(run.source, "train"), run.fabric.device
+    steps_per_epoch = math.ceil(len(split) / config.batch_size)
+    yield from (Message(text, warns=True) for text in parts.advice(run.attack, config.eps))
+    yield Message(f"{len(split):,} images, {sum(p.numel() for p in run.model.parameters()):,} parameters, on {device_used}")
+
+    with opened(path, config, resume=resume, overwrite=overwrite) as folder:
+        progress = restore(folder, run.model, run.optimizer, kernel=run.kernel, defense=run.defense)
+        yield TrainingStarted(progress.epoch, config.epochs, steps_per_epoch)
+        for epoch in range(progress.epoch, config.epochs):
+            tally, epoch_started = Tally(), time.perf_counter()
+            for step, positions in enumerate(batches(split, config, epoch), start=epoch * steps_per_epoch):
+                batch = split.batch(positions).to(device_used)
+                check_batch(batch, run.source.num_classes)
+                run.learner.begin_step(epoch, step, learning_rate(config, step, steps_per_epoch))
+                tally.add(run.defense.step(run.learner, batch))
+                yield StepDone(epoch + 1, step, len(positions))
+            seconds = time.perf_counter() - epoch_started
+
+            entry = {"epoch": epoch + 1, **tally.summary(), "images_per_second": len(split) / seconds}
+            if not math.isfinite(entry["loss"]):
+                problem = f"the loss is not finite in epoch {epoch + 1}"
+                raise BrokenContract(problem, hint="try a smaller --lr; what was saved before is kept")
+            if config.validate_every and ((epoch + 1) % config.validate_every == 0 or epoch + 1 == config.epochs):
+                entry |= validate(run.model, run.source, config, registry, device_used)
+            progress = keep(folder, run, config, entry, progress)
+            yield EpochDone(epoch + 1, config.epochs, entry)
+    yield TrainingDone(path, folder.last, time.perf_counter() - started)
+
+
+def assemble(config: TrainConfig, registry: Registry, data_dir: Path, device: str) -> Assembly:
+    """Build everything before anything is written, so that a mistake leaves no trace."""
     fabric = parts.fabric(device, config.precision)
     fabric.launch()
     torch.manual_seed(derive("model", config.seed))
@@ -47,46 +98,20 @@ def train(
     defense = parts.defense(registry, config.defense)
     optimizer = make_optimizer(config, model)
     learner = FabricLearner(fabric, model, optimizer, attack, kernel, config, source.num_classes)
-    split = parts.split_of(source, "train")
-    steps_per_epoch = math.ceil(len(split) / config.batch_size)
-    yield from (Message(text, warns=True) for text in parts.advice(attack, config.eps))
-    yield Message(f"{len(split):,} images, {sum(p.numel() for p in model.parameters()):,} parameters, on {fabric.device}")
+    return Assembly(fabric, source, model, attack, kernel, defense, optimizer, learner)
 
-    with opened(path, config, resume=resume, overwrite=overwrite) as folder:
-        progress = restore(folder, model, optimizer, kernel=kernel, defense=defense)
-        yield TrainingStarted(progress.epoch, config.epochs, steps_per_epoch)
-        for epoch in range(progress.epoch, config.epochs):
-            tally, epoch_started = Tally(), time.perf_counter()
-            for step, positions in enumerate(batches(split, config, epoch), start=epoch * steps_per_epoch):
-                batch = split.batch(positions).to(fabric.device)
-                check_batch(batch, source.num_classes)
-                learner.begin_step(epoch, step, learning_rate(config, step, steps_per_epoch))
-                tally.add(defense.step(learner, batch))
-                yield StepDone(epoch + 1, step, len(positions))
 
-            entry = {
-                "epoch": epoch + 1,
-                **tally.summary(),
-                "images_per_second": len(split) / (time.perf_counter() - epoch_started),
-            }
-            if not math.isfinite(entry["loss"]):
-                raise BrokenContract(
-                    f"the loss is not finite in epoch {epoch + 1}", hint="try a smaller --lr; the epoch before is kept"
-                )
-            if config.validate_every and ((epoch + 1) % config.validate_every == 0 or epoch + 1 == config.epochs):
-                entry |= validate(model, source, config, registry, fabric.device)
-
-            score = entry.get(f"val_a_{config.select}")
-            is_best = score is not None and (progress.best is None or score > progress.best)
-            progress = Progress(epoch + 1, score if is_best else progress.best)
-            for file in (folder.last, folder.best) if is_best else (folder.last,):
-                checkpoints.save(
-                    file, model.state_dict(), config, source, alpha_train=getattr(kernel, "alpha", None), epoch=epoch + 1
-                )
-            folder.write_log([*folder.read_log(), entry])
-            store(folder, progress, model, optimizer, kernel=kernel, defense=defense)  # last: it is the truth on resume
-            yield EpochDone(epoch + 1, config.epochs, entry)
-    yield TrainingDone(path, folder.last, time.perf_counter() - started)
+def keep(folder: RunFolder, run: Assembly, config: TrainConfig, entry: dict[str, Any], progress: Progress) -> Progress:
+    """Write the epoch: weights, the best ones if these are, the log, and last the state that resuming trusts."""
+    score = entry.get(f"val_a_{config.select}")
+    is_best = score is not None and (progress.best is None or score > progress.best)
+    progress = Progress(entry["epoch"], score if is_best else progress.best)
+    alpha = getattr(run.kernel, "alpha", None)
+    for file in (folder.last, folder.best) if is_best else (folder.last,):
+        checkpoints.save(file, run.model.state_dict(), config, run.source, alpha_train=alpha, epoch=progress.epoch)
+    folder.write_log([*folder.read_log(), entry])
+    store(folder, progress, run.model, run.optimizer, kernel=run.kernel, defense=run.defense)
+    return progress
 
 
 def batches(split: Split, config: TrainConfig, epoch: int) -> tuple[Tensor, ...]:
