@@ -97,9 +97,10 @@ def summary_table(summary: dict[str, Any]) -> Table:
     from ..reporting.tables import percent
 
     success = summary["success_rate"]
+    weighted = "" if summary["alpha"] is None else f", weighted with alpha {exact(summary['alpha'])}"
     facts = {
         "checkpoint": summary["checkpoint"],
-        "attack": f"{summary['attack']}, {summary['norm']} eps {exact(summary['eps'])}",
+        "attack": f"{summary['attack']}, {summary['norm']} eps {exact(summary['eps'])}{weighted}",
         "images": f"{summary['images']}, of which {summary['right_before']} were classified right",
         "success": f"{summary['fooled']} fooled, {percent(success and Estimate(**success))} %",
         "mean size": f"{summary['mean_size']:.4g}",

@@ -70,7 +70,7 @@ def attack(
         attack_grid(grid, crafted.clean.numpy(), crafted.images.numpy(), crafted.label.numpy(),
                     crafted.prediction_clean.numpy(), crafted.prediction.numpy())  # fmt: skip
         yield Message(f"drew {grid}")
-    yield AttackDone(summary(task, crafted, seconds))
+    yield AttackDone(summary(task, crafted, seconds, weighted))
 
 
 def craft(task: Task, model: nn.Module, batch: Batch, weighted: bool, as_uint8: bool) -> Crafted:
@@ -125,7 +125,7 @@ def save_images(path: Path, crafted: Crafted, task: Task, as_uint8: bool) -> Non
     save_tensors(path, tensors, header)
 
 
-def summary(task: Task, crafted: Crafted, seconds: float) -> dict[str, object]:
+def summary(task: Task, crafted: Crafted, seconds: float, weighted: bool) -> dict[str, object]:
     """Success among the images that were right before, the size of the changes, and the rate."""
     was_right = crafted.prediction_clean == crafted.label
     fooled = was_right & (crafted.prediction != crafted.label)
@@ -134,6 +134,7 @@ def summary(task: Task, crafted: Crafted, seconds: float) -> dict[str, object]:
     return {
         "checkpoint": str(task.checkpoint.path),
         "attack": task.attack_spec,
+        "alpha": next(iter(task.kernels)) if weighted else None,
         "norm": task.norm,
         "eps": task.eps,
         "images": len(crafted.label),
