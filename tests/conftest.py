@@ -13,6 +13,12 @@ from wmr_cli.workflows.train import train
 torch.set_num_threads(1)  # tests run side by side
 
 
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees, or leaves, a run in the folder it was started from."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="session")
 def registry() -> Registry:
     return installed().registry

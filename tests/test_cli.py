@@ -357,7 +357,29 @@ def test_text_of_the_user_in_a_table_is_not_markup(trained, tmp_path):
 def test_wmr_runs_as_a_program(program, evaluated):
     done = subprocess.run([*program, "report", str(evaluated), "--format", "json"], capture_output=True, text=True, check=True)
     assert len(json.loads(done.stdout)) == 1
-    assert done.stderr == ""
+    assert "effective sample size" in done.stderr
     refused = subprocess.run([*program, "report", "/nowhere"], capture_output=True, text=True, check=False)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.startswith("error: there is no /nowhere\nhint: ")
+
+
+def test_one_bad_checkpoint_is_skipped_and_the_others_are_shown(trained, tmp_path):
+    (tmp_path / "empty").mkdir()
+    flags = ("--metrics", "nat", "--limit", 10, "--out", tmp_path / "records", "--format", "json")
+    done = wmr("evaluate", tmp_path / "empty", trained, *flags, status=1)
+    assert len(json.loads(done.stdout)) == 1
+    assert "error: skipped: there is no file" in done.stderr
+    wmr("evaluate", tmp_path / "empty", tmp_path / "none", *flags, status=2)
+
+
+def test_a_dry_run_that_passes_could_start(tmp_path):
+    resolved = json.loads(wmr("train", "--dry-run", "--dataset", "digits", "--kernel", "exp").stdout)
+    assert resolved["alpha"] == 2.0
+    wmr("train", "--dry-run", "--defense", "trades:bta=3", status=2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_weights_nearly_all_on_one_image_are_not_called_all_wrong(evaluated):
+    shown = wmr("report", evaluated, "--alpha-test", 100000)
+    assert "all wrong" not in shown.stdout
+    assert "effective sample size" in shown.stderr

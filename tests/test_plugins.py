@@ -115,12 +115,21 @@ def test_a_name_may_be_taken_by_another_kind(plugin):
 
 
 def test_a_plugin_that_prints_leaves_stdout_to_results(plugin, capsys):
-    noisy = plugin("noisy", "print('hello from import')\n" + offering("print('hello from hook') or []"))
+    noisy = plugin(
+        "noisy", "print('hello from import')\n" + offering("print('hello from hook') or [Entry('loud', 'json:loads', '')]")
+    )
     assert collect([noisy]).set_aside == []
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "hello from import" in printed.err
     assert "hello from hook" in printed.err
+
+
+def test_a_plugin_that_offers_nothing_is_set_aside(plugin):
+    (forgetful,) = collect([plugin("forgetful", offering("None"))]).plugins
+    assert "offers nothing" in forgetful.problem
+    (unmarked,) = collect([plugin("unmarked", "def wmr_attacks():\n    return []\n")]).plugins
+    assert "@hookimpl" in unmarked.problem
 
 
 def test_check_targets_finds_what_is_not_there(plugin):

@@ -1,5 +1,6 @@
 """One door to build by name: what is misspelt is refused with the nearest name, and nothing is overwritten."""
 
+import hashlib
 from dataclasses import dataclass
 
 import pytest
@@ -165,9 +166,12 @@ def test_a_name_offered_twice_by_one_plugin_is_refused():
     assert registry.names("attack") == []
 
 
-def test_used_names_the_plugins_behind_specs_but_not_our_own(registry):
+def test_used_names_plugins_and_local_files_behind_specs_but_not_our_own(registry, tmp_path):
     registry.add([("kernel", Entry("exp", f"{__name__}:takes_nothing", ""))], "wmr-cli", "9.9")
-    assert registry.used({"attack": "climb:eps=1", "kernel": "exp", "model": "nets/mine.py:Net"}) == {"alpine": "1.2"}
+    file = tmp_path / "mine.py"
+    file.write_text("class Net: pass\n")
+    used = registry.used({"attack": "climb:eps=1", "kernel": "exp", "model": f"{file}:Net"})
+    assert used == {"alpine": "1.2", str(file): "sha256:" + hashlib.sha256(b"class Net: pass\n").hexdigest()}
     assert registry.used({"kernel": "exp"}) == {}
 
 

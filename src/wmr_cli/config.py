@@ -33,7 +33,7 @@ class EvaluationSettings(Struct, frozen=True, kw_only=True):
     attack: str = "pgd"
     steps: Count | None = 20
     step_size: Size | None = None
-    alpha_test: tuple[Size, ...] = (1.0, 1.5, 2.0)
+    alpha_test: Annotated[tuple[Size, ...], Meta(min_length=1)] = (1.0, 1.5, 2.0)
 
 
 class TrainConfig(Struct, frozen=True, kw_only=True):
@@ -135,7 +135,7 @@ def read_file(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
         values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
-        raise BadFile(f"cannot read {path}: {error.strerror}") from None
+        raise BadFile(f"cannot read {path}: {error.strerror}", hint="--config names a TOML or JSON file") from None
     except ValueError as error:  # not UTF-8, not JSON, not TOML
         raise BadFile(f"{path} is not a config file: {error}", hint="a config is TOML, or JSON with the ending .json") from None
     if not isinstance(values, dict):
@@ -246,5 +246,5 @@ def _finite(value: Any, hint: Any) -> Any:
     if isinstance(value, str) and "float" in str(hint):
         return number(value)
     if isinstance(value, float) and not math.isfinite(value):
-        raise BadInput(f"{value} is not a finite number")
+        raise BadInput(f"{value} is not a finite number", hint="write a number such as 0.3 or a fraction such as 8/255")
     return value

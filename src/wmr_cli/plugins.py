@@ -53,6 +53,8 @@ def collect(found: Iterable[EntryPoint]) -> Installed:
     for point in sorted(found, key=lambda point: (_owner(point) != OURS, _owner(point), point.name)):
         try:
             offered = _ask(point)
+            if not offered:
+                raise PluginError("it offers nothing: a hook returns a list of Entry and is marked with @hookimpl")
             registry.add(offered, _owner(point), _version(point))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's code: whatever it raises, the rest goes on
             plugins.append(Plugin(_owner(point), _version(point), problem=_reason(error)))

@@ -1,6 +1,7 @@
 """Names and what stands behind them. Listing imports nothing; building imports the one target that is asked for."""
 
 import contextlib
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -135,11 +136,22 @@ class Registry:
             raise BadInput(f"{kind} {spec.name!r} needs {missing}", hint=f"write {spec.name}:{missing}=…")
         return target(**params)
 
+    def default(self, kind: str, name: str, parameter: str) -> Any:
+        """What a parameter is unless the user sets it; None where there is no such parameter."""
+        found = _Signature.of(self.target(kind, name)).parameters.get(parameter)
+        return None if found is None or found.default is inspect.Parameter.empty else found.default
+
     def used(self, specs: Mapping[str, str]) -> dict[str, str]:
-        """Plugins other than our own behind these specs (kind to text), with their versions."""
-        named = [(kind, Spec.parse(text)) for kind, text in specs.items()]
-        owners = [self.find(kind, spec.name) for kind, spec in named if not spec.is_local]
-        return {owned.owner: owned.version for owned in owners if owned.owner != "wmr-cli"}
+        """The code behind these specs (kind to text) that is not ours: plugins by version, local files by hash."""
+        found = {}
+        for kind, text in specs.items():
+            spec = Spec.parse(text)
+            if spec.is_local:
+                path = spec.name.rpartition(":")[0]
+                found[path] = "sha256:" + hashlib.sha256(Path(path).read_bytes()).hexdigest()
+            elif (owned := self.find(kind, spec.name)).owner != "wmr-cli":
+                found[owned.owner] = owned.version
+        return found
 
 
 @dataclass(frozen=True)

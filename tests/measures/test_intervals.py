@@ -57,10 +57,10 @@ def test_logit_delta_by_hand():
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
-def test_logit_delta_has_no_width_at_the_ends(value):
-    estimate = logit_delta(value, 0.0, ess=3.0)
-    assert (estimate.low, estimate.high) == (value, value)
-    assert estimate.degenerate
+def test_where_one_image_has_all_the_weight_anything_may_be_true(value):
+    estimate = logit_delta(value, 0.0, ess=1.0)
+    assert (estimate.low, estimate.high) == (0.0, 1.0)
+    assert not estimate.degenerate
 
 
 def test_a_huge_variance_fills_the_unit_interval_without_overflow():

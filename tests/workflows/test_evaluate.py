@@ -11,13 +11,13 @@ import torch
 
 from wmr_cli import measures
 from wmr_cli.config import EvaluateConfig
-from wmr_cli.errors import BadInput
+from wmr_cli.errors import BadInput, RunFolderError
 from wmr_cli.storage import records
 from wmr_cli.storage.records import Record
 from wmr_cli.workflows import evaluate as workflow
 from wmr_cli.workflows.evaluate import evaluate, examination_of
 from wmr_cli.workflows.events import EvaluationDone, ImagesDone, Message
-from wmr_cli.workflows.examine import stack
+from wmr_cli.workflows.examine import Examination, stack
 from wmr_cli.workflows.planning import plan
 
 
@@ -109,7 +109,7 @@ def test_chunks_may_be_done_in_any_order(done, tiny_run, registry, monkeypatch):
     assert all(np.array_equal(rows[name], stored[name]) for name in stored)
 
 
-def test_an_interrupted_evaluation_goes_on_with_the_missing_chunks(done, tiny_run, registry, tmp_path):
+def test_an_interrupted_evaluation_goes_on_with_the_missing_chunks(done, tiny_run, registry, tmp_path, monkeypatch):
     config = EvaluateConfig(alpha_test=(0.0, 1.0, 2.0), steps=3)
     walk = evaluate(tiny_run, config, registry, data_dir=Path(), device="cpu", out=tmp_path)
     while not (
@@ -117,13 +117,71 @@ def test_an_interrupted_evaluation_goes_on_with_the_missing_chunks(done, tiny_ru
     ):
         pass
     walk.close()
-    (chunk,) = tmp_path.rglob("*.safetensors")
-    written = chunk.stat().st_mtime_ns
+    examined = []
+    rows = Examination.rows
+    monkeypatch.setattr(Examination, "rows", lambda self, batch: examined.append(len(batch.labels)) or rows(self, batch))
     (resumed,) = measured(tiny_run, registry, tmp_path, resume=True)
-    assert not resumed.stored
+    assert sum(examined) == 550 - workflow.CHUNK
     assert without_times(resumed.record) == without_times(done.record)
-    assert not chunk.exists()
-    assert written > 0
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_an_evaluation_that_another_process_is_making_is_left_alone(tiny_run, registry, tmp_path):
+    config = EvaluateConfig(alpha_test=(1.0,), steps=1, limit=20)
+    walk = evaluate(tiny_run, config, registry, data_dir=Path(), device="cpu", out=tmp_path)
+    while not isinstance(next(walk), ImagesDone):
+        pass
+    with pytest.raises(RunFolderError, match="in use"):
+        measured(tiny_run, registry, tmp_path, alpha_test=(1.0,), steps=1, limit=20)
+    walk.close()
+
+
+@pytest.mark.parametrize(
+    "change", [{"restarts": 2}, {"seed": 1}, {"steps": 4}, {"alpha_test": (3.0,)}, {"limit": 21}, {"split": "val"}]
+)
+def test_whatever_changes_the_result_changes_the_id(change, tiny_run, registry):
+    settings = {"limit": 20, "steps": 3}
+    first, second = (
+        next(plan(tiny_run, EvaluateConfig(**with_these), registry, Path())) for with_these in (settings, settings | change)
+    )
+    assert first.id != second.id
+
+
+def test_the_code_of_a_local_attack_and_its_settings_are_part_of_the_id(tiny_run, registry, tmp_path):
+    file = tmp_path / "mine.py"
+    code = "class Mine:\n    def __init__(self, steps: int = 1): self.steps = steps\n"
+    file.write_text(code)
+
+    def identity(steps):
+        config = EvaluateConfig(attacks=(f"{file}:Mine",), steps=steps)
+        return next(plan(tiny_run, config, registry, Path())).id
+
+    before = identity(1)
+    assert identity(2) != before
+    file.write_text(code + "    note = 'changed'\n")
+    assert identity(1) != before
+
+
+def test_evaluation_is_plain_float32_whatever_training_allowed(tiny_run, registry, tmp_path, monkeypatch):
+    seen = set()
+
+    def spy(self, batch):
+        seen.add((torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic))
+        return rows(self, batch)
+
+    rows = Examination.rows
+    monkeypatch.setattr(Examination, "rows", spy)
+    torch.set_float32_matmul_precision("medium")
+    measured(tiny_run, registry, tmp_path, metrics=("nat",), limit=10)
+    assert torch.get_float32_matmul_precision() == "medium"
+    torch.set_float32_matmul_precision("highest")
+    assert seen == {("highest", False, True)}
+
+
+def test_a_step_across_the_whole_ball_is_said(tiny_run, registry, tmp_path):
+    config = EvaluateConfig(step_size=0.4, steps=1, limit=10)
+    events = evaluate(tiny_run, config, registry, data_dir=Path(), device="cpu", out=tmp_path)
+    assert any("jumps across" in event.text for event in events if isinstance(event, Message))
 
 
 def test_repeating_shows_the_record(tiny_run, registry, tmp_path):

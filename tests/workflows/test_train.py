@@ -7,9 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from wmr_cli import load
 from wmr_cli.config import TrainConfig, resolve
+from wmr_cli.core.splits import MemorySplit
 from wmr_cli.errors import BadFile, BrokenContract, RunFolderError
 from wmr_cli.storage import checkpoints
 from wmr_cli.storage.runs import RunFolder, opened
@@ -209,3 +211,58 @@ def test_learning_rates_follow_their_schedules():
 def test_the_log_is_one_json_object_per_line(tiny_run):
     lines = (tiny_run / "log.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
+
+
+def test_validation_and_training_never_touch_a_test_image(tiny_config, tmp_path, registry, monkeypatch):
+    source = registry.create("dataset", "digits", root=Path())
+    test_images = set(source.splits["test"].index.tolist())
+    seen = set()
+    deal = MemorySplit.batch
+
+    def watched(split, positions):
+        batch = deal(split, positions)
+        seen.update(batch.index.tolist())
+        return batch
+
+    monkeypatch.setattr(MemorySplit, "batch", watched)
+    run(tiny_config, tmp_path / "run", registry)
+    assert seen == {*source.splits["train"].index.tolist(), *source.splits["val"].index.tolist()}
+    assert seen.isdisjoint(test_images)
+
+
+def test_an_evaluation_attack_with_its_own_ball_validates_in_that_of_training(tmp_path, registry):
+    (tmp_path / "settings.toml").write_text('[evaluate]\nattack = "pgd:eps=0.05,norm=l2"\n')
+    config = resolve({"epochs": 1, "steps": 1}, tmp_path / "settings.toml")
+    assert isinstance(run(config, tmp_path / "run", registry)[-1], TrainingDone)
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (
+            "class Net(nn.Linear):\n    def __init__(self, num_classes, input_shape): super().__init__(8, num_classes - 1)",
+            "outputs of shape",
+        ),
+        ("class Net:\n    def __init__(self, num_classes, input_shape): pass", "is a Net"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused_before_anything_is_written(body, problem, tmp_path, registry):
+    (tmp_path / "net.py").write_text(f"from torch import nn\n{body}\n")
+    config = resolve({"model": f"{tmp_path / 'net.py'}:Net"})
+    with pytest.raises(BrokenContract, match=problem):
+        run(config, tmp_path / "run", registry)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_full_disk_is_one_line_and_keeps_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "file.safetensors"
+    checkpoints.save_tensors(path, {"a": torch.ones(2)}, {})
+
+    def full(*args, **kwargs):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(RunFolderError, match="No space left"):
+        checkpoints.save_tensors(path, {"a": torch.zeros(2)}, {})
+    assert torch.equal(checkpoints.load_tensors(path)[0]["a"], torch.ones(2))
+    assert list(tmp_path.iterdir()) == [path]

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from .console import say
+from ..errors import BadFile
+from .console import say, say_error
 from .options import (
     FORMATS,
     METRICS,
@@ -78,13 +79,23 @@ def evaluate(
     from .progress import follow, resumable
 
     folder = data_dir or default_data_dir()
-    measured = []
+    measured, skipped = [], 0
     for checkpoint in checkpoints:
         events = run(checkpoint, config, registry, data_dir=folder, device=device, out=out, resume=resume)
-        with resumable(quiet):
-            for done in follow(events, EvaluationDone, quiet=quiet):
-                file = done.rows.with_suffix(".json")
-                measured.append((file, done.record))
-                if done.stored:
-                    say(f"shown as recorded in {file}", quiet=quiet)
+        try:
+            with resumable(quiet):
+                for done in follow(events, EvaluationDone, quiet=quiet):
+                    file = done.rows.with_suffix(".json")
+                    measured.append((file, done.record))
+                    if done.stored:
+                        say(f"shown as recorded in {file}", quiet=quiet)
+        except BadFile as problem:
+            if len(checkpoints) == 1:
+                raise
+            say_error(f"skipped: {problem}", problem.hint)
+            skipped += 1
+    if skipped == len(checkpoints):
+        raise BadFile("none of these can be evaluated", hint="name checkpoints or run folders")
     put(measured, output)
+    if skipped:
+        raise typer.Exit(1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from ..errors import BadInput, WmrError
+from ..errors import BadInput, WmrError, did_you_mean
 from ..spec import number
 from .console import say
 
@@ -77,7 +77,7 @@ def choice(*known: str) -> Callable[[str], str]:
 
     def reader(text: str) -> str:
         if text not in known:
-            raise BadInput(f"{text!r} is none of {', '.join(known)}")
+            raise BadInput(f"{text!r} is none of {', '.join(known)}", hint=did_you_mean(text, known))
         return text
 
     return reader

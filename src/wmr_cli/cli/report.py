@@ -23,6 +23,8 @@ def report(
     quiet: Quiet = False,
 ) -> None:
     """Show evaluations side by side, at any alpha, without attacking again."""
+    from ..reporting.doubts import doubts
+    from ..reporting.tables import run_name
     from ..workflows.report import gather
     from .output import put
 
@@ -31,6 +33,9 @@ def report(
     if not gathered.found and not gathered.problems:
         raise BadFile("there are no evaluations here", hint="make one with `wmr evaluate runs/NAME`")
     put(gathered.found, output, out)
+    for record in gathered.records:
+        for text in doubts(record):
+            say(f"{run_name(record)}: {text}", quiet=quiet, warns=True)
     if out is not None:
         say(f"wrote {out}", quiet=quiet)
     for problem in gathered.problems:

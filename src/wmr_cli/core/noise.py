@@ -1,7 +1,8 @@
 """Random numbers as a pure function of (seed, image index, restart, step): no generator, no state, no order.
 
 Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") over integer tensors. The key is the
-seed, the counter is (block, index, restart, step); an image gets the same noise in any batch, on any rank or device.
+seed, the counter is (block, index, restart, step); an image gets the same noise in any batch and on any
+rank; on another device normal noise may differ in its last bit.
 """
 
 import hashlib

@@ -89,6 +89,8 @@ class WeightedAccuracy:
 
     def estimate(self) -> Estimate:
         """Value, logit-delta interval and effective sample size."""
+        if self.hits in (0, self.images):
+            return Estimate(self.value, self.value, self.value, self.ess)
         return logit_delta(self.value, self.variance, self.ess)
 
 

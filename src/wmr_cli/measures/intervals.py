@@ -10,7 +10,8 @@ Z95 = 1.959963984540054
 class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A share in [0, 1] with its 95 % interval, and for weighted shares the effective sample size.
 
-    Where all images are right or all are wrong a weighted interval has no width: it says nothing then.
+    Where all images are right or all are wrong a weighted interval has no width: it says nothing then. Where one image has
+    all the weight it is as wide as can be.
     """
 
     value: float
@@ -38,8 +39,8 @@ def wilson(hits: int, total: int) -> Estimate:
 
 def logit_delta(value: float, variance: float, ess: float) -> Estimate:
     """The delta-method interval of a weighted share, taken on the logit scale so that it stays inside [0, 1]."""
-    if variance <= 0 or not 0 < value < 1:
-        return Estimate(value, value, value, ess)
+    if variance <= 0 or not 0 < value < 1:  # all weight on one image: anything may be true
+        return Estimate(value, 0.0, 1.0, ess)
     centre = math.log(value) - math.log1p(-value)
     half = Z95 * math.sqrt(variance) / (value * (1 - value))
     return Estimate(value, _logistic(centre - half), _logistic(centre + half), ess)

@@ -6,6 +6,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Protocol
 
@@ -141,6 +142,6 @@ def tensors_hash(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> st
     """The content hash of a file with these tensors and this header."""
     parts = (
         (name, str(tensor.dtype), list(tensor.shape), tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-        for name, tensor in tensors.items()
+        for name, tensor in sorted(tensors.items(), key=itemgetter(0))
     )
     return content_hash(parts, header)

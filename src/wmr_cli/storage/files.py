@@ -1,11 +1,15 @@
 """Writing that leaves the old file or the new one, never half of one."""
 
+import fcntl
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 from ..errors import RunFolderError
 
@@ -26,17 +30,41 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             os.fsync(stream.fileno())
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
-    except OSError as error:
-        raise RunFolderError(f"cannot write {path}: {error.strerror or error}", hint="choose another place with --out") from error
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RunFolderError(f"cannot write {path}: {reason}", hint="choose another place, or make room there") from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
 
 
+def check_writable(path: Path) -> None:
+    """Refuse a file that could not be written, before any work is done for it."""
+    probe = path.with_name(f"{path.name}.probe")
+    write_atomically(probe, lambda temporary: None)
+    probe.unlink()
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """The folder for this process alone; made if it is not there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    except OSError as error:
+        raise RunFolderError(f"cannot write to {folder}: {error.strerror}", hint="choose another place with --out") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunFolderError(f"{folder} is in use by another process", hint="wait for it, or choose another --out") from None
+        yield
+
+
 def content_hash(parts: Iterable[tuple[str, str, Sequence[int], bytes]], header: Mapping[str, str]) -> str:
-    """SHA-256 over the header's lines, then over name, type, shape and bytes of every tensor in the order of names."""
+    """SHA-256 over the header's lines, then over name, type, shape and bytes of every tensor, given in the order of names."""
     digest = hashlib.sha256(json.dumps(sorted(header.items())).encode())
-    for name, kind, shape, content in sorted(parts):
+    for name, kind, shape, content in parts:
         digest.update(json.dumps([name, kind, list(shape)]).encode())
         digest.update(content)
     return digest.hexdigest()

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +155,10 @@ def load_rows(path: Path) -> Rows:
 
 
 def _rows_hash(rows: Rows) -> str:
-    return content_hash(((name, str(values.dtype), values.shape, values.tobytes()) for name, values in rows.items()), {})
+    return content_hash(
+        ((name, str(values.dtype), values.shape, values.tobytes()) for name, values in sorted(rows.items(), key=itemgetter(0))),
+        {},
+    )
 
 
 def find(path: Path) -> Iterator[Path]:

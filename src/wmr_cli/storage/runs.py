@@ -1,6 +1,5 @@
 """A run folder: config.json, log.jsonl, the weights, resume.safetensors, evaluations/. One process uses it at a time."""
 
-import fcntl
 import json
 import re
 import shutil
@@ -13,7 +12,7 @@ from typing import Any
 from ..config import TrainConfig
 from ..errors import BadFile, BadInput, RunFolderError
 from ..spec import Spec, exact
-from .files import STRAY, write_text
+from .files import STRAY, locked, write_text
 
 
 @dataclass(frozen=True)
@@ -75,16 +74,7 @@ def opened(path: Path, config: TrainConfig, *, resume: bool = False, overwrite: 
     """The folder of this run, locked while it is in use."""
     refuse_taken(path, resume=resume, overwrite=overwrite)
     folder = RunFolder(path)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        lock = (path / ".lock").open("w")
-    except OSError as error:
-        raise RunFolderError(f"cannot write to {path}: {error.strerror}", hint="choose another place with --out") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunFolderError(f"{path} is in use by another process", hint="wait for it, or choose another --out") from None
+    with locked(path):
         for stray in path.glob(f".*{STRAY}"):
             stray.unlink()
         if resume and folder.config.exists():

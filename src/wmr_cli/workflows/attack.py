@@ -18,6 +18,7 @@ from ..core.norms import NORMS
 from ..core.objectives import objective_named, weighted_objective
 from ..registry import Registry
 from ..storage.checkpoints import save_tensors
+from ..storage.files import check_writable
 from . import parts
 from .events import AttackDone, EvaluationStarted, Event, ImagesDone, Message
 from .planning import Task, plan
@@ -50,6 +51,8 @@ def attack(
     """Attack the images that `config` names; with `weighted` the attack climbs weight times loss, as A_tr does."""
     task = next(plan(path, config, registry, data_dir))
     yield from (Message(text, warns=True) for text in parts.advice(task.attack, task.eps))
+    for file in filter(None, (save, grid)):
+        check_writable(file)
     fabric = parts.fabric(device)
     model = parts.restored(registry, task.checkpoint).to(fabric.device)
     yield EvaluationStarted(task.label, total=len(task.positions))
@@ -76,8 +79,7 @@ def attack(
 def craft(task: Task, model: nn.Module, batch: Batch, weighted: bool, as_uint8: bool) -> Crafted:
     """One batch, on its way back to the CPU."""
     loss = getattr(task.attack, "loss", "ce")
-    kernel = next(iter(task.kernels.values()))
-    objective = weighted_objective(loss, kernel) if weighted else objective_named(loss)
+    objective = weighted_objective(loss, next(iter(task.kernels.values()))) if weighted else objective_named(loss)
     num_classes, norm = task.checkpoint.num_classes, NORMS[task.norm]
     check_batch(batch, num_classes)
     with evaluating(model):
@@ -94,9 +96,10 @@ def craft(task: Task, model: nn.Module, batch: Batch, weighted: bool, as_uint8: 
 
 def rounded(attacked: Attacked, model: nn.Module, batch: Batch, task: Task) -> Attacked:
     """The attack as 8-bit images: every pixel rounded towards the clean one, so inside the ball, and scored again."""
-    levels = attacked.images.double() * 255
-    towards_clean = torch.where(attacked.images >= batch.images, levels.floor(), levels.ceil())
-    images = (towards_clean / 255).float()
+    levels = attacked.images.cpu().double() * 255  # not every device has float64
+    levels = torch.where((levels - levels.round()).abs() < 1e-3, levels.round(), levels)  # 199.0000001 is level 199
+    towards_clean = torch.where(attacked.images.cpu() >= batch.images.cpu(), levels.floor(), levels.ceil())
+    images = (towards_clean / 255).float().to(batch.images.device)
     is_outside = outside(NORMS[task.norm].size(images - batch.images), task.eps)
     refuse(is_outside, batch.index, "it has no 8-bit neighbour inside the ball", hint="save it without --save-uint8")
     with torch.no_grad():

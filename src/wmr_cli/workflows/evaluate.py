@@ -13,7 +13,9 @@ from .. import __version__, measures
 from ..config import EvaluateConfig
 from ..core.noise import derive
 from ..registry import Registry
+from ..reporting.doubts import doubts
 from ..storage import records
+from ..storage.files import check_writable, locked
 from ..storage.records import AlphaRow, AttackFacts, CheckpointFacts, DatasetFacts, Record, Rows, Threat
 from . import parts
 from .events import EvaluationDone, EvaluationStarted, Event, ImagesDone, Message
@@ -39,7 +41,9 @@ def evaluate(
         yield from (Message(text, warns=True) for text in parts.advice(task.attack, task.eps))
         target = (out or home(task.checkpoint.path)) / f"{task.id}.json"
         if target.exists():
-            yield EvaluationDone(records.load(target), records.rows_path(target), stored=True)
+            record = records.load(target)
+            yield from (Message(text, warns=True) for text in doubts(record))
+            yield EvaluationDone(record, records.rows_path(target), stored=True)
         else:
             yield from measure(task, registry, target, device, resume)
 
@@ -48,27 +52,32 @@ def measure(task: Task, registry: Registry, target: Path, device: str, resume: b
     """One record: images to rows, chunk by chunk; rows to numbers."""
     fabric = parts.fabric(device)
     examination = examination_of(task, registry, fabric.device)
-    unfinished = target.with_suffix(".partial")
-    if not resume:
+    check_writable(target)
+    unfinished, total = target.with_suffix(".partial"), len(task.positions)
+    yield EvaluationStarted(task.label, total)
+    with locked(unfinished):
+        if not resume:
+            for stale in unfinished.glob("*.safetensors"):
+                stale.unlink()
+        started, done, measured = time.perf_counter(), 0, 0
+        files = []
+        for number, chunk in enumerate(task.positions.split(CHUNK)):
+            files.append(unfinished / f"{number:06d}.safetensors")
+            if not files[-1].exists():
+                pieces = []
+                for positions in chunk.split(task.config.batch_size):
+                    with parts.exact_float32():
+                        pieces.append(examination.rows(task.split.batch(positions).to(fabric.device)))
+                    measured += len(positions)
+                    yield ImagesDone(done + sum(len(piece["index"]) for piece in pieces), total)
+                records.save_rows(files[-1], stack(pieces))
+            done += len(chunk)
+            yield ImagesDone(done, total)
+        seconds = time.perf_counter() - started
+        rows = stack([records.load_rows(file) for file in files])
+        record = recorded(task, rows, seconds, measured / seconds, fabric.device.type)
+        records.save(target, record, rows)
         shutil.rmtree(unfinished, ignore_errors=True)
-    yield EvaluationStarted(task.label, total=len(task.positions))
-    started, done = time.perf_counter(), 0
-    files = []
-    for number, chunk in enumerate(task.positions.split(CHUNK)):
-        files.append(unfinished / f"{number:06d}.safetensors")
-        if not files[-1].exists():
-            pieces = []
-            for positions in chunk.split(task.config.batch_size):
-                with parts.exact_float32():
-                    pieces.append(examination.rows(task.split.batch(positions).to(fabric.device)))
-                yield ImagesDone(done + sum(len(piece["index"]) for piece in pieces), len(task.positions))
-            records.save_rows(files[-1], stack(pieces))
-        done += len(chunk)
-        yield ImagesDone(done, len(task.positions))
-    rows = stack([records.load_rows(file) for file in files])
-    record = recorded(task, registry, rows, time.perf_counter() - started, fabric.device.type)
-    records.save(target, record, rows)
-    shutil.rmtree(unfinished, ignore_errors=True)
     yield from (Message(text, warns=True) for text in doubts(record))
     yield EvaluationDone(record, records.rows_path(target))
 
@@ -91,13 +100,12 @@ def examination_of(task: Task, registry: Registry, device: torch.device) -> Exam
     )
 
 
-def recorded(task: Task, registry: Registry, rows: Rows, seconds: float, device: str) -> Record:
+def recorded(task: Task, rows: Rows, seconds: float, images_per_second: float, device: str) -> Record:
     """Rows to the record. Everything that shaped the result is written in the result."""
     checkpoint, config = task.checkpoint, task.config
     asked = set(config.metrics)
     a_nat = measures.accuracy(rows, "clean")
     assert a_nat is not None  # clean rows are always there
-    used = {"model": checkpoint.model, "dataset": task.dataset, "attack": task.attack_spec, "kernel": config.kernel}
     return Record(
         id=task.id,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -134,24 +142,11 @@ def recorded(task: Task, registry: Registry, rows: Rows, seconds: float, device:
             for alpha in task.kernels
         ],
         seconds=seconds,
-        images_per_second=len(rows["index"]) / seconds,
+        images_per_second=images_per_second,
         versions=parts.versions(),
-        plugins=registry.used({**used, "defense": checkpoint.defense}),
+        plugins=task.code,
         config=msgspec.json.decode(msgspec.json.encode(config)),
     )
-
-
-def doubts(record: Record) -> Iterator[str]:
-    """Numbers that rest on few images."""
-    for row in record.by_alpha:
-        for name, share in (("A_sa", row.a_sa), ("A_tr", row.a_tr)):
-            at = name if row.alpha_test is None else f"{name} at alpha {row.alpha_test:g}"
-            if share is None or share.ess is None:
-                continue
-            if share.degenerate:
-                yield f"{at}: all images are {'right' if share.value else 'wrong'}, so its interval says nothing"
-            elif share.ess < 100 or share.ess < 0.1 * record.dataset.n:
-                yield f"{at} rests on {share.ess:.0f} of {record.dataset.n} images (effective sample size)"
 
 
 def home(checkpoint: Path) -> Path:

@@ -13,7 +13,7 @@ from torch import nn
 from ..config import TrainConfig
 from ..core.contracts import Attack, DataSource, Defense, Kernel, Split
 from ..core.norms import NORMS
-from ..errors import BadFile, BadInput, UnknownName, did_you_mean
+from ..errors import BadFile, BadInput, BrokenContract, UnknownName, did_you_mean
 from ..registry import Registry
 from ..spec import Spec, exact
 from ..storage.checkpoints import Checkpoint
@@ -40,7 +40,9 @@ def split_of(source: DataSource, name: str) -> Split:
 
 def model(registry: Registry, spec: str, num_classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
     """A fresh network for these classes and images."""
-    network: nn.Module = registry.create("model", spec, num_classes=num_classes, input_shape=input_shape)
+    network = registry.create("model", spec, num_classes=num_classes, input_shape=input_shape)
+    if not isinstance(network, nn.Module):
+        raise BrokenContract(f"model {spec!r} is a {type(network).__name__}", hint="a model is a torch.nn.Module")
     return network
 
 
@@ -93,20 +95,27 @@ def advice(made: Attack, eps: float) -> Iterator[str]:
         yield f"a step of {step:g} jumps across the whole ball of radius {eps:g}"
 
 
-def described(made: Attack, spec: Spec, registry: Registry) -> str:
+def described(made: Attack, spec: Spec, registry: Registry, **asked: Any) -> str:
     """The attack as a spec that rebuilds it, with its steps; ball and restarts stand beside it in the record."""
     kind: Any = type(made)
     if not dataclasses.is_dataclass(kind):
-        return str(spec)
+        return str(spec.with_params(**{key: _written(value) for key, value in asked.items() if value is not None}))
     fixed = {} if spec.is_local else registry.find("attack", spec.name).entry.params
     params = {}
     for field in dataclasses.fields(kind):
         value = getattr(made, field.name)
-        is_default = value is None or value == fixed.get(field.name, field.default)
+        is_default = value == fixed.get(field.name, field.default)
         is_beside = field.name in ("norm", "eps", "restarts")
-        if not is_beside and (field.name in ("steps", "step") or not is_default) and value is not None:
-            params[field.name] = exact(value) if isinstance(value, float) else str(value)
+        if not is_beside and (not is_default or (field.name in ("steps", "step") and value is not None)):
+            params[field.name] = _written(value)
     return str(Spec(spec.name, None, params))
+
+
+def _written(value: Any) -> str:
+    """A parameter as a user would write it."""
+    if isinstance(value, tuple | list):
+        return ":".join(map(_written, value))
+    return exact(value) if isinstance(value, float) else "none" if value is None else str(value)
 
 
 def kernel(registry: Registry, spec: str, alpha: float | None) -> Kernel:
@@ -150,22 +159,22 @@ def fabric(device: str, precision: str = "32") -> "Fabric":
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not available.get(kind, True) or (number and int(number) >= torch.cuda.device_count()):
         raise BadInput(f"device {device!r} is not there", hint="`wmr doctor` lists the devices of this machine")
+    if precision == "16" and (kind == "cpu" or not any(available.values())):
+        raise BadInput("precision 16 needs a GPU", hint="train with --precision bf16 or 32")
     modes = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
     return Fabric(accelerator=kind, devices=[int(number)] if number else 1, precision=modes[precision])  # type: ignore[arg-type]
 
 
 @contextmanager
 def exact_float32() -> Iterator[None]:
-    """TF32 off: evaluation is float32 all the way."""
+    """Float32 all the way, TF32 off, and algorithms that give the same bits every time."""
     before = torch.get_float32_matmul_precision()
-    cudnn_allowed = torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
     try:
-        yield
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+            yield
     finally:
         torch.set_float32_matmul_precision(before)
-        torch.backends.cudnn.allow_tf32 = cudnn_allowed
 
 
 def versions() -> dict[str, str]:

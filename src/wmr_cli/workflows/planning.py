@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -33,6 +34,8 @@ class Task:
     eps: float
     kernels: dict[float | None, Kernel]
     """the attacker's choice rule for each alpha_test; None is the key of a kernel without alpha"""
+    code: dict[str, str]
+    """plugins and local files that take part, by version or hash"""
 
     @property
     def restarts(self) -> int:
@@ -63,6 +66,7 @@ class Task:
                 "attack": [self.attack_spec, self.restarts, self.config.seed],
                 "kernel": [self.config.kernel, list(self.kernels)],
                 "metrics": sorted(self.config.metrics),
+                "code": self.code,
             }
         )
 
@@ -70,7 +74,10 @@ class Task:
 def plan(path: Path, config: EvaluateConfig, registry: Registry, data_dir: Path) -> Iterator[Task]:
     """Every task that `config` asks of the checkpoint at `path`."""
     checkpoint = checkpoints.load(path)
-    dataset = config.dataset or checkpoint.dataset
+    kernel = str(Spec.parse(config.kernel).absolute())
+    attacks_asked = tuple(str(Spec.parse(text).absolute()) for text in config.attacks)
+    config = msgspec.structs.replace(config, kernel=kernel, attacks=attacks_asked)
+    dataset = str(Spec.parse(config.dataset or checkpoint.dataset).absolute())
     source = parts.dataset(registry, dataset, data_dir)
     check_fit(checkpoint, source)
     split = parts.split_of(source, config.split)
@@ -78,8 +85,9 @@ def plan(path: Path, config: EvaluateConfig, registry: Registry, data_dir: Path)
     kernels = choice_rules(registry, config, checkpoint)
     for spec, norm, eps, steps, step_size in attacks(registry, config, checkpoint):
         attack = parts.attack(registry, spec, norm=norm, eps=eps, steps=steps, step_size=step_size, restarts=config.restarts)
-        described = parts.described(attack, spec, registry)
-        yield Task(checkpoint, config, dataset, split, positions, attack, described, norm, eps, kernels)
+        described = parts.described(attack, spec, registry, steps=steps, step=step_size)
+        code = registry.used({"model": checkpoint.model, "dataset": dataset, "attack": described, "kernel": config.kernel})
+        yield Task(checkpoint, config, dataset, split, positions, attack, described, norm, eps, kernels, code)
 
 
 def attacks(

@@ -15,7 +15,7 @@ class Tally:
         self._reports.append(report)
 
     def summary(self) -> dict[str, float]:
-        """Means over the epoch's training images; the effective sample size as a share of them."""
+        """Means over the epoch's training images; the effective sample size of a batch as a share of it."""
         losses = torch.cat([report.losses for report in self._reports]).cpu().double()
         weights = torch.cat([report.weights for report in self._reports]).cpu().double()
         margins = torch.cat([report.margins for report in self._reports]).cpu().double()
@@ -26,6 +26,11 @@ class Tally:
             "margin_mean": float(margins.mean()),
             "weight_mean": float(weights.mean()),
             "weight_max": float(weights.max()),
-            "weight_ess": float(weights.sum() ** 2 / (weights**2).sum() / len(weights)),
+            "weight_ess": float(torch.stack([_ess_share(report.weights) for report in self._reports]).mean()),
             "weight_on_wrong": float(weights[~correct].sum() / weights.sum()),
         }
+
+
+def _ess_share(weights: torch.Tensor) -> torch.Tensor:
+    """One for equal weights, one over the batch's size where a single image has them all."""
+    return weights.sum() ** 2 / (weights**2).sum() / len(weights)

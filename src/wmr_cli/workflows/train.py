@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from ..config import TrainConfig
 from ..core.contracts import Attack, DataSource, Defense, Kernel, Split
-from ..core.guards import check_batch
+from ..core.guards import check_batch, check_logits
+from ..core.modes import evaluating
 from ..core.noise import derive
 from ..errors import BrokenContract
 from ..registry import Registry
@@ -24,7 +25,7 @@ from .learner import FabricLearner
 from .optimization import learning_rate, make_optimizer
 from .resume import Progress, restore, store
 from .tally import Tally
-from .validate import validate
+from .validate import validate, validation_attack
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -42,6 +43,7 @@ class Assembly:
     defense: Defense
     optimizer: torch.optim.Optimizer
     learner: FabricLearner
+    validation: Attack
 
 
 def train(
@@ -60,6 +62,8 @@ def train(
     split, device_used = parts.split_of(run.source, "train"), run.fabric.device
     steps_per_epoch = math.ceil(len(split) / config.batch_size)
     yield from (Message(text, warns=True) for text in parts.advice(run.attack, config.eps))
+    if config.select != "none" and not config.validate_every:
+        yield Message("nothing is held out to choose by (--validate-every 0), so there is no best.safetensors", warns=True)
     yield Message(f"{len(split):,} images, {sum(p.numel() for p in run.model.parameters()):,} parameters, on {device_used}")
 
     with opened(path, config, resume=resume, overwrite=overwrite) as folder:
@@ -80,7 +84,7 @@ def train(
                 problem = f"the loss is not finite in epoch {epoch + 1}"
                 raise BrokenContract(problem, hint="try a smaller --lr; what was saved before is kept")
             if config.validate_every and ((epoch + 1) % config.validate_every == 0 or epoch + 1 == config.epochs):
-                entry |= validate(run.model, run.source, config, registry, device_used)
+                entry |= validate(run.model, run.source, config, run.validation, registry, device_used)
             progress = keep(folder, run, config, entry, progress)
             yield EpochDone(epoch + 1, config.epochs, entry)
     yield TrainingDone(path, folder.last, time.perf_counter() - started)
@@ -98,7 +102,10 @@ def assemble(config: TrainConfig, registry: Registry, data_dir: Path, device: st
     defense = parts.defense(registry, config.defense)
     optimizer = make_optimizer(config, model)
     learner = FabricLearner(fabric, model, optimizer, attack, kernel, config, source.num_classes)
-    return Assembly(fabric, source, model, attack, kernel, defense, optimizer, learner)
+    first = parts.split_of(source, "train").batch(torch.arange(1)).to(fabric.device)
+    with torch.no_grad(), evaluating(model):
+        check_logits(model(first.images), first.index, source.num_classes)
+    return Assembly(fabric, source, model, attack, kernel, defense, optimizer, learner, validation_attack(registry, config))
 
 
 def keep(folder: RunFolder, run: Assembly, config: TrainConfig, entry: dict[str, Any], progress: Progress) -> Progress:

@@ -7,7 +7,7 @@ from torch import nn
 
 from .. import measures
 from ..config import TrainConfig
-from ..core.contracts import DataSource
+from ..core.contracts import Attack, DataSource
 from ..core.noise import derive
 from ..registry import Registry
 from ..spec import Spec
@@ -18,15 +18,23 @@ SHORT = 10
 """Steps of the validation attack at most."""
 
 
-def validate(model: nn.Module, source: DataSource, config: TrainConfig, registry: Registry, device: Any) -> dict[str, float]:
+def validation_attack(registry: Registry, config: TrainConfig) -> Attack:
+    """The attack of evaluation in the ball of training, cut short."""
+    spec = Spec.parse(config.evaluate.attack).without("eps", "norm", "steps", "step")
+    takes_steps = registry.accepts("attack", spec.name, "steps")
+    steps = min(SHORT, config.evaluate.steps or SHORT) if takes_steps else None
+    return parts.attack(registry, spec, norm=config.norm, eps=config.eps, steps=steps)
+
+
+def validate(
+    model: nn.Module, source: DataSource, config: TrainConfig, attack: Attack, registry: Registry, device: Any
+) -> dict[str, float]:
     """A_nat, A_rob and A_sa of the `val` split, and A_tr where the best weights are chosen by it."""
     split = parts.split_of(source, "val")
-    alpha = max(config.evaluate.alpha_test, default=1.0)
-    spec = Spec.parse(config.evaluate.attack)
-    steps = min(SHORT, config.evaluate.steps or SHORT) if registry.accepts("attack", spec.name, "steps") else None
+    alpha = max(config.evaluate.alpha_test)
     examination = Examination(
         model=model,
-        attack=parts.attack(registry, spec.without("steps", "step"), norm=config.norm, eps=config.eps, steps=steps),
+        attack=attack,
         norm=config.norm,
         eps=config.eps,
         num_classes=source.num_classes,

@@ -1,0 +1,22 @@
+"""Adversarial images that stay adversarial once they are saved."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from wmr_cli.config import EvaluateConfig
+from wmr_cli.core.contracts import Attacked, Batch
+from wmr_cli.workflows.attack import rounded
+from wmr_cli.workflows.planning import plan
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_move_of_whole_levels_survives_eight_bits(sign, tiny_run, registry):
+    """8-bit data moved by 8/255 is moved by 8 levels after rounding, up or down, whatever float32 made of 199/255."""
+    task = next(plan(tiny_run, EvaluateConfig(eps=(8 / 255,)), registry, Path()))
+    levels = torch.arange(20, 84).reshape(1, 1, 8, 8)
+    batch = Batch(levels.float() / 255, torch.tensor([0]), torch.tensor([0]))
+    moved = batch.images + sign * 8 / 255
+    result = rounded(Attacked(moved, torch.zeros(1, 10), torch.zeros(1)), lambda images: torch.zeros(1, 10), batch, task)
+    assert torch.equal((result.images * 255).round().long(), levels + sign * 8)
