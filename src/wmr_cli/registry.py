@@ -83,10 +83,11 @@ class Registry:
         return self._owned[kind][name]
 
     def check(self, kind: str, spec: str) -> None:
-        """Refuse a spec whose name nobody registered, without importing anything."""
+        """Refuse a spec with a misspelt name or key, without building anything."""
         parsed = Spec.parse(spec)
-        if not parsed.is_local:
-            self.find(kind, parsed.name)
+        signature = _Signature.of(self.target(kind, parsed.name))
+        for key in parsed.params:
+            signature.check(key, kind, parsed)
 
     def target(self, kind: str, name: str) -> Callable[..., Any]:
         """Import what stands behind a name: a registered one, or a class in a file of the user's."""
@@ -125,8 +126,7 @@ class Registry:
         for key, value in written.items():
             if key in given:
                 raise BadInput(f"{key} of {kind} {spec.name!r} is settled elsewhere", hint=f"leave out {key}=…")
-            if not signature.accepts(key):
-                raise UnknownName(f"{kind} {spec.name!r} has no {key!r}", hint=did_you_mean(key, signature.names()))
+            signature.check(key, kind, spec)
             try:
                 params[key] = read_value(value, signature.kind_of(key))
             except BadInput as problem:
@@ -176,6 +176,10 @@ class _Signature:
     def accepts(self, name: str) -> bool:
         takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in self.parameters.values())
         return takes_any or name in self.names()
+
+    def check(self, name: str, kind: str, spec: Spec) -> None:
+        if not self.accepts(name):
+            raise UnknownName(f"{kind} {spec.name!r} has no {name!r}", hint=did_you_mean(name, self.names()))
 
     def kind_of(self, name: str) -> Any:
         annotation = self.parameters[name].annotation if name in self.parameters else inspect.Parameter.empty

@@ -28,23 +28,23 @@ class Program(TyperGroup):
             say_error(str(error), error.hint)
             status = 2
         except typer.TyperException as error:
-            say_error(_one_line(error), _usage_hint(error))
+            say_error(*_said(error))
             status = 2
         sys.exit(status if isinstance(status, int) else 0)
 
 
-def _one_line(error: typer.TyperException) -> str:
-    text = " ".join(error.format_message().split()).removesuffix(".")
-    return text[:1].lower() + text[1:].partition(" (Possible options")[0]
-
-
-def _usage_hint(error: typer.TyperException) -> str:
-    context = getattr(error, "ctx", None)
-    wrong = getattr(error, "option_name", None)
-    if context is not None and wrong and not getattr(error, "param", None) and type(error).__name__ == "NoSuchOption":
-        known = [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
-        return did_you_mean(wrong, known)
-    return f"`{context.command_path} --help` explains it" if context is not None else "`wmr --help` lists the commands"
+def _said(error: typer.TyperException) -> tuple[str, str]:
+    """What was wrong with the command line, in one line, and a hint."""
+    text, _, meant = " ".join(error.format_message().split()).partition(" Did you mean ")
+    text = text.partition(" (Possible options")[0].removesuffix(".")
+    context, wrong = getattr(error, "ctx", None), getattr(error, "option_name", None)
+    if meant:
+        hint = f"did you mean {meant}"
+    elif context is not None and wrong and type(error).__name__ == "NoSuchOption":
+        hint = did_you_mean(wrong, [name for parameter in context.command.params for name in parameter.opts if name[:2] == "--"])
+    else:
+        hint = f"`{context.command_path} --help` explains it" if context is not None else "`wmr --help` lists the commands"
+    return text[:1].lower() + text[1:], hint
 
 
 app = typer.Typer(
