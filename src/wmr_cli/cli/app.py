@@ -71,7 +71,7 @@ def program(
 
 def main() -> None:
     """The console script."""
-    # Threads that spin for long while they wait for each other make a busy machine many times slower.
+    # Threads that spin for long while they wait for each other can slow training down several times on a busy machine.
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -57,7 +57,6 @@ class EvaluationStarted:
 
     label: str
     total: int
-    done: int = 0
 
 
 @dataclass(frozen=True)
