@@ -17,6 +17,8 @@ from .errors import BadInput, PluginError, UnknownName, did_you_mean
 from .spec import Spec, read_value
 
 KINDS = ("model", "dataset", "defense", "kernel", "attack")
+COMMON: Mapping[str, Mapping[str, Any]] = {"model": {"mean": tuple[float, ...], "std": tuple[float, ...]}}
+"""Parameters that every component of a kind takes; the program itself sees to them where the target does not."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,8 @@ class Registry:
         parsed = Spec.parse(spec)
         signature = _Signature.of(self.target(kind, parsed.name))
         for key in parsed.params:
-            signature.check(key, kind, parsed)
+            if key not in COMMON.get(kind, {}):
+                signature.check(key, kind, parsed)
 
     def target(self, kind: str, name: str) -> Callable[..., Any]:
         """Import what stands behind a name: a registered one, or a class in a file of the user's."""
@@ -135,6 +138,12 @@ class Registry:
         if missing:
             raise BadInput(f"{kind} {spec.name!r} needs {missing}", hint=f"write {spec.name}:{missing}=…")
         return target(**params)
+
+    def common(self, kind: str, spec: Spec) -> tuple[Spec, dict[str, Any]]:
+        """The spec that is left for the target, and what the user set of the parameters common to its kind."""
+        shared = {key: of for key, of in COMMON.get(kind, {}).items() if not self.accepts(kind, spec.name, key)}
+        written = {key: read_value(spec.params[key], of) for key, of in shared.items() if key in spec.params}
+        return spec.without(*shared), written
 
     def default(self, kind: str, name: str, parameter: str) -> Any:
         """What a parameter is unless the user sets it; None where there is no such parameter."""

@@ -12,6 +12,7 @@ from torch import nn
 
 from ..config import TrainConfig
 from ..core.contracts import Attack, DataSource, Defense, Kernel, Split
+from ..core.normalize import Normalized
 from ..core.norms import NORMS
 from ..errors import BadFile, BadInput, BrokenContract, UnknownName, did_you_mean
 from ..registry import Registry
@@ -39,11 +40,17 @@ def split_of(source: DataSource, name: str) -> Split:
 
 
 def model(registry: Registry, spec: str, num_classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
-    """A fresh network for these classes and images."""
-    network = registry.create("model", spec, num_classes=num_classes, input_shape=input_shape)
+    """A fresh network for these classes and images, with the normalisation that the spec may ask for as its first layer."""
+    own, normalisation = registry.common("model", Spec.parse(spec))
+    facts = {"num_classes": num_classes, "input_shape": input_shape}
+    # a class of the user's may know its classes and images by itself
+    given = {key: value for key, value in facts.items() if registry.accepts("model", own.name, key)}
+    network = registry.create("model", own, **given)
     if not isinstance(network, nn.Module):
         raise BrokenContract(f"model {spec!r} is a {type(network).__name__}", hint="a model is a torch.nn.Module")
-    return network
+    if not normalisation:
+        return network
+    return Normalized(network, normalisation.get("mean", (0.0,)), normalisation.get("std", (1.0,)), input_shape[0])
 
 
 def restored(registry: Registry, checkpoint: Checkpoint) -> nn.Module:
