@@ -22,7 +22,7 @@ import typer
 from wmr_cli import presets
 from wmr_cli.cli import app
 from wmr_cli.plugins import OURS, installed
-from wmr_cli.registry import KINDS, Entry
+from wmr_cli.registry import GIVEN, KINDS, Entry
 from wmr_cli.spec import Spec, exact
 from wmr_cli.storage.records import Record
 
@@ -30,8 +30,6 @@ DOCS = Path(__file__).parent
 SOURCE = DOCS.parent / "src" / "wmr_cli"
 WIDTH = 100
 BLOCK = re.compile(r"(?P<begin><!-- generated: (?P<name>\w+) -->\n).*?(?P<end><!-- end -->\n)", re.DOTALL)
-GIVEN = {"model": ("num_classes", "input_shape"), "dataset": ("root",)}
-"""Parameters that the program itself fills in."""
 
 
 def commands() -> Iterator[str]:

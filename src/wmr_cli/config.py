@@ -55,6 +55,8 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
     normalize: Literal["none", "batch"] = "none"
     epochs: Count = 30
     batch_size: Count = 128
+    augment: str = "none"
+    split_seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: Annotated[float, Meta(gt=0, le=1e9)] = 0.05
     momentum: Share = 0.9

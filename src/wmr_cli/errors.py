@@ -4,6 +4,7 @@ WmrError                a message, and a hint that says what to do about it
 ├── BadInput            a flag, spec or setting that cannot be used
 │   └── UnknownName     a name that nobody registered
 ├── BadFile             a checkpoint, record or config file that is not what it should be
+├── MissingData         data that are not there and cannot be downloaded
 ├── RunFolderError      a run folder that is taken, in use or not writable
 ├── BrokenContract      a model, data set or attack that breaks its promise, with the image it broke it on
 └── PluginError         a plugin that cannot be used
@@ -33,6 +34,10 @@ class UnknownName(BadInput):
 
 class BadFile(WmrError):
     """A checkpoint, record or config file that is not what it should be."""
+
+
+class MissingData(WmrError):
+    """Data that are not there and cannot be downloaded."""
 
 
 class RunFolderError(WmrError):

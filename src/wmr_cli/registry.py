@@ -17,6 +17,8 @@ from .errors import BadInput, PluginError, UnknownName, did_you_mean
 from .spec import Spec, read_value
 
 KINDS = ("model", "dataset", "defense", "kernel", "attack")
+GIVEN = {"model": ("num_classes", "input_shape"), "dataset": ("root", "split_seed")}
+"""Parameters that the program itself fills in."""
 COMMON: Mapping[str, Mapping[str, Any]] = {"model": {"mean": tuple[float, ...], "std": tuple[float, ...]}}
 """Parameters that every component of a kind takes; the program itself sees to them where the target does not."""
 
@@ -33,6 +35,8 @@ class Entry:
     """shown by `wmr list`"""
     params: Mapping[str, Any] = field(default_factory=dict)
     """the defaults that this name fixes"""
+    files: tuple[str, ...] = ()
+    """of a data set: the files under --data-dir that it reads, so that `wmr list` can tell whether they are there"""
 
     def problem(self) -> str | None:
         """Why this entry cannot be registered, if it cannot."""
@@ -42,6 +46,8 @@ class Entry:
             return f"{self.name!r} is not a name: lower case, words joined by '-'"
         if not re.fullmatch(r"[\w.]+:[\w.]+", self.target):
             return f"target {self.target!r} of {self.name!r} does not read 'package.module:attribute'"
+        if not isinstance(self.files, tuple) or not all(isinstance(file, str) for file in self.files):
+            return f"files of {self.name!r} must be a tuple of text"
         return None if isinstance(self.params, Mapping) else f"params of {self.name!r} must be a mapping"
 
 
@@ -144,6 +150,18 @@ class Registry:
         shared = {key: of for key, of in COMMON.get(kind, {}).items() if not self.accepts(kind, spec.name, key)}
         written = {key: read_value(spec.params[key], of) for key, of in shared.items() if key in spec.params}
         return spec.without(*shared), written
+
+    def settled(self, kind: str, spec: str) -> str:
+        """A spec that means the same from any folder: paths are absolute, and a bare value has its name."""
+        parsed = Spec.parse(spec).absolute()
+        signature = _Signature.of(self.target(kind, parsed.name))
+        params = dict(parsed.params)
+        if parsed.value is not None:
+            fixed = {} if parsed.is_local else self.find(kind, parsed.name).entry.params
+            params = {signature.first_free({*fixed, *GIVEN.get(kind, ()), *params}, parsed): parsed.value, **params}
+        paths = {key: params[key] for key in params if signature.kind_of(key) in (Path, Path | None)}
+        absolute = {key: str(Path(str(value)).expanduser().absolute()) for key, value in paths.items()}
+        return str(Spec(parsed.name, None, {**params, **absolute})) if absolute else str(parsed)
 
     def default(self, kind: str, name: str, parameter: str) -> Any:
         """What a parameter is unless the user sets it; None where there is no such parameter."""

@@ -234,4 +234,4 @@ def _guess(text: str) -> Any:
     return int(value) if re.fullmatch(r"[+-]?\d+", text) else value
 
 
-_READERS: Mapping[Any, Any] = {bool: _truth, int: _whole, float: number, str: str, Path: Path}
+_READERS: Mapping[Any, Any] = {bool: _truth, int: _whole, float: number, str: str, Path: lambda text: Path(text).expanduser()}

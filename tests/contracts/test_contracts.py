@@ -1,9 +1,8 @@
 """Every registered name keeps its promise. A new built-in is checked by being registered."""
 
-from pathlib import Path
-
 import pytest
 
+from fakes import FAKES
 from wmr_cli.plugins import collect, installed
 from wmr_cli.testing import check_attack, check_dataset, check_kernel, check_loss, check_model
 
@@ -26,8 +25,8 @@ def test_model(name, registry):
 
 
 @pytest.mark.parametrize("name", names("dataset"))
-def test_dataset(name, registry):
-    check_dataset(registry.create("dataset", name, root=Path()))
+def test_dataset(name, registry, tmp_path, monkeypatch):
+    check_dataset(registry.create("dataset", FAKES[name](tmp_path, monkeypatch), root=tmp_path))
 
 
 @pytest.mark.parametrize("name", names("kernel"))

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wmr_cli.core.splits import MemorySource, MemorySplit, balanced_subset
+from wmr_cli.core.splits import LazySplits, MemorySource, MemorySplit, ahead, balanced_subset, held_out
 
 labels = st.lists(st.integers(0, 4), min_size=1, max_size=60)
 
@@ -98,3 +98,43 @@ def test_the_hash_is_of_content_and_not_of_memory():
 
 def test_a_source_knows_the_shape_of_its_images():
     assert MemorySource(3, {"train": split(), "test": split()}).input_shape == (1, 2, 2)
+
+
+@settings(deadline=None)
+@given(labels, st.sampled_from([0.0, 0.02, 0.1, 0.5, 0.9]), st.integers(0, 3))
+def test_of_every_class_a_share_is_held_out_but_never_all_of_it(given_labels, share, seed):
+    mask = held_out(torch.tensor(given_labels), share, seed).tolist()
+    assert len(mask) == len(given_labels)
+    for label in set(given_labels):
+        size = given_labels.count(label)
+        held = sum(is_held for is_held, other in zip(mask, given_labels, strict=True) if other == label)
+        assert held == (0 if share == 0 else min(max(1, round(share * size)), size - 1))
+
+
+def test_what_is_held_out_follows_the_seed():
+    many = torch.arange(500) % 10
+    assert torch.equal(held_out(many, 0.1, seed=0), held_out(many, 0.1, seed=0))
+    assert not torch.equal(held_out(many, 0.1, seed=0), held_out(many, 0.1, seed=1))
+
+
+def test_lazy_splits_are_made_once_and_only_when_asked_for():
+    made = []
+    splits = LazySplits({name: lambda name=name: made.append(name) or split() for name in ("train", "test")})
+    assert list(splits) == ["train", "test"]
+    assert "train" in splits
+    assert len(splits) == 2
+    assert splits["test"] is splits["test"]
+    assert made == ["test"]
+
+
+def test_a_split_in_memory_is_not_read_ahead():
+    taken = []
+
+    def order():
+        for position in range(3):
+            taken.append(position)
+            yield torch.tensor([position])
+
+    batches = ahead(split(), order())
+    assert next(batches).index.tolist() == [10]
+    assert taken == [0]

@@ -18,9 +18,48 @@ def wmr_models() -> Iterable[Entry]:
 
 @hookimpl
 def wmr_datasets() -> Iterable[Entry]:
+    idx = [f"{part}-{what}-ubyte" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")]
+    batches = [f"data_batch_{number}" for number in range(1, 6)]
     return [
         Entry("digits", f"{HERE}.datasets.digits:digits", "1,797 handwritten digits of 8x8 pixels, embedded (scikit-learn)"),
+        Entry("mnist", f"{HERE}.datasets.mnist:mnist", "70,000 handwritten digits, grey, 28x28", files=_below("MNIST/raw", *idx)),
+        Entry(
+            "fashion-mnist",
+            f"{HERE}.datasets.mnist:fashion_mnist",
+            "70,000 pieces of clothing in 10 classes, grey, 28x28",
+            files=_below("FashionMNIST/raw", *idx),
+        ),
+        Entry(
+            "cifar10",
+            f"{HERE}.datasets.cifar:cifar10",
+            "60,000 pictures in 10 classes, colour, 32x32",
+            files=_below("cifar-10-batches-py", *batches, "test_batch", "batches.meta"),
+        ),
+        Entry(
+            "cifar100",
+            f"{HERE}.datasets.cifar:cifar100",
+            "60,000 pictures in 100 classes, colour, 32x32",
+            files=_below("cifar-100-python", "train", "test", "meta"),
+        ),
+        Entry(
+            "svhn",
+            f"{HERE}.datasets.svhn:svhn",
+            "99,289 house numbers in 10 classes, colour, 32x32",
+            files=("train_32x32.mat", "test_32x32.mat"),
+        ),
+        Entry(
+            "tiny-imagenet",
+            f"{HERE}.datasets.tiny_imagenet:tiny_imagenet",
+            "110,000 pictures in 200 classes, colour, 64x64",
+            files=_below("tiny-imagenet-200", "wnids.txt", "train", "val/val_annotations.txt"),
+        ),
+        Entry("folder", f"{HERE}.datasets.folder:folder", "your pictures: folder:path=…, a folder per class"),
+        Entry("arrays", f"{HERE}.datasets.arrays:arrays", "your arrays: arrays:path=….npz or .safetensors"),
     ]
+
+
+def _below(folder: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{folder}/{name}" for name in names)
 
 
 @hookimpl

@@ -1,7 +1,8 @@
 """wmr list"""
 
 import fnmatch
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
@@ -10,7 +11,10 @@ from rich.table import Table
 
 from ..errors import UnknownName, did_you_mean
 from .console import say, show
-from .options import Quiet
+from .options import DataDir, Quiet, default_data_dir
+
+if TYPE_CHECKING:
+    from ..registry import Entry
 
 KINDS = ("model", "dataset", "defense", "attack", "kernel", "preset")
 PLURALS = {f"{kind}s": kind for kind in KINDS}
@@ -19,27 +23,41 @@ PLURALS = {f"{kind}s": kind for kind in KINDS}
 def list_names(
     what: Annotated[str | None, typer.Argument(metavar="|".join(PLURALS), help="One kind of name.", show_default="all")] = None,
     pattern: Annotated[str | None, typer.Argument(metavar="PATTERN", help="Part of a name, or a pattern such as 'pgd*'.")] = None,
+    data_dir: DataDir = None,
     quiet: Quiet = False,
 ) -> None:
     """List what can be named: models, data sets, defenses, attacks, kernels, presets."""
     from .. import presets
     from ..plugins import installed
+    from ..registry import Entry
 
     if what is not None and what not in PLURALS:
         raise UnknownName(f"there is nothing called {what!r} to list", hint=did_you_mean(what, PLURALS))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("kind", "name", "what it is", "from"):
+    folder, shows_files = data_dir or default_data_dir(), what == "datasets"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    for heading in ("kind", "name", "what it is", "from", *(["files"] if shows_files else [])):
         table.add_column(heading, overflow="fold")
-    rows = [(kind, owned.entry.name, owned.entry.summary, owned.owner) for kind, owned in installed().registry]
-    rows += [("preset", name, str(presets.load(name).get("summary", "")), "wmr-cli") for name in presets.names()]
-    for kind, *row in rows:
-        if (what is None or kind == PLURALS[what]) and _matches(row[0], pattern):
-            table.add_row(kind, *map(escape, row))
+    rows = [(kind, owned.entry, owned.owner) for kind, owned in installed().registry]
+    rows += [("preset", Entry(name, "", str(presets.load(name).get("summary", ""))), "wmr-cli") for name in presets.names()]
+    for kind, entry, owner in rows:
+        if (what is None or kind == PLURALS[what]) and _matches(entry.name, pattern):
+            cells = (kind, entry.name, entry.summary, owner, *([_present(entry, folder)] if shows_files else []))
+            table.add_row(*map(escape, cells))
+    if shows_files:
+        table.caption = escape(f"files are looked for in {folder}; what is missing is downloaded when it is first used")
     if table.row_count:
         show(table)
     else:
         say(f"no name matches {pattern!r}", quiet=quiet)
         raise typer.Exit(1)
+
+
+def _present(entry: "Entry", folder: Path) -> str:
+    """Whether the files of a data set are there; one that needs none says nothing."""
+    there = sum((folder / file).exists() for file in entry.files)
+    if there in (0, len(entry.files)):
+        return "-" if not entry.files else "present" if there else "missing"
+    return f"{there} of {len(entry.files)}"
 
 
 def _matches(name: str, pattern: str | None) -> bool:

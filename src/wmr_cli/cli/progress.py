@@ -1,5 +1,6 @@
 """A walk's events as a bar on a terminal, as plain lines elsewhere; what is a result is handed on."""
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -7,35 +8,46 @@ from typing import Any, TypeVar
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ..core.watching import watched
 from ..workflows.events import EpochDone, EvaluationStarted, Event, ImagesDone, Message, StepDone, TrainingStarted
 from .console import messages, say
 
 Result = TypeVar("Result")
+PATIENCE = 2
+"""Seconds that may pass without a word."""
 
 
 def follow(events: Iterable[Event], result: type[Result], *, quiet: bool = False) -> Iterator[Result]:
     """Draw the progress of a walk on stderr and yield its results."""
-    console = messages(quiet)
-    if quiet or not console.is_terminal:
-        plain = PlainView(quiet)
+    with _view(quiet) as view, watched(view.watch):
         for event in events:
             if isinstance(event, result):
+                view.clear()
                 yield event
             else:
-                plain.draw(event)
+                view.draw(event)
+
+
+@contextmanager
+def waiting(quiet: bool) -> Iterator[None]:
+    """Draw the long waits inside."""
+    with _view(quiet) as view, watched(view.watch):
+        yield
+
+
+@contextmanager
+def _view(quiet: bool) -> "Iterator[BarView | PlainView]":
+    """Bars on a terminal, plain lines elsewhere."""
+    console = messages(quiet)
+    if quiet or not console.is_terminal:
+        yield PlainView(quiet)
         return
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
         TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
     )  # fmt: skip
     with Progress(*columns, console=console, transient=True) as progress:
-        bars = BarView(progress)
-        for event in events:
-            if isinstance(event, result):
-                bars.clear()
-                yield event
-            else:
-                bars.draw(event)
+        yield BarView(progress)
 
 
 @contextmanager
@@ -54,6 +66,7 @@ class BarView:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._task: TaskID | None = None
+        self._waits: dict[str, TaskID] = {}
 
     def clear(self) -> None:
         """A result is there: its bar has done its work."""
@@ -61,6 +74,14 @@ class BarView:
             self._progress.remove_task(self._task)
         self._task = None
         self._progress.refresh()
+
+    def watch(self, what: str, done: int, total: int | None) -> None:
+        """A bar of its own for every wait, as long as it lasts."""
+        if what not in self._waits:
+            self._waits[what] = self._progress.add_task(escape(what), rate="")
+        self._progress.update(self._waits[what], completed=done, total=total)
+        if done == total:
+            self._progress.remove_task(self._waits.pop(what))
 
     def draw(self, event: Event) -> None:
         match event:
@@ -89,6 +110,18 @@ class PlainView:
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
         self._tenths = 0
+        self._waits: dict[str, tuple[float, int]] = {}
+
+    def clear(self) -> None:
+        """Lines stay where they are."""
+
+    def watch(self, what: str, done: int, total: int | None) -> None:
+        """A line per tenth of a wait that is long enough to wonder about."""
+        started, said = self._waits.setdefault(what, (time.monotonic(), 0))
+        tenths = 10 * done // total if total else 0
+        if tenths > said and time.monotonic() - started > PATIENCE:
+            self._waits[what] = started, tenths
+            say(f"{what}: {done:,} of {total:,}", quiet=self._quiet)
 
     def draw(self, event: Event) -> None:
         match event:

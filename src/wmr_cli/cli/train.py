@@ -25,6 +25,9 @@ def train(
     step_size: Annotated[str | None, typer.Option(metavar="E", help="Length of a step; follows eps unless given.")] = None,
     epochs: Annotated[int | None, typer.Option(metavar="N", help="Passes over the training images.")] = None,
     batch_size: Annotated[int | None, typer.Option(metavar="N", help="Images per step.")] = None,
+    augment: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Random changes of training images, such as crop:4,flip; none for none.")
+    ] = None,
     lr: Annotated[str | None, typer.Option(metavar="X", help="Learning rate, at its peak.")] = None,
     weight_grad: Annotated[
         str | None, typer.Option(metavar="both|outer|attack|none", help="Where gradient flows through the weights.")
@@ -37,6 +40,9 @@ def train(
         int | None, typer.Option(metavar="N", help="Epochs between looks at held-out images; 0 for none.")
     ] = None,
     select: Annotated[str | None, typer.Option(metavar="rob|sa|tr|nat|none", help="What best.safetensors is chosen by.")] = None,
+    split_seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Chooses the held-out images, where the data set leaves that open.")
+    ] = None,
     precision: Annotated[str | None, typer.Option(metavar="32|bf16|16", help="Precision of training.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Fixes everything random.", show_default="0")] = None,
     device: Device = "auto",
@@ -65,13 +71,17 @@ def train(
     registry = components(quiet)
     for kind in configs.SPECS:
         registry.check(kind, getattr(resolved, kind))
+    settled = {kind: registry.settled(kind, getattr(resolved, kind)) for kind in configs.SPECS}
+    resolved = msgspec.structs.replace(resolved, **settled)
     if resolved.alpha is None:
         alpha = registry.default("kernel", Spec.parse(resolved.kernel).name, "alpha")
         resolved = msgspec.structs.replace(resolved, alpha=alpha)
     if dry_run:
         from ..workflows.train import assemble
+        from .progress import waiting
 
-        assemble(resolved, registry, data_dir or default_data_dir(), device)
+        with waiting(quiet):
+            assemble(resolved, registry, data_dir or default_data_dir(), device)
         write(resolved.to_json())
         return
     path = out or Path("runs") / default_name(resolved)

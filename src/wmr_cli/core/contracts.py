@@ -24,12 +24,21 @@ class Batch:
 
 
 class Split(Protocol):
-    """One part of a data set, in a fixed order."""
+    """One part of a data set, in a fixed order.
 
-    labels: Tensor
-    """(N,) int64, in the split's order"""
-    sha256: str
-    """a hash of the split's images and labels"""
+    `streams = True` marks one that reads its images from files every time: it is then read a batch ahead. `note` may hold
+    what a user should know about it.
+    """
+
+    @property
+    def labels(self) -> Tensor:
+        """(N,) int64, in the split's order"""
+        ...
+
+    @property
+    def sha256(self) -> str:
+        """A hash of the split's images and labels."""
+        ...
 
     def __len__(self) -> int: ...
 
@@ -39,11 +48,14 @@ class Split(Protocol):
 
 
 class DataSource(Protocol):
-    """A data set: `train`, `val` and `test` splits whose images share one shape."""
+    """A data set: `train`, `val` and `test` splits whose images share one shape. `class_names` are there where they are known."""
 
-    num_classes: int
-    input_shape: tuple[int, int, int]
-    splits: Mapping[str, Split]
+    @property
+    def num_classes(self) -> int: ...
+    @property
+    def input_shape(self) -> tuple[int, int, int]: ...
+    @property
+    def splits(self) -> Mapping[str, Split]: ...
 
 
 class Objective(Protocol):

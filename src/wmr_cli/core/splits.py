@@ -1,14 +1,15 @@
-"""Small data sets that live in memory."""
+"""Parts of data sets: held in memory, put together when they are first asked for, held out, dealt."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from .contracts import Batch
+from .contracts import Batch, Split
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,10 +25,11 @@ class MemorySplit:
 
     def batch(self, positions: Tensor) -> Batch:
         """The images at these positions, as float32 in [0, 1]."""
-        images = self.images[positions]
-        if images.dtype == torch.uint8:
-            images = images.float() / 255
-        return Batch(images, self.labels[positions], self.index[positions])
+        return Batch(as_float(self.images[positions]), self.labels[positions], self.index[positions])
+
+    def part(self, positions: Tensor) -> "MemorySplit":
+        """The images at these positions, as a split of their own."""
+        return MemorySplit(self.images[positions], self.labels[positions], self.index[positions])
 
     @cached_property
     def sha256(self) -> str:
@@ -39,27 +41,96 @@ class MemorySplit:
         return digest.hexdigest()
 
 
+def as_float(images: Tensor) -> Tensor:
+    """Bytes as float32 in [0, 1]; floats as they are."""
+    return images.float() / 255 if images.dtype == torch.uint8 else images
+
+
 @dataclass(frozen=True, eq=False)
 class MemorySource:
     """A data set of splits in memory."""
 
     num_classes: int
     splits: Mapping[str, MemorySplit]
+    class_names: tuple[str, ...] | None = None
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
-        channels, height, width = self.splits["train"].images.shape[1:]
+        channels, height, width = next(iter(self.splits.values())).images.shape[1:]
         return channels, height, width
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A data set that knows its classes and its shape before any image is read."""
+
+    num_classes: int
+    input_shape: tuple[int, int, int]
+    splits: Mapping[str, Split]
+    class_names: tuple[str, ...] | None = None
+
+
+class LazySplits(Mapping[str, Split]):
+    """Splits by name, each made when it is first asked for: who evaluates does not wait for the training images."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], Split]]) -> None:
+        self._makers = makers
+        self._made: dict[str, Split] = {}
+
+    def __getitem__(self, name: str) -> Split:
+        if name not in self._made:
+            self._made[name] = self._makers[name]()
+        return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._makers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+
+def ahead(split: Split, order: Iterable[Tensor]) -> Iterator[Batch]:
+    """Batches in this order. Where images are read from files, each batch is read while the one before it is in use."""
+    if not getattr(split, "streams", False):
+        yield from map(split.batch, order)
+        return
+    with ThreadPoolExecutor(max_workers=1) as reader:
+        waiting: Future[Batch] | None = None
+        for positions in order:
+            following = reader.submit(split.batch, positions)
+            if waiting is not None:
+                yield waiting.result()
+            waiting = following
+        if waiting is not None:
+            yield waiting.result()
+
+
+def held_out(labels: Tensor, share: float, seed: int) -> Tensor:
+    """Which images (N,) are held out: of every class this share, chosen at random, but neither none of a class nor all of it."""
+    order, turn = _dealt(labels, seed)
+    sizes = labels.bincount()
+    wanted = (share * sizes).round().long().clamp(min=1 if share else 0).minimum(sizes - 1)
+    mask = torch.zeros(len(labels), dtype=torch.bool)
+    mask[order] = turn < wanted[labels[order]]
+    return mask
 
 
 def balanced_subset(labels: Tensor, size: int, seed: int) -> Tensor:
     """Positions (size,), in ascending order, of a random subset with as equal a share of every class as there can be."""
-    generator = torch.Generator().manual_seed(seed)
-    shuffled = torch.randperm(len(labels), generator=generator)
+    shuffled, turn = _dealt(labels, seed)
+    # every class gives its first image, then its second, …
+    order = torch.argsort(turn, stable=True)
+    return shuffled[order[:size]].sort().values
+
+
+def _dealt(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """All positions in a random order, and beside each how many images of its class come before it."""
+    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     turn = torch.empty_like(shuffled)
     for label in labels.unique():
         members = labels[shuffled] == label
         turn[members] = torch.arange(int(members.sum()))
-    # every class gives its first image, then its second, …
-    order = torch.argsort(turn, stable=True)
-    return shuffled[order[:size]].sort().values
+    return shuffled, turn

@@ -42,6 +42,7 @@ class Checkpoint:
     seed: int
     config: TrainConfig
     tensors: Mapping[str, Tensor]
+    class_names: tuple[str, ...] | None = None
 
 
 class MadeFor(Protocol):
@@ -69,6 +70,7 @@ def save(
         "model": config.model,
         "num_classes": str(made_for.num_classes),
         "input_shape": json.dumps(made_for.input_shape),
+        "class_names": json.dumps(getattr(made_for, "class_names", None)),
         "dataset": config.dataset,
         "defense": config.defense,
         "kernel": config.kernel,
@@ -107,6 +109,7 @@ def load(path: Path) -> Checkpoint:
             seed=int(header["seed"]),
             config=TrainConfig.from_json(header["config"]),
             tensors=tensors,
+            class_names=None if (names := json.loads(header.get("class_names", "null"))) is None else tuple(names),
         )
     except (KeyError, ValueError, TypeError) as error:
         raise BadFile(f"the header of {path} cannot be read: {error}", hint="it was written by another version of wmr") from None

@@ -57,8 +57,9 @@ def default_name(config: TrainConfig) -> str:
     """`digits-trades-a2-s0`: data set, defense, alpha, seed."""
     alpha = "" if config.alpha is None else f"-a{exact(config.alpha)}"
     kernel = "" if config.kernel == "exp" else f"-{Spec.parse(config.kernel).short}"
-    dataset, defense = Spec.parse(config.dataset).short, Spec.parse(config.defense).short
-    return re.sub(r"[^\w.+-]+", "_", f"{dataset}-{defense}{kernel}{alpha}-s{config.seed}")
+    dataset, defense = Spec.parse(config.dataset), Spec.parse(config.defense).short
+    data = dataset.short + (f"-{Path(str(dataset.params['path'])).stem}" if "path" in dataset.params else "")
+    return re.sub(r"[^\w.+-]+", "_", f"{data}-{defense}{kernel}{alpha}-s{config.seed}")
 
 
 def refuse_taken(path: Path, *, resume: bool, overwrite: bool) -> None:

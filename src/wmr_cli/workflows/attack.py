@@ -16,6 +16,7 @@ from ..core.modes import evaluating
 from ..core.noise import derive
 from ..core.norms import NORMS
 from ..core.objectives import objective_named, weighted_objective
+from ..core.splits import ahead
 from ..registry import Registry
 from ..storage.checkpoints import save_tensors
 from ..storage.files import check_writable
@@ -50,7 +51,7 @@ def attack(
 ) -> Iterator[Event]:
     """Attack the images that `config` names; with `weighted` the attack climbs weight times loss, as A_tr does."""
     task = next(plan(path, config, registry, data_dir))
-    yield from (Message(text, warns=True) for text in parts.advice(task.attack, task.eps))
+    yield from (Message(text, warns=True) for text in (*parts.notes(task.split), *parts.advice(task.attack, task.eps)))
     for file in filter(None, (save, grid)):
         check_writable(file)
     fabric = parts.fabric(device)
@@ -58,9 +59,9 @@ def attack(
     yield EvaluationStarted(task.label, total=len(task.positions))
     started = time.perf_counter()
     pieces: list[Crafted] = []
-    for positions in task.positions.split(config.batch_size):
+    for batch in ahead(task.split, task.positions.split(config.batch_size)):
         with parts.exact_float32():
-            pieces.append(craft(task, model, task.split.batch(positions).to(fabric.device), weighted, as_uint8))
+            pieces.append(craft(task, model, batch.to(fabric.device), weighted, as_uint8))
         yield ImagesDone(sum(len(piece.label) for piece in pieces), len(task.positions))
     seconds = time.perf_counter() - started
     crafted = Crafted(*(torch.cat([getattr(piece, name) for piece in pieces]) for name in Crafted.__dataclass_fields__))

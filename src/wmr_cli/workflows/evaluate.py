@@ -12,6 +12,7 @@ import torch
 from .. import __version__, measures
 from ..config import EvaluateConfig
 from ..core.noise import derive
+from ..core.splits import ahead
 from ..registry import Registry
 from ..reporting.doubts import doubts
 from ..storage import records
@@ -38,7 +39,7 @@ def evaluate(
 ) -> Iterator[Event]:
     """Every record that `config` asks of the checkpoint at `path`; one that exists already is shown, not made again."""
     for task in plan(path, config, registry, data_dir):
-        yield from (Message(text, warns=True) for text in parts.advice(task.attack, task.eps))
+        yield from (Message(text, warns=True) for text in (*parts.notes(task.split), *parts.advice(task.attack, task.eps)))
         target = (out or home(task.checkpoint.path)) / f"{task.id}.json"
         if target.exists():
             record = records.load(target)
@@ -65,10 +66,10 @@ def measure(task: Task, registry: Registry, target: Path, device: str, resume: b
             files.append(unfinished / f"{number:06d}.safetensors")
             if not files[-1].exists():
                 pieces = []
-                for positions in chunk.split(task.config.batch_size):
+                for batch in ahead(task.split, chunk.split(task.config.batch_size)):
                     with parts.exact_float32():
-                        pieces.append(examination.rows(task.split.batch(positions).to(fabric.device)))
-                    measured += len(positions)
+                        pieces.append(examination.rows(batch.to(fabric.device)))
+                    measured += len(batch.labels)
                     yield ImagesDone(done + sum(len(piece["index"]) for piece in pieces), total)
                 records.save_rows(files[-1], stack(pieces))
             done += len(chunk)

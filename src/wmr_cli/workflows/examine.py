@@ -15,6 +15,7 @@ from ..core.margins import logit_margin, probability_margin
 from ..core.modes import evaluating
 from ..core.norms import NORMS
 from ..core.objectives import objective_named, weighted_objective
+from ..core.splits import ahead
 from ..measures import at_alpha
 from ..storage.records import Rows
 
@@ -97,7 +98,7 @@ def _fine(logits: Tensor) -> Tensor:
 
 def examined(examination: Examination, split: Split, positions: Tensor, batch_size: int, device: Any) -> Rows:
     """The rows of the images at these positions, a batch at a time."""
-    return stack([examination.rows(split.batch(part).to(device)) for part in positions.split(batch_size)])
+    return stack([examination.rows(batch.to(device)) for batch in ahead(split, positions.split(batch_size))])
 
 
 def stack(parts: list[Rows]) -> Rows:

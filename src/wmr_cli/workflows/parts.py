@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ..config import TrainConfig
+from ..core.augment import Augmentation
 from ..core.contracts import Attack, DataSource, Defense, Kernel, Split
 from ..core.normalize import Normalized
 from ..core.norms import NORMS
@@ -26,9 +27,12 @@ LARGEST_ALPHA = 80.0
 """Beyond this exp(alpha) overflows the float32 of a training loss."""
 
 
-def dataset(registry: Registry, spec: str, data_dir: Path) -> DataSource:
-    """The data set of a spec."""
-    source: DataSource = registry.create("dataset", spec, root=data_dir)
+def dataset(registry: Registry, spec: str, data_dir: Path, split_seed: int = 0) -> DataSource:
+    """The data set of a spec. The seed decides what is held out, where the data set leaves that open."""
+    parsed = Spec.parse(spec)
+    facts = {"root": data_dir, "split_seed": split_seed}
+    given = {key: value for key, value in facts.items() if registry.accepts("dataset", parsed.name, key)}
+    source: DataSource = registry.create("dataset", parsed, **given)
     return source
 
 
@@ -37,6 +41,13 @@ def split_of(source: DataSource, name: str) -> Split:
     if name not in source.splits:
         raise UnknownName(f"the data set has no split {name!r}", hint=did_you_mean(name, source.splits))
     return source.splits[name]
+
+
+def notes(split: Split) -> Iterator[str]:
+    """What a user should know about these data."""
+    note = getattr(split, "note", None)
+    if note is not None:
+        yield note
 
 
 def model(registry: Registry, spec: str, num_classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
@@ -51,6 +62,22 @@ def model(registry: Registry, spec: str, num_classes: int, input_shape: tuple[in
     if not normalisation:
         return network
     return Normalized(network, normalisation.get("mean", (0.0,)), normalisation.get("std", (1.0,)), input_shape[0])
+
+
+def augmentation(text: str) -> Augmentation:
+    """`crop:4,flip`: crops after padding by 4 pixels (`crop:4:reflect` mirrors the border), and flips; `none` is neither."""
+    padding, border, flips = 0, "zero", False
+    for word in () if text == "none" else text.split(","):
+        name, *values = word.strip().split(":")
+        if name == "flip" and not values:
+            flips = True
+        elif name == "crop" and len(values) in (1, 2) and values[0].isdigit() and values[1:] in ([], ["zero"], ["reflect"]):
+            padding, border = int(values[0]), (values[1:] or ["zero"])[0]
+        else:
+            raise BadInput(
+                f"{word!r} is no augmentation", hint="write crop:4, crop:4:reflect, flip, several joined by commas, or none"
+            )
+    return Augmentation(padding, border, flips)  # type: ignore[arg-type]
 
 
 def restored(registry: Registry, checkpoint: Checkpoint) -> nn.Module:

@@ -77,8 +77,8 @@ def plan(path: Path, config: EvaluateConfig, registry: Registry, data_dir: Path)
     kernel = str(Spec.parse(config.kernel).absolute())
     attacks_asked = tuple(str(Spec.parse(text).absolute()) for text in config.attacks)
     config = msgspec.structs.replace(config, kernel=kernel, attacks=attacks_asked)
-    dataset = str(Spec.parse(config.dataset or checkpoint.dataset).absolute())
-    source = parts.dataset(registry, dataset, data_dir)
+    dataset = registry.settled("dataset", config.dataset or checkpoint.dataset)
+    source = parts.dataset(registry, dataset, data_dir, checkpoint.config.split_seed)
     check_fit(checkpoint, source)
     split = parts.split_of(source, config.split)
     positions = subset(split, config.limit)
@@ -149,7 +149,7 @@ def subset(split: Split, limit: int | None) -> Tensor:
 
 
 def check_fit(checkpoint: Checkpoint, source: DataSource) -> None:
-    """Network and data must have the same classes and the same image shape."""
+    """Network and data must have the same classes, in the same order, and the same image shape."""
     facts = {
         "classes": (checkpoint.num_classes, source.num_classes),
         "an image shape of": (checkpoint.input_shape, tuple(source.input_shape)),
@@ -158,3 +158,8 @@ def check_fit(checkpoint: Checkpoint, source: DataSource) -> None:
         if made_for != given:
             problem = f"{checkpoint.path} was made for {what} {made_for}, the data have {given}"
             raise BadInput(problem, hint=f"evaluate it on its own data set, {checkpoint.dataset!r}")
+    names = getattr(source, "class_names", None)
+    if checkpoint.class_names and names and checkpoint.class_names != names:
+        first = next(pair for pair in zip(checkpoint.class_names, names, strict=True) if pair[0] != pair[1])
+        problem = f"{checkpoint.path} was made for other classes: where it has {first[0]!r}, the data have {first[1]!r}"
+        raise BadInput(problem, hint="give the data the classes, and the names of classes, that it was trained with")

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from ..config import TrainConfig
-from ..core.contracts import Attack, DataSource, Defense, Kernel, Split
+from ..core.augment import Augmentation
+from ..core.contracts import Attack, Batch, DataSource, Defense, Kernel, Split
 from ..core.guards import check_batch, check_logits
 from ..core.modes import evaluating
 from ..core.noise import derive
+from ..core.splits import ahead
 from ..errors import BrokenContract
 from ..registry import Registry
 from ..storage import checkpoints
@@ -60,8 +62,9 @@ def train(
     started = time.perf_counter()
     run = assemble(config, registry, data_dir, device)
     split, device_used = parts.split_of(run.source, "train"), run.fabric.device
+    augment = parts.augmentation(config.augment)
     steps_per_epoch = math.ceil(len(split) / config.batch_size)
-    yield from (Message(text, warns=True) for text in parts.advice(run.attack, config.eps))
+    yield from (Message(text, warns=True) for text in (*parts.notes(split), *parts.advice(run.attack, config.eps)))
     if config.select != "none" and not config.validate_every:
         yield Message("nothing is held out to choose by (--validate-every 0), so there is no best.safetensors", warns=True)
     yield Message(f"{len(split):,} images, {sum(p.numel() for p in run.model.parameters()):,} parameters, on {device_used}")
@@ -71,12 +74,12 @@ def train(
         yield TrainingStarted(progress.epoch, config.epochs, steps_per_epoch)
         for epoch in range(progress.epoch, config.epochs):
             tally, epoch_started = Tally(), time.perf_counter()
-            for step, positions in enumerate(batches(split, config, epoch), start=epoch * steps_per_epoch):
-                batch = split.batch(positions).to(device_used)
+            for step, batch in enumerate(ahead(split, batches(split, config, epoch)), start=epoch * steps_per_epoch):
                 check_batch(batch, run.source.num_classes)
+                batch = augmented(batch.to(device_used), augment, config.seed, epoch)
                 run.learner.begin_step(epoch, step, learning_rate(config, step, steps_per_epoch))
                 tally.add(run.defense.step(run.learner, batch))
-                yield StepDone(epoch + 1, step, len(positions))
+                yield StepDone(epoch + 1, step, len(batch.labels))
             seconds = time.perf_counter() - epoch_started
 
             entry = {"epoch": epoch + 1, **tally.summary(), "images_per_second": len(split) / seconds}
@@ -95,7 +98,7 @@ def assemble(config: TrainConfig, registry: Registry, data_dir: Path, device: st
     fabric = parts.fabric(device, config.precision)
     fabric.launch()
     torch.manual_seed(derive("model", config.seed))
-    source = parts.dataset(registry, config.dataset, data_dir)
+    source = parts.dataset(registry, config.dataset, data_dir, config.split_seed)
     model = parts.model(registry, config.model, source.num_classes, source.input_shape)
     attack = parts.training_attack(registry, config)
     kernel = parts.training_kernel(registry, config)
@@ -119,6 +122,11 @@ def keep(folder: RunFolder, run: Assembly, config: TrainConfig, entry: dict[str,
     folder.write_log([*folder.read_log(), entry])
     store(folder, progress, run.model, run.optimizer, kernel=run.kernel, defense=run.defense)
     return progress
+
+
+def augmented(batch: Batch, augment: Augmentation, seed: int, epoch: int) -> Batch:
+    """The batch with its images moved and mirrored, anew in every epoch."""
+    return replace(batch, images=augment(batch.images, batch.index, derive("augment", seed, epoch)))
 
 
 def batches(split: Split, config: TrainConfig, epoch: int) -> tuple[Tensor, ...]:

@@ -1,0 +1,134 @@
+"""Your own pictures: a folder per class, with or without folders train, val and test above them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from ...core.pictures import ENDINGS, Decoder, PictureSplit
+from ...core.splits import MemorySplit, Source, held_out
+from ...errors import BadFile, BadInput
+from .standard import check_share
+
+SPLITS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+    "testing": "test",
+}
+"""Folders that are splits and not classes."""
+Part = TypeVar("Part", PictureSplit, MemorySplit)
+
+
+def folder(
+    root: Path,
+    path: Path,
+    size: int | None = None,
+    resize: int | None = None,
+    channels: int = 3,
+    holdout: float = 0.1,
+    test: float = 0.2,
+    workers: int = 0,
+    split_seed: int = 0,
+) -> Source:
+    """`path/CLASS/*.png` and so on; classes are numbered in the order of their names.
+
+    Without split folders `test` of every class is tested on and `holdout` of the rest validates, chosen by `split_seed`;
+    the split `all` is everything. With `train` and `val` but no `test`, `val` is tested on. With `size` the shorter side
+    is brought to `resize` (or `size`) and the middle is cut out.
+    """
+    if channels not in (1, 3):
+        raise BadInput(f"pictures cannot have {channels} channels", hint="channels=3 for colour, channels=1 for grey")
+    if size is not None and not 1 <= size <= (resize or size):
+        raise BadInput(f"a square of {size} cannot be cut from a side of {resize}", hint="size is at least 1 and at most resize")
+    if size is None and resize is not None:
+        raise BadInput("resize alone leaves sides of different length", hint="say size=… too")
+    check_share("holdout", holdout)
+    check_share("test", test)
+    places = _places(path)
+    names = _classes(places.get("train") or next(iter(places.values())))
+    decoder, splits, count = Decoder(channels, size, resize), dict[str, PictureSplit](), 0
+    for split, place in places.items():
+        paths, labels = _pictures(place, names)
+        shape = next(iter(splits.values())).shape if splits else decoder.shape(paths[0])
+        index = count + torch.arange(len(paths))
+        splits[split] = PictureSplit(paths, labels, index, decoder, shape, f"{path.name} {split}", workers)
+        splits[split].check()
+        count += len(paths)
+    return Source(len(names), shape, divided(splits, holdout, test, split_seed), class_names=tuple(names))
+
+
+def divided(splits: Mapping[str, Part], holdout: float, test: float, seed: int) -> dict[str, Part]:
+    """Splits with `val` and `test` held out of the training images, or of `all`, where they do not exist.
+
+    A `val` without `test` is what others call their test set.
+    """
+    made = dict(splits)
+    if "test" not in made and "val" in made:
+        made["test"] = made.pop("val")
+    rest = made.get("train") or made.get("all")
+    if rest is None:
+        return made
+    for name, share in {"test": test, "val": holdout}.items():
+        if name not in made and share:
+            chosen = held_out(rest.labels, share, seed)
+            made[name], rest = rest.part(chosen.nonzero().squeeze(1)), rest.part((~chosen).nonzero().squeeze(1))
+    return made | {"train": rest}
+
+
+def _places(path: Path) -> dict[str, Path]:
+    """The folder of class folders of each split; `all` where there are no splits."""
+    if not path.is_dir():
+        raise BadFile(f"there is no folder {path}", hint="folder:path=… names a folder that holds a folder per class")
+    inside = _folders(path)
+    splits = {place: SPLITS[place.name.lower()] for place in inside if place.name.lower() in SPLITS}
+    if not splits:
+        return {"all": path}
+    others = [place.name for place in inside if place not in splits]
+    if others or len(set(splits.values())) < len(splits):
+        listed = ", ".join(place.name for place in inside[:6])
+        raise BadFile(
+            f"{path} mixes splits and other folders: {listed}", hint="keep either train, val, test or class folders there"
+        )
+    return {split: place for name in ("train", "val", "test") for place, split in splits.items() if split == name}
+
+
+def _classes(place: Path) -> list[str]:
+    names = [folder.name for folder in _folders(place)]
+    if len(names) < 2:
+        found = f"only {names[0]}" if names else "none"
+        raise BadFile(
+            f"a classifier needs two class folders at least, {place} has {found}", hint="put every class into its own folder"
+        )
+    return names
+
+
+def _pictures(place: Path, names: list[str]) -> tuple[list[Path], Tensor]:
+    """Paths and labels (N,), class by class in the order of names."""
+    unknown = [folder.name for folder in _folders(place) if folder.name not in names]
+    if unknown:
+        raise BadFile(
+            f"{place} has classes that are not trained on: {', '.join(unknown[:5])}",
+            hint=f"the classes are {', '.join(names[:9])}",
+        )
+    listed = [(path, label) for label, name in enumerate(names) for path in _files(place / name)]
+    if not listed:
+        raise BadFile(f"{place} holds no pictures", hint=f"pictures end in {', '.join(ENDINGS)}")
+    return [path for path, _ in listed], torch.tensor([label for _, label in listed])
+
+
+def _files(folder: Path) -> list[Path]:
+    """The pictures of one class; a class that has a folder has pictures."""
+    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS and not path.name.startswith("."))
+    if folder.exists() and not found:
+        raise BadFile(f"{folder} holds no pictures", hint=f"remove the folder, or fill it: pictures end in {', '.join(ENDINGS)}")
+    return found
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(item for item in path.iterdir() if item.is_dir() and not item.name.startswith((".", "__")))

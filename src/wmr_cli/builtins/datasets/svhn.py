@@ -1,0 +1,26 @@
+"""Street View House Numbers (Netzer et al. 2011): 73,257 + 26,032 colour images of digits, 32x32, 10 classes."""
+
+from pathlib import Path
+from typing import Any
+
+from ...core.downloads import Remote, fetch
+from ...core.splits import Source
+from ...core.vision import torchvision
+from .standard import source
+
+SIZES = (73_257, 26_032)
+"""Training and test images."""
+
+
+def svhn(root: Path, split_seed: int = 0, holdout: float = 0.02) -> Source:
+    """Cropped digits; the extra training images are left out."""
+    dataset = torchvision.datasets.SVHN
+
+    def read(training: bool) -> tuple[Any, Any]:
+        split = "train" if training else "test"
+        url, file, md5 = dataset.split_list[split]
+        fetch([Remote(file, (url,), md5)], root)
+        made = dataset(root, split=split)
+        return made.data, made.labels
+
+    return source("svhn", read, holdout=holdout, split_seed=split_seed, shape=(3, 32, 32), sizes=SIZES, classes=10)

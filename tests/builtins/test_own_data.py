@@ -1,0 +1,246 @@
+"""Your own pictures and arrays: layouts, splits, and the mistakes people make."""
+
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.numpy import save_file
+
+from fakes import labels, picture_tree, pixels
+from wmr_cli.errors import BadFile, BadInput, UnknownName
+from wmr_cli.testing import check_dataset
+
+
+@pytest.fixture
+def make(registry, tmp_path):
+    return lambda spec, **given: registry.create("dataset", spec, root=tmp_path, **given)
+
+
+def sizes(source) -> dict[str, int]:
+    return {name: len(split) for name, split in source.splits.items()}
+
+
+def test_class_folders_are_divided(make, tmp_path):
+    picture_tree(tmp_path / "pics", ("cat", "ant", "dog"), count=20)
+    source = make(f"folder:path={tmp_path / 'pics'}")
+    assert source.class_names == ("ant", "cat", "dog")
+    assert source.input_shape == (3, 16, 16)
+    assert sizes(source) == {"all": 60, "test": 12, "val": 6, "train": 42}
+    assert source.splits["test"].labels.bincount().tolist() == [4, 4, 4]
+    check_dataset(source)
+
+
+def test_the_seed_divides(make, tmp_path):
+    picture_tree(tmp_path / "pics", count=20)
+    spec = f"folder:path={tmp_path / 'pics'}"
+    first, same, other = (make(spec, split_seed=seed).splits["test"].index.tolist() for seed in (0, 0, 1))
+    assert first == same != other
+
+
+def test_the_bare_value_is_the_path(make, tmp_path):
+    picture_tree(tmp_path / "pics")
+    assert make(f"folder:{tmp_path / 'pics'}").num_classes == 2
+
+
+@pytest.mark.parametrize(
+    ("folders", "expected"),
+    [
+        (("train", "val", "test"), {"train": 20, "val": 20, "test": 20}),
+        (("train", "test"), {"train": 18, "test": 20, "val": 2}),
+        (("train", "val"), {"train": 18, "test": 20, "val": 2}),
+        (("Training", "Validation", "Testing"), {"train": 20, "val": 20, "test": 20}),
+        (("train",), {"train": 14, "val": 2, "test": 4}),
+        (("test",), {"test": 20}),
+    ],
+    ids=" ".join,
+)
+def test_split_folders_are_used_and_what_is_missing_is_held_out(make, tmp_path, folders, expected):
+    for seed, name in enumerate(folders):
+        picture_tree(tmp_path / "pics" / name, seed=seed)
+    source = make(f"folder:path={tmp_path / 'pics'}")
+    assert sizes(source) == expected
+    indices = [index for split in source.splits.values() for index in split.index.tolist()]
+    assert len(set(indices)) == len(indices)
+
+
+def test_a_val_folder_without_test_is_tested_on(make, tmp_path):
+    picture_tree(tmp_path / "pics" / "train", seed=0)
+    picture_tree(tmp_path / "pics" / "val", seed=1)
+    source = make(f"folder:path={tmp_path / 'pics'}")
+    assert {path.parent.parent.name for path in source.splits["test"].paths} == {"val"}
+    assert {path.parent.parent.name for path in source.splits["val"].paths} == {"train"}
+
+
+def test_no_holdout_is_no_split(make, tmp_path):
+    picture_tree(tmp_path / "pics")
+    assert sizes(make(f"folder:path={tmp_path / 'pics'},holdout=0,test=0")) == {"all": 20, "train": 20}
+
+
+def test_grey_and_resized(make, tmp_path):
+    picture_tree(tmp_path / "pics", side=20)
+    Image.new("RGB", (31, 44)).save(tmp_path / "pics" / "cat" / "other.jpg")
+    source = make(f"folder:path={tmp_path / 'pics'},size=16,resize=18,channels=1")
+    assert source.input_shape == (1, 16, 16)
+    check_dataset(source)
+
+
+def test_other_files_and_hidden_ones_are_passed_over(make, tmp_path):
+    pics = picture_tree(tmp_path / "pics")
+    (pics / "README.txt").write_text("about")
+    (pics / "cat" / "notes.txt").write_text("about")
+    (pics / "cat" / ".hidden.png").write_text("no picture")
+    (pics / ".cache").mkdir()
+    assert sizes(make(f"folder:path={pics}"))["all"] == 20
+
+
+MISTAKES = {
+    "no such folder": (lambda pics: shutil.rmtree(pics), "there is no folder"),
+    "no class folders": (lambda pics: [shutil.rmtree(pics / name) for name in ("cat", "dog")], "two class folders at least"),
+    "one class": (lambda pics: shutil.rmtree(pics / "dog"), "has only cat"),
+    "an empty class": (lambda pics: (pics / "owl").mkdir(), "owl holds no pictures"),
+    "splits and classes": (lambda pics: picture_tree(pics / "train"), "mixes splits and other folders: cat, dog, train"),
+    "mixed sizes": (lambda pics: Image.new("RGB", (9, 9)).save(pics / "dog" / "x.png"), "different sizes: .*x.png has 9x9"),
+    "16 bits": (lambda pics: Image.fromarray(np.zeros((16, 16), np.uint16)).save(pics / "dog" / "x.png"), "more than 8 bits"),
+    "CMYK": (lambda pics: Image.new("CMYK", (16, 16)).save(pics / "dog" / "x.jpg"), "a CMYK picture"),
+    "a web page": (lambda pics: (pics / "dog" / "x.jpg").write_text("<html>"), "x.jpg cannot be read: it is no picture"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_in_a_folder_is_named_before_any_work(make, tmp_path, case):
+    pics = picture_tree(tmp_path / "pics")
+    spoil, says = MISTAKES[case]
+    spoil(pics)
+    with pytest.raises(BadFile, match=says) as caught:
+        make(f"folder:path={pics}")
+    assert caught.value.hint
+
+
+def test_a_class_that_is_not_trained_on_is_refused(make, tmp_path):
+    picture_tree(tmp_path / "pics" / "train")
+    picture_tree(tmp_path / "pics" / "test", ("cat", "owl"))
+    with pytest.raises(BadFile, match="classes that are not trained on: owl"):
+        make(f"folder:path={tmp_path / 'pics'}")
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ("channels=2", "2 channels"),
+        ("size=0", "a square of 0"),
+        ("size=32,resize=16", "a square of 32"),
+        ("resize=16", "resize alone"),
+        ("holdout=1.5", "no share"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(make, tmp_path, params, says):
+    picture_tree(tmp_path / "pics")
+    with pytest.raises(BadInput, match=says):
+        make(f"folder:path={tmp_path / 'pics'},{params}")
+
+
+def test_a_misspelt_key_gets_a_hint(registry):
+    with pytest.raises(UnknownName, match="'szie'") as caught:
+        registry.check("dataset", "folder:path=x,szie=3")
+    assert caught.value.hint == "did you mean 'size'?"
+
+
+def stored(path: Path, **arrays: np.ndarray) -> Path:
+    if path.suffix == ".npz":
+        np.savez(path, **arrays)
+    else:
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
+    return path
+
+
+@pytest.mark.parametrize("ending", [".npz", ".safetensors"])
+def test_images_and_labels_are_divided(make, tmp_path, ending):
+    path = stored(tmp_path / f"data{ending}", images=pixels(50, 8, 8), labels=labels(50, 5))
+    source = make(f"arrays:path={path}")
+    assert sizes(source) == {"all": 50, "test": 10, "val": 5, "train": 35}
+    assert (source.num_classes, source.input_shape) == (5, (1, 8, 8))
+    assert torch.equal(source.splits["all"].images[:, 0], torch.from_numpy(pixels(50, 8, 8)))
+    check_dataset(source)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("train_images", "train_labels", "test_images", "test_labels"), ("x_train", "y_train", "x_test", "y_test")],
+    ids=lambda names: names[0],
+)
+def test_stored_splits_are_used(make, tmp_path, names):
+    parts = (pixels(40, 8, 8), labels(40, 4)[:, None], pixels(20, 8, 8, seed=1), labels(20, 4)[:, None])
+    source = make(f"arrays:path={stored(tmp_path / 'data.npz', **dict(zip(names, parts, strict=True)))}")
+    assert sizes(source) == {"train": 36, "test": 20, "val": 4}
+    check_dataset(source)
+
+
+@pytest.mark.parametrize(
+    ("images", "layout"),
+    [(pixels(30, 3, 8, 8), "auto"), (pixels(30, 8, 8, 3), "auto"), (pixels(30, 3, 8, 3), "nchw"), (pixels(30, 3, 8, 3), "nhwc")],
+)
+def test_channels_come_first_in_the_end(make, tmp_path, images, layout):
+    path = stored(tmp_path / "data.npz", images=images, labels=labels(30, 3))
+    made = make(f"arrays:path={path},layout={layout}").splits["all"].images.numpy()
+    is_first = layout == "nchw" or images.shape[1:] == (3, 8, 8)
+    assert np.array_equal(made, images if is_first else images.transpose(0, 3, 1, 2))
+
+
+def test_floats_in_the_unit_range_stay_floats(make, tmp_path):
+    floats = (pixels(30, 8, 8) / 255).astype(np.float64)
+    source = make(f"arrays:path={stored(tmp_path / 'data.npz', images=floats, labels=labels(30, 3))},classes=7")
+    assert source.num_classes == 7
+    assert torch.equal(source.splits["all"].images[:, 0], torch.from_numpy(floats.astype(np.float32)))
+
+
+def test_what_wmr_attack_saves_can_be_evaluated(make, tmp_path):
+    path = stored(tmp_path / "attack.safetensors", images=pixels(20, 1, 8, 8), label=labels(20, 2), index=np.arange(20))
+    assert len(make(f"arrays:path={path}").splits["all"]) == 20
+
+
+def objects(path: Path) -> None:
+    np.savez(path, images=np.array([{}, {}], dtype=object), labels=labels(2))
+
+
+def pickled(path: Path) -> None:
+    path.write_bytes(pickle.dumps({"images": pixels(3, 8, 8)}))
+
+
+def single(path: Path) -> None:
+    with path.open("wb") as stream:
+        np.save(stream, pixels(3, 8, 8))
+
+
+BAD_ARRAYS = {
+    "missing": (lambda path: None, "there is no file"),
+    "objects that need code": (objects, "cannot be read"),
+    "a pickle": (pickled, "cannot be read"),
+    "a web page": (lambda path: path.write_text("<html>"), "cannot be read"),
+    "one array": (single, "a single array"),
+    "other names": (lambda path: stored(path, data=pixels(3, 8, 8)), "only data"),
+    "no labels": (lambda path: stored(path, images=pixels(3, 8, 8)), "do not belong together"),
+    "too few labels": (lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(2)), "do not belong together"),
+    "nothing": (lambda path: stored(path, images=pixels(0, 8, 8), labels=labels(0)), "do not belong together"),
+    "whole numbers": (lambda path: stored(path, images=np.ones((3, 8, 8), int), labels=labels(3)), "type int64"),
+    "vectors": (lambda path: stored(path, images=pixels(3, 64), labels=labels(3)), r"shape \(3, 64\)"),
+    "no channels": (lambda path: stored(path, images=pixels(3, 8, 8, 8), labels=labels(3)), "where are the channels"),
+    "labels as floats": (lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(3) / 2), "labels of type float64"),
+    "negative labels": (lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(3) - 1), "labels of type"),
+    "two shapes": (
+        lambda path: stored(path, x_train=pixels(9, 8, 8), y_train=labels(9, 3), x_test=pixels(9, 7, 7), y_test=labels(9, 3)),
+        "different shapes",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ARRAYS)
+def test_a_mistake_in_arrays_is_named(make, tmp_path, case):
+    spoil, says = BAD_ARRAYS[case]
+    spoil(tmp_path / "data.npz")
+    with pytest.raises(BadFile, match=says) as caught:
+        make(f"arrays:path={tmp_path / 'data.npz'}")
+    assert caught.value.hint

@@ -1,0 +1,224 @@
+"""Downloads are what they claim, whole or not there, and go on where they were cut off."""
+
+import gzip
+import hashlib
+import io
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+
+import pytest
+
+from wmr_cli.core import downloads
+from wmr_cli.core.downloads import Remote, fetch, looks_like_a_page, unpack
+from wmr_cli.core.watching import watched
+from wmr_cli.errors import BadFile, MissingData
+
+CONTENT = bytes(range(256)) * 5000
+PAGE = b"\n <!DOCTYPE html><html><body>Quota exceeded</body></html>"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.server.asked.append((self.path, self.headers.get("Range")))
+        if self.path == "/gone":
+            self.send_error(404)
+            return
+        content = {"/page": PAGE, "/other": CONTENT[::-1]}.get(self.path, CONTENT)
+        first = 0
+        if self.path == "/resumes" and self.headers.get("Range"):
+            first = int(self.headers["Range"].removeprefix("bytes=").removesuffix("-"))
+        if first >= len(content):
+            self.send_error(416)
+            return
+        self.send_response(206 if first else 200)
+        self.send_header("Content-Length", str(len(content) - first))
+        self.end_headers()
+        self.wfile.write(content[first : self.server.breaks_off or None])
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[SimpleNamespace]:
+    """A server of one good file, one wrong file and one web page; it can break off in the middle."""
+    running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    running.asked, running.breaks_off = [], 0
+    threading.Thread(target=running.serve_forever, daemon=True).start()
+    yield SimpleNamespace(at=f"http://127.0.0.1:{running.server_port}", running=running)
+    running.shutdown()
+    running.server_close()
+
+
+def remote(server, *paths, **changes) -> Remote:
+    facts = {"name": "data.bin", "urls": tuple(server.at + path for path in paths), "md5": hashlib.md5(CONTENT).hexdigest()}
+    return Remote(**{**facts, **changes})
+
+
+def left(folder) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_arrives_whole_and_alone(server, tmp_path):
+    (path,) = fetch([remote(server, "/good", size=len(CONTENT))], tmp_path / "new" / "folder")
+    assert path.read_bytes() == CONTENT
+    assert left(path.parent) == ["data.bin"]
+
+
+def test_a_file_that_is_there_is_not_asked_for(server, tmp_path):
+    (tmp_path / "data.bin").write_bytes(CONTENT)
+    fetch([remote(server, "/good")], tmp_path)
+    assert server.running.asked == []
+
+
+def test_the_next_address_is_tried(server, tmp_path):
+    (path,) = fetch([remote(server, "/gone", "/page", "/other", "/good")], tmp_path)
+    assert path.read_bytes() == CONTENT
+    assert [path for path, _ in server.running.asked] == ["/gone", "/page", "/other", "/good"]
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [("/page", "a web page instead of data.bin"), ("/other", "not data.bin with MD5"), ("/gone", "404 Not Found")],
+)
+def test_what_is_not_the_file_is_named_and_not_kept(server, tmp_path, path, says):
+    with pytest.raises(MissingData, match=says) as caught:
+        fetch([remote(server, path)], tmp_path)
+    assert left(tmp_path) == []
+    assert f"put data.bin into {tmp_path}" in caught.value.hint
+
+
+def test_a_wrong_size_is_refused(server, tmp_path):
+    with pytest.raises(MissingData, match="1,280,000 bytes"):
+        fetch([remote(server, "/good", size=7)], tmp_path)
+
+
+def test_a_download_that_was_cut_off_goes_on(server, tmp_path):
+    server.running.breaks_off = 300_000
+    with pytest.raises(MissingData, match="broke off after 300,000 of 1,280,000 bytes, which are kept"):
+        fetch([remote(server, "/resumes")], tmp_path)
+    assert left(tmp_path) == ["data.bin.part"]
+    server.running.breaks_off = 0
+    (path,) = fetch([remote(server, "/resumes")], tmp_path)
+    assert server.running.asked[-1] == ("/resumes", "bytes=300000-")
+    assert path.read_bytes() == CONTENT
+    assert left(tmp_path) == ["data.bin"]
+
+
+def test_a_server_that_cannot_go_on_starts_again(server, tmp_path):
+    (tmp_path / "data.bin.part").write_bytes(CONTENT[:1000])
+    (path,) = fetch([remote(server, "/good")], tmp_path)
+    assert path.read_bytes() == CONTENT
+
+
+def test_a_part_that_is_already_whole_is_taken(server, tmp_path):
+    (tmp_path / "data.bin.part").write_bytes(CONTENT)
+    (path,) = fetch([remote(server, "/resumes")], tmp_path)
+    assert path.read_bytes() == CONTENT
+
+
+def test_a_spoilt_part_is_thrown_away(server, tmp_path):
+    (tmp_path / "data.bin.part").write_bytes(b"?" * 1000)
+    with pytest.raises(MissingData, match=r"not data\.bin"):
+        fetch([remote(server, "/resumes")], tmp_path)
+    assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize(("content", "says"), [(PAGE, "a web page instead of data.bin"), (CONTENT[:-1], "not data.bin with MD5")])
+def test_a_wrong_file_in_its_place_is_named_and_left_alone(server, tmp_path, content, says):
+    (tmp_path / "data.bin").write_bytes(content)
+    with pytest.raises(BadFile, match=says):
+        fetch([remote(server, "/good")], tmp_path)
+    assert (tmp_path / "data.bin").read_bytes() == content
+
+
+def test_without_network_the_error_says_which_files_to_put_where(tmp_path):
+    nowhere = [Remote(name, ("http://127.0.0.1:9/x",), "0") for name in ("one.gz", "two.gz")]
+    with pytest.raises(MissingData, match=r"cannot download one\.gz .*refused") as caught:
+        fetch(nowhere, tmp_path / "MNIST" / "raw")
+    assert (
+        caught.value.hint == f"repeat the command when there is network, or put one.gz, two.gz into {tmp_path / 'MNIST' / 'raw'}"
+    )
+
+
+def test_a_place_that_cannot_be_written_is_named(server, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(MissingData, match="cannot write"):
+        fetch([remote(server, "/good")], tmp_path / "file")
+
+
+def test_progress_is_reported_in_megabytes(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(downloads, "BLOCK", 500_000)
+    seen = []
+    with watched(lambda *report: seen.append(report)):
+        fetch([remote(server, "/good")], tmp_path)
+    assert seen[-1] == ("downloading data.bin, MB", 1, 2)
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize("beginning", [b"<html>", b"  \n<!DOCTYPE", b"\xef\xbb\xbf<?xml"])
+def test_pages_are_recognised(beginning):
+    assert looks_like_a_page(beginning)
+    assert not looks_like_a_page(b"PK\x03\x04<")
+
+
+def packed(tmp_path, kind, files):
+    archive = tmp_path / f"archive.{kind}"
+    if kind == "zip":
+        with zipfile.ZipFile(archive, "w") as made:
+            for name, content in files.items():
+                made.writestr(name, content)
+    else:
+        with tarfile.open(archive, "w:gz") as made:
+            for name, content in files.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                made.addfile(member, io.BytesIO(content))
+    return archive
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar.gz"])
+def test_an_archive_is_unpacked_whole(tmp_path, kind):
+    unpack(packed(tmp_path, kind, {"top/a": b"1", "top/in/b": b"2"}), tmp_path, "top")
+    assert (tmp_path / "top" / "in" / "b").read_bytes() == b"2"
+    assert left(tmp_path) == [f"archive.{kind}", "top"]
+
+
+def test_files_that_are_there_stay_as_they_are(tmp_path):
+    (tmp_path / "top").mkdir()
+    (tmp_path / "top" / "a").write_bytes(b"mine")
+    unpack(packed(tmp_path, "zip", {"top/a": b"1", "top/in/b": b"2"}), tmp_path, "top")
+    assert (tmp_path / "top" / "a").read_bytes() == b"mine"
+    assert (tmp_path / "top" / "in" / "b").read_bytes() == b"2"
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar.gz"])
+def test_a_corrupt_archive_leaves_nothing_behind(tmp_path, kind):
+    archive = packed(tmp_path, kind, {f"top/{number}": bytes(1000) for number in range(50)})
+    archive.write_bytes(archive.read_bytes()[: archive.stat().st_size // 2])
+    with pytest.raises(BadFile, match="cannot be unpacked"):
+        unpack(archive, tmp_path, "top")
+    assert left(tmp_path) == [archive.name]
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar.gz"])
+def test_an_archive_of_something_else_is_refused(tmp_path, kind):
+    with pytest.raises(BadFile, match="has no folder 'top'"):
+        unpack(packed(tmp_path, kind, {"else/a": b"1"}), tmp_path, "top")
+
+
+def test_an_archive_cannot_write_outside(tmp_path):
+    archive = packed(tmp_path, "tar.gz", {"top/a": b"1", "../escaped": b"2"})
+    with pytest.raises(BadFile, match="cannot be unpacked"):
+        unpack(archive, tmp_path, "top")
+    assert not (tmp_path.parent / "escaped").exists()
+
+
+def test_a_plain_gzip_is_no_archive_of_folders(tmp_path):
+    (tmp_path / "archive.tar.gz").write_bytes(gzip.compress(b"not a tar"))
+    with pytest.raises(BadFile, match="cannot be unpacked"):
+        unpack(tmp_path / "archive.tar.gz", tmp_path, "top")
