@@ -65,7 +65,9 @@ def check_fits(network: nn.Module, spec: str, num_classes: int, input_shape: tup
         first = next((module for module in network.modules() if isinstance(module, nn.Conv2d)), None)
         if first is not None and first.in_channels != channels:
             problem = f"model {spec!r} takes images of {first.in_channels} channels, those of the data set have {channels}"
-            raise BadInput(problem, hint="a class that takes input_shape=(C, H, W) can build its first layer for the data") from None
+            raise BadInput(
+                problem, hint="a class that takes input_shape=(C, H, W) can build its first layer for the data"
+            ) from None
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         problem = f"model {spec!r} cannot take images of {channels}x{height}x{width}: {reason}"
         raise BadInput(problem, hint="a class that takes input_shape=(C, H, W) can build its layers for the data") from error

@@ -42,11 +42,13 @@ def from_timm(
         network = _with_weights(name, num_classes, shape, options)
     facts = network.pretrained_cfg
     sized = network if size is None else Resized(network, size)
-    return Normalized(sized, mean or _for_channels(facts["mean"], channels), std or _for_channels(facts["std"], channels), channels)
+    return Normalized(
+        sized, mean or _for_channels(facts["mean"], channels), std or _for_channels(facts["std"], channels), channels
+    )
 
 
 class Resized(nn.Module):
-    """A network that sees images resized bilinearly, (N, C, H, W) to (N, C, size, size). Gradient flows to the pixels as they were."""
+    """A network that sees images resized bilinearly, (N, C, H, W) to (N, C, size, size); gradient reaches the original pixels."""
 
     def __init__(self, network: nn.Module, size: int) -> None:
         super().__init__()

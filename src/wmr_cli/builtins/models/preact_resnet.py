@@ -12,9 +12,7 @@ def preact_resnet18(num_classes: int, input_shape: tuple[int, int, int]) -> nn.M
     return preactivated((2, 2, 2, 2), (64, 128, 256, 512), 64, num_classes, input_shape[0])
 
 
-def preactivated(
-    blocks: tuple[int, ...], widths: tuple[int, ...], stem_width: int, num_classes: int, channels: int
-) -> nn.Module:
+def preactivated(blocks: tuple[int, ...], widths: tuple[int, ...], stem_width: int, num_classes: int, channels: int) -> nn.Module:
     """Stages of basic blocks with batch norm, every stage but the first halving the side, on a 3x3 stem that keeps it."""
     network: nn.Module = timm.models.resnetv2.ResNetV2(
         list(blocks),

@@ -12,7 +12,9 @@ def wide_resnet(num_classes: int, input_shape: tuple[int, int, int], depth: int 
     With 3 channels and 10 classes 28-10 has 36,479,194 parameters and 34-10 has 46,160,474.
     """
     if depth < 10 or depth % 6 != 4:
-        raise BadInput(f"there is no wide ResNet of depth {depth}", hint="depth is 10, 16, 22, 28, 34, …: 4 more than a multiple of 6")
+        raise BadInput(
+            f"there is no wide ResNet of depth {depth}", hint="depth is 10, 16, 22, 28, 34, …: 4 more than a multiple of 6"
+        )
     if width < 1:
         raise BadInput(f"a wide ResNet cannot be {width} wide", hint="width is a whole number from 1 up")
     stages = (16 * width, 32 * width, 64 * width)
