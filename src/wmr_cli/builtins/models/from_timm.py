@@ -27,7 +27,7 @@ def from_timm(
     std: tuple[float, ...] | None = None,
     **options: Any,
 ) -> nn.Module:
-    """The architecture `name`, built for the size of the images; with `size` the model enlarges them to size x size first.
+    """The architecture `name`, built for the size of the images; with `size` the model resizes them to size x size first.
 
     Images are normalised by timm's own mean and std of the architecture unless the two are given. `pretrained` loads
     timm's weights. Any other option, such as drop_rate=0.1 or patch_size=4, is handed to timm.
