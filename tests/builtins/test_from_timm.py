@@ -66,7 +66,7 @@ def test_options_go_to_timm(registry):
     assert (len(model.blocks), model.patch_embed.grid_size, model.head_drop.p) == (2, (8, 8), 0.1)
 
 
-@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 64, 48)])
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 64, 48), (3, 128, 20)])
 def test_with_size_the_model_resizes_and_the_gradient_reaches_every_pixel_of_the_data(shape, registry):
     model = made("vit_tiny_patch16_224,size=32,depth=1", registry, shape).eval()
     assert isinstance(model.network, Resized)

@@ -40,11 +40,8 @@ def from_timm(
     network = _fitting(name, num_classes, shape, options)
     if pretrained:
         network = _with_weights(name, num_classes, shape, options)
-    facts = network.pretrained_cfg
-    sized = network if size is None else Resized(network, size)
-    return Normalized(
-        sized, mean or _for_channels(facts["mean"], channels), std or _for_channels(facts["std"], channels), channels
-    )
+    own_mean, own_std = (_for_channels(network.pretrained_cfg[key], channels) for key in ("mean", "std"))
+    return Normalized(network if size is None else Resized(network, size), mean or own_mean, std or own_std, channels)
 
 
 class Resized(nn.Module):
@@ -55,8 +52,9 @@ class Resized(nn.Module):
         self.network, self.size = network, size
 
     def forward(self, images: Tensor) -> Tensor:
-        # antialias matters only where images are made smaller: without it most of their pixels would not count
-        resized = functional.interpolate(images, (self.size, self.size), mode="bilinear", antialias=True)
+        # made smaller without antialias, images lose most of their pixels; made larger, they do not need it
+        is_smaller = self.size < max(images.shape[2:])
+        resized = functional.interpolate(images, (self.size, self.size), mode="bilinear", antialias=is_smaller)
         logits: Tensor = self.network(resized)
         return logits
 
