@@ -19,7 +19,7 @@ from wmr_cli.builtins.kernels.exp import Exponential
 from wmr_cli.config import TrainConfig
 from wmr_cli.core.contracts import StepReport
 from wmr_cli.core.splits import MemorySource, MemorySplit
-from wmr_cli.plugins import collect
+from wmr_cli.plugins import collect, installed
 from wmr_cli.storage import checkpoints
 from wmr_cli.storage.records import Record
 from wmr_cli.workflows.examine import Examination
@@ -145,6 +145,19 @@ def test_the_example_plugin_works(tmp_path, monkeypatch):
     found = collect([EntryPoint(name, module, "wmr")])
     assert not found.set_aside
     testing.check_attack(found.registry.create("attack", "brightness", eps=0.1))
+
+
+def test_the_example_model_keeps_the_contract():
+    (example,) = blocks("models.md", "python")
+    names: dict = {}
+    exec(example, names)
+    testing.check_model(names["MyNet"])
+
+
+def test_every_built_in_model_has_its_line():
+    ours = [owned.entry.name for kind, owned in installed().registry if kind == "model" and owned.owner == "wmr-cli"]
+    listed = page("models.md").replace("`timm:NAME`", "`timm`")
+    assert [name for name in ours if f"| `{name}` |" not in listed] == []
 
 
 def test_the_example_of_the_metrics_runs(capsys):

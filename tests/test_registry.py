@@ -1,11 +1,12 @@
 """One door to build by name: what is misspelt is refused with the nearest name, and nothing is overwritten."""
 
 import hashlib
+import sys
 from dataclasses import dataclass
 
 import pytest
 
-from wmr_cli.errors import BadInput, PluginError, UnknownName
+from wmr_cli.errors import BadInput, PluginError, UnknownName, did_you_mean
 from wmr_cli.registry import Entry, Registry
 
 
@@ -223,3 +224,29 @@ def test_a_file_that_fails_is_run_again_the_next_time(registry, tmp_path):
     assert (str(problem), problem.hint) == (f"{file} cannot be imported: RuntimeError: half written", "see line 1")
     file.write_text("class Push: pass\n")
     assert type(registry.create("attack", f"{file}:Push")).__name__ == "Push"
+
+
+def test_a_local_file_can_import_its_neighbours_and_the_search_path_is_as_before(registry, tmp_path):
+    (tmp_path / "wmr_test_neighbour.py").write_text("STEPS = 7\n")
+    file = tmp_path / "mine.py"
+    file.write_text("from wmr_test_neighbour import STEPS\nclass Push:\n    steps = STEPS\n")
+    before = list(sys.path)
+    assert registry.create("attack", f"{file}:Push").steps == 7
+    assert sys.path == before
+
+
+def test_the_search_path_is_as_before_when_a_local_file_fails_or_changes_it(registry, tmp_path):
+    before = list(sys.path)
+    (tmp_path / "failing.py").write_text("import wmr_test_no_such_neighbour\n")
+    assert "No module named 'wmr_test_no_such_neighbour'" in str(refusal(registry, f"{tmp_path}/failing.py:Push"))
+    assert sys.path == before
+    (tmp_path / "meddling.py").write_text("import sys\nsys.path.pop(0)\nclass Push: pass\n")
+    registry.create("attack", f"{tmp_path}/meddling.py:Push")
+    assert sys.path == before
+
+
+def test_a_hint_counts_names_that_are_too_many_to_list():
+    names = [f"network{number:03}" for number in range(61)]
+    assert did_you_mean("zzz", names) == "there are 61 names, from 'network000' to 'network060', and none is near"
+    assert did_you_mean("zzz", names[:60]).startswith("there are: network000, network001")
+    assert did_you_mean("network", names).startswith("did you mean 'network0")

@@ -52,10 +52,16 @@ class PluginError(WmrError):
     """A plugin that cannot be used."""
 
 
+MANY = 60
+"""More names than this do not help a reader; they are counted instead."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A hint with the nearest known name, or with all of them where none is near."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if near:
         return f"did you mean {near[0]!r}?"
+    if len(names) > MANY:
+        return f"there are {len(names):,} names, from {names[0]!r} to {names[-1]!r}, and none is near"
     return f"there are: {', '.join(names)}" if names else "there are none"

@@ -237,7 +237,7 @@ def _local_class(name: str) -> Callable[..., Any]:
         module = importlib.util.module_from_spec(location)
         sys.modules[module_name] = module
         try:
-            with contextlib.redirect_stdout(sys.stderr):
+            with contextlib.redirect_stdout(sys.stderr), _importing_from(Path(path).resolve().parent):
                 location.loader.exec_module(module)
         except Exception as error:
             del sys.modules[module_name]
@@ -247,3 +247,14 @@ def _local_class(name: str) -> Callable[..., Any]:
         public = [key for key, value in vars(module).items() if isinstance(value, type)]
         raise UnknownName(f"{path!r} has no {attribute!r}", hint=did_you_mean(attribute, public))
     return getattr(module, attribute)  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def _importing_from(folder: Path) -> Iterator[None]:
+    """Inside, modules of this folder can be imported, as in a script that lies there; afterwards no longer."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # the file may have taken it away itself
+            sys.path.remove(str(folder))

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from wmr_cli import load
 from wmr_cli.config import TrainConfig, resolve
 from wmr_cli.core.splits import MemorySplit
-from wmr_cli.errors import BadFile, BrokenContract, RunFolderError
+from wmr_cli.errors import BadFile, BadInput, BrokenContract, RunFolderError
 from wmr_cli.storage import checkpoints
 from wmr_cli.storage.runs import RunFolder, opened
 from wmr_cli.workflows.events import EpochDone, StepDone, TrainingDone
@@ -237,19 +237,32 @@ def test_an_evaluation_attack_with_its_own_ball_validates_in_that_of_training(tm
 
 
 @pytest.mark.parametrize(
-    ("body", "problem"),
+    ("body", "error", "problem"),
     [
         (
             "class Net(nn.Linear):\n    def __init__(self, num_classes, input_shape): super().__init__(8, num_classes - 1)",
+            BadInput,
             "outputs of shape",
         ),
-        ("class Net:\n    def __init__(self, num_classes, input_shape): pass", "is a Net"),
+        (
+            "class Net(nn.Conv2d):\n    def __init__(self): super().__init__(3, 10, 8)",
+            BadInput,
+            "3 channels, those of the data set have 1",
+        ),
+        ("class Net:\n    def __init__(self, num_classes, input_shape): pass", BrokenContract, "is a Net"),
+        (
+            "class Net(nn.Sequential):\n    def __init__(self):\n"
+            "        super().__init__(nn.Flatten(), nn.Linear(64, 10))\n        nn.init.constant_(self[1].bias, float('nan'))",
+            BrokenContract,
+            "logits are not finite",
+        ),
     ],
+    ids=["outputs", "channels", "no network", "not finite"],
 )
-def test_a_model_that_does_not_fit_is_refused_before_anything_is_written(body, problem, tmp_path, registry):
+def test_a_model_that_does_not_fit_is_refused_before_anything_is_written(body, error, problem, tmp_path, registry):
     (tmp_path / "net.py").write_text(f"from torch import nn\n{body}\n")
     config = resolve({"model": f"{tmp_path / 'net.py'}:Net"})
-    with pytest.raises(BrokenContract, match=problem):
+    with pytest.raises(error, match=problem):
         run(config, tmp_path / "run", registry)
     assert not (tmp_path / "run").exists()
 

@@ -12,7 +12,14 @@ HERE = __name__
 def wmr_models() -> Iterable[Entry]:
     return [
         Entry("digits-cnn", f"{HERE}.models.digits_cnn:DigitsCnn", "two convolutions and a hidden layer, for very small images"),
+        Entry("preact-resnet18", f"{HERE}.models.preact_resnet:preact_resnet18", "pre-activation ResNet-18 for small images"),
+        Entry("resnet18", f"{HERE}.models.resnet:resnet18", "ResNet-18, with a stem for small images unless stem=imagenet"),
+        Entry("resnet20", f"{HERE}.models.cifar_resnet:CifarResNet", "the CIFAR ResNet of 20 layers and 269,722 parameters"),
+        Entry("resnet50", f"{HERE}.models.resnet:resnet50", "ResNet-50, with a stem for large images unless stem=cifar"),
         Entry("small-cnn", f"{HERE}.models.small_cnn:SmallCnn", "the MNIST network of TRADES, 312,202 parameters"),
+        Entry("timm", f"{HERE}.models.from_timm:from_timm", "any network of timm by its name: timm:NAME"),
+        Entry("wrn-28-10", f"{HERE}.models.wide_resnet:wide_resnet", "wide ResNet of 28 layers", {"depth": 28, "width": 10}),
+        Entry("wrn-34-10", f"{HERE}.models.wide_resnet:wide_resnet", "wide ResNet of 34 layers", {"depth": 34, "width": 10}),
     ]
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from ..config import TrainConfig
 from ..core.augment import Augmentation
 from ..core.contracts import Attack, DataSource, Defense, Kernel, Split
+from ..core.modes import evaluating
 from ..core.normalize import Normalized
 from ..core.norms import NORMS
 from ..errors import BadFile, BadInput, BrokenContract, UnknownName, did_you_mean
@@ -80,9 +81,38 @@ def augmentation(text: str) -> Augmentation:
     return Augmentation(padding, border, flips)  # type: ignore[arg-type]
 
 
+def check_fits(network: nn.Module, spec: str, num_classes: int, input_shape: tuple[int, int, int]) -> None:
+    """Refuse a network that cannot take images (N, C, H, W) of this shape, or does not give logits (N, num_classes) for them."""
+    channels, height, width = input_shape
+    parameter = next(network.parameters(), torch.empty(0))
+    try:
+        with torch.no_grad(), evaluating(network):
+            logits = network(torch.zeros(2, *input_shape, device=parameter.device))
+    except (RuntimeError, ValueError, IndexError, AssertionError) as error:
+        first = next((module for module in network.modules() if isinstance(module, nn.Conv2d)), None)
+        if first is not None and first.in_channels != channels:
+            problem = f"model {spec!r} takes images of {first.in_channels} channels, those of the data set have {channels}"
+            raise BadInput(
+                problem, hint="a class that takes input_shape=(C, H, W) can build its first layer for the data"
+            ) from None
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        problem = f"model {spec!r} cannot take images of {channels}x{height}x{width}: {reason}"
+        raise BadInput(problem, hint="a class that takes input_shape=(C, H, W) can build its layers for the data") from error
+    hint = "a model returns one tensor of logits, (images, classes)"
+    if not isinstance(logits, torch.Tensor):
+        raise BadInput(f"model {spec!r} gives a {type(logits).__name__}", hint=hint)
+    if logits.ndim != 2 or len(logits) != 2:
+        raise BadInput(f"model {spec!r} gives outputs of shape {tuple(logits.shape)} for 2 images", hint=hint)
+    if logits.shape[1] != num_classes:
+        problem = f"model {spec!r} has {logits.shape[1]} outputs, the data set has {num_classes} classes"
+        raise BadInput(problem, hint="a class that takes num_classes can build its last layer for the data")
+
+
 def restored(registry: Registry, checkpoint: Checkpoint) -> nn.Module:
     """The network of a checkpoint with its weights, in eval mode."""
-    network = model(registry, checkpoint.model, checkpoint.num_classes, checkpoint.input_shape)
+    # the weights are here: none need be downloaded
+    spec = str(Spec.parse(checkpoint.model).without("pretrained"))
+    network = model(registry, spec, checkpoint.num_classes, checkpoint.input_shape)
     try:
         network.load_state_dict(dict(checkpoint.tensors))
     except RuntimeError as error:

@@ -100,6 +100,7 @@ def assemble(config: TrainConfig, registry: Registry, data_dir: Path, device: st
     torch.manual_seed(derive("model", config.seed))
     source = parts.dataset(registry, config.dataset, data_dir, config.split_seed)
     model = parts.model(registry, config.model, source.num_classes, source.input_shape)
+    parts.check_fits(model, config.model, source.num_classes, source.input_shape)
     attack = parts.training_attack(registry, config)
     kernel = parts.training_kernel(registry, config)
     defense = parts.defense(registry, config.defense)

@@ -1,0 +1,93 @@
+"""A network is held against the data before any work is done, and a checkpoint brings its own weights."""
+
+import pytest
+import torch
+from torch import nn
+
+from wmr_cli.config import TrainConfig
+from wmr_cli.core.splits import MemorySource, MemorySplit
+from wmr_cli.core.vision import timm
+from wmr_cli.errors import BadInput
+from wmr_cli.storage import checkpoints
+from wmr_cli.testing import CLASSES, SHAPE, tiny_model
+from wmr_cli.workflows.parts import check_fits, model, restored
+
+
+class Pair(nn.Module):
+    def forward(self, images):
+        return images.flatten(1), images
+
+
+class Buggy(nn.Module):
+    def forward(self, images):
+        return images.no_such_attribute
+
+
+@pytest.mark.parametrize(
+    ("network", "problem", "hint"),
+    [
+        (tiny_model(input_shape=(3, 8, 8)), "takes images of 3 channels, those of the data set have 1", "input_shape"),
+        (tiny_model(input_shape=(1, 6, 6)), "cannot take images of 1x8x8: mat1 and mat2 shapes", "input_shape"),
+        (tiny_model(num_classes=10), f"has 10 outputs, the data set has {CLASSES} classes", "num_classes"),
+        (nn.Conv2d(1, CLASSES, 3), "gives outputs of shape (2, 4, 6, 6) for 2 images", "(images, classes)"),
+        (nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (32, CLASSES))), "gives outputs of shape (32, 4)", "(images, classes)"),
+        (Pair(), "gives a tuple", "(images, classes)"),
+    ],
+    ids=["channels", "size", "classes", "features", "images", "tuple"],
+)
+def test_a_network_that_does_not_fit_is_refused_with_the_fix(network, problem, hint):
+    with pytest.raises(BadInput) as refused:
+        check_fits(network, "mine.py:Net", CLASSES, SHAPE)
+    assert str(refused.value).startswith(f"model 'mine.py:Net' {problem}")
+    assert "\n" not in str(refused.value)
+    assert hint in refused.value.hint
+
+
+def test_the_patches_of_a_transformer_are_a_first_convolution():
+    network = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1, num_classes=CLASSES)
+    with pytest.raises(BadInput, match="takes images of 3 channels, those of the data set have 1"):
+        check_fits(network, "vit", CLASSES, (1, 32, 32))
+
+
+def test_a_mistake_in_the_code_of_a_network_is_not_taken_for_a_misfit():
+    with pytest.raises(AttributeError):
+        check_fits(Buggy(), "mine.py:Buggy", CLASSES, SHAPE)
+
+
+def test_checking_leaves_a_network_as_it_was():
+    network = tiny_model().train()
+    network[4].eval()
+    state = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    modes = [module.training for module in network.modules()]
+    check_fits(network, "tiny", CLASSES, SHAPE)
+    with pytest.raises(BadInput):
+        check_fits(network, "tiny", CLASSES + 1, SHAPE)
+    assert [module.training for module in network.modules()] == modes
+    assert all(torch.equal(tensor, state[name]) for name, tensor in network.state_dict().items())
+    assert all(parameter.grad is None for parameter in network.parameters())
+
+
+def test_a_class_may_know_its_classes_and_images_by_itself(tmp_path, registry):
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\nclass Net(nn.Sequential):\n"
+        "    def __init__(self): super().__init__(nn.Flatten(), nn.Linear(64, 10))\n"
+    )
+    network = model(registry, f"{tmp_path}/net.py:Net", 10, SHAPE)
+    check_fits(network, "Net", 10, SHAPE)
+    with pytest.raises(BadInput, match="has 10 outputs, the data set has 5 classes"):
+        check_fits(network, "Net", 5, SHAPE)
+
+
+def test_nothing_is_downloaded_for_a_checkpoint(tmp_path, registry, monkeypatch):
+    def unreachable(*args, **kwargs):
+        raise AssertionError("the weights of a checkpoint are in its file")
+
+    monkeypatch.setattr(timm.models._builder, "load_state_dict_from_hf", unreachable)
+    network = model(registry, "timm:test_resnet", CLASSES, (3, 32, 32))
+    images = MemorySplit(torch.zeros(1, 3, 32, 32), torch.zeros(1), torch.zeros(1))
+    source, path = MemorySource(CLASSES, {"train": images}), tmp_path / "net.safetensors"
+    config = TrainConfig(model="timm:test_resnet,pretrained=true,drop_rate=0.5")
+    checkpoints.save(path, network.state_dict(), config, source, alpha_train=None, epoch=1)
+    again = restored(registry, checkpoints.load(path))
+    assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in network.state_dict().items())
+    assert again.network.drop_rate == 0.5
