@@ -23,9 +23,10 @@ ROUNDING = 1e-3
 
 @dataclass(frozen=True)
 class Fitted:
-    """Weights under the network's own names, and the prefix that theirs had to lose."""
+    """Weights under the network's own names, how many of them the file has, and the prefix that its names had to lose."""
 
     tensors: dict[str, Tensor]
+    matched: int
     prefix: str = ""
 
 
@@ -57,7 +58,7 @@ def fitted(weights: Foreign, state: Mapping[str, Tensor], match: str) -> Fitted:
         name: _like(pairs[name], tensor, name, weights) if name in pairs else tensor.detach().clone()
         for name, tensor in state.items()
     }
-    return Fitted(tensors, prefix)
+    return Fitted(tensors, len(pairs), prefix)
 
 
 def without_normalisation(weights: Foreign, spec: Mapping[str, Tensor]) -> Foreign:

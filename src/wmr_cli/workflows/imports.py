@@ -115,7 +115,7 @@ def _from_weights(
     fit = fitted(found, inner.state_dict(), match)
     checkpoint = checkpoints.unsaved(found.path, {prefix + name: tensor for name, tensor in fit.tensors.items()}, config, source)
     _try(registry, checkpoint, source)
-    facts = [f"{len(fit.tensors)} tensors, {_parameters(network):,} parameters, by {match}"]
+    facts = [f"{fit.matched} tensors, {_parameters(network):,} parameters, by {match}"]
     if fit.prefix:
         facts.append(f"prefix {fit.prefix!r} dropped")
     if found.place:
