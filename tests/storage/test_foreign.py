@@ -1,8 +1,10 @@
 """Weights of other programs: what is seen through, what is refused, and that nothing in them is ever run."""
 
+import contextlib
 import json
 import os
 import pickle
+import random
 import zipfile
 from pathlib import Path
 
@@ -112,6 +114,8 @@ def test_a_file_that_contains_itself_comes_to_an_end():
         ([STATE, STATE], "holds a list instead of weights"),
         (torch.zeros(3), "holds a Tensor instead of weights"),
         ({**STATE, "epoch": 3}, "'epoch' among the weights of net.pt is a int"),
+        ({**STATE, "\x1b[2J": torch.zeros(1)}, r"the name '\x1b[2J' among the weights"),
+        ({"\x1b[2J": 3}, r"holds no weights, but '\x1b[2J'"),
         ({**STATE, 7: torch.zeros(1)}, "7 among the weights"),
         ({**STATE, "mask": torch.eye(3).to_sparse()}, "'mask' in net.pt is quantised, sparse"),
     ],
@@ -198,6 +202,19 @@ def test_part_of_a_safetensors_file_is_refused():
     whole = safetensors.torch.save(STATE)
     Path("net.safetensors").write_bytes(whole[:-1])
     assert "only part of one" in str(refusal("net.safetensors"))
+
+
+@pytest.mark.parametrize("content", [{"state_dict": STATE, "epoch": 3}, nn.Linear(2, 2)], ids=["weights", "whole model"])
+@pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "legacy"])
+def test_damage_anywhere_gives_weights_or_a_refusal(content, is_zip):
+    torch.save(content, "whole.pt", _use_new_zipfile_serialization=is_zip)
+    whole, dice = Path("whole.pt").read_bytes(), random.Random(0)
+    for _ in range(150):
+        damaged = bytearray(whole)
+        damaged[dice.randrange(len(whole))] ^= 1 << dice.randrange(8)
+        Path("net.pt").write_bytes(damaged)
+        with contextlib.suppress(BadFile):
+            assert read(Path("net.pt")).tensors
 
 
 def test_a_zip_archive_of_something_else_is_refused():

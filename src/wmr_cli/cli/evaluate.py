@@ -30,7 +30,7 @@ def evaluate(
     checkpoints: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="CHECKPOINT...",
+            metavar="CHECKPOINT",
             help="Checkpoint files or run folders; with --model foreign weights, or nothing for the network as it is built.",
             show_default=False,
         ),

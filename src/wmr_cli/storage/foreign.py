@@ -4,12 +4,14 @@ What does not look like weights is named by its first bytes before anything open
 downloads that went wrong.
 """
 
+import io
 import pickle
 import pickletools
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -29,6 +31,8 @@ ZIP, SAFETENSORS_START = b"PK\x03\x04", b"{"
 LEGACY = tuple(b"\x80" + bytes([protocol]) + b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19." for protocol in (2, 3))
 """How files begin that torch wrote before it wrote zip archives: a number of its own, pickled."""
 HARMLESS = re.compile(r"collections\.OrderedDict|torch\._utils\.\w+|torch\.\w*Storage")
+BROKEN = (zipfile.BadZipFile, zlib.error, ValueError, OverflowError, MemoryError, OSError, EOFError, RuntimeError)
+"""What the readers of zip archives and pickles raise at a damaged file."""
 AGAIN = "download or copy it again from where it came"
 PLAIN = "where it came from, save plain weights: torch.save(model.state_dict(), …), or save_file(…) of safetensors"
 
@@ -114,8 +118,8 @@ def _check_archive(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             members = {name.partition("/")[2] for name in archive.namelist()}
-    except (zipfile.BadZipFile, NotImplementedError, ValueError):
-        raise BadFile(f"{path} is only part of a file: the end of the archive is missing", hint=AGAIN) from None
+    except BROKEN:
+        raise BadFile(f"{path} is damaged, or only part of a file: it is an archive without its end", hint=AGAIN) from None
     if "constants.pkl" in members:
         raise BadFile(f"{path} is a TorchScript program, which would have to be run to be read", hint=PLAIN)
     if "data.pkl" not in members:
@@ -131,36 +135,35 @@ def _refuse_code(path: Path) -> None:
 
 
 def _refuse(path: Path, wanted: str) -> NoReturn:
-    raise BadFile(f"{path} needs to run code: {wanted}; it holds a whole model, or more than weights", hint=PLAIN)
+    raise BadFile(f"{path} needs to run code: {_shown(wanted)}; it holds a whole model, or more than weights", hint=PLAIN)
 
 
 def _globals(path: Path) -> Iterator[str]:
     """Names of classes and functions that the pickles in a file ask for, as far as they can be followed."""
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            for name in archive.namelist():
-                if name.endswith("/data.pkl"):
-                    with archive.open(name) as file:
-                        yield from _asked_for(file)
-    else:
-        with path.open("rb") as file:
-            yield from _asked_for(file)
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                for name in archive.namelist():
+                    if name.endswith("/data.pkl"):
+                        yield from _asked_for(io.BytesIO(archive.read(name)))
+        else:
+            with path.open("rb") as file:
+                yield from _asked_for(file)
+    except BROKEN:  # no longer a pickle: there is nothing more to follow
+        return
 
 
 def _asked_for(file: IO[bytes]) -> Iterator[str]:
     """The globals of up to five pickles in a row: torch's old files begin with three that only describe the fourth."""
     texts: list[str] = []
-    try:
-        for _ in range(5):
-            for opcode, argument, _place in pickletools.genops(file):
-                if opcode.name == "GLOBAL":
-                    yield str(argument).replace(" ", ".")
-                elif opcode.name == "STACK_GLOBAL":  # module and name are the last two texts
-                    yield ".".join(texts[-2:])
-                elif isinstance(argument, str):
-                    texts.append(argument)
-    except (ValueError, OverflowError, MemoryError):  # not a pickle, or no longer one: there is nothing more to follow
-        return
+    for _ in range(5):
+        for opcode, argument, _place in pickletools.genops(file):
+            if opcode.name == "GLOBAL":
+                yield str(argument).replace(" ", ".")
+            elif opcode.name == "STACK_GLOBAL":  # module and name are the last two texts
+                yield ".".join(texts[-2:])
+            elif isinstance(argument, str):
+                texts.append(argument)
 
 
 def _unwrapped(content: Any, path: Path) -> tuple[Any, list[str], list[str]]:
@@ -191,19 +194,26 @@ def _plain(content: Any, path: Path) -> dict[str, Tensor]:
     if not isinstance(content, Mapping):
         raise BadFile(f"{path} holds a {type(content).__name__} instead of weights by name", hint=PLAIN)
     if not _holds_tensors(content):
-        entries = f"but {_few(map(str, content))}" if content else "it is an empty dict"
+        entries = f"but {_few(content)}" if content else "it is an empty dict"
         known = ", ".join(WRAPPERS)
         raise BadFile(f"{path} holds no weights, {entries}", hint=f"weights stand at the top, or under one of {known}")
     for name, value in content.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             problem = f"{name!r} among the weights of {path} is a {type(value).__name__}, not a tensor"
             raise BadFile(problem, hint=PLAIN)
+        if not name.isprintable():
+            raise BadFile(f"the name {name!r} among the weights of {path} cannot be shown", hint=PLAIN)
         if value.is_quantized or value.layout is not torch.strided or value.is_meta:
             raise BadFile(f"{name!r} in {path} is quantised, sparse or without content", hint="save dense weights in float32")
     return {name: value.detach() for name, value in content.items()}
 
 
-def _few(names: Iterator[str], shown: int = 5) -> str:
+def _shown(name: object) -> str:
+    """A name that a file gives, harmless to a terminal."""
+    return str(name) if str(name).isprintable() else repr(name)
+
+
+def _few(names: Iterable[object], shown: int = 5) -> str:
     """The first few names."""
-    first = list(islice(names, shown + 1))
+    first = [_shown(name) for name in islice(names, shown + 1)]
     return ", ".join(first[:shown]) + (", …" if len(first) > shown else "")
