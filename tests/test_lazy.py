@@ -56,7 +56,7 @@ def record(tmp_path):
 
 @pytest.mark.parametrize(
     "args",
-    [["--help"], ["train", "--help"], ["evaluate", "--help"], ["list", "attacks"], ["list"], ["plugins"]],
+    [["--help"], ["train", "--help"], ["evaluate", "--help"], ["import", "--help"], ["list", "attacks"], ["list"], ["plugins"]],
     ids=" ".join,
 )
 def test_nothing_heavy_is_imported(args):

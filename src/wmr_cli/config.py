@@ -87,6 +87,7 @@ class EvaluateConfig(Struct, frozen=True, kw_only=True):
     """What to measure. What is not said here is as the checkpoint says."""
 
     dataset: str | None = None
+    model: str | None = None
     split: str = "test"
     attacks: tuple[str, ...] = ()
     eps: tuple[float, ...] = ()

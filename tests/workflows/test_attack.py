@@ -7,6 +7,7 @@ import torch
 
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.core.contracts import Attacked, Batch
+from wmr_cli.storage import checkpoints
 from wmr_cli.workflows.attack import rounded
 from wmr_cli.workflows.planning import plan
 
@@ -14,7 +15,7 @@ from wmr_cli.workflows.planning import plan
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_move_of_whole_levels_survives_eight_bits(sign, tiny_run, registry):
     """8-bit data moved by 8/255 is moved by 8 levels after rounding, up or down, whatever float32 made of 199/255."""
-    task = next(plan(tiny_run, EvaluateConfig(eps=(8 / 255,)), registry, Path()))
+    task = next(plan(checkpoints.load(tiny_run), EvaluateConfig(eps=(8 / 255,)), registry, Path()))
     levels = torch.arange(20, 84).reshape(1, 1, 8, 8)
     batch = Batch(levels.float() / 255, torch.tensor([0]), torch.tensor([0]))
     moved = batch.images + sign * 8 / 255

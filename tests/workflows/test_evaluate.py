@@ -12,7 +12,7 @@ import torch
 from wmr_cli import measures
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.errors import BadInput, RunFolderError
-from wmr_cli.storage import records
+from wmr_cli.storage import checkpoints, records
 from wmr_cli.storage.records import Record
 from wmr_cli.workflows import evaluate as workflow
 from wmr_cli.workflows.evaluate import evaluate, examination_of
@@ -96,7 +96,7 @@ def test_the_record_is_bit_identical_from_run_to_run(done, tiny_run, registry, t
 
 def test_chunks_may_be_done_in_any_order(done, tiny_run, registry, monkeypatch):
     config = EvaluateConfig(alpha_test=(0.0, 1.0, 2.0), steps=3)
-    task = next(plan(tiny_run, config, registry, Path()))
+    task = next(plan(checkpoints.load(tiny_run), config, registry, Path()))
     examination = examination_of(task, registry, torch.device("cpu"))
     chunks = list(task.positions.split(workflow.CHUNK))
     assert len(chunks) == 2
@@ -142,7 +142,8 @@ def test_an_evaluation_that_another_process_is_making_is_left_alone(tiny_run, re
 def test_whatever_changes_the_result_changes_the_id(change, tiny_run, registry):
     settings = {"limit": 20, "steps": 3}
     first, second = (
-        next(plan(tiny_run, EvaluateConfig(**with_these), registry, Path())) for with_these in (settings, settings | change)
+        next(plan(checkpoints.load(tiny_run), EvaluateConfig(**with_these), registry, Path()))
+        for with_these in (settings, settings | change)
     )
     assert first.id != second.id
 
@@ -154,7 +155,7 @@ def test_the_code_of_a_local_attack_and_its_settings_are_part_of_the_id(tiny_run
 
     def identity(steps):
         config = EvaluateConfig(attacks=(f"{file}:Mine",), steps=steps)
-        return next(plan(tiny_run, config, registry, Path())).id
+        return next(plan(checkpoints.load(tiny_run), config, registry, Path())).id
 
     before = identity(1)
     assert identity(2) != before

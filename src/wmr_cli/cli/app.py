@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import WmrError, did_you_mean
-from . import attack, doctor, evaluate, lists, plugins, report, train
+from . import attack, doctor, evaluate, imports, lists, plugins, report, train
 from .console import say_error, write
 
 
@@ -83,6 +83,11 @@ for name, command, worked in (
     ("train", train.train, "wmr train --defense trades --alpha 2.0"),
     ("evaluate", evaluate.evaluate, "wmr evaluate runs/digits-trades-a2-s0 --alpha-test 1,2"),
     ("attack", attack.attack, "wmr attack runs/digits-trades-a2-s0 --limit 20 --grid attack.png"),
+    (
+        "import",
+        imports.import_weights,
+        "wmr import net.pth --model resnet20 --dataset cifar10, then wmr evaluate net.safetensors",
+    ),
     ("report", report.report, "wmr report runs --format markdown --alpha-test 0,1,2,5"),
     ("list", lists.list_names, "wmr list attacks"),
     ("plugins", plugins.plugins, "wmr plugins --check"),

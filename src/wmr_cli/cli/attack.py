@@ -10,16 +10,20 @@ from rich.table import Table
 from ..errors import BadInput
 from ..spec import exact
 from .console import show, write_json
-from .options import DataDir, Device, Quiet, Seed, choice, components, default_data_dir, read, size
+from .options import DataDir, Device, Model, Quiet, Seed, choice, components, default_data_dir, read, size
 
 PICTURES = (".png", ".svg", ".pdf")
 
 
 def attack(
     checkpoint: Annotated[
-        Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint file or run folder.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="CHECKPOINT", help="A checkpoint file or run folder; foreign weights with --model.", show_default=False
+        ),
     ],
     dataset: Annotated[str | None, typer.Option(metavar="S", help="Another data set than the checkpoint's own.")] = None,
+    model: Model = None,
     split: Annotated[str, typer.Option(help="Which part of the data set.")] = "test",
     attack: Annotated[str | None, typer.Option(metavar="S", help="The attack: `wmr list attacks`.")] = None,
     eps: Annotated[str | None, typer.Option(metavar="E", help="Radius of the ball, such as 0.3 or 8/255.")] = None,
@@ -56,6 +60,7 @@ def attack(
 
     config = EvaluateConfig(
         dataset=dataset,
+        model=model,
         split=split,
         attacks=() if attack is None else (attack,),
         eps=() if radius is None else (radius,),

@@ -1,5 +1,6 @@
 """wmr evaluate"""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from .options import (
     METRICS,
     DataDir,
     Device,
+    Model,
     Quiet,
     Seed,
     choice,
@@ -26,9 +28,15 @@ from .options import (
 
 def evaluate(
     checkpoints: Annotated[
-        list[Path], typer.Argument(metavar="CHECKPOINT", help="Checkpoint files or run folders.", show_default=False)
-    ],
+        list[Path] | None,
+        typer.Argument(
+            metavar="CHECKPOINT",
+            help="Checkpoint files or run folders; with --model foreign weights, or nothing for the network as it is built.",
+            show_default=False,
+        ),
+    ] = None,
     dataset: Annotated[str | None, typer.Option(metavar="S", help="Another data set than the checkpoint's own.")] = None,
+    model: Model = None,
     split: Annotated[str, typer.Option(help="Which part of the data set.")] = "test",
     attack: Annotated[list[str] | None, typer.Option(metavar="S", help="An attack; may be given several times.")] = None,
     eps: Annotated[list[str] | None, typer.Option(metavar="E", help="A radius; may be given several times.")] = None,
@@ -57,6 +65,7 @@ def evaluate(
 
     config = EvaluateConfig(
         dataset=dataset,
+        model=model,
         split=split,
         attacks=tuple(attack or ()),
         eps=tuple(value for text in eps or () if (value := read("--eps", text, size)) is not None),
@@ -80,7 +89,8 @@ def evaluate(
 
     folder = data_dir or default_data_dir()
     measured, skipped = [], 0
-    for checkpoint in checkpoints:
+    paths: Sequence[Path | None] = checkpoints or [None]
+    for checkpoint in paths:
         events = run(checkpoint, config, registry, data_dir=folder, device=device, out=out, resume=resume)
         try:
             with resumable(quiet):
@@ -90,11 +100,11 @@ def evaluate(
                     if done.stored:
                         say(f"shown as recorded in {file}", quiet=quiet)
         except BadFile as problem:
-            if len(checkpoints) == 1:
+            if len(paths) == 1:
                 raise
             say_error(f"skipped: {problem}", problem.hint)
             skipped += 1
-    if skipped == len(checkpoints):
+    if skipped == len(paths):
         raise BadFile("none of these can be evaluated", hint="name checkpoints or run folders")
     put(measured, output)
     if skipped:

@@ -25,6 +25,7 @@ def default_data_dir() -> Path:
     return Path(os.environ.get("WMR_DATA_DIR") or Path.home() / ".cache" / "wmr" / "data")
 
 
+Model = Annotated[str | None, typer.Option("--model", metavar="S", help="The network, for foreign weights: `wmr list models`.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Silence everything on stderr but errors.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Fixes everything random.")]
 Device = Annotated[str, typer.Option("--device", metavar="D", help="auto, cpu, cuda, cuda:N or mps.")]

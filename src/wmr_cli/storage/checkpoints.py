@@ -21,6 +21,9 @@ from ..errors import BadFile
 from .files import content_hash, write_atomically
 
 SCHEMA = "1"
+IMPORTED = "imported"
+"""The defense of weights that came from elsewhere."""
+FROM_ELSEWHERE = "for weights from elsewhere add --model and --dataset, or make them a checkpoint with `wmr import`"
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,42 @@ def save(
     epoch: int,
 ) -> None:
     """Write a checkpoint atomically."""
-    header = {
+    save_tensors(path, tensors, _header(config, made_for, alpha_train, epoch))
+
+
+def unsaved(path: Path, tensors: Mapping[str, Tensor], config: TrainConfig, made_for: MadeFor) -> Checkpoint:
+    """The checkpoint that weights from elsewhere would be once saved, with the hash that its file would have."""
+    header = _header(config, made_for, alpha_train=None, epoch=0)
+    return _described(path, tensors, {**header, "content_sha256": tensors_hash(tensors, header)})
+
+
+def load(path: Path) -> Checkpoint:
+    """Read a checkpoint, or say why the file is none."""
+    path = path / "last.safetensors" if path.is_dir() else path
+    tensors, header = load_tensors(path)
+    if "wmr.schema" not in header:
+        raise BadFile(f"{path} was not written by wmr", hint=FROM_ELSEWHERE)
+    if header["wmr.schema"] != SCHEMA:
+        problem = f"{path} has schema {header['wmr.schema']}"
+        raise BadFile(problem, hint=f"this version reads checkpoints of schema {SCHEMA}, as `wmr train` writes them")
+    try:
+        return _described(path, tensors, header)
+    except (KeyError, ValueError, TypeError) as error:
+        raise BadFile(f"the header of {path} cannot be read: {error}", hint="it was written by another version of wmr") from None
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether wmr wrote this file, or the last checkpoint of this folder; only the header is looked at."""
+    try:
+        with safe_open(path / "last.safetensors" if path.is_dir() else path, framework="pt") as file:
+            return "wmr.schema" in (file.metadata() or {})
+    except (SafetensorError, OSError, UnicodeDecodeError):
+        return False
+
+
+def _header(config: TrainConfig, made_for: MadeFor, alpha_train: float | None, epoch: int) -> dict[str, str]:
+    """What a checkpoint says of itself, as text."""
+    return {
         "wmr.schema": SCHEMA,
         "wmr.version": __version__,
         "model": config.model,
@@ -81,38 +119,29 @@ def save(
         "seed": str(config.seed),
         "config": config.to_json(),
     }
-    save_tensors(path, tensors, header)
 
 
-def load(path: Path) -> Checkpoint:
-    """Read a checkpoint, or say why the file is none."""
-    path = path / "last.safetensors" if path.is_dir() else path
-    tensors, header = load_tensors(path)
-    if header.get("wmr.schema") != SCHEMA:
-        found = "was not written by wmr" if "wmr.schema" not in header else f"has schema {header['wmr.schema']}"
-        raise BadFile(f"{path} {found}", hint=f"this version reads checkpoints of schema {SCHEMA}, as `wmr train` writes them")
-    try:
-        channels, height, width = json.loads(header["input_shape"])
-        return Checkpoint(
-            path=path,
-            sha256=header["content_sha256"],
-            model=header["model"],
-            num_classes=int(header["num_classes"]),
-            input_shape=(channels, height, width),
-            dataset=header["dataset"],
-            defense=header["defense"],
-            kernel=header["kernel"],
-            alpha_train=json.loads(header["alpha_train"]),
-            norm=header["norm"],
-            eps=float(header["eps"]),
-            epoch=int(header["epoch"]),
-            seed=int(header["seed"]),
-            config=TrainConfig.from_json(header["config"]),
-            tensors=tensors,
-            class_names=None if (names := json.loads(header.get("class_names", "null"))) is None else tuple(names),
-        )
-    except (KeyError, ValueError, TypeError) as error:
-        raise BadFile(f"the header of {path} cannot be read: {error}", hint="it was written by another version of wmr") from None
+def _described(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Checkpoint:
+    """What the header says, read."""
+    channels, height, width = json.loads(header["input_shape"])
+    return Checkpoint(
+        path=path,
+        sha256=header["content_sha256"],
+        model=header["model"],
+        num_classes=int(header["num_classes"]),
+        input_shape=(channels, height, width),
+        dataset=header["dataset"],
+        defense=header["defense"],
+        kernel=header["kernel"],
+        alpha_train=json.loads(header["alpha_train"]),
+        norm=header["norm"],
+        eps=float(header["eps"]),
+        epoch=int(header["epoch"]),
+        seed=int(header["seed"]),
+        config=TrainConfig.from_json(header["config"]),
+        tensors=tensors,
+        class_names=None if (names := json.loads(header.get("class_names", "null"))) is None else tuple(names),
+    )
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
@@ -131,9 +160,8 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except (SafetensorError, OSError, UnicodeDecodeError) as error:
-        raise BadFile(
-            f"{path} is not a checkpoint, or only part of one: {error}", hint="checkpoints are safetensors files"
-        ) from None
+        problem = f"{path} is not a checkpoint, or only part of one: {error}"
+        raise BadFile(problem, hint=f"checkpoints are safetensors files; {FROM_ELSEWHERE}") from None
     stored = header.get("content_sha256")
     rest = {key: value for key, value in header.items() if key != "content_sha256"}
     if stored is not None and stored != tensors_hash(tensors, rest):

@@ -22,6 +22,7 @@ from ..storage.checkpoints import save_tensors
 from ..storage.files import check_writable
 from . import parts
 from .events import AttackDone, EvaluationStarted, Event, ImagesDone, Message
+from .imports import opened
 from .planning import Task, plan
 
 
@@ -50,7 +51,8 @@ def attack(
     grid: Path | None = None,
 ) -> Iterator[Event]:
     """Attack the images that `config` names; with `weighted` the attack climbs weight times loss, as A_tr does."""
-    task = next(plan(path, config, registry, data_dir))
+    checkpoint, source = yield from opened(path, config, registry, data_dir)
+    task = next(plan(checkpoint, config, registry, data_dir, source))
     yield from (Message(text, warns=True) for text in (*parts.notes(task.split), *parts.advice(task.attack, task.eps)))
     for file in filter(None, (save, grid)):
         check_writable(file)

@@ -16,11 +16,13 @@ from ..core.splits import ahead
 from ..registry import Registry
 from ..reporting.doubts import doubts
 from ..storage import records
+from ..storage.checkpoints import IMPORTED, Checkpoint
 from ..storage.files import check_writable, locked
 from ..storage.records import AlphaRow, AttackFacts, CheckpointFacts, DatasetFacts, Record, Rows, Threat
 from . import parts
 from .events import EvaluationDone, EvaluationStarted, Event, ImagesDone, Message
 from .examine import Examination, stack
+from .imports import opened
 from .planning import Task, plan
 
 CHUNK = 512
@@ -28,7 +30,7 @@ CHUNK = 512
 
 
 def evaluate(
-    path: Path,
+    path: Path | None,
     config: EvaluateConfig,
     registry: Registry,
     *,
@@ -37,10 +39,14 @@ def evaluate(
     out: Path | None = None,
     resume: bool = False,
 ) -> Iterator[Event]:
-    """Every record that `config` asks of the checkpoint at `path`; one that exists already is shown, not made again."""
-    for task in plan(path, config, registry, data_dir):
+    """Every record that `config` asks of the checkpoint at `path`; one that exists already is shown, not made again.
+
+    With `config.model` the file holds foreign weights; without a file that network is evaluated as it is built.
+    """
+    checkpoint, source = yield from opened(path, config, registry, data_dir)
+    for task in plan(checkpoint, config, registry, data_dir, source):
         yield from (Message(text, warns=True) for text in (*parts.notes(task.split), *parts.advice(task.attack, task.eps)))
-        target = (out or home(task.checkpoint.path)) / f"{task.id}.json"
+        target = (out or home(task.checkpoint)) / f"{task.id}.json"
         if target.exists():
             record = records.load(target)
             yield from (Message(text, warns=True) for text in doubts(record))
@@ -150,7 +156,8 @@ def recorded(task: Task, rows: Rows, seconds: float, images_per_second: float, d
     )
 
 
-def home(checkpoint: Path) -> Path:
+def home(checkpoint: Checkpoint) -> Path:
     """`evaluations/` of its run, or `<stem>.evaluations/` beside a bare file."""
-    is_run = (checkpoint.parent / "config.json").exists()
-    return checkpoint.parent / "evaluations" if is_run else checkpoint.with_suffix(".evaluations")
+    # others keep a config.json beside their weights, too
+    is_run = checkpoint.defense != IMPORTED and (checkpoint.path.parent / "config.json").exists()
+    return checkpoint.path.parent / "evaluations" if is_run else checkpoint.path.with_suffix(".evaluations")

@@ -83,6 +83,25 @@ class AttackDone:
     summary: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class ImportDone:
+    """Weights from elsewhere are a checkpoint now, for this data set and this ball."""
+
+    checkpoint: Path
+    dataset: str
+    norm: str
+    eps: float
+
+
 Event = (
-    Message | TrainingStarted | StepDone | EpochDone | TrainingDone | EvaluationStarted | ImagesDone | EvaluationDone | AttackDone
+    Message
+    | TrainingStarted
+    | StepDone
+    | EpochDone
+    | TrainingDone
+    | EvaluationStarted
+    | ImagesDone
+    | EvaluationDone
+    | AttackDone
+    | ImportDone
 )

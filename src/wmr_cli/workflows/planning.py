@@ -14,7 +14,7 @@ from ..core.splits import balanced_subset
 from ..errors import BadInput
 from ..registry import Registry
 from ..spec import Spec, exact, in_proportion, number
-from ..storage import checkpoints, records
+from ..storage import records
 from ..storage.checkpoints import Checkpoint
 from . import parts
 
@@ -50,7 +50,7 @@ class Task:
     def label(self) -> str:
         """What a progress bar calls it."""
         file = self.checkpoint.path
-        run = file.parent.name if file.name == "last.safetensors" else f"{file.parent.name}/{file.name}"
+        run = file.parent.name if file.name == "last.safetensors" else str(Path(file.parent.name) / file.name)
         return f"{run} under {Spec.parse(self.attack_spec).name}, eps {exact(self.eps)}"
 
     @property
@@ -71,14 +71,15 @@ class Task:
         )
 
 
-def plan(path: Path, config: EvaluateConfig, registry: Registry, data_dir: Path) -> Iterator[Task]:
-    """Every task that `config` asks of the checkpoint at `path`."""
-    checkpoint = checkpoints.load(path)
+def plan(
+    checkpoint: Checkpoint, config: EvaluateConfig, registry: Registry, data_dir: Path, source: DataSource | None = None
+) -> Iterator[Task]:
+    """Every task that `config` asks of a checkpoint, on its data set, or on `source` where that is loaded already."""
     kernel = str(Spec.parse(config.kernel).absolute())
     attacks_asked = tuple(str(Spec.parse(text).absolute()) for text in config.attacks)
     config = msgspec.structs.replace(config, kernel=kernel, attacks=attacks_asked)
     dataset = registry.settled("dataset", config.dataset or checkpoint.dataset)
-    source = parts.dataset(registry, dataset, data_dir, checkpoint.config.split_seed)
+    source = parts.dataset(registry, dataset, data_dir, checkpoint.config.split_seed) if source is None else source
     check_fit(checkpoint, source)
     split = parts.split_of(source, config.split)
     positions = subset(split, config.limit)
