@@ -7,7 +7,7 @@ RUN := runs/digits-trades-a2-s0
 # one thread per test process: they share the cores
 TEST_ENV := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-slow lint docs clean
+.PHONY: demo test test-slow test-data lint docs clean
 
 demo: .venv/.installed  ## train, evaluate and report on the embedded data
 	$(WMR) train --resume
@@ -19,6 +19,9 @@ test: .venv/.installed-dev  ## the test suite
 
 test-slow: .venv/.installed-dev  ## training over several seeds
 	$(BIN)/python -m pytest -m slow
+
+test-data: .venv/.installed-dev  ## real data sets and published checkpoints, from WMR_DATA_DIR and WMR_TEST_CHECKPOINTS
+	$(BIN)/python -m pytest -m data -rs
 
 lint: .venv/.installed-dev  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .

@@ -71,7 +71,7 @@ def test_list_shows_every_name_of_a_kind_and_no_other(kind):
     names = presets.names() if kind == "preset" else installed().registry.names(kind)
     lines = wmr("list", f"{kind}s").stdout.splitlines()
     assert [line.split()[1] for line in lines if line.split()[:1] == [kind]] == names
-    assert len([line for line in lines if line.strip()]) == len(names) + 2  # heading and rule
+    assert len([line for line in lines if line.strip()]) == len(names) + (3 if kind == "dataset" else 2)  # heading, rule, caption
 
 
 def test_list_shows_all_kinds_and_takes_a_pattern():

@@ -3,11 +3,14 @@
 import hashlib
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from wmr_cli.errors import BadInput, PluginError, UnknownName, did_you_mean
+from wmr_cli.plugins import installed
 from wmr_cli.registry import Entry, Registry
+from wmr_cli.spec import Spec
 
 
 @dataclass(frozen=True)
@@ -250,3 +253,40 @@ def test_a_hint_counts_names_that_are_too_many_to_list():
     assert did_you_mean("zzz", names) == "there are 61 names, from 'network000' to 'network060', and none is near"
     assert did_you_mean("zzz", names[:60]).startswith("there are: network000, network001")
     assert did_you_mean("network", names).startswith("did you mean 'network0")
+
+
+@pytest.mark.parametrize(
+    ("spec", "settled"),
+    [
+        ("folder:pics", "folder:path={here}/pics"),
+        ("folder:path=pics,size=32", "folder:path={here}/pics,size=32"),
+        ("folder:pics,size=32", "folder:path={here}/pics,size=32"),
+        ("arrays:path=sub/data.npz", "arrays:path={here}/sub/data.npz"),
+        ("arrays:path=/data.npz", "arrays:path=/data.npz"),
+        ("mnist:holdout=0.1", "mnist:holdout=0.1"),
+        ("digits", "digits"),
+    ],
+)
+def test_a_settled_spec_means_the_same_from_any_folder(spec, settled):
+    registry = installed().registry
+    made = registry.settled("dataset", spec)
+    assert made == settled.format(here=Path.cwd())
+    assert registry.settled("dataset", made) == made
+
+
+def test_a_home_folder_is_written_out(monkeypatch):
+    monkeypatch.setenv("HOME", "/somebody")
+    assert installed().registry.settled("dataset", "folder:~/pics") == "folder:path=/somebody/pics"
+
+
+def test_a_bare_value_that_is_no_path_stays_bare():
+    assert installed().registry.settled("model", "timm:resnet18,size=32") == "timm:resnet18,size=32"
+
+
+def test_every_model_takes_a_normalisation_and_no_other_key():
+    registry = installed().registry
+    registry.check("model", "small-cnn:mean=0.1,std=0.3")
+    with pytest.raises(UnknownName, match="has no 'men'"):
+        registry.check("model", "small-cnn:men=0.1")
+    spec, common = registry.common("model", Spec.parse("small-cnn:mean=0.1:0.2,dropout=0"))
+    assert (str(spec), common) == ("small-cnn:dropout=0", {"mean": (0.1, 0.2)})

@@ -54,14 +54,14 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
     weight_grad: Literal["both", "outer", "attack", "none"] = "both"
     normalize: Literal["none", "batch"] = "none"
     epochs: Count = 30
-    batch_size: Count = 128
+    batch_size: Count = 64
     augment: str = "none"
     split_seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr: Annotated[float, Meta(gt=0, le=1e9)] = 0.05
+    optimizer: Literal["sgd", "adam", "adamw"] = "adam"
+    lr: Annotated[float, Meta(gt=0, le=1e9)] = 0.002
     momentum: Share = 0.9
-    weight_decay: Size = 2e-4
-    schedule: Literal["constant", "multistep", "cosine", "one-cycle"] = "cosine"
+    weight_decay: Size = 0.0
+    schedule: Literal["constant", "multistep", "cosine", "one-cycle"] = "one-cycle"
     milestones: tuple[Count, ...] = ()
     gamma: Share = 0.1
     validate_every: Annotated[int, Meta(ge=0)] = 1

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from wmr_cli.builtins.models.from_timm import Resized, from_timm
-from wmr_cli.core.normalize import Normalized
+from wmr_cli.core.inputs import Normalized
 from wmr_cli.core.vision import timm
 from wmr_cli.errors import BadFile, BadInput, UnknownName
 

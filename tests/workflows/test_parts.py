@@ -1,15 +1,19 @@
 """A network is held against the data before any work is done, and a checkpoint brings its own weights."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
 from wmr_cli.config import TrainConfig
+from wmr_cli.core.augment import Augmentation
 from wmr_cli.core.splits import MemorySource, MemorySplit
 from wmr_cli.core.vision import timm
 from wmr_cli.errors import BadInput
 from wmr_cli.storage import checkpoints
 from wmr_cli.testing import CLASSES, SHAPE, tiny_model
+from wmr_cli.workflows import parts
 from wmr_cli.workflows.parts import check_fits, model, restored
 
 
@@ -91,3 +95,30 @@ def test_nothing_is_downloaded_for_a_checkpoint(tmp_path, registry, monkeypatch)
     again = restored(registry, checkpoints.load(path))
     assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in network.state_dict().items())
     assert again.network.drop_rate == 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("none", Augmentation()),
+        ("flip", Augmentation(flips=True)),
+        ("crop:4", Augmentation(4)),
+        ("crop:4,flip", Augmentation(4, flips=True)),
+        ("flip, crop:2:reflect", Augmentation(2, "reflect", flips=True)),
+    ],
+)
+def test_augmentations_are_written_in_words(text, made):
+    assert parts.augmentation(text) == made
+
+
+@pytest.mark.parametrize("text", ["", "crop", "crop:x", "crop:4:wrap", "flip:2", "rotate", "none,flip", "crop:-1"])
+def test_what_is_no_augmentation_is_refused(text):
+    with pytest.raises(BadInput, match="no augmentation"):
+        parts.augmentation(text)
+
+
+def test_a_note_of_the_data_reaches_the_user(registry):
+    split = registry.create("dataset", "digits", root=Path()).splits["test"]
+    assert list(parts.notes(split)) == []
+    object.__setattr__(split, "note", "half of it is there")
+    assert list(parts.notes(split)) == ["half of it is there"]

@@ -21,6 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from ..core.downloads import looks_like_a_page
 from ..errors import BadFile
 
 WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "network")
@@ -72,7 +73,7 @@ def _head(path: Path) -> bytes:
     if not head:
         raise BadFile(f"{path} is empty", hint=AGAIN)
     is_text = b"\0" not in head  # the length at the start of a safetensors file may happen to read ' <'
-    if is_text and head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<"):
+    if is_text and looks_like_a_page(head):
         raise BadFile(
             f"{path} is a web page, not weights",
             hint="download it again: the link leads to a page, which may want a login or a click",

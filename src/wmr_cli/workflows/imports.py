@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..config import EvaluateConfig, TrainConfig, resolve
 from ..core.contracts import DataSource
 from ..core.guards import check_batch, check_logits
-from ..core.normalize import Normalized
+from ..core.inputs import Normalized, bare
 from ..errors import BadInput
 from ..registry import Registry
 from ..spec import Spec
@@ -45,10 +45,10 @@ def import_weights(
     """Save foreign weights as a checkpoint that knows its network, its data set and its threat model."""
     target = _target(weights, out, overwrite)
     _refuse_ours(weights)
-    config = _config(model, dataset, eps)
+    config = _config(registry, model, dataset, eps)
     found = read(weights)
     check_writable(target)
-    source = parts.dataset(registry, config.dataset, data_dir)
+    source = parts.dataset(registry, config.dataset, data_dir, config.split_seed)
     checkpoint = yield from _from_weights(found, config, registry, source, match)
     checkpoints.save(target, checkpoint.tensors, config, source, alpha_train=None, epoch=0)
     yield ImportDone(target, checkpoint.dataset, checkpoint.norm, checkpoint.eps)
@@ -64,9 +64,9 @@ def opened(path: Path | None, config: EvaluateConfig, registry: Registry, data_d
         return checkpoints.load(path), None
     if path is not None:
         _refuse_ours(path)
-    resolved = _config(config.model, config.dataset)
+    resolved = _config(registry, config.model, config.dataset)
     found = None if path is None else read(path)
-    source = parts.dataset(registry, resolved.dataset, data_dir)
+    source = parts.dataset(registry, resolved.dataset, data_dir, resolved.split_seed)
     if found is None:
         return (yield from _as_built(resolved, registry, source, config.seed)), source
     return (yield from _from_weights(found, resolved, registry, source, "name")), source
@@ -92,13 +92,14 @@ def _target(weights: Path, out: Path | None, overwrite: bool) -> Path:
     return target
 
 
-def _config(model: str, dataset: str | None, eps: float | None = None) -> TrainConfig:
+def _config(registry: Registry, model: str, dataset: str | None, eps: float | None = None) -> TrainConfig:
     """The settings of the data set's preset, for a network whose training nobody here has seen."""
     if dataset is None:
         raise BadInput(
             "weights do not know their data set",
             hint="say --dataset: the checkpoint must know what it classifies; `wmr list datasets`",
         )
+    dataset, model = registry.settled("dataset", dataset), registry.settled("model", model)
     resolved = resolve({"dataset": dataset, "model": model, "eps": eps})
     return msgspec.structs.replace(resolved, defense=checkpoints.IMPORTED, kernel="none", alpha=None)
 
@@ -108,10 +109,9 @@ def _from_weights(
 ) -> Generator[Event, None, Checkpoint]:
     """Foreign weights under the names of the network they are for."""
     network = _network(registry, config, source)
-    inner, prefix = network, ""
+    inner, prefix = bare(network)
     if isinstance(network, Normalized):
         found = without_normalisation(found, {"mean": network.mean, "std": network.std})
-        inner, prefix = network.network, "network."
     fit = fitted(found, inner.state_dict(), match)
     checkpoint = checkpoints.unsaved(found.path, {prefix + name: tensor for name, tensor in fit.tensors.items()}, config, source)
     _try(registry, checkpoint, source)
@@ -148,7 +148,9 @@ def _built(config: TrainConfig, registry: Registry, source: DataSource, seed: in
 
 def _network(registry: Registry, config: TrainConfig, source: DataSource) -> nn.Module:
     """The network for these data, as it is built."""
-    return parts.model(registry, config.model, source.num_classes, source.input_shape)
+    network = parts.model(registry, config.model, source.num_classes, source.input_shape)
+    parts.check_fits(network, config.model, source.num_classes, source.input_shape)
+    return network
 
 
 def _try(registry: Registry, checkpoint: Checkpoint, source: DataSource) -> None:

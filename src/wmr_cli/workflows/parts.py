@@ -13,8 +13,8 @@ from torch import nn
 from ..config import TrainConfig
 from ..core.augment import Augmentation
 from ..core.contracts import Attack, DataSource, Defense, Kernel, Split
+from ..core.inputs import Normalized
 from ..core.modes import evaluating
-from ..core.normalize import Normalized
 from ..core.norms import NORMS
 from ..errors import BadFile, BadInput, BrokenContract, UnknownName, did_you_mean
 from ..registry import Registry

@@ -5,11 +5,10 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
+from ...core.inputs import Normalized, Resized
 from ...core.modes import evaluating
-from ...core.normalize import Normalized
 from ...core.vision import timm
 from ...errors import BadFile, BadInput, UnknownName, did_you_mean
 
@@ -42,21 +41,6 @@ def from_timm(
         network = _with_weights(name, num_classes, shape, options)
     own_mean, own_std = (_for_channels(network.pretrained_cfg[key], channels) for key in ("mean", "std"))
     return Normalized(network if size is None else Resized(network, size), mean or own_mean, std or own_std, channels)
-
-
-class Resized(nn.Module):
-    """A network that sees images resized bilinearly, (N, C, H, W) to (N, C, size, size); gradient reaches the original pixels."""
-
-    def __init__(self, network: nn.Module, size: int) -> None:
-        super().__init__()
-        self.network, self.size = network, size
-
-    def forward(self, images: Tensor) -> Tensor:
-        # made smaller without antialias, images lose most of their pixels; made larger, they do not need it
-        is_smaller = self.size < max(images.shape[2:])
-        resized = functional.interpolate(images, (self.size, self.size), mode="bilinear", antialias=is_smaller)
-        logits: Tensor = self.network(resized)
-        return logits
 
 
 def _check_words(name: str, options: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from wmr_cli.core.normalize import Normalized
+from wmr_cli.core.inputs import Normalized
 from wmr_cli.errors import BadInput
 
 

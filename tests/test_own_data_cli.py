@@ -1,0 +1,126 @@
+"""Your own pictures from the command line: train, evaluate, report; and what happens when the data change."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from safetensors import safe_open
+
+from fakes import picture_tree
+from wmr_cli.core import pictures
+from wmr_cli.storage import checkpoints
+
+QUICK = ("--model", "digits-cnn:width=4,hidden=8", "--epochs", "6", "--batch-size", "16", "--steps", "2", "--lr", "0.02")
+
+
+def wmr(*words: object, status: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([sys.executable, "-m", "wmr_cli", *map(str, words)], capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    return done
+
+
+@pytest.fixture
+def pics(tmp_path) -> Path:
+    return picture_tree(tmp_path / "pics", ("cat", "dog", "owl"), count=30)
+
+
+def test_a_folder_of_pictures_trains_evaluates_and_reports(pics):
+    trained = wmr("train", "--dataset", "folder:pics", "--augment", "crop:1,flip", *QUICK, "--epochs", "15")
+    run = Path("runs/folder-pics-trades-a1-s0")
+    assert trained.stdout.strip() == str(run / "last.safetensors")
+    (record,) = json.loads(wmr("evaluate", run, "--limit", "12", "--steps", "2", "--format", "json").stdout)
+    assert record["dataset"]["name"] == f"folder:path={pics}"
+    assert record["dataset"]["n"] == 12
+    assert record["a_nat"]["value"] > 0.8, "bright, middling and dark pictures are easily told apart"
+    assert str(run.name) in wmr("report", "runs").stdout
+
+
+def test_the_checkpoint_finds_its_pictures_from_any_folder(pics, tmp_path, monkeypatch):
+    wmr("train", "--dataset", "folder:path=pics", *QUICK, "--epochs", "1", "--out", "run")
+    with safe_open("run/last.safetensors", framework="pt") as file:
+        assert file.metadata()["dataset"] == f"folder:path={pics}"
+        assert json.loads(file.metadata()["class_names"]) == ["cat", "dog", "owl"]
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    wmr("evaluate", tmp_path / "run", "--metrics", "nat")
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["dataset"] == f"folder:path={pics}"
+
+
+def test_what_is_tested_on_was_not_trained_on_whatever_the_seed(pics, registry):
+    wmr("train", "--dataset", "folder:pics", *QUICK, "--epochs", "1", "--split-seed", "7", "--out", "run")
+    (record,) = json.loads(wmr("evaluate", "run", "--metrics", "nat", "--format", "json").stdout)
+    chosen = {seed: registry.create("dataset", "folder:pics", root=Path(), split_seed=seed).splits["test"] for seed in (0, 7)}
+    assert record["dataset"]["sha256"] == chosen[7].sha256 != chosen[0].sha256
+
+
+def test_other_classes_are_refused_even_if_they_are_as_many(pics, tmp_path):
+    wmr("train", "--dataset", "folder:pics", *QUICK, "--epochs", "1", "--out", "run")
+    picture_tree(tmp_path / "others", ("cat", "dog", "fox"), count=10)
+    failed = wmr("evaluate", "run", "--dataset", "folder:others", status=2)
+    assert "was made for other classes: where it has 'owl', the data have 'fox'" in failed.stderr
+
+
+def test_all_pictures_can_be_evaluated(pics):
+    wmr("train", "--dataset", "folder:pics", *QUICK, "--epochs", "1", "--out", "run")
+    (record,) = json.loads(wmr("evaluate", "run", "--metrics", "nat", "--split", "all", "--format", "json").stdout)
+    assert record["dataset"]["n"] == 90
+
+
+def test_a_split_that_is_not_there_is_named(pics):
+    wmr("train", "--dataset", "folder:pics", *QUICK, "--epochs", "1", "--out", "run")
+    failed = wmr("evaluate", "run", "--split", "tset", status=2)
+    assert failed.stderr.splitlines() == ["error: the data set has no split 'tset'", "hint: did you mean 'test'?"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda pics: shutil.rmtree(pics), "there is no folder"),
+        (lambda pics: (pics / "ant").mkdir(), "holds no pictures"),
+        (lambda pics: Image.new("RGB", (5, 5)).save(pics / "cat" / "x.png"), "different sizes"),
+        (lambda pics: Image.new("CMYK", (16, 16)).save(pics / "owl" / "x.jpg"), "a CMYK picture"),
+        (lambda pics: Image.new("I;16", (16, 16)).save(pics / "owl" / "x.png"), "more than 8 bits"),
+    ],
+)
+def test_a_mistake_is_one_line_and_a_hint_and_leaves_no_run_behind(pics, spoil, says):
+    spoil(pics)
+    failed = wmr("train", "--dataset", "folder:pics", *QUICK, status=2)
+    error, hint = failed.stderr.splitlines()[-2:]
+    assert error.startswith("error: ")
+    assert says in error
+    assert hint.startswith("hint: ")
+    assert "Traceback" not in failed.stderr
+    assert not Path("runs").exists()
+
+
+def test_large_folders_stream_and_train_to_the_same_weights(pics, monkeypatch, registry, tmp_path):
+    from wmr_cli.config import resolve
+    from wmr_cli.workflows.train import train
+
+    settings = {
+        "dataset": f"folder:path={pics}",
+        "model": "digits-cnn:width=4,hidden=8",
+        "epochs": 2,
+        "steps": 1,
+        "augment": "flip",
+    }
+    config, weights = resolve(settings), []
+    for place, large in (("memory", pictures.LARGE), ("stream", 0)):
+        monkeypatch.setattr(pictures, "LARGE", large)
+        list(train(config, tmp_path / place, registry, data_dir=tmp_path, device="cpu"))
+        weights.append(checkpoints.load(tmp_path / place).sha256)
+    assert weights[0] == weights[1]
+    (tmp_path / "again").mkdir()
+    list(train(resolve({**settings, "augment": "none"}), tmp_path / "plain", registry, data_dir=tmp_path, device="cpu"))
+    assert checkpoints.load(tmp_path / "plain").sha256 != weights[0], "augmentation changes what is trained on"
+
+
+def test_without_data_and_network_the_error_names_files_and_folder():
+    failed = wmr("train", "--dataset", "svhn", "--data-dir", "empty", status=2)
+    error, hint = failed.stderr.splitlines()[-2:]
+    assert error.startswith("error: cannot download train_32x32.mat")
+    assert hint.endswith(f"put train_32x32.mat into {Path('empty').absolute()}")
