@@ -1,4 +1,4 @@
-"""Networks of timm, whatever their family, are trained and evaluated by name: `wmr train --model timm:NAME`."""
+"""Networks of timm, whatever their family, by name: `wmr train --model timm:NAME` and `wmr evaluate --model timm:NAME`."""
 
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from wmr_cli.config import EvaluateConfig, TrainConfig
+from wmr_cli.core.inputs import bare
 from wmr_cli.core.noise import derive
 from wmr_cli.core.splits import MemorySource, MemorySplit
 from wmr_cli.plugins import collect
@@ -91,3 +92,9 @@ def test_a_network_of_timm_is_trained_and_evaluated(dataset, model, with_colours
     assert done.record.a_rob.value <= 1
     moved = np.abs(rows["uniform/logits"] - rows["clean/logits"]).max(axis=1)
     assert (moved > 0).all(), "the attack finds a way through the network to every image"
+
+    network, _ = bare(parts.restored(with_colours, checkpoint))
+    torch.save(network.state_dict(), tmp_path / "weights.pt")  # as timm itself names them
+    foreign = EvaluateConfig(model=model, dataset=dataset, metrics=("nat", "rob"), limit=8, steps=1, alpha_test=(1.0,))
+    *_, again = evaluate(tmp_path / "weights.pt", foreign, with_colours, data_dir=Path(), device="cpu")
+    assert np.array_equal(records.load_rows(again.rows)["clean/logits"], rows["clean/logits"])

@@ -146,7 +146,7 @@ def recorded(task: Task, rows: Rows, seconds: float, images_per_second: float, d
                 a_sa=measures.sampled_accuracy(rows, config.kernel, alpha) if "sa" in asked else None,
                 a_tr=measures.crafted_accuracy(rows, config.kernel, alpha) if "tr" in asked else None,
             )
-            for alpha in task.kernels
+            for alpha in (task.kernels if asked & {"sa", "tr"} else ())
         ],
         seconds=seconds,
         images_per_second=images_per_second,
