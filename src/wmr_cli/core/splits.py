@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
+from ..errors import BadInput
 from .contracts import Batch, Split
 
 
@@ -70,6 +72,17 @@ class Source:
     class_names: tuple[str, ...] | None = None
 
 
+class Divisible(Split, Protocol):
+    """A split that can be divided."""
+
+    def part(self, positions: Tensor) -> Self:
+        """The images at these positions, as a split of their own."""
+        ...
+
+
+Part = TypeVar("Part", bound=Divisible)
+
+
 class LazySplits(Mapping[str, Split]):
     """Splits by name, each made when it is first asked for: who evaluates does not wait for the training images."""
 
@@ -116,6 +129,30 @@ def held_out(labels: Tensor, share: float, seed: int) -> Tensor:
     mask = torch.zeros(len(labels), dtype=torch.bool)
     mask[order] = turn < wanted[labels[order]]
     return mask
+
+
+def divided(splits: Mapping[str, Part], holdout: float, test: float, seed: int) -> dict[str, Part]:
+    """Splits with `test` and then `val` held out of the training images, or of `all`, where they do not exist.
+
+    A `val` without `test` is what others call their test set.
+    """
+    made = dict(splits)
+    if "test" not in made and "val" in made:
+        made["test"] = made.pop("val")
+    rest = made.get("train", made.get("all"))
+    if rest is None:
+        return made
+    for name, share in {"test": test, "val": holdout}.items():
+        if name not in made and share:
+            chosen = held_out(rest.labels, share, seed)
+            made[name], rest = rest.part(chosen.nonzero().squeeze(1)), rest.part((~chosen).nonzero().squeeze(1))
+    return made | {"train": rest}
+
+
+def check_share(name: str, share: float) -> None:
+    """Refuse what is no share of the images."""
+    if not 0 <= share < 1:
+        raise BadInput(f"{name} {share:g} is no share of the images", hint=f"write {name}=0.1 for a tenth")
 
 
 def balanced_subset(labels: Tensor, size: int, seed: int) -> Tensor:

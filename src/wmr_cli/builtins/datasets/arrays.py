@@ -9,10 +9,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from ...core.splits import MemorySource, MemorySplit
+from ...core.splits import MemorySource, MemorySplit, check_share, divided
 from ...errors import BadFile
-from .folder import divided
-from .standard import check_share
 
 IMAGES = ("{}_images", "x_{}", "X_{}")
 LABELS = ("{}_labels", "y_{}", "Y_{}")

@@ -1,16 +1,13 @@
 """Your own pictures: a folder per class, with or without folders train, val and test above them."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from ...core.pictures import ENDINGS, Decoder, PictureSplit
-from ...core.splits import MemorySplit, Source, held_out
+from ...core.splits import Source, check_share, divided
 from ...errors import BadFile, BadInput
-from .standard import check_share
 
 SPLITS = {
     "train": "train",
@@ -22,7 +19,6 @@ SPLITS = {
     "testing": "test",
 }
 """Folders that are splits and not classes."""
-Part = TypeVar("Part", PictureSplit, MemorySplit)
 
 
 def folder(
@@ -61,24 +57,6 @@ def folder(
         splits[split].check()
         count += len(paths)
     return Source(len(names), shape, divided(splits, holdout, test, split_seed), class_names=tuple(names))
-
-
-def divided(splits: Mapping[str, Part], holdout: float, test: float, seed: int) -> dict[str, Part]:
-    """Splits with `val` and `test` held out of the training images, or of `all`, where they do not exist.
-
-    A `val` without `test` is what others call their test set.
-    """
-    made = dict(splits)
-    if "test" not in made and "val" in made:
-        made["test"] = made.pop("val")
-    rest = made.get("train") or made.get("all")
-    if rest is None:
-        return made
-    for name, share in {"test": test, "val": holdout}.items():
-        if name not in made and share:
-            chosen = held_out(rest.labels, share, seed)
-            made[name], rest = rest.part(chosen.nonzero().squeeze(1)), rest.part((~chosen).nonzero().squeeze(1))
-    return made | {"train": rest}
 
 
 def _places(path: Path) -> dict[str, Path]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ...core.splits import LazySplits, MemorySplit, Source, held_out
-from ...errors import BadFile, BadInput
+from ...core.splits import LazySplits, MemorySplit, Source, check_share, held_out
+from ...errors import BadFile
 
 Read = Callable[[bool], tuple[Any, Any]]
 """True for the training images, False for the test images: uint8 (N, H, W), (N, H, W, C) or (N, C, H, W), and labels (N,)."""
@@ -49,9 +49,3 @@ def source(
         "test": lambda: whole(False),
     }
     return Source(classes, shape, LazySplits(makers))
-
-
-def check_share(name: str, share: float) -> None:
-    """A share of the images to hold out."""
-    if not 0 <= share < 1:
-        raise BadInput(f"{name} {share:g} is no share of the images", hint=f"write {name}=0.1 for a tenth")

@@ -9,9 +9,8 @@ import torch
 
 from ...core.downloads import Remote, fetch, unpack
 from ...core.pictures import Decoder, PictureSplit
-from ...core.splits import LazySplits, Source, held_out
+from ...core.splits import LazySplits, Source, check_share, held_out
 from ...errors import BadFile
-from .standard import check_share
 
 TOP = "tiny-imagenet-200"
 ARCHIVE = Remote(
