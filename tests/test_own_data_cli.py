@@ -57,6 +57,25 @@ def test_what_is_tested_on_was_not_trained_on_whatever_the_seed(pics, registry):
     assert record["dataset"]["sha256"] == chosen[7].sha256 != chosen[0].sha256
 
 
+def test_changed_data_cannot_test_a_network_on_what_it_was_trained_on(pics):
+    wmr("train", "--dataset", "folder:pics", *QUICK, "--epochs", "1", "--out", "run")
+    wmr("evaluate", "run", "--metrics", "nat")
+    (pics / "cat" / "029.png").unlink()
+    for flags in ((), ("--dataset", "folder:pics")):
+        failed = wmr("evaluate", "run", "--metrics", "nat", *flags, status=2)
+        assert "the data have changed since run/last.safetensors was trained" in failed.stderr
+    assert "n 89" in wmr("evaluate", "run", "--metrics", "nat", "--split", "all", "--format", "markdown").stdout.replace(
+        "| 89 |", "n 89"
+    )
+    failed = wmr("train", "--dataset", "folder:pics", *QUICK, "--epochs", "1", "--out", "run", "--resume", status=2)
+    assert "the data of run have changed since it began" in failed.stderr
+
+
+def test_another_share_of_the_same_data_is_refused(pics):
+    wmr("train", "--dataset", "folder:pics", *QUICK, "--epochs", "1", "--out", "run")
+    wmr("evaluate", "run", "--dataset", "folder:pics,test=0.9", status=2)
+
+
 def test_other_classes_are_refused_even_if_they_are_as_many(pics, tmp_path):
     wmr("train", "--dataset", "folder:pics", *QUICK, "--epochs", "1", "--out", "run")
     picture_tree(tmp_path / "others", ("cat", "dog", "fox"), count=10)
@@ -84,6 +103,7 @@ def test_a_split_that_is_not_there_is_named(pics):
         (lambda pics: Image.new("RGB", (5, 5)).save(pics / "cat" / "x.png"), "different sizes"),
         (lambda pics: Image.new("CMYK", (16, 16)).save(pics / "owl" / "x.jpg"), "a CMYK picture"),
         (lambda pics: Image.new("I;16", (16, 16)).save(pics / "owl" / "x.png"), "more than 8 bits"),
+        (lambda pics: [file.write_bytes(file.read_bytes()[:-30]) for file in pics.rglob("*.png")], "cannot be read"),
     ],
 )
 def test_a_mistake_is_one_line_and_a_hint_and_leaves_no_run_behind(pics, spoil, says):
@@ -95,6 +115,31 @@ def test_a_mistake_is_one_line_and_a_hint_and_leaves_no_run_behind(pics, spoil, 
     assert hint.startswith("hint: ")
     assert "Traceback" not in failed.stderr
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "flags", "says"),
+    [
+        ("folder:pics,holdout=0", (), "no images are held out to validate on"),
+        ("folder:single", (), "is empty"),
+        ("folder:pics", ("--augment", "crop:40"), "can leave nothing"),
+        ("folder:pics", ("--augment", "crp:4"), "is no augmentation"),
+        ("folder:pics", ("--model", "broken.py:Raises"), "KeyError"),
+        ("folder:pics", ("--model", "broken.py:Late"), "AttributeError"),
+        ("folder:pics", ("--model", "wrn-28-10:width=100000"), "cannot be built"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_written(pics, tmp_path, dataset, flags, says):
+    picture_tree(tmp_path / "single", count=1)
+    Path("broken.py").write_text(
+        "from torch import nn\nclass Raises(nn.Module):\n    def __init__(self):\n        {}['x']\n"
+        "class Late(nn.Module):\n    def forward(self, images):\n        return images.nothing\n"
+    )
+    failed = wmr("train", "--dataset", dataset, *QUICK[2:], *flags, status=2)
+    assert says in failed.stderr
+    assert "Traceback" not in failed.stderr
+    assert not Path("runs").exists()
+    wmr("train", "--dataset", dataset, *QUICK[2:], *flags, "--dry-run", status=2)
 
 
 def test_large_folders_stream_and_train_to_the_same_weights(pics, monkeypatch, registry, tmp_path):
@@ -123,4 +168,4 @@ def test_without_data_and_network_the_error_names_files_and_folder():
     failed = wmr("train", "--dataset", "svhn", "--data-dir", "empty", status=2)
     error, hint = failed.stderr.splitlines()[-2:]
     assert error.startswith("error: cannot download train_32x32.mat")
-    assert hint.endswith(f"put train_32x32.mat into {Path('empty').absolute()}")
+    assert hint.endswith(f"put train_32x32.mat, test_32x32.mat into {Path('empty').absolute()}")

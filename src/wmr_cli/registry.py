@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .errors import BadInput, PluginError, UnknownName, did_you_mean
+from .errors import BadInput, PluginError, UnknownName, WmrError, did_you_mean
 from .spec import Spec, read_value
 
 KINDS = ("model", "dataset", "defense", "kernel", "attack")
@@ -136,19 +136,17 @@ class Registry:
             if key in given:
                 raise BadInput(f"{key} of {kind} {spec.name!r} is settled elsewhere", hint=f"leave out {key}=…")
             signature.check(key, kind, spec)
-            try:
-                params[key] = read_value(value, signature.kind_of(key))
-            except BadInput as problem:
-                raise BadInput(f"{key} of {kind} {spec.name!r}: {problem}", hint=problem.hint) from None
+            params[key] = _read(kind, spec.with_params(**{key: value}), key, signature.kind_of(key))
         missing = signature.missing(params)
         if missing:
-            raise BadInput(f"{kind} {spec.name!r} needs {missing}", hint=f"write {spec.name}:{missing}=…")
-        return target(**params)
+            mark = "," if spec.is_local else ":"
+            raise BadInput(f"{kind} {spec.name!r} needs {missing}", hint=f"write {spec.name}{mark}{missing}=…")
+        return _built_from_file(target, params, spec) if spec.is_local else target(**params)
 
     def common(self, kind: str, spec: Spec) -> tuple[Spec, dict[str, Any]]:
         """The spec that is left for the target, and what the user set of the parameters common to its kind."""
         shared = {key: of for key, of in COMMON.get(kind, {}).items() if not self.accepts(kind, spec.name, key)}
-        written = {key: read_value(spec.params[key], of) for key, of in shared.items() if key in spec.params}
+        written = {key: _read(kind, spec, key, of) for key, of in shared.items() if key in spec.params}
         return spec.without(*shared), written
 
     def settled(self, kind: str, spec: str) -> str:
@@ -206,7 +204,8 @@ class _Signature:
 
     def check(self, name: str, kind: str, spec: Spec) -> None:
         if not self.accepts(name):
-            raise UnknownName(f"{kind} {spec.name!r} has no {name!r}", hint=did_you_mean(name, self.names()))
+            free = [*(own for own in self.names() if own not in GIVEN.get(kind, ())), *COMMON.get(kind, ())]
+            raise UnknownName(f"{kind} {spec.name!r} has no {name!r}", hint=did_you_mean(name, free))
 
     def kind_of(self, name: str) -> Any:
         annotation = self.parameters[name].annotation if name in self.parameters else inspect.Parameter.empty
@@ -221,6 +220,27 @@ class _Signature:
     def missing(self, params: Mapping[str, Any]) -> str | None:
         needed = [name for name in self.names() if self.parameters[name].default is inspect.Parameter.empty]
         return next((name for name in needed if name not in params), None)
+
+
+def _read(kind: str, spec: Spec, key: str, of: Any) -> Any:
+    """A parameter's value; an error names the parameter."""
+    try:
+        return read_value(spec.params[key], of)
+    except BadInput as problem:
+        hint = problem.hint or f"`wmr list {kind}s` names them; the documentation has their keys"
+        raise BadInput(f"{key} of {kind} {spec.name!r}: {problem}", hint=hint) from None
+
+
+def _built_from_file(target: Callable[..., Any], params: Mapping[str, Any], spec: Spec) -> Any:
+    """What a class of the user's makes; its own mistakes are told with their line."""
+    try:
+        return target(**params)
+    except WmrError:
+        raise
+    except Exception as error:
+        line = traceback.extract_tb(error.__traceback__)[-1]
+        problem = f"{spec.name} cannot be built: {type(error).__name__}: {error}"
+        raise BadInput(problem, hint=f"see line {line.lineno} of {line.filename}") from error
 
 
 def _local_class(name: str) -> Callable[..., Any]:

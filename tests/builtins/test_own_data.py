@@ -120,6 +120,35 @@ def test_a_mistake_in_a_folder_is_named_before_any_work(make, tmp_path, case):
     assert caught.value.hint
 
 
+def test_hidden_folders_hold_no_pictures_and_links_lead_to_some(make, tmp_path):
+    pics = picture_tree(tmp_path / "pics")
+    shutil.copytree(pics / "cat", pics / "cat" / ".ipynb_checkpoints" / "deep")
+    shutil.copytree(pics / "cat", tmp_path / "more", ignore=lambda *_: [".ipynb_checkpoints"])
+    (pics / "dog" / "linked").symlink_to(tmp_path / "more")
+    assert make(f"folder:path={pics}").splits["all"].labels.bincount().tolist() == [10, 20]
+
+
+def test_a_class_without_pictures_in_a_split_is_mentioned(make, tmp_path):
+    picture_tree(tmp_path / "pics" / "train", ("cat", "dog", "owl"))
+    picture_tree(tmp_path / "pics" / "test", ("cat", "dog"))
+    source = make(f"folder:path={tmp_path / 'pics'}")
+    assert source.splits["test"].note == f"there are no pictures of owl in {tmp_path / 'pics' / 'test'}"
+    assert source.splits["train"].note is None
+
+
+def test_who_is_trained_on_has_a_hash_where_we_drew_the_splits(make, tmp_path):
+    pics = picture_tree(tmp_path / "pics")
+    spec = f"folder:path={pics}"
+    drawn = make(spec).drawn
+    assert drawn == make(spec).drawn != make(spec, split_seed=1).drawn
+    assert make(f"{spec},test=0.5").drawn != drawn
+    shutil.copy(pics / "cat" / "000.png", pics / "cat" / "new.png")
+    assert make(spec).drawn != drawn
+    picture_tree(tmp_path / "divided" / "train")
+    picture_tree(tmp_path / "divided" / "test")
+    assert make(f"folder:path={tmp_path / 'divided'}").drawn is None
+
+
 def test_a_class_that_is_not_trained_on_is_refused(make, tmp_path):
     picture_tree(tmp_path / "pics" / "train")
     picture_tree(tmp_path / "pics" / "test", ("cat", "owl"))
@@ -131,10 +160,12 @@ def test_a_class_that_is_not_trained_on_is_refused(make, tmp_path):
     ("params", "says"),
     [
         ("channels=2", "2 channels"),
-        ("size=0", "a square of 0"),
-        ("size=32,resize=16", "a square of 32"),
+        ("size=0", "a square of side 0"),
+        ("size=32,resize=16", "a square of side 32"),
         ("resize=16", "resize alone"),
         ("holdout=1.5", "no share"),
+        ("size=99999", "side 99999"),
+        ("workers=-1", "-1 workers"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(make, tmp_path, params, says):
@@ -215,11 +246,21 @@ def single(path: Path) -> None:
         np.save(stream, pixels(3, 8, 8))
 
 
+def cut_short(path: Path) -> None:
+    path.write_bytes(stored(path, images=pixels(9, 8, 8), labels=labels(9, 3)).read_bytes()[:-99])
+
+
+def flipped(path: Path) -> None:
+    content = bytearray(stored(path, images=pixels(9, 8, 8), labels=labels(9, 3)).read_bytes())
+    content[300] ^= 255
+    path.write_bytes(content)
+
+
 BAD_ARRAYS = {
     "missing": (lambda path: None, "there is no file"),
     "objects that need code": (objects, "cannot be read"),
     "a pickle": (pickled, "cannot be read"),
-    "a web page": (lambda path: path.write_text("<html>"), "cannot be read"),
+    "a web page": (lambda path: path.write_text("<html>"), "is a web page"),
     "one array": (single, "a single array"),
     "other names": (lambda path: stored(path, data=pixels(3, 8, 8)), "only data"),
     "no labels": (lambda path: stored(path, images=pixels(3, 8, 8)), "do not belong together"),
@@ -229,7 +270,14 @@ BAD_ARRAYS = {
     "vectors": (lambda path: stored(path, images=pixels(3, 64), labels=labels(3)), r"shape \(3, 64\)"),
     "no channels": (lambda path: stored(path, images=pixels(3, 8, 8, 8), labels=labels(3)), "where are the channels"),
     "labels as floats": (lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(3) / 2), "labels of type float64"),
-    "negative labels": (lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(3) - 1), "labels of type"),
+    "negative labels": (lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(3) - 1), "a label -1"),
+    "cut short": (cut_short, "cannot be read"),
+    "flipped": (flipped, "cannot be read"),
+    "single numbers": (lambda path: stored(path, images=np.array(1), labels=np.array(2)), "do not belong together"),
+    "one class": (lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(3, 1)), "are of one class"),
+    "a huge label": (lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(3) + 10**6), "a label 1000002 among 3"),
+    "floats up to 255": (lambda path: stored(path, images=pixels(3, 8, 8) * 1.0, labels=labels(3)), "outside"),
+    "a NaN": (lambda path: stored(path, images=pixels(3, 8, 8) * np.nan, labels=labels(3)), "outside"),
     "two shapes": (
         lambda path: stored(path, x_train=pixels(9, 8, 8), y_train=labels(9, 3), x_test=pixels(9, 7, 7), y_test=labels(9, 3)),
         "different shapes",

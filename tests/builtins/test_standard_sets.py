@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import FAKES, SIZES, cifar_archive, labels, mnist_archives, pixels, tiny_imagenet_archive
+from fakes import FAKES, SIZES, cifar_archive, labels, md5, mnist_archives, pixels, tiny_imagenet_archive
+from wmr_cli.builtins.datasets import mnist as mnist_module
 from wmr_cli.core import downloads
 from wmr_cli.core.vision import torchvision
 from wmr_cli.errors import BadFile, BadInput, MissingData
@@ -44,7 +45,7 @@ def test_without_network_the_error_names_the_files_and_their_place(name, registr
         "mnist": "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz",
         "cifar10": "cifar-10-python.tar.gz",
         "cifar100": "cifar-100-python.tar.gz",
-        "svhn": "train_32x32.mat",
+        "svhn": "train_32x32.mat, test_32x32.mat",
         "tiny-imagenet": "tiny-imagenet-200.zip",
     }
     assert expected.get(name, expected["mnist"]) in caught.value.hint
@@ -91,18 +92,45 @@ def test_a_corrupt_archive_is_named_and_left_alone(tmp_path, monkeypatch, regist
     assert archives[0].exists()
 
 
+def test_a_plain_file_must_be_what_its_archive_holds(laid_out, registry, tmp_path):
+    laid_out("mnist")
+    file = tmp_path / "MNIST" / "raw" / "t10k-labels-idx1-ubyte"
+    file.write_bytes(file.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(BadFile, match=r"t10k-labels-idx1-ubyte is not what t10k-labels-idx1-ubyte\.gz holds"):
+        registry.create("dataset", "mnist", root=tmp_path).splits["test"]
+
+
+def test_a_plain_file_alone_is_proved_by_its_own_hash(laid_out, registry, tmp_path, monkeypatch):
+    laid_out("mnist")
+    raw = tmp_path / "MNIST" / "raw"
+    (raw / "t10k-images-idx3-ubyte.gz").unlink()
+    known = dict(torchvision.datasets.MNIST.resources)["t10k-images-idx3-ubyte.gz"]
+    monkeypatch.setattr(mnist_module, "PLAIN", {known: md5(raw / "t10k-images-idx3-ubyte")})
+    registry.create("dataset", "mnist", root=tmp_path).splits["test"]
+    monkeypatch.setattr(mnist_module, "PLAIN", {known: "0"})
+    with pytest.raises(BadFile, match="not t10k-images-idx3-ubyte with MD5 0"):
+        registry.create("dataset", "mnist", root=tmp_path).splits["test"]
+
+
 def test_a_plain_file_that_was_cut_short_is_refused(laid_out, registry, tmp_path):
     laid_out("mnist")
     file = tmp_path / "MNIST" / "raw" / "t10k-images-idx3-ubyte"
     file.write_bytes(file.read_bytes()[:-100])
+    (tmp_path / "MNIST" / "raw" / "t10k-images-idx3-ubyte.gz").unlink()
     with pytest.raises(BadFile, match="the files of mnist cannot be read"):
         registry.create("dataset", "mnist", root=tmp_path).splits["test"]
+
+
+@pytest.mark.parametrize("name", ["mnist", "tiny-imagenet"])
+def test_nothing_held_out_is_no_split(name, laid_out):
+    assert "val" not in laid_out(name, holdout=0.0).splits
 
 
 def test_files_with_another_number_of_images_are_refused(laid_out, registry, tmp_path):
     laid_out("mnist")
     raw = tmp_path / "MNIST" / "raw"
     for what in ("images-idx3", "labels-idx1"):
+        (raw / f"train-{what}-ubyte.gz").unlink()
         shutil.copy(raw / f"t10k-{what}-ubyte", raw / f"train-{what}-ubyte")
     with pytest.raises(BadFile, match="hold 20 images and 20 labels instead of 40"):
         registry.create("dataset", "mnist", root=tmp_path).splits["train"]

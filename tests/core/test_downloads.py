@@ -7,6 +7,7 @@ import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
@@ -156,7 +157,7 @@ def test_progress_is_reported_in_megabytes(server, tmp_path, monkeypatch):
     seen = []
     with watched(lambda *report: seen.append(report)):
         fetch([remote(server, "/good")], tmp_path)
-    assert seen[-1] == ("downloading data.bin, MB", 1, 2)
+    assert seen[-1] == ("downloading data.bin, MB", 2, 2), "the last report closes the bar"
     assert len(seen) == 3
 
 
@@ -203,6 +204,33 @@ def test_a_corrupt_archive_leaves_nothing_behind(tmp_path, kind):
     with pytest.raises(BadFile, match="cannot be unpacked"):
         unpack(archive, tmp_path, "top")
     assert left(tmp_path) == [archive.name]
+
+
+def test_a_full_or_closed_disk_is_one_error(tmp_path, monkeypatch):
+    archive = packed(tmp_path, "zip", {"top/a": b"1"})
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(downloads.shutil, "unpack_archive", full)
+    with pytest.raises(MissingData, match="No space left on device"):
+        unpack(archive, tmp_path, "top")
+    assert left(tmp_path) == [archive.name]
+
+
+def test_unpacking_begins_and_ends(tmp_path):
+    seen = []
+    with watched(lambda *report: seen.append(report)):
+        unpack(packed(tmp_path, "zip", {"top/a": b"1"}), tmp_path, "top")
+    assert seen == [("unpacking archive.zip", 0, 1), ("unpacking archive.zip", 1, 1)]
+
+
+def test_several_processes_that_want_one_file_get_it(server, tmp_path):
+    with ThreadPoolExecutor(4) as pool:  # each opens the lock anew, as processes do
+        found = list(pool.map(lambda _: fetch([remote(server, "/good")], tmp_path)[0].read_bytes(), range(4)))
+    assert found == [CONTENT] * 4
+    assert left(tmp_path) == ["data.bin"]
+    assert len(server.running.asked) == 1
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar.gz"])

@@ -81,6 +81,12 @@ def cut_short(path: Path) -> Path:
     return path
 
 
+def animated(path: Path) -> Path:
+    first, second = Image.new("L", (4, 4)), Image.new("L", (4, 4), 255)
+    first.save(path, save_all=True, append_images=[second])
+    return path
+
+
 REFUSED = {
     "16 bits, grey": (lambda folder: saved(folder / "a.png", "I;16"), "more than 8 bits"),
     "16 bits, tiff": (lambda folder: saved(folder / "a.tiff", "I;16"), "more than 8 bits"),
@@ -93,6 +99,7 @@ REFUSED = {
     "cut short": (lambda folder: cut_short(folder / "a.png"), "cannot be read"),
     "a web page": (lambda folder: (folder / "a.jpg").write_text("<html></html>") and folder / "a.jpg", "it is no picture"),
     "empty": (lambda folder: (folder / "a.jpg").touch() or folder / "a.jpg", "it is no picture"),
+    "animated": (lambda folder: animated(folder / "a.gif"), "2 pictures in one file"),
     "missing": (lambda folder: folder / "a.jpg", "No such file"),
 }
 
@@ -126,9 +133,18 @@ def test_streaming_gives_the_same_batches(tmp_path, monkeypatch):
         assert torch.equal(streamed.index, kept.index)
 
 
+def test_only_what_is_asked_for_is_read(tmp_path):
+    split = split_of(tmp_path)
+    split.paths[4].write_bytes(b"spoilt")
+    split.batch(torch.tensor([0, 1, 2, 2]))
+    with pytest.raises(BadFile, match=split.paths[4].name):
+        split.prepare()
+
+
 def test_small_splits_are_read_once(tmp_path):
     split, seen = split_of(tmp_path), []
     with watched(lambda *report: seen.append(report)):
+        split.prepare()
         first = split.batch(torch.arange(12))
         for path in split.paths:
             path.unlink()

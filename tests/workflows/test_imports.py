@@ -231,6 +231,15 @@ def test_an_import_that_fails_leaves_nothing_behind(net, registry, tmp_path, set
     assert {path: path.is_file() and path.read_bytes() for path in tmp_path.iterdir() if path.name != "__pycache__"} == before
 
 
+def test_the_weights_themselves_are_never_overwritten(net, registry, tmp_path):
+    safetensors.torch.save_file(net.state_dict(), "net.safetensors")
+    before = Path("net.safetensors").read_bytes()
+    for out in (Path("net.safetensors"), Path("..") / tmp_path.name / "net.safetensors"):
+        with pytest.raises(BadInput, match="is the file to import"):
+            imported(registry, weights="net.safetensors", out=out, overwrite=True)
+    assert Path("net.safetensors").read_bytes() == before
+
+
 def test_a_file_is_replaced_only_when_asked(net, registry):
     torch.save(net.state_dict(), "net.pt")
     Path("net.safetensors").write_text("old")

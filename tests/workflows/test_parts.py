@@ -53,8 +53,8 @@ def test_the_patches_of_a_transformer_are_a_first_convolution():
         check_fits(network, "vit", CLASSES, (1, 32, 32))
 
 
-def test_a_mistake_in_the_code_of_a_network_is_not_taken_for_a_misfit():
-    with pytest.raises(AttributeError):
+def test_a_mistake_in_the_code_of_a_network_is_told_with_its_kind():
+    with pytest.raises(BadInput, match="AttributeError"):
         check_fits(Buggy(), "mine.py:Buggy", CLASSES, SHAPE)
 
 
@@ -108,13 +108,19 @@ def test_nothing_is_downloaded_for_a_checkpoint(tmp_path, registry, monkeypatch)
     ],
 )
 def test_augmentations_are_written_in_words(text, made):
-    assert parts.augmentation(text) == made
+    assert parts.augmentation(text, (3, 8, 8)) == made
 
 
 @pytest.mark.parametrize("text", ["", "crop", "crop:x", "crop:4:wrap", "flip:2", "rotate", "none,flip", "crop:-1"])
 def test_what_is_no_augmentation_is_refused(text):
     with pytest.raises(BadInput, match="no augmentation"):
-        parts.augmentation(text)
+        parts.augmentation(text, (3, 8, 8))
+
+
+@pytest.mark.parametrize("text", ["crop:8", "crop:40:reflect"])
+def test_a_crop_that_can_leave_nothing_is_refused(text):
+    with pytest.raises(BadInput, match="can leave nothing of an image of side 8"):
+        parts.augmentation(text, (3, 8, 9))
 
 
 def test_a_note_of_the_data_reaches_the_user(registry):

@@ -4,9 +4,11 @@ A download that was cut off leaves `NAME.part`, and the same command goes on fro
 already is never overwritten.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import http.client
+import os
 import shutil
 import tarfile
 import tempfile
@@ -14,7 +16,8 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -59,9 +62,8 @@ def _download(remote: Remote, folder: Path, needed: list[str]) -> None:
     part, problems = folder / f"{remote.name}.part", []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with part.open("ab") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)  # another process may be at it
-            if (folder / remote.name).exists():
+        with _alone(part) as stream:
+            if (folder / remote.name).exists():  # another process was at it
                 part.unlink(missing_ok=True)
                 return
             for url in remote.urls:
@@ -71,7 +73,8 @@ def _download(remote: Remote, folder: Path, needed: list[str]) -> None:
                 except (BadFile, OSError, http.client.HTTPException) as problem:
                     if isinstance(problem, BadFile):
                         stream.truncate(0)
-                    problems.append(f"{url}: {_reason(problem)}")
+                    reason = _reason(problem)
+                    problems.append(reason if url in reason else f"{url}: {reason}")
                     continue
                 part.rename(folder / remote.name)
                 return
@@ -81,6 +84,17 @@ def _download(remote: Remote, folder: Path, needed: list[str]) -> None:
         raise MissingData(f"cannot write to {folder}: {error.strerror or error}", hint="choose another --data-dir") from None
     hint = f"repeat the command when there is network, or put {', '.join(needed)} into {folder.absolute()}"
     raise MissingData(f"cannot download {remote.name} ({'; '.join(problems)})", hint=hint)
+
+
+@contextmanager
+def _alone(part: Path) -> Iterator[BinaryIO]:
+    """The unfinished file, for this process alone; who holds it may rename it or take it away."""
+    while True:
+        with part.open("ab") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            if part.exists() and part.stat().st_ino == os.fstat(stream.fileno()).st_ino:
+                yield stream
+                return
 
 
 def _receive(url: str, remote: Remote, stream: BinaryIO) -> None:
@@ -104,7 +118,7 @@ def _receive(url: str, remote: Remote, stream: BinaryIO) -> None:
                 _refuse_page(block, remote, f"{url} sent")
             stream.write(block)
             done += len(block)
-            report(f"downloading {remote.name}, MB", done // MEGA, None if total is None else -(-total // MEGA))
+            report(f"downloading {remote.name}, MB", -(-done // MEGA), None if total is None else -(-total // MEGA))
         stream.flush()
     if total is not None and done < total:
         raise OSError(f"the connection broke off after {done:,} of {total:,} bytes, which are kept")
@@ -141,21 +155,31 @@ def _reason(problem: BaseException) -> str:
 
 def unpack(archive: Path, into: Path, top: str) -> None:
     """The folder `top` of a tar or zip archive, in `into`: it appears whole. Files that are there already stay as they are."""
-    with tempfile.TemporaryDirectory(dir=into, prefix=f".{top}.", ignore_cleanup_errors=True) as temporary:
-        report(f"unpacking {archive.name}", 0, None)
-        try:
+    report(f"unpacking {archive.name}", 0, 1)
+    try:
+        with tempfile.TemporaryDirectory(dir=into, prefix=f".{top}.", ignore_cleanup_errors=True) as temporary:
             options = {} if archive.suffix == ".zip" else {"filter": "data"}
             shutil.unpack_archive(archive, temporary, **options)  # type: ignore[arg-type]
-        except (shutil.ReadError, tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-            raise BadFile(f"{archive} cannot be unpacked: {error}", hint="move it away and repeat the command") from None
-        source, target = Path(temporary) / top, into / top
-        if not source.is_dir():
-            raise BadFile(f"{archive} has no folder {top!r}", hint="move it away and repeat the command")
-        if not target.exists():
+            source = Path(temporary) / top
+            if not source.is_dir():
+                raise BadFile(f"{archive} has no folder {top!r}", hint="move it away and repeat the command")
+            _move(source, into / top)
+    except (shutil.ReadError, tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise BadFile(f"{archive} cannot be unpacked: {error}", hint="move it away and repeat the command") from None
+    except OSError as error:
+        problem = f"cannot unpack {archive} in {into}: {error.strerror or error}"
+        raise MissingData(problem, hint="make room there, or choose another --data-dir") from None
+    report(f"unpacking {archive.name}", 1, 1)
+
+
+def _move(source: Path, target: Path) -> None:
+    """A folder to its place at once; where it exists already, what is missing there, file by file."""
+    if not target.exists():
+        with contextlib.suppress(OSError):  # another process may have been faster
             source.rename(target)
             return
-        for file in source.rglob("*"):
-            place = target / file.relative_to(source)
-            if file.is_file() and not place.exists():
-                place.parent.mkdir(parents=True, exist_ok=True)
-                file.rename(place)
+    for file in source.rglob("*"):
+        place = target / file.relative_to(source)
+        if file.is_file() and not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            file.rename(place)

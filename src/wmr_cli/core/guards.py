@@ -32,7 +32,12 @@ def check_batch(batch: Batch, num_classes: int) -> None:
     """Images lie in [0, 1] and labels in [0, C)."""
     hint = "scale images to [0, 1]; normalisation belongs inside the model"
     refuse(~in_range(batch.images), batch.index, "its pixels are not in [0, 1]", hint)
-    refuse((batch.labels < 0) | (batch.labels >= num_classes), batch.index, f"its label is not in 0…{num_classes - 1}")
+    refuse(
+        (batch.labels < 0) | (batch.labels >= num_classes),
+        batch.index,
+        f"its label is not in 0…{num_classes - 1}",
+        "number the classes from 0",
+    )
 
 
 def check_logits(logits: Tensor, index: Tensor, num_classes: int) -> None:

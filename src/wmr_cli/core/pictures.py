@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import BadFile
+from ..errors import BadFile, BadInput
 from .contracts import Batch
 from .splits import as_float
 from .watching import report
@@ -79,7 +79,7 @@ def _opened(path: Path, *, whole: bool = True) -> "Image":
                 file.load()
                 hides = file.mode in _TRANSPARENT or "transparency" in file.info
                 picture = _opaque(file, path) if hides else file.copy()
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
         reason = "it is no picture" if isinstance(error, UnidentifiedImageError) else str(error)
         raise BadFile(f"{path} cannot be read: {reason}", hint="replace it or take it away") from None
     if problem:
@@ -89,6 +89,9 @@ def _opened(path: Path, *, whole: bool = True) -> "Image":
 
 def _problem(file: "Image") -> str | None:
     """What eight bits per colour cannot hold would be changed silently: refuse it."""
+    frames = getattr(file, "n_frames", 1)
+    if frames > 1 and file.format != "MPO":  # cameras put a preview behind the picture
+        return f"{frames} pictures in one file"
     is_deep = any(";16" in str(tile[3]) for tile in getattr(file, "tile", ()))
     if file.mode.startswith(("I", "F")) or is_deep:
         return f"a picture of more than 8 bits per colour (mode {file.mode})"
@@ -134,21 +137,42 @@ class PictureSplit:
             with self._pool() as pool:
                 images = torch.stack(list(pool.map(lambda at: self._decode(self.paths[at]), positions.tolist())))
         else:
+            self._read(positions)
             images = self._pixels[positions]
         return Batch(as_float(images), self.labels[positions], self.index[positions])
 
+    def prepare(self) -> None:
+        """Read everything that will be kept in memory now, so that a broken picture is met before any work."""
+        if not self.streams:
+            self._read(torch.arange(len(self)))
+
     @cached_property
     def _pixels(self) -> Tensor:
-        """All pictures, uint8 (N, C, H, W)."""
-        pixels = torch.empty((len(self), *self.shape), dtype=torch.uint8)
-        with self._pool() as pool:
-            for done, _ in enumerate(pool.map(lambda at: pixels[at].copy_(self._decode(self.paths[at])), range(len(self))), 1):
-                report(f"reading {self.name}", done, len(self))
-        return pixels
+        """Room for all pictures, uint8 (N, C, H, W)."""
+        return torch.empty((len(self), *self.shape), dtype=torch.uint8)
+
+    @cached_property
+    def _is_read(self) -> Tensor:
+        """Which of them are there, (N,)."""
+        return torch.zeros(len(self), dtype=torch.bool)
+
+    def _read(self, positions: Tensor) -> None:
+        """Decode what is not there yet."""
+        missing = positions[~self._is_read[positions]].unique().tolist()
+        if missing:
+            with self._pool() as pool:
+                placed = pool.map(lambda at: self._pixels[at].copy_(self._decode(self.paths[at])), missing)
+                for done, _ in enumerate(placed, start=1):
+                    report(f"reading {self.name}", done, len(missing))
+            self._is_read[missing] = True
 
     def _pool(self) -> ThreadPoolExecutor:
         """Threads suffice: decoding and resizing let others run."""
         return ThreadPoolExecutor(self.workers or os.cpu_count())
+
+    def __post_init__(self) -> None:
+        if self.workers < 0:
+            raise BadInput(f"there cannot be {self.workers} workers", hint="workers=0 is one per core")
 
     def _decode(self, path: Path) -> Tensor:
         picture = self.decoder(path)

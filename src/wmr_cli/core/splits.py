@@ -55,6 +55,8 @@ class MemorySource:
     num_classes: int
     splits: Mapping[str, MemorySplit]
     class_names: tuple[str, ...] | None = None
+    drawn: str | None = None
+    """where we drew the splits: a hash of who is trained on"""
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -70,6 +72,8 @@ class Source:
     input_shape: tuple[int, int, int]
     splits: Mapping[str, Split]
     class_names: tuple[str, ...] | None = None
+    drawn: str | None = None
+    """where we drew the splits: a hash of who is trained on"""
 
 
 class Divisible(Split, Protocol):

@@ -46,6 +46,7 @@ class Checkpoint:
     config: TrainConfig
     tensors: Mapping[str, Tensor]
     class_names: tuple[str, ...] | None = None
+    drawn: str | None = None
 
 
 class MadeFor(Protocol):
@@ -109,6 +110,7 @@ def _header(config: TrainConfig, made_for: MadeFor, alpha_train: float | None, e
         "num_classes": str(made_for.num_classes),
         "input_shape": json.dumps(made_for.input_shape),
         "class_names": json.dumps(getattr(made_for, "class_names", None)),
+        "drawn": json.dumps(getattr(made_for, "drawn", None)),
         "dataset": config.dataset,
         "defense": config.defense,
         "kernel": config.kernel,
@@ -141,6 +143,7 @@ def _described(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, s
         config=TrainConfig.from_json(header["config"]),
         tensors=tensors,
         class_names=None if (names := json.loads(header.get("class_names", "null"))) is None else tuple(names),
+        drawn=json.loads(header.get("drawn", "null")),
     )
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from ..core.downloads import looks_like_a_page
 from ..errors import BadFile
 
-WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "network")
+WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "network", "module", "weights")
 """Entries of a file under which weights are looked for, the first one first."""
 DEEPEST = 20
 """How many wrappers are opened; a pickle may contain itself."""

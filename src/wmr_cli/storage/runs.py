@@ -66,7 +66,7 @@ def refuse_taken(path: Path, *, resume: bool, overwrite: bool) -> None:
     """A folder that holds a run is refused unless the user resumes or overwrites it."""
     if resume and overwrite:
         raise BadInput("--resume and --overwrite contradict each other", hint="keep one of the two")
-    if RunFolder(path).config.exists() and not (resume or overwrite):
+    if RunFolder(path).resume.exists() and not (resume or overwrite):  # before its first epoch a run has nothing to lose
         raise RunFolderError(f"{path} already holds a run", hint="add --resume to go on with it, or --overwrite to start anew")
 
 

@@ -83,7 +83,7 @@ def _target(weights: Path, out: Path | None, overwrite: bool) -> Path:
     if out is not None and out.suffix != ".safetensors":
         raise BadInput(f"--out: {out} does not end in .safetensors", hint="a checkpoint is a safetensors file")
     target = out or Path(f"{weights.stem}.safetensors")
-    if target.absolute() == weights.absolute():
+    if target.exists() and weights.exists() and target.samefile(weights):
         if out is not None:
             raise BadInput(f"--out: {out} is the file to import", hint="choose another name")
         target = Path(f"{weights.stem}.wmr.safetensors")

@@ -13,6 +13,7 @@ from torch import nn
 from ..config import TrainConfig
 from ..core.augment import Augmentation
 from ..core.contracts import Attack, DataSource, Defense, Kernel, Split
+from ..core.guards import check_batch
 from ..core.inputs import Normalized
 from ..core.modes import evaluating
 from ..core.norms import NORMS
@@ -41,7 +42,22 @@ def split_of(source: DataSource, name: str) -> Split:
     """A split by name."""
     if name not in source.splits:
         raise UnknownName(f"the data set has no split {name!r}", hint=did_you_mean(name, source.splits))
-    return source.splits[name]
+    split = source.splits[name]
+    if not len(split):
+        raise BadInput(f"the split {name!r} of the data set is empty", hint="hold out more images, or add some")
+    return split
+
+
+def check_data(source: DataSource, config: TrainConfig) -> None:
+    """Everything that a run and its evaluation will read is there and can be used, before any work is done."""
+    if config.validate_every and "val" not in source.splits:
+        raise BadInput("no images are held out to validate on", hint="add --validate-every 0, or let the data set hold some out")
+    for name in (name for name in ("train", "val", "test") if name in source.splits):
+        split = split_of(source, name)
+        if hasattr(split, "prepare"):
+            split.prepare()
+        if name != "test":  # training never looks at a test image
+            check_batch(split.batch(torch.arange(min(len(split), config.batch_size))), source.num_classes)
 
 
 def notes(split: Split) -> Iterator[str]:
@@ -56,8 +72,13 @@ def model(registry: Registry, spec: str, num_classes: int, input_shape: tuple[in
     own, normalisation = registry.common("model", Spec.parse(spec))
     facts = {"num_classes": num_classes, "input_shape": input_shape}
     # a class of the user's may know its classes and images by itself
-    given = {key: value for key, value in facts.items() if registry.accepts("model", own.name, key)}
-    network = registry.create("model", own, **given)
+    takes = getattr(registry.target("model", own.name), "__init__", None) is not nn.Module.__init__
+    given = {key: value for key, value in facts.items() if takes and registry.accepts("model", own.name, key)}
+    try:
+        network = registry.create("model", own, **given)
+    except (RuntimeError, MemoryError) as error:  # torch's word for a shape that cannot be, or that does not fit into memory
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise BadInput(f"model {spec!r} cannot be built: {reason}", hint="check its sizes") from error
     if not isinstance(network, nn.Module):
         raise BrokenContract(f"model {spec!r} is a {type(network).__name__}", hint="a model is a torch.nn.Module")
     if not normalisation:
@@ -65,7 +86,7 @@ def model(registry: Registry, spec: str, num_classes: int, input_shape: tuple[in
     return Normalized(network, normalisation.get("mean", (0.0,)), normalisation.get("std", (1.0,)), input_shape[0])
 
 
-def augmentation(text: str) -> Augmentation:
+def augmentation(text: str, input_shape: tuple[int, int, int]) -> Augmentation:
     """`crop:4,flip`: crops after padding by 4 pixels (`crop:4:reflect` mirrors the border), and flips; `none` is neither."""
     padding, border, flips = 0, "zero", False
     for word in () if text == "none" else text.split(","):
@@ -78,6 +99,10 @@ def augmentation(text: str) -> Augmentation:
             raise BadInput(
                 f"{word!r} is no augmentation", hint="write crop:4, crop:4:reflect, flip, several joined by commas, or none"
             )
+    if padding >= min(input_shape[1:]):
+        raise BadInput(
+            f"a crop of {padding} pixels can leave nothing of an image of side {min(input_shape[1:])}", hint="crop less"
+        )
     return Augmentation(padding, border, flips)  # type: ignore[arg-type]
 
 
@@ -88,14 +113,18 @@ def check_fits(network: nn.Module, spec: str, num_classes: int, input_shape: tup
     try:
         with torch.no_grad(), evaluating(network):
             logits = network(torch.zeros(2, *input_shape, device=parameter.device))
-    except (RuntimeError, ValueError, IndexError, AssertionError) as error:
+    except Exception as error:  # of any kind: a stranger's forward
         first = next((module for module in network.modules() if isinstance(module, nn.Conv2d)), None)
         if first is not None and first.in_channels != channels:
             problem = f"model {spec!r} takes images of {first.in_channels} channels, those of the data set have {channels}"
             raise BadInput(
                 problem, hint="a class that takes input_shape=(C, H, W) can build its first layer for the data"
             ) from None
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = (
+            (str(error).strip().splitlines() or [""])[0]
+            if isinstance(error, RuntimeError)
+            else f"{type(error).__name__}: {error}"
+        )
         problem = f"model {spec!r} cannot take images of {channels}x{height}x{width}: {reason}"
         raise BadInput(problem, hint="a class that takes input_shape=(C, H, W) can build its layers for the data") from error
     hint = "a model returns one tensor of logits, (images, classes)"

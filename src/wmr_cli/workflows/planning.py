@@ -15,7 +15,7 @@ from ..errors import BadInput
 from ..registry import Registry
 from ..spec import Spec, exact, in_proportion, number
 from ..storage import records
-from ..storage.checkpoints import Checkpoint
+from ..storage.checkpoints import IMPORTED, Checkpoint
 from . import parts
 
 
@@ -80,7 +80,8 @@ def plan(
     config = msgspec.structs.replace(config, kernel=kernel, attacks=attacks_asked)
     dataset = registry.settled("dataset", config.dataset or checkpoint.dataset)
     source = parts.dataset(registry, dataset, data_dir, checkpoint.config.split_seed) if source is None else source
-    check_fit(checkpoint, source)
+    config = msgspec.structs.replace(config, dataset=config.dataset and dataset)
+    check_fit(checkpoint, source, config)
     split = parts.split_of(source, config.split)
     positions = subset(split, config.limit)
     kernels = choice_rules(registry, config, checkpoint)
@@ -149,8 +150,14 @@ def subset(split: Split, limit: int | None) -> Tensor:
     return balanced_subset(split.labels, limit, seed=0)
 
 
-def check_fit(checkpoint: Checkpoint, source: DataSource) -> None:
-    """Network and data must have the same classes, in the same order, and the same image shape."""
+def _place(dataset: str | None) -> str | None:
+    """Data set and path of a spec, whatever else it says."""
+    spec = None if dataset is None else Spec.parse(dataset)
+    return None if spec is None else f"{spec.name} {spec.params.get('path', spec.value)}"
+
+
+def check_fit(checkpoint: Checkpoint, source: DataSource, config: EvaluateConfig) -> None:
+    """Network and data must have the same classes, in order, and the same shape; nobody is tested on training images."""
     facts = {
         "classes": (checkpoint.num_classes, source.num_classes),
         "an image shape of": (checkpoint.input_shape, tuple(source.input_shape)),
@@ -159,6 +166,11 @@ def check_fit(checkpoint: Checkpoint, source: DataSource) -> None:
         if made_for != given:
             problem = f"{checkpoint.path} was made for {what} {made_for}, the data have {given}"
             raise BadInput(problem, hint=f"evaluate it on its own data set, {checkpoint.dataset!r}")
+    drawn = getattr(source, "drawn", None)
+    is_same_place = _place(config.dataset) in (None, _place(checkpoint.dataset))
+    if checkpoint.defense != IMPORTED and config.split != "all" and is_same_place and checkpoint.drawn != drawn:
+        problem = f"the data have changed since {checkpoint.path} was trained: it may have been trained on what would be tested"
+        raise BadInput(problem, hint="put the data back as they were, train anew, or evaluate --split all knowing this")
     names = getattr(source, "class_names", None)
     if checkpoint.class_names and names and checkpoint.class_names != names:
         first = next(pair for pair in zip(checkpoint.class_names, names, strict=True) if pair[0] != pair[1])

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import BadFile
+from ..core.contracts import DataSource
+from ..errors import BadFile, RunFolderError
 from ..storage.checkpoints import load_tensors, save_tensors
 from ..storage.runs import RunFolder
 
@@ -24,7 +25,14 @@ class Progress:
     best: float | None = None
 
 
-def store(folder: RunFolder, progress: Progress, model: nn.Module, optimizer: torch.optim.Optimizer, **stateful: Any) -> None:
+def store(
+    folder: RunFolder,
+    progress: Progress,
+    source: DataSource,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    **stateful: Any,
+) -> None:
     """Write the state after an epoch; `stateful` are the kernel and the defense, where they keep any."""
     tensors: dict[str, Tensor] = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
     for position, values in optimizer.state_dict()["state"].items():
@@ -32,15 +40,23 @@ def store(folder: RunFolder, progress: Progress, model: nn.Module, optimizer: to
     for owner, part in stateful.items():
         if hasattr(part, "state"):
             tensors |= {f"{owner}/{name}": tensor for name, tensor in part.state().items()}
-    save_tensors(folder.resume, tensors, {"epoch": str(progress.epoch), "best": json.dumps(progress.best)})
+    drawn = json.dumps(getattr(source, "drawn", None))
+    save_tensors(folder.resume, tensors, {"epoch": str(progress.epoch), "best": json.dumps(progress.best), "drawn": drawn})
 
 
-def restore(folder: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer, **stateful: Any) -> Progress:
+def restore(
+    folder: RunFolder, source: DataSource, model: nn.Module, optimizer: torch.optim.Optimizer, **stateful: Any
+) -> Progress:
     """Bring everything back to where the run stood, the log included; a fresh run stands at its beginning."""
     if not folder.resume.exists():
         folder.write_log([])
         return Progress()
     tensors, header = load_tensors(folder.resume)
+    if json.loads(header.get("drawn", "null")) != getattr(source, "drawn", None):
+        raise RunFolderError(
+            f"the data of {folder.path} have changed since it began: other images would be trained on",
+            hint="put the data back as they were, or start anew with --overwrite",
+        )
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         owner, _, rest = name.partition("/")

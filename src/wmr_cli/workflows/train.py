@@ -46,6 +46,7 @@ class Assembly:
     optimizer: torch.optim.Optimizer
     learner: FabricLearner
     validation: Attack
+    augment: Augmentation
 
 
 def train(
@@ -62,7 +63,6 @@ def train(
     started = time.perf_counter()
     run = assemble(config, registry, data_dir, device)
     split, device_used = parts.split_of(run.source, "train"), run.fabric.device
-    augment = parts.augmentation(config.augment)
     steps_per_epoch = math.ceil(len(split) / config.batch_size)
     yield from (Message(text, warns=True) for text in (*parts.notes(split), *parts.advice(run.attack, config.eps)))
     if config.select != "none" and not config.validate_every:
@@ -70,13 +70,13 @@ def train(
     yield Message(f"{len(split):,} images, {sum(p.numel() for p in run.model.parameters()):,} parameters, on {device_used}")
 
     with opened(path, config, resume=resume, overwrite=overwrite) as folder:
-        progress = restore(folder, run.model, run.optimizer, kernel=run.kernel, defense=run.defense)
+        progress = restore(folder, run.source, run.model, run.optimizer, kernel=run.kernel, defense=run.defense)
         yield TrainingStarted(progress.epoch, config.epochs, steps_per_epoch)
         for epoch in range(progress.epoch, config.epochs):
             tally, epoch_started = Tally(), time.perf_counter()
             for step, batch in enumerate(ahead(split, batches(split, config, epoch)), start=epoch * steps_per_epoch):
                 check_batch(batch, run.source.num_classes)
-                batch = augmented(batch.to(device_used), augment, config.seed, epoch)
+                batch = augmented(batch.to(device_used), run.augment, config.seed, epoch)
                 run.learner.begin_step(epoch, step, learning_rate(config, step, steps_per_epoch))
                 tally.add(run.defense.step(run.learner, batch))
                 yield StepDone(epoch + 1, step, len(batch.labels))
@@ -99,6 +99,7 @@ def assemble(config: TrainConfig, registry: Registry, data_dir: Path, device: st
     fabric.launch()
     torch.manual_seed(derive("model", config.seed))
     source = parts.dataset(registry, config.dataset, data_dir, config.split_seed)
+    parts.check_data(source, config)
     model = parts.model(registry, config.model, source.num_classes, source.input_shape)
     parts.check_fits(model, config.model, source.num_classes, source.input_shape)
     attack = parts.training_attack(registry, config)
@@ -109,7 +110,10 @@ def assemble(config: TrainConfig, registry: Registry, data_dir: Path, device: st
     first = parts.split_of(source, "train").batch(torch.arange(1)).to(fabric.device)
     with torch.no_grad(), evaluating(model):
         check_logits(model(first.images), first.index, source.num_classes)
-    return Assembly(fabric, source, model, attack, kernel, defense, optimizer, learner, validation_attack(registry, config))
+    augment = parts.augmentation(config.augment, source.input_shape)
+    return Assembly(
+        fabric, source, model, attack, kernel, defense, optimizer, learner, validation_attack(registry, config), augment
+    )
 
 
 def keep(folder: RunFolder, run: Assembly, config: TrainConfig, entry: dict[str, Any], progress: Progress) -> Progress:
@@ -121,7 +125,7 @@ def keep(folder: RunFolder, run: Assembly, config: TrainConfig, entry: dict[str,
     for file in (folder.last, folder.best) if is_best else (folder.last,):
         checkpoints.save(file, run.model.state_dict(), config, run.source, alpha_train=alpha, epoch=progress.epoch)
     folder.write_log([*folder.read_log(), entry])
-    store(folder, progress, run.model, run.optimizer, kernel=run.kernel, defense=run.defense)
+    store(folder, progress, run.source, run.model, run.optimizer, kernel=run.kernel, defense=run.defense)
     return progress
 
 

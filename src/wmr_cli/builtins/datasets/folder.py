@@ -1,5 +1,7 @@
 """Your own pictures: a folder per class, with or without folders train, val and test above them."""
 
+import hashlib
+import os
 from pathlib import Path
 
 import torch
@@ -19,6 +21,7 @@ SPLITS = {
     "testing": "test",
 }
 """Folders that are splits and not classes."""
+LARGEST = 4096
 
 
 def folder(
@@ -40,8 +43,9 @@ def folder(
     """
     if channels not in (1, 3):
         raise BadInput(f"pictures cannot have {channels} channels", hint="channels=3 for colour, channels=1 for grey")
-    if size is not None and not 1 <= size <= (resize or size):
-        raise BadInput(f"a square of {size} cannot be cut from a side of {resize}", hint="size is at least 1 and at most resize")
+    if size is not None and not 1 <= size <= (resize or size) <= LARGEST:
+        problem = f"a square of side {size} cannot be cut from pictures of side {resize or size}"
+        raise BadInput(problem, hint=f"size is at least 1, at most resize, and both are at most {LARGEST}")
     if size is None and resize is not None:
         raise BadInput("resize alone leaves sides of different length", hint="say size=… too")
     check_share("holdout", holdout)
@@ -53,10 +57,23 @@ def folder(
         paths, labels = _pictures(place, names)
         shape = next(iter(splits.values())).shape if splits else decoder.shape(paths[0])
         index = count + torch.arange(len(paths))
-        splits[split] = PictureSplit(paths, labels, index, decoder, shape, f"{path.name} {split}", workers)
+        there = set(labels.tolist())
+        lacking = [name for label, name in enumerate(names) if label not in there]
+        note = f"there are no pictures of {', '.join(lacking[:5])} in {place}" if lacking else None
+        splits[split] = PictureSplit(paths, labels, index, decoder, shape, f"{path.name} {split}", workers, note)
         splits[split].check()
         count += len(paths)
-    return Source(len(names), shape, divided(splits, holdout, test, split_seed), class_names=tuple(names))
+    made = divided(splits, holdout, test, split_seed)
+    drawn = None if "test" in splits or "val" in splits or "train" not in made else _membership(made["train"], path)
+    return Source(len(names), shape, made, class_names=tuple(names), drawn=drawn)
+
+
+def _membership(split: PictureSplit, path: Path) -> str:
+    """A hash over the names of the pictures that are trained on."""
+    digest = hashlib.sha256()
+    for picture in split.paths:
+        digest.update(os.fsencode(picture.relative_to(path)) + b"\0")
+    return digest.hexdigest()
 
 
 def _places(path: Path) -> dict[str, Path]:
@@ -70,9 +87,8 @@ def _places(path: Path) -> dict[str, Path]:
     others = [place.name for place in inside if place not in splits]
     if others or len(set(splits.values())) < len(splits):
         listed = ", ".join(place.name for place in inside[:6])
-        raise BadFile(
-            f"{path} mixes splits and other folders: {listed}", hint="keep either train, val, test or class folders there"
-        )
+        hint = "keep either train, val, test or class folders there; a class of such a name needs another"
+        raise BadFile(f"{path} mixes splits and other folders: {listed}", hint=hint)
     return {split: place for name in ("train", "val", "test") for place, split in splits.items() if split == name}
 
 
@@ -102,7 +118,10 @@ def _pictures(place: Path, names: list[str]) -> tuple[list[Path], Tensor]:
 
 def _files(folder: Path) -> list[Path]:
     """The pictures of one class; a class that has a folder has pictures."""
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS and not path.name.startswith("."))
+    walk = os.walk(folder, followlinks=True) if folder.exists() else ()
+    listed = (Path(place) / name for place, _, names in walk for name in names)
+    shown = (path for path in listed if not any(part.startswith((".", "__")) for part in path.relative_to(folder).parts))
+    found = sorted(path for path in shown if path.suffix.lower() in ENDINGS)
     if folder.exists() and not found:
         raise BadFile(f"{folder} holds no pictures", hint=f"remove the folder, or fill it: pictures end in {', '.join(ENDINGS)}")
     return found

@@ -2,15 +2,24 @@
 
 import gzip
 import shutil
+import tempfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 from ...core.downloads import Remote, fetch
 from ...core.splits import Source
 from ...core.vision import torchvision
-from ...errors import BadFile
+from ...errors import BadFile, MissingData
 from .standard import source
 
+PLAIN = {
+    "f68b3c2dcbeaaa9fbdd348bbdeb94873": "6bbc9ace898e44ae57da46a324031adb",
+    "d53e105ee54ea40749a09fcbcd1e9432": "a25bea736e30d166cdddb491f175f624",
+    "9fb629c4189551a2d022fa330f9573f3": "2646ac647ad5339dbf082846283269ea",
+    "ec29112dd5afa0611ce80d1b7f02629c": "27ae3e4e09519cfbb04c329615203637",
+}
+"""The hashes of MNIST's plain files, by those of their archives: plain files may be there alone."""
 SIZES = (60_000, 10_000)
 """Training and test images."""
 
@@ -33,6 +42,9 @@ def _idx(name: str, dataset: Any, root: Path, split_seed: int, holdout: float) -
         _expand(archive)
 
     def read(training: bool) -> tuple[Any, Any]:
+        for file, md5 in dataset.resources:
+            if file.startswith("train" if training else "t10k"):
+                _prove(folder, Remote(file, (), md5))
         made = dataset(root, train=training)
         return made.data, made.targets
 
@@ -40,12 +52,23 @@ def _idx(name: str, dataset: Any, root: Path, split_seed: int, holdout: float) -
 
 
 def _expand(archive: Path) -> None:
-    """The plain file beside its archive, by way of a temporary one."""
-    plain, part = archive.with_suffix(""), archive.with_suffix(".part")
+    """The plain file beside its archive, by way of a temporary one of this process alone."""
     try:
-        with gzip.open(archive) as packed, part.open("wb") as stream:
-            shutil.copyfileobj(packed, stream)
+        with tempfile.TemporaryDirectory(dir=archive.parent) as temporary:
+            part = Path(temporary) / archive.stem
+            with gzip.open(archive) as packed, part.open("wb") as stream:
+                shutil.copyfileobj(packed, stream)
+            part.replace(archive.with_suffix(""))
     except OSError as error:
-        part.unlink(missing_ok=True)
-        raise BadFile(f"{archive} cannot be unpacked: {error}", hint="make room, or choose another --data-dir") from None
-    part.rename(plain)
+        raise MissingData(f"{archive} cannot be unpacked: {error}", hint="make room, or choose another --data-dir") from None
+
+
+def _prove(folder: Path, archive: Remote) -> None:
+    """The plain file is the official one: by the checksum that its archive ends with, or by a hash of its own."""
+    plain = folder / archive.name.removesuffix(".gz")
+    if (folder / archive.name).exists():
+        (proved,) = fetch([archive], folder)
+        if zlib.crc32(plain.read_bytes()) != int.from_bytes(proved.read_bytes()[-8:-4], "little"):
+            raise BadFile(f"{plain} is not what {proved.name} holds", hint=f"move {plain.name} away and repeat the command")
+    elif archive.md5 in PLAIN:
+        fetch([Remote(plain.name, (), PLAIN[archive.md5])], folder)

@@ -26,7 +26,7 @@ def source(
     def whole(training: bool) -> MemorySplit:
         try:
             images, labels = read(training)
-        except (RuntimeError, ValueError, AssertionError, EOFError) as error:
+        except (RuntimeError, ValueError, TypeError, AssertionError, EOFError, OSError) as error:
             raise BadFile(f"the files of {name} cannot be read: {error}", hint="move them away and repeat the command") from None
         pixels = torch.as_tensor(images)
         if pixels.ndim == 3:
@@ -48,4 +48,6 @@ def source(
         "val": lambda: whole(True).part(validating().nonzero().squeeze(1)),
         "test": lambda: whole(False),
     }
+    if not holdout:
+        del makers["val"]
     return Source(classes, shape, LazySplits(makers))

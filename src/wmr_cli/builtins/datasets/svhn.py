@@ -15,11 +15,12 @@ SIZES = (73_257, 26_032)
 def svhn(root: Path, split_seed: int = 0, holdout: float = 0.02) -> Source:
     """Cropped digits; the extra training images are left out."""
     dataset = torchvision.datasets.SVHN
+    remotes = {split: Remote(file, (url,), md5) for split, (url, file, md5) in dataset.split_list.items() if split != "extra"}
+    fetch([remote for remote in remotes.values() if not (root / remote.name).exists()], root)
 
     def read(training: bool) -> tuple[Any, Any]:
         split = "train" if training else "test"
-        url, file, md5 = dataset.split_list[split]
-        fetch([Remote(file, (url,), md5)], root)
+        fetch([remotes[split]], root)  # names what is wrong with a file; torchvision does not
         made = dataset(root, split=split)
         return made.data, made.labels
 

@@ -45,6 +45,8 @@ def tiny_imagenet(root: Path, split_seed: int = 0, holdout: float = 0.02, worker
         return _pictures("test", _test_files(folder, wnids), 10_000, workers)
 
     makers = {"train": lambda: part(False), "val": lambda: part(True), "test": test}
+    if not holdout:
+        del makers["val"]
     return Source(CLASSES, SHAPE, LazySplits(makers), class_names=tuple(wnids))
 
 
