@@ -128,7 +128,7 @@ class _Ranked:
         slope = math.sqrt(max(0.0, excess) / float(np.mean(deviation**2)))
         shares = np.zeros(size)
         shares[:count] = np.maximum(0.0, 1 + slope * deviation)
-        return shares / shares.sum()
+        return np.asarray(shares / shares.sum())
 
 
 def _reach(x: Floats) -> Floats:
