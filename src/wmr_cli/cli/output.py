@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from ..reporting import tables
+from ..reporting.sheets import sheets
 from ..storage.files import write_text
 from ..storage.records import Record, rows_path
 from .console import as_text, show, width, write
@@ -16,11 +17,13 @@ def put(found: Sequence[tuple[Path, Record]], output: str, out: Path | None = No
     records = [record for _, record in found]
     if output == "table" and out is None:
         show(tables.table(records, width()))
+        for sheet in sheets(records):
+            show(sheet.table())
         return
     if output == "table":
-        text = as_text(tables.table(records))
+        text = "".join(map(as_text, (tables.table(records), *(sheet.table() for sheet in sheets(records)))))
     elif output == "markdown":
-        text = tables.markdown(records)
+        text = "\n".join([tables.markdown(records), *(sheet.markdown() for sheet in sheets(records))])
     elif output == "csv":
         text = tables.comma_separated(records)
     else:
