@@ -17,6 +17,8 @@ def doubts(record: Record) -> Iterator[str]:
             yield f"{name}: all images are {'right' if share.value else 'wrong'}, so its interval says nothing"
         elif share.ess is not None and rests_on_few(share.ess, record.dataset.n):
             few[name] = share.ess
+    if "dro" in record.config.get("metrics", ()) and not record.dro:
+        yield "this attack stops early and leaves no losses, so there is no worst case in a ball but that of --dro-loss zero-one"
     if few:
         least = min(few.values())
         yield f"{', '.join(few)}: as few as {least:.0f} of {record.dataset.n} images behind it (effective sample size)"

@@ -125,6 +125,7 @@ def recorded(task: Task, rows: Rows, repeats: list[RepeatRow], seconds: float, i
     """Rows to the record. Everything that shaped the result is written in the result."""
     checkpoint, config = task.checkpoint, task.config
     scores = scoring.scores(rows, config, list(task.kernels), dict(enumerate(checkpoint.class_names or ())))
+    assert scores.a_nat is not None  # clean rows are always there
     return Record(
         id=task.id,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
