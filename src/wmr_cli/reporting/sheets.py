@@ -18,7 +18,7 @@ IN_A_BALL = (
 )
 BY_CLASS = (
     "percent, with 95 % intervals of each class by itself; in the line of the worst class the last interval is wide enough"
-    " that those of all classes hold together"
+    " that those of all classes hold together; few: the weights leave A_sa on few images of the class"
 )
 WORST = "worst"
 
