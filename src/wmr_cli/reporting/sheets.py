@@ -1,97 +1,70 @@
-"""What stands after the main table where it was asked for: the worst case in a ball, and every class by itself."""
+"""A table of texts, laid out for a terminal of any width or as markdown."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from ..spec import exact
-from ..storage.records import ClassAlphaRow, ClassRow, Record
-from .doubts import rests_on_few
-from .tables import markdown_text, percent, pipes, run_name
-
-IN_A_BALL = (
-    "the worst case over all weights in a chi-squared ball of radius ρ around equal ones: the largest mean loss, the accuracy"
-    " in percent under the weights that reach it, and the least accuracy in the ball"
-)
-BY_CLASS = (
-    "percent, with 95 % intervals of each class by itself; in the line of the worst class the last interval is wide enough"
-    " that those of all classes hold together; few: the weights leave A_sa on few images of the class"
-)
-WORST = "worst"
-
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table of texts; the first `texts` columns are words, the others numbers."""
+    """Rows of texts below their headings. Some columns are `facts` that all rows may share, some `shares` with intervals.
 
-    title: str
+    A share reads `57.2 [53.1, 61.1]` or `57.2 [53.1, 61.1]; 57.0 ± 0.3`.
+    """
+
     headings: tuple[str, ...]
     rows: list[tuple[str, ...]]
     caption: str
-    texts: int = 1
+    title: str = ""
+    texts: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
+    shares: tuple[str, ...] = ()
 
-    def table(self) -> Table:
-        """For the terminal. What comes from users is text, not markup."""
-        made = Table(
-            box=box.SIMPLE_HEAD, title=escape(self.title), caption=self.caption,
-            title_justify="left", caption_justify="left", pad_edge=False,
-        )  # fmt: skip
-        for position, heading in enumerate(self.headings):
-            made.add_column(heading, justify="left" if position < self.texts else "right", overflow="fold")
+    def table(self, width: int | None = None) -> Table:
+        """For the terminal. What comes from users is text, not markup.
+
+        Where it would not fit, what all rows share moves into the title, and then intervals go below their values.
+        """
+        shown, shared = list(range(len(self.headings))), list[int]()
+        if not self._fits(shown, width):
+            shared = [position for position in shown if self._is_shared(position)]
+            shown = [position for position in shown if position not in shared]
+        breaks = "\n[" if not self._fits(shown, width) else " ["
+        said = [self.title, *(f"{self.headings[position]} {self.rows[0][position]}" for position in shared)]
+        made = Table(box=box.SIMPLE_HEAD, caption=self.caption, caption_justify="left", title_justify="left", pad_edge=False)
+        made.title = escape(" · ".join(part for part in said if part)) or None
+        for position in shown:
+            is_text = self.headings[position] in self.texts
+            made.add_column(self.headings[position], justify="left" if is_text else "right", overflow="fold")
         for row in self.rows:
-            made.add_row(*map(escape, row))
+            made.add_row(*(escape(self._cell(row, position, breaks)) for position in shown))
         return made
 
     def markdown(self) -> str:
         """Title, pipe table and caption."""
-        return f"{markdown_text(self.title)}\n\n{pipes(self.headings, self.rows)}\n{self.caption}\n"
+        lines = [self.headings, ("---",) * len(self.headings), *self.rows]
+        pipes = "".join("| " + " | ".join(markdown_text(cell) for cell in line) + " |\n" for line in lines)
+        return (f"{markdown_text(self.title)}\n\n" if self.title else "") + f"{pipes}\n{self.caption}\n"
+
+    def _is_shared(self, position: int) -> bool:
+        return self.headings[position] in self.facts and len({row[position] for row in self.rows}) == 1
+
+    def _fits(self, shown: list[int], width: int | None) -> bool:
+        """Whether these columns fit side by side, three characters between them."""
+        cells = [[self.headings[position], *(self._cell(row, position, " [") for row in self.rows)] for position in shown]
+        widest = [max(len(line) for cell in column for line in cell.split("\n")) for column in cells]
+        return width is None or sum(3 + most for most in widest) <= width
+
+    def _cell(self, row: tuple[str, ...], position: int, breaks: str) -> str:
+        """A cell's text; of a share, the spread over seeds below it and the interval where `breaks` puts it."""
+        is_share = self.headings[position] in self.shares
+        return row[position].replace(" [", breaks).replace("; ", "\n") if is_share else row[position]
 
 
-def sheets(records: Sequence[Record]) -> Iterator[Sheet]:
-    """One sheet for the balls of all records, one for the classes of each."""
-    in_balls = [cells for record in records for cells in _ball_cells(record)]
-    if in_balls:
-        headings = ("run", "attack", "ε", "loss", "ρ", "worst loss", "accuracy", "worst accuracy", "zero weights", "ESS")
-        yield Sheet("worst case in a ball", headings, in_balls, IN_A_BALL, texts=2)
-    yield from (_class_sheet(record) for record in records if record.per_class)
-
-
-def _ball_cells(record: Record) -> Iterator[tuple[str, ...]]:
-    for row in record.dro:
-        yield (
-            run_name(record), record.attack.spec, exact(record.threat.eps), row.attack_loss, exact(row.rho), f"{row.loss:.3f}",
-            f"{100 * row.accuracy:.1f}", f"{100 * row.worst_accuracy:.1f}", str(row.zero_weights), f"{row.ess:.0f}",
-        )  # fmt: skip
-
-
-def _class_sheet(record: Record) -> Sheet:
-    """The classes of a record; of its alphas, the largest."""
-    worst = min(record.per_class, key=lambda row: row.joint.value)
-    last = _at_largest_alpha(worst)
-    at = "" if last is None or last.alpha_test is None else f" at α {exact(last.alpha_test)}"
-    title = f"classes of {run_name(record)} under {record.attack.spec}, ε {exact(record.threat.eps)}"
-    headings = ("class", "n", "A_nat", "A_rob", f"A_sa{at}", "weight", "ESS", "")
-    return Sheet(title, headings, [_class_cells(row, row is worst) for row in record.per_class], BY_CLASS)
-
-
-def _at_largest_alpha(row: ClassRow) -> ClassAlphaRow | None:
-    return max(row.by_alpha, key=lambda part: part.alpha_test or 0, default=None)
-
-
-def _class_cells(row: ClassRow, is_worst: bool) -> tuple[str, ...]:
-    last = _at_largest_alpha(row)
-    ess = None if last is None or last.a_sa is None else last.a_sa.ess
-    few = " (few)" if ess is not None and rests_on_few(ess, row.n) else ""
-    return (
-        str(row.label) if row.name is None else f"{row.label} {row.name}",
-        str(row.n),
-        percent(row.a_nat),
-        percent(row.a_rob),
-        "-" if last is None else percent(last.a_sa),
-        "-" if last is None or last.share is None else f"{100 * last.share:.1f}",
-        "-" if ess is None else f"{ess:.0f}{few}",
-        f"{WORST}: {percent(row.joint)}" if is_worst else "",
-    )
+def markdown_text(text: str) -> str:
+    """User text stays text: no cell may end the row, open a tag or start emphasis."""
+    for char in "\\`*_[]<>|":
+        text = text.replace(char, "\\" + char)
+    return " ".join(text.split())

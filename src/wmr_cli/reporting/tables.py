@@ -1,4 +1,4 @@
-"""Records to one line per alpha_test, and lines to a rich table, markdown or CSV."""
+"""Records to one line per alpha_test, and lines to the main table or to CSV."""
 
 import csv
 import io
@@ -8,18 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-from rich import box
-from rich.markup import escape
-from rich.table import Table
-
 from ..measures import Estimate
 from ..spec import exact
 from ..storage.records import Record, RepeatAlphaRow, RepeatRow
+from .sheets import Sheet
 
 HEADINGS = ("run", "defense", "α_train", "attack", "ε", "α_test", "A_nat", "A_rob", "A_sa", "A_tr", "n", "ESS")
-FACTS = tuple(HEADINGS.index(name) for name in ("run", "defense", "α_train", "attack", "ε", "n"))
-SHARES = tuple(HEADINGS.index(name) for name in ("A_nat", "A_rob", "A_sa", "A_tr"))
-TEXTS = tuple(HEADINGS.index(name) for name in ("run", "defense", "attack"))
+FACTS = ("run", "defense", "α_train", "attack", "ε", "n")
+SHARES = ("A_nat", "A_rob", "A_sa", "A_tr")
+TEXTS = ("run", "defense", "attack")
 CAPTION = "percent, with 95 % intervals over test images; ESS is the effective sample size behind A_sa"
 SEEDS = "mean ± standard deviation over seeds of the attack stand with the interval, which belongs to the first seed"
 
@@ -100,53 +97,15 @@ def cells(line: Line) -> tuple[str, ...]:
     )
 
 
-def table(records: Iterable[Record], width: int | None = None) -> Table:
-    """A table for the terminal. What comes from users is text, not markup.
-
-    Where it would not fit, what all lines share moves into the title, and then intervals go below their values.
-    """
-    records = list(records)
+def sheet(records: Sequence[Record]) -> Sheet:
+    """The main table: a row per record and alpha."""
     rows = [cells(line) for line in lines(records)]
-    shown, shared = list(range(len(HEADINGS))), list[int]()
-    if not _fits(rows, shown, width):
-        shared = [position for position in FACTS if len({row[position] for row in rows}) == 1]
-        shown = [position for position in shown if position not in shared]
-    breaks = "\n[" if not _fits(rows, shown, width) else " ["
-    made = Table(box=box.SIMPLE_HEAD, caption=caption(records), caption_justify="left", title_justify="left", pad_edge=False)
-    if shared:
-        made.title = escape(" · ".join(f"{HEADINGS[position]} {rows[0][position]}" for position in shared))
-    for position in shown:
-        made.add_column(HEADINGS[position], justify="left" if position in TEXTS else "right", overflow="fold")
-    for row in rows:
-        made.add_row(*(escape(_broken(row[position], breaks) if position in SHARES else row[position]) for position in shown))
-    return made
-
-
-def _broken(share: str, breaks: str) -> str:
-    """A share's text with the spread over seeds on a line of its own, and the interval where `breaks` puts it."""
-    return share.replace(" [", breaks).replace("; ", "\n")
-
-
-def _fits(rows: list[tuple[str, ...]], shown: list[int], width: int | None) -> bool:
-    """Whether these columns fit side by side, three characters between them."""
-    columns = [[HEADINGS[position], *(part for row in rows for part in row[position].split("; "))] for position in shown]
-    return width is None or sum(3 + max(map(len, column)) for column in columns) <= width
+    return Sheet(HEADINGS, rows, caption(records), texts=TEXTS, facts=FACTS, shares=SHARES)
 
 
 def caption(records: Iterable[Record]) -> str:
     """What the numbers are."""
     return f"{CAPTION}; {SEEDS}" if any(record.repeats for record in records) else CAPTION
-
-
-def markdown(records: Sequence[Record]) -> str:
-    """A pipe table."""
-    return f"{pipes(HEADINGS, (cells(line) for line in lines(records)))}\n{caption(records)}\n"
-
-
-def pipes(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Headings and rows of texts as a pipe table."""
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "".join("| " + " | ".join(markdown_text(cell) for cell in line) + " |\n" for line in lines)
 
 
 def comma_separated(records: Iterable[Record]) -> str:
@@ -192,10 +151,3 @@ def comma_separated(records: Iterable[Record]) -> str:
 
 def _plain(value: float | None) -> str:
     return "-" if value is None else exact(value)
-
-
-def markdown_text(text: str) -> str:
-    """User text stays text: no cell may end the row, open a tag or start emphasis."""
-    for char in "\\`*_[]<>|":
-        text = text.replace(char, "\\" + char)
-    return " ".join(text.split())

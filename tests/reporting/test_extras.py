@@ -1,14 +1,16 @@
 """What is printed after the main table, and what a reader is warned of."""
 
 import csv
+import io
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from wmr_cli.measures import Estimate, wilson
 from wmr_cli.reporting import tables
 from wmr_cli.reporting.doubts import doubts
-from wmr_cli.reporting.sheets import sheets
+from wmr_cli.reporting.extras import extras
 from wmr_cli.storage.records import (
     AlphaRow,
     AttackFacts,
@@ -60,12 +62,12 @@ REPEATED = msgspec.structs.replace(PLAIN, repeats=[repeat(0, 0.50, 0.40), repeat
 
 
 def test_a_plain_record_has_no_further_sheet():
-    assert list(sheets([PLAIN])) == []
+    assert list(extras([PLAIN])) == []
 
 
 def test_the_balls_of_all_records_share_a_sheet():
     one = msgspec.structs.replace(PLAIN, dro=[IN_BALL])
-    (sheet,) = sheets([one, PLAIN, one])
+    (sheet,) = extras([one, PLAIN, one])
     assert len(sheet.rows) == 2
     cells = dict(zip(sheet.headings, sheet.rows[0], strict=True))
     assert cells == {
@@ -75,22 +77,47 @@ def test_the_balls_of_all_records_share_a_sheet():
 
 
 def test_the_worst_class_is_marked_with_the_interval_for_many_looks():
-    (sheet,) = sheets([CLASSES])
-    assert [bool(row[-1]) for row in sheet.rows] == [False, True, False]
+    (sheet,) = extras([CLASSES])
+    assert ["worst" in row[3] for row in sheet.rows] == [False, True, False]
     assert sheet.rows[1][0] == "1 [b]fox|"
-    assert sheet.rows[1][-1] == f"worst: {tables.percent(wilson(30, 100, looks=3))}"
+    assert sheet.rows[1][3] == f"{tables.percent(wilson(30, 100))}; worst {tables.percent(wilson(30, 100, looks=3))}"
     assert "A_sa at α 2" in sheet.headings
     assert {row[5] for row in sheet.rows} == {"20.0"}
     assert {row[6] for row in sheet.rows} == {"4 (few)"}
     assert "hold together" in sheet.caption
 
 
+def test_without_an_attack_the_worst_class_is_that_of_clean_images():
+    rows = [msgspec.structs.replace(row, a_rob=None, joint=row.a_nat, by_alpha=[]) for row in CLASSES.per_class]
+    (sheet,) = extras([msgspec.structs.replace(CLASSES, per_class=rows)])
+    assert ["worst" in row[2] for row in sheet.rows] == [True, False, False]
+    assert {row[3:] for row in sheet.rows} == {("-", "-", "-", "-")}
+
+
 def test_sheets_in_markdown_keep_user_text_in_its_cell():
-    (sheet,) = sheets([CLASSES])
+    (sheet,) = extras([CLASSES])
     lines = [line for line in sheet.markdown().splitlines() if line.startswith("|")]
     assert len(lines) == 2 + 3
     assert {line.replace("\\|", "").count("|") for line in lines} == {len(sheet.headings) + 1}
     assert sheet.table().row_count == 3
+
+
+def printed(sheet, width):
+    stream = io.StringIO()
+    Console(file=stream, width=width).print(sheet.table(width))
+    return stream.getvalue()
+
+
+def test_on_a_narrow_terminal_shared_facts_move_up_and_intervals_down():
+    everything = msgspec.structs.replace(REPEATED, dro=[IN_BALL, IN_BALL], per_class=CLASSES.per_class)
+    for sheet in (tables.sheet([everything]), *extras([everything])):
+        wide, narrow = (printed(sheet, width).splitlines() for width in (250, 84))
+        for cell in (cell for row in sheet.rows for cell in row if not cell.startswith("pgd")):
+            parts = cell.replace(" [", "; [").split("; ") if "[b]" not in cell and cell != "x; y" else [cell]
+            assert all(any(part in line for line in narrow) for part in parts), cell  # no word is cut
+        assert len(wide) < len(narrow)
+    (ball, _) = extras([everything])
+    assert "run x; y · attack pgd:steps=2 · ε 0.1 · loss ce" in " ".join(printed(ball, 84).split())
 
 
 def test_the_spread_over_seeds_stands_with_the_value_at_its_alpha():
@@ -101,8 +128,8 @@ def test_the_spread_over_seeds_stands_with_the_value_at_its_alpha():
     assert ";" not in first[at("A_sa")]  # no repetition at that alpha
     assert second[at("A_tr")] == "-"
     assert second[at("run")] == "x; y"
-    assert tables.SEEDS in tables.markdown([REPEATED])
-    assert tables.SEEDS not in tables.markdown([PLAIN])
+    assert tables.SEEDS in tables.sheet([REPEATED]).markdown()
+    assert tables.SEEDS not in tables.sheet([PLAIN]).markdown()
 
 
 def test_csv_has_one_header_whatever_was_asked_for():
