@@ -355,7 +355,8 @@ def test_text_of_the_user_in_a_table_is_not_markup(trained, tmp_path):
     "program", [[sys.executable, "-m", "wmr_cli"], [str(Path(sys.executable).with_name("wmr"))]], ids=["module", "script"]
 )
 def test_wmr_runs_as_a_program(program, evaluated):
-    done = subprocess.run([*program, "report", str(evaluated), "--format", "json"], capture_output=True, text=True, check=True)
+    flags = ("--alpha-test", "1000", "--format", "json")
+    done = subprocess.run([*program, "report", str(evaluated), *flags], capture_output=True, text=True, check=True)
     assert len(json.loads(done.stdout)) == 1
     assert "effective sample size" in done.stderr
     refused = subprocess.run([*program, "report", "/nowhere"], capture_output=True, text=True, check=False)

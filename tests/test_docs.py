@@ -166,6 +166,12 @@ def test_the_example_of_the_metrics_runs(capsys):
     assert "value=0.75" in capsys.readouterr().out
 
 
+def test_the_example_of_the_worst_case_runs(capsys):
+    (example,) = [block for block in blocks("metrics.md", "python") if "worst_case(" in block]
+    exec(example, {})
+    assert capsys.readouterr().out.startswith("2.207")
+
+
 def test_the_temperature_example_runs(monkeypatch, capsys):
     (example,) = [block for block in blocks("metrics.md", "python") if "temperature" in block]
     rng = np.random.default_rng(0)

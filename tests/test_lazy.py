@@ -63,7 +63,11 @@ def test_nothing_heavy_is_imported(args):
     assert imported(*args) & HEAVY == set()
 
 
-@pytest.mark.parametrize("flags", [[], ["--format", "json"], ["--format", "csv"], ["--format", "markdown"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "flags",
+    [[], ["--format", "json"], ["--format", "csv"], ["--format", "markdown"], ["--rho", "0.1"], ["--alpha-test", "1"]],
+    ids=" ".join,
+)
 def test_a_report_imports_nothing_heavy(record, flags):
     modules = imported("report", str(record), *flags)
     assert modules & HEAVY == set()

@@ -97,9 +97,19 @@ class EvaluateConfig(Struct, frozen=True, kw_only=True):
     alpha_test: tuple[float, ...] | None = None
     kernel: str = "exp"
     metrics: tuple[str, ...] = ("nat", "rob", "sa", "tr")
+    rho: tuple[float, ...] | None = None
+    dro_loss: Literal["ce", "margin", "zero-one"] = "ce"
+    per_class: bool = False
+    repeats: int = 1
+    ci: Literal["delta", "bootstrap"] = "delta"
     limit: int | None = None
     batch_size: int = 256
     seed: int = 0
+
+    @property
+    def attacks_images(self) -> bool:
+        """Whether anything but clean images is asked for."""
+        return bool({"rob", "sa", "tr", "dro"} & set(self.metrics))
 
 
 SPECS: Mapping[str, Mapping[str, str]] = {

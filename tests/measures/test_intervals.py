@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wmr_cli.measures import exponential_log_weights, logit_delta, weighted_accuracy, wilson
+from wmr_cli.measures import Outcome, bootstrap, exponential_log_weights, logit_delta, wilson
 
 Z = 1.959963984540054  # the 97.5 % point of the normal distribution
 
@@ -68,15 +68,30 @@ def test_a_huge_variance_fills_the_unit_interval_without_overflow():
     assert (estimate.low, estimate.high) == pytest.approx((0.0, 1.0))
 
 
-@pytest.mark.parametrize("alpha", [1.0, 2.0, 4.0])
-def test_about_95_of_100_intervals_hold_the_truth(alpha):
+@pytest.mark.parametrize(("looks", "z"), [(1, Z), (10, 2.8070338), (100, 3.4807564)])
+def test_many_looks_need_wider_intervals(looks, z):
+    estimate = wilson(40, 100, looks)
+    for end in (estimate.low, estimate.high):
+        assert (0.4 - end) ** 2 == pytest.approx(z**2 * end * (1 - end) / 100, rel=1e-6)
+
+
+def test_the_worst_of_ten_classes_is_held_by_the_interval_of_ten_looks():
+    """Ten classes of equal truth: the worst one is mere bad luck, which a plain interval does not allow for."""
+    rng = np.random.default_rng(5)
+    worst = rng.binomial(200, 0.6, size=(4000, 10)).min(axis=1)
+    plain, wide = ([wilson(hits, 200, looks).high >= 0.6 for hits in worst.tolist()] for looks in (1, 10))
+    assert np.mean(plain) < 0.85
+    assert np.mean(wide) > 0.95
+
+
+def test_about_95_of_100_intervals_hold_the_truth():
+    """1,000 test sets of 1,000 images from a population whose weighted accuracy is known."""
     rng = np.random.default_rng(20_201_012)
-    margins = np.tanh(rng.normal(0.2, 0.8, 100_000))  # the population, of which a test set is a sample
-    hits, weights = margins > 0, np.exp(-alpha * margins)
-    truth = weights[hits].sum() / weights.sum()
-    covered = 0
-    for _ in range(400):
-        drawn = rng.integers(len(margins), size=1000)
-        estimate = weighted_accuracy(exponential_log_weights(margins[drawn], alpha), hits[drawn])
-        covered += estimate.low <= truth <= estimate.high
-    assert 0.925 <= covered / 400 <= 0.985
+    margins = np.tanh(rng.normal(0.2, 0.8, 1_000_000))
+    drawn = margins[rng.integers(len(margins), size=(1000, 1000))]
+    for alpha in (1.0, 2.0, 4.0):
+        weights = np.exp(-alpha * margins)
+        truth = weights[margins > 0].sum() / weights.sum()
+        tests = [Outcome(some > 0, exponential_log_weights(some, alpha)) for some in drawn]
+        for estimates in ([test.estimate() for test in tests], bootstrap(tests)):
+            assert 0.93 <= np.mean([one.low <= truth <= one.high for one in estimates]) <= 0.97

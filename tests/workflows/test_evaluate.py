@@ -137,7 +137,21 @@ def test_an_evaluation_that_another_process_is_making_is_left_alone(tiny_run, re
 
 
 @pytest.mark.parametrize(
-    "change", [{"restarts": 2}, {"seed": 1}, {"steps": 4}, {"alpha_test": (3.0,)}, {"limit": 21}, {"split": "val"}]
+    "change",
+    [
+        {"restarts": 2},
+        {"seed": 1},
+        {"steps": 4},
+        {"alpha_test": (3.0,)},
+        {"limit": 21},
+        {"split": "val"},
+        {"metrics": ("nat", "rob", "sa", "tr", "dro")},
+        {"rho": (0.5,)},
+        {"dro_loss": "margin"},
+        {"per_class": True},
+        {"repeats": 2},
+        {"ci": "bootstrap"},
+    ],
 )
 def test_whatever_changes_the_result_changes_the_id(change, tiny_run, registry):
     settings = {"limit": 20, "steps": 3}
@@ -264,10 +278,13 @@ def test_a_kernel_without_alpha_has_one_entry(tiny_run, registry, tmp_path):
 
 
 def test_few_effective_images_are_said(tiny_run, registry, tmp_path):
-    config = EvaluateConfig(alpha_test=(1.0,), steps=1, limit=50)
-    events = evaluate(tiny_run, config, registry, data_dir=Path(), device="cpu", out=tmp_path)
-    warned = [event.text for event in events if isinstance(event, Message) and event.warns]
-    assert any("effective sample size" in text for text in warned)
+    def warned(alpha):
+        config = EvaluateConfig(alpha_test=(alpha,), steps=1, limit=50, metrics=("rob", "sa"))
+        events = evaluate(tiny_run, config, registry, data_dir=Path(), device="cpu", out=tmp_path)
+        return [event.text for event in events if isinstance(event, Message) and event.warns]
+
+    assert warned(1.0) == []  # a small test set is no fault of the weights
+    assert any("effective sample size" in text for text in warned(1000.0))
 
 
 def test_an_eps_beside_a_fraction_of_255_is_said(tiny_run, registry, tmp_path):
@@ -294,6 +311,9 @@ def test_an_attack_that_stops_early_gives_a_rob_only(tiny_run, registry, tmp_pat
         "        return Attacked(images, model(images).detach(), labels)\n"
     )
     attack = f"{tmp_path / 'early.py'}:Early"
+    early = {"attacks": (attack,), "steps": None, "limit": 20, "metrics": ("rob", "dro")}
+    assert measured(tiny_run, registry, tmp_path, **early)[0].record.dro == []  # it knows right from wrong only
+    assert len(measured(tiny_run, registry, tmp_path, **early, dro_loss="zero-one")[0].record.dro) == 8
     record = measured(tiny_run, registry, tmp_path, attacks=(attack,), steps=None, limit=20)[0].record
     assert record.a_rob.value == record.a_nat.value
     assert [(row.a_sa, row.a_tr) for row in record.by_alpha] == [(None, None)] * 3

@@ -10,6 +10,8 @@ from ..errors import BadFile
 from .console import say, say_error
 from .options import (
     FORMATS,
+    INTERVALS,
+    LOSSES,
     METRICS,
     DataDir,
     Device,
@@ -45,9 +47,18 @@ def evaluate(
     restarts: Annotated[
         int | None, typer.Option(metavar="R", min=1, help="Fresh starts of the attack; the worst counts.")
     ] = None,
+    repeats: Annotated[int, typer.Option(metavar="R", min=1, help="Seeds of the attack: how much its luck matters.")] = 1,
     alpha_test: Annotated[str | None, typer.Option(metavar="LIST", help="Values of alpha, such as 1,1.5,2.")] = None,
     kernel: Annotated[str, typer.Option(metavar="S", help="How the attacker chooses: `wmr list kernels`.")] = "exp",
-    metrics: Annotated[str, typer.Option(metavar="LIST", help="What to measure.")] = ",".join(METRICS),
+    metrics: Annotated[str, typer.Option(metavar="LIST", help="What to measure; dro is the worst case in a ball.")] = ",".join(
+        METRICS
+    ),
+    rho: Annotated[str | None, typer.Option(metavar="LIST", help="Radii of that ball, such as 0.01,0.1,1; asks for dro.")] = None,
+    dro_loss: Annotated[
+        str | None, typer.Option(metavar="|".join(LOSSES), help="What is worst in that ball; asks for dro.", show_default="ce")
+    ] = None,
+    per_class: Annotated[bool, typer.Option("--per-class", help="Every class by itself, too.")] = False,
+    ci: Annotated[str, typer.Option(metavar="|".join(INTERVALS), help="How intervals are made.")] = "delta",
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="A random class-balanced subset of this size.")] = None,
     batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Images at a time.")] = 256,
     seed: Seed = 0,
@@ -74,7 +85,12 @@ def evaluate(
         restarts=restarts,
         alpha_test=read("--alpha-test", alpha_test, sizes),
         kernel=kernel,
-        metrics=read("--metrics", metrics, choices(*METRICS)) or METRICS,
+        metrics=asked_metrics(metrics, asks_for_dro=rho is not None or dro_loss is not None),
+        rho=read("--rho", rho, sizes),
+        dro_loss=read("--dro-loss", dro_loss, choice(*LOSSES)) or "ce",
+        per_class=per_class,
+        repeats=repeats,
+        ci=read("--ci", ci, choice(*INTERVALS)) or "delta",
         limit=limit,
         batch_size=batch_size,
         seed=seed,
@@ -109,3 +125,9 @@ def evaluate(
     put(measured, output)
     if skipped:
         raise typer.Exit(1)
+
+
+def asked_metrics(text: str, asks_for_dro: bool) -> tuple[str, ...]:
+    """`nat,rob` as words; whoever gives radii or a loss for the worst case in a ball wants to see it."""
+    asked = read("--metrics", text, choices(*METRICS, "dro")) or METRICS
+    return (*asked, "dro") if asks_for_dro and "dro" not in asked else asked

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from ..registry import Registry
 
 T = TypeVar("T")
+Word = TypeVar("Word", bound=str)
 METRICS = ("nat", "rob", "sa", "tr")
+LOSSES: tuple[Literal["ce", "margin", "zero-one"], ...] = ("ce", "margin", "zero-one")
+INTERVALS: tuple[Literal["delta", "bootstrap"], ...] = ("delta", "bootstrap")
 LARGEST = 1e9
 FORMATS = ("table", "markdown", "csv", "json")
 
@@ -73,13 +76,14 @@ def sizes(text: str) -> tuple[float, ...]:
     return tuple(sorted({size(part.strip()) for part in text.split(",")}))
 
 
-def choice(*known: str) -> Callable[[str], str]:
+def choice(*known: Word) -> Callable[[str], Word]:
     """One of a few words."""
 
-    def reader(text: str) -> str:
-        if text not in known:
-            raise BadInput(f"{text!r} is none of {', '.join(known)}", hint=did_you_mean(text, known))
-        return text
+    def reader(text: str) -> Word:
+        for word in known:
+            if text == word:
+                return word
+        raise BadInput(f"{text!r} is none of {', '.join(known)}", hint=did_you_mean(text, known))
 
     return reader
 

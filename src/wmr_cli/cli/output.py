@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from ..reporting import tables
+from ..reporting.extras import extras
 from ..storage.files import write_text
 from ..storage.records import Record, rows_path
 from .console import as_text, show, width, write
@@ -14,13 +15,15 @@ from .console import as_text, show, width, write
 def put(found: Sequence[tuple[Path, Record]], output: str, out: Path | None = None) -> None:
     """Print records with their files, or write them to `out`."""
     records = [record for _, record in found]
+    sheets = [tables.sheet(records), *extras(records)]
     if output == "table" and out is None:
-        show(tables.table(records, width()))
+        for sheet in sheets:
+            show(sheet.table(width()))
         return
     if output == "table":
-        text = as_text(tables.table(records))
+        text = "".join(as_text(sheet.table()) for sheet in sheets)
     elif output == "markdown":
-        text = tables.markdown(records)
+        text = "\n".join(sheet.markdown() for sheet in sheets)
     elif output == "csv":
         text = tables.comma_separated(records)
     else:

@@ -20,16 +20,19 @@ def report(
     alpha_test: Annotated[
         str | None, typer.Option(metavar="LIST", help="Score the stored rows at these values of alpha instead.")
     ] = None,
+    rho: Annotated[
+        str | None, typer.Option(metavar="LIST", help="The worst case of the stored rows in balls of these radii.")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Show evaluations side by side, at any alpha, without attacking again."""
+    """Show evaluations side by side, at any alpha and rho, without attacking again."""
     from ..reporting.doubts import doubts
     from ..reporting.tables import run_name
     from ..workflows.report import gather
     from .output import put
 
     read("--format", output, choice(*FORMATS))
-    gathered = gather(paths or [Path("runs")], read("--alpha-test", alpha_test, sizes))
+    gathered = gather(paths or [Path("runs")], read("--alpha-test", alpha_test, sizes), read("--rho", rho, sizes))
     if not gathered.found and not gathered.problems:
         raise BadFile("there are no evaluations here", hint="make one with `wmr evaluate runs/NAME`")
     put(gathered.found, output, out)

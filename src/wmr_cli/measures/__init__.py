@@ -1,22 +1,45 @@
 """Rows in, numbers out: NumPy and float64 only. One implementation for `evaluate`, `report` and notebooks."""
 
-from .accuracy import WeightedAccuracy, plain_accuracy, weighted_accuracy
+from .accuracy import Outcome, WeightedAccuracy, plain_accuracy, weighted_accuracy
+from .bootstrap import bootstrap
+from .dro import RHOS, WorstCase, worst_accuracy, worst_case, worst_cases
 from .intervals import Estimate, logit_delta, wilson
-from .score import accuracy, at_alpha, correct, crafted_accuracy, sampled_accuracy
+from .score import (
+    accuracy,
+    at_alpha,
+    attacked_losses,
+    correct,
+    crafted_accuracy,
+    crafted_outcome,
+    plain_outcome,
+    sampled_accuracy,
+    sampled_outcome,
+)
 from .weights import exponential_log_weights, normalized_weights
 
 __all__ = [
+    "RHOS",
     "Estimate",
+    "Outcome",
     "WeightedAccuracy",
+    "WorstCase",
     "accuracy",
     "at_alpha",
+    "attacked_losses",
+    "bootstrap",
     "correct",
     "crafted_accuracy",
+    "crafted_outcome",
     "exponential_log_weights",
     "logit_delta",
     "normalized_weights",
     "plain_accuracy",
+    "plain_outcome",
     "sampled_accuracy",
+    "sampled_outcome",
     "weighted_accuracy",
     "wilson",
+    "worst_accuracy",
+    "worst_case",
+    "worst_cases",
 ]

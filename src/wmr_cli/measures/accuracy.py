@@ -4,9 +4,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from .intervals import Estimate, logit_delta, wilson
+from .weights import Floats
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,22 @@ class WeightedAccuracy:
         if self.hits in (0, self.images):
             return Estimate(self.value, self.value, self.value, self.ess)
         return logit_delta(self.value, self.variance, self.ess)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Which images are right, (N,), and the log-weights, (N,), by which the attacker draws them; none: all count the same."""
+
+    correct: NDArray[np.bool_]
+    log_weights: Floats | None = None
+
+    def among(self, chosen: NDArray[np.bool_]) -> "Outcome":
+        """The same of some of the images, chosen by a mask (N,)."""
+        return Outcome(self.correct[chosen], None if self.log_weights is None else self.log_weights[chosen])
+
+    def estimate(self) -> Estimate:
+        """Wilson's interval of a plain share, the logit-delta interval of a weighted one."""
+        return plain_accuracy(self.correct) if self.log_weights is None else weighted_accuracy(self.log_weights, self.correct)
 
 
 def weighted_accuracy(log_weights: ArrayLike, correct: ArrayLike) -> Estimate:

@@ -1,6 +1,7 @@
 """An estimate and its 95 % interval. Intervals cover the sampling of test images, nothing else."""
 
 import math
+from statistics import NormalDist
 
 import msgspec
 
@@ -24,13 +25,17 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
         return self.low == self.high
 
 
-def wilson(hits: int, total: int) -> Estimate:
-    """Wilson's score interval of a plain share."""
+def wilson(hits: int, total: int, looks: int = 1) -> Estimate:
+    """Wilson's score interval of a plain share; with several `looks`, one so wide that all of them hold together.
+
+    The second is Bonferroni's: each of k intervals may miss with probability 5 % / k.
+    """
     if total < 1:
         raise ValueError("a share of nothing has no interval")
-    share, z2 = hits / total, Z95**2 / total
+    z = Z95 if looks == 1 else NormalDist().inv_cdf(1 - 0.025 / looks)
+    share, z2 = hits / total, z**2 / total
     centre = (share + z2 / 2) / (1 + z2)
-    half = Z95 * math.sqrt(share * (1 - share) / total + z2 / (4 * total)) / (1 + z2)
+    half = z * math.sqrt(share * (1 - share) / total + z2 / (4 * total)) / (1 + z2)
     # at the ends the interval closes on 0 or 1 exactly; rounding must not open it
     low = 0.0 if hits == 0 else max(0.0, centre - half)
     high = 1.0 if hits == total else min(1.0, centre + half)

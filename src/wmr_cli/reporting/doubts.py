@@ -2,24 +2,39 @@
 
 from collections.abc import Iterator
 
+from ..measures import Estimate
 from ..storage.records import Record
 
 FEW, SMALL_SHARE = 100, 0.1
-"""An effective sample size below this many images, or below this share of them, is said."""
+"""An effective sample size below this share of the images is said; below this many, too, where there were twice as many."""
 
 
 def doubts(record: Record) -> Iterator[str]:
     """Numbers that rest on few images, or on images that are all right or all wrong."""
     few: dict[str, float] = {}
-    for row in record.by_alpha:
-        for name, share in (("A_sa", row.a_sa), ("A_tr", row.a_tr)):
-            at = name if row.alpha_test is None else f"{name}({row.alpha_test:g})"
-            if share is None or share.ess is None:
-                continue
-            if share.degenerate:
-                yield f"{at}: all images are {'right' if share.value else 'wrong'}, so its interval says nothing"
-            elif share.ess < FEW or share.ess < SMALL_SHARE * record.dataset.n:
-                few[at] = share.ess
+    for name, share in _shares(record):
+        if share.degenerate:
+            yield f"{name}: all images are {'right' if share.value else 'wrong'}, so its interval says nothing"
+        elif share.ess is not None and rests_on_few(share.ess, record.dataset.n):
+            few[name] = share.ess
+    if "dro" in record.config.get("metrics", ()) and not record.dro:
+        yield "this attack stops early and leaves no losses, so there is no worst case in a ball but that of --dro-loss zero-one"
     if few:
         least = min(few.values())
         yield f"{', '.join(few)}: as few as {least:.0f} of {record.dataset.n} images behind it (effective sample size)"
+
+
+def rests_on_few(ess: float, images: int) -> bool:
+    """Whether the weights, and not the size of the test set, leave a number on few images."""
+    return ess < SMALL_SHARE * images or (ess < FEW and images >= 2 * FEW)
+
+
+def _shares(record: Record) -> Iterator[tuple[str, Estimate]]:
+    """Every measured share with the name a reader knows it by."""
+    for name, share in (("A_nat", record.a_nat), ("A_rob", record.a_rob)):
+        if share is not None:
+            yield name, share
+    for row in record.by_alpha:
+        for name, share in (("A_sa", row.a_sa), ("A_tr", row.a_tr)):
+            if share is not None:
+                yield name if row.alpha_test is None else f"{name}({row.alpha_test:g})", share

@@ -1,24 +1,24 @@
-"""Records to one line per alpha_test, and lines to a rich table, markdown or CSV."""
+"""Records to one line per alpha_test, and lines to the main table or to CSV."""
 
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from rich import box
-from rich.markup import escape
-from rich.table import Table
+from statistics import fmean, stdev
 
 from ..measures import Estimate
 from ..spec import exact
-from ..storage.records import Record
+from ..storage.records import Record, RepeatAlphaRow, RepeatRow
+from .sheets import Sheet
 
 HEADINGS = ("run", "defense", "α_train", "attack", "ε", "α_test", "A_nat", "A_rob", "A_sa", "A_tr", "n", "ESS")
-FACTS = tuple(HEADINGS.index(name) for name in ("run", "defense", "α_train", "attack", "ε", "n"))
-TEXTS = tuple(HEADINGS.index(name) for name in ("run", "defense", "attack"))
+FACTS = ("run", "defense", "α_train", "attack", "ε", "n")
+SHARES = ("A_nat", "A_rob", "A_sa", "A_tr")
+TEXTS = ("run", "defense", "attack")
 CAPTION = "percent, with 95 % intervals over test images; ESS is the effective sample size behind A_sa"
+SEEDS = "mean ± standard deviation over seeds of the attack stand with the interval, which belongs to the first seed"
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,14 @@ class Line:
     alpha_test: float | None
     a_sa: Estimate | None
     a_tr: Estimate | None
+
+    def over_seeds(self, name: str) -> tuple[float, float] | None:
+        """Mean and standard deviation of `a_rob`, `a_sa` or `a_tr` over the seeds of the attack; none without repeats."""
+        parts: Iterable[RepeatRow | RepeatAlphaRow] = self.record.repeats
+        if name != "a_rob":
+            parts = (row for part in self.record.repeats for row in part.by_alpha if row.alpha_test == self.alpha_test)
+        values = [value for part in parts if (value := getattr(part, name)) is not None]
+        return (fmean(values), stdev(values)) if len(values) > 1 else None
 
 
 def lines(records: Iterable[Record]) -> Iterator[Line]:
@@ -52,6 +60,15 @@ def percent(share: Estimate | None) -> str:
     return f"{value} [{low}, {high}]"
 
 
+def with_spread(share: Estimate | None, spread: tuple[float, float] | None) -> str:
+    """The share and, where the attack was repeated, mean ± standard deviation over its seeds: `57.2 [53.1, 61.1]; 57.0 ± 0.3`."""
+    if spread is None:
+        return percent(share)
+    mean, deviation = (100 * number for number in spread)
+    digits = 1 if deviation == 0 else min(4, max(1, 1 - math.floor(math.log10(deviation))))
+    return f"{percent(share)}; {mean:.{digits}f} ± {deviation:.{digits}f}"
+
+
 def run_name(record: Record) -> str:
     """The run's folder, and the file where it is not the last checkpoint."""
     path = Path(record.checkpoint.path)
@@ -72,45 +89,23 @@ def cells(line: Line) -> tuple[str, ...]:
         exact(record.threat.eps) + norm,
         _plain(line.alpha_test),
         percent(record.a_nat),
-        percent(record.a_rob),
-        percent(line.a_sa),
-        percent(line.a_tr),
+        with_spread(record.a_rob, line.over_seeds("a_rob")),
+        with_spread(line.a_sa, line.over_seeds("a_sa")),
+        with_spread(line.a_tr, line.over_seeds("a_tr")),
         str(record.dataset.n),
         "-" if ess is None else f"{ess:.0f}",
     )
 
 
-def table(records: Iterable[Record], width: int | None = None) -> Table:
-    """A table for the terminal. What comes from users is text, not markup.
-
-    Where it would not fit, what all lines share moves into the title, and then intervals go below their values.
-    """
+def sheet(records: Sequence[Record]) -> Sheet:
+    """The main table: a row per record and alpha."""
     rows = [cells(line) for line in lines(records)]
-    shown, shared = list(range(len(HEADINGS))), list[int]()
-    if not _fits(rows, shown, width):
-        shared = [position for position in FACTS if len({row[position] for row in rows}) == 1]
-        shown = [position for position in shown if position not in shared]
-    breaks = "\n[" if not _fits(rows, shown, width) else " ["
-    made = Table(box=box.SIMPLE_HEAD, caption=CAPTION, caption_justify="left", title_justify="left", pad_edge=False)
-    if shared:
-        made.title = escape(" · ".join(f"{HEADINGS[position]} {rows[0][position]}" for position in shared))
-    for position in shown:
-        made.add_column(HEADINGS[position], justify="left" if position in TEXTS else "right", overflow="fold")
-    for row in rows:
-        made.add_row(*(escape(row[position].replace(" [", breaks)) for position in shown))
-    return made
+    return Sheet(HEADINGS, rows, caption(records), texts=TEXTS, facts=FACTS, shares=SHARES)
 
 
-def _fits(rows: list[tuple[str, ...]], shown: list[int], width: int | None) -> bool:
-    """Whether these columns fit side by side, three characters between them."""
-    columns = [[HEADINGS[position], *(row[position] for row in rows)] for position in shown]
-    return width is None or sum(3 + max(map(len, column)) for column in columns) <= width
-
-
-def markdown(records: Iterable[Record]) -> str:
-    """A pipe table."""
-    rows = [HEADINGS, ["---"] * len(HEADINGS), *(cells(line) for line in lines(records))]
-    return "\n".join("| " + " | ".join(_markdown_text(cell) for cell in row) + " |" for row in rows) + f"\n\n{CAPTION}\n"
+def caption(records: Iterable[Record]) -> str:
+    """What the numbers are."""
+    return f"{CAPTION}; {SEEDS}" if any(record.repeats for record in records) else CAPTION
 
 
 def comma_separated(records: Iterable[Record]) -> str:
@@ -130,10 +125,11 @@ def comma_separated(records: Iterable[Record]) -> str:
         "alpha_test",
         "ess",
     ]
-    shares = ["a_nat", "a_rob", "a_sa", "a_tr"]
+    shares, repeated = ["a_nat", "a_rob", "a_sa", "a_tr"], ["a_rob", "a_sa", "a_tr"]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow([*columns, *(f"{share}{part}" for share in shares for part in ("", "_low", "_high"))])
+    headings = [f"{share}{part}" for share in shares for part in ("", "_low", "_high")]
+    writer.writerow([*columns, *headings, "seeds", *(f"{share}{part}" for share in repeated for part in ("_mean", "_sd"))])
     for line in lines(records):
         record = line.record
         ess = next((share.ess for share in (line.a_sa, line.a_tr) if share is not None), None)
@@ -147,16 +143,11 @@ def comma_separated(records: Iterable[Record]) -> str:
             for share in (record.a_nat, record.a_rob, line.a_sa, line.a_tr)
             for part in ("value", "low", "high")
         ]
-        writer.writerow(["" if value is None else value for value in [*facts, *measured]])
+        spread = [number for share in repeated for number in line.over_seeds(share) or (None, None)]
+        seeds = len(record.repeats) or 1
+        writer.writerow(["" if value is None else value for value in [*facts, *measured, seeds, *spread]])
     return stream.getvalue()
 
 
 def _plain(value: float | None) -> str:
     return "-" if value is None else exact(value)
-
-
-def _markdown_text(text: str) -> str:
-    """User text stays text: no cell may end the row, open a tag or start emphasis."""
-    for char in "\\`*_[]<>|":
-        text = text.replace(char, "\\" + char)
-    return " ".join(text.split())

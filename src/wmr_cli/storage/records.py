@@ -70,6 +70,55 @@ class AlphaRow(Struct, frozen=True, kw_only=True):
     a_tr: Estimate | None
 
 
+class DroRow(Struct, frozen=True, kw_only=True):
+    """The worst case over all weights of images in a chi-squared ball of radius rho around equal ones."""
+
+    rho: float
+    attack_loss: str
+    loss: float
+    accuracy: float
+    worst_accuracy: float
+    ess: float
+    zero_weights: int
+    unique: bool
+
+
+class ClassAlphaRow(Struct, frozen=True, kw_only=True):
+    """How an attacker who chooses by weight meets one class."""
+
+    alpha_test: float | None
+    a_sa: Estimate | None
+    share: float | None
+
+
+class ClassRow(Struct, frozen=True, kw_only=True):
+    """One class by itself. Its intervals are Wilson's and logit-delta ones; `joint` allows for looking at all classes."""
+
+    label: int
+    name: str | None
+    n: int
+    a_nat: Estimate
+    a_rob: Estimate | None
+    joint: Estimate
+    by_alpha: list[ClassAlphaRow]
+
+
+class RepeatAlphaRow(Struct, frozen=True, kw_only=True):
+    """The values of the weighted accuracies in one repetition."""
+
+    alpha_test: float | None
+    a_sa: float | None
+    a_tr: float | None
+
+
+class RepeatRow(Struct, frozen=True, kw_only=True):
+    """The same evaluation with one seed of the attack."""
+
+    seed: int
+    a_rob: float | None
+    by_alpha: list[RepeatAlphaRow]
+
+
 class Record(Struct, frozen=True, kw_only=True):
     """One checkpoint under one attack at one eps, for all alpha."""
 
@@ -87,10 +136,10 @@ class Record(Struct, frozen=True, kw_only=True):
     a_nat: Estimate
     a_rob: Estimate | None
     by_alpha: list[AlphaRow]
-    dro: list[dict[str, Any]] = []
-    per_class: list[dict[str, Any]] = []
+    dro: list[DroRow] = []
+    per_class: list[ClassRow] = []
     checks: list[dict[str, Any]] = []
-    repeats: list[dict[str, Any]] = []
+    repeats: list[RepeatRow] = []
     seconds: float
     images_per_second: float
     versions: dict[str, str]

@@ -1,15 +1,17 @@
 """Measure a checkpoint under attack: one record for each attack and eps, with a row per image."""
 
+import itertools
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 import torch
 
-from .. import __version__, measures
+from .. import __version__
 from ..config import EvaluateConfig
 from ..core.noise import derive
 from ..core.splits import ahead
@@ -18,8 +20,8 @@ from ..reporting.doubts import doubts
 from ..storage import records
 from ..storage.checkpoints import IMPORTED, Checkpoint
 from ..storage.files import check_writable, locked
-from ..storage.records import AlphaRow, AttackFacts, CheckpointFacts, DatasetFacts, Record, Rows, Threat
-from . import parts
+from ..storage.records import AttackFacts, CheckpointFacts, DatasetFacts, Record, RepeatRow, Rows, Threat
+from . import parts, scoring
 from .events import EvaluationDone, EvaluationStarted, Event, ImagesDone, Message
 from .examine import Examination, stack
 from .imports import opened
@@ -60,29 +62,33 @@ def measure(task: Task, registry: Registry, target: Path, device: str, resume: b
     fabric = parts.fabric(device)
     examination = examination_of(task, registry, fabric.device)
     check_writable(target)
-    unfinished, total = target.with_suffix(".partial"), len(task.positions)
+    seeds = range(task.config.seed, task.config.seed + task.config.repeats)
+    unfinished, total = target.with_suffix(".partial"), len(task.positions) * len(seeds)
     yield EvaluationStarted(task.label, total)
     with locked(unfinished):
         if not resume:
             for stale in unfinished.glob("*.safetensors"):
                 stale.unlink()
         started, done, measured = time.perf_counter(), 0, 0
-        files = []
-        for number, chunk in enumerate(task.positions.split(CHUNK)):
-            files.append(unfinished / f"{number:06d}.safetensors")
-            if not files[-1].exists():
-                pieces = []
+        files: dict[int, list[Path]] = {seed: [] for seed in seeds}
+        for seed, (number, chunk) in itertools.product(seeds, enumerate(task.positions.split(CHUNK))):
+            is_first = seed == task.config.seed
+            file = unfinished / (f"{number:06d}.safetensors" if is_first else f"{number:06d}-seed{seed}.safetensors")
+            files[seed].append(file)
+            if not file.exists():
+                examination, pieces = replace(examination, seed=derive("evaluate", seed)), []
                 for batch in ahead(task.split, chunk.split(task.config.batch_size)):
                     with parts.exact_float32():
                         pieces.append(examination.rows(batch.to(fabric.device)))
                     measured += len(batch.labels)
                     yield ImagesDone(done + sum(len(piece["index"]) for piece in pieces), total)
-                records.save_rows(files[-1], stack(pieces))
+                records.save_rows(file, stack(pieces) if is_first else scoring.needed(stack(pieces)))
             done += len(chunk)
             yield ImagesDone(done, total)
         seconds = time.perf_counter() - started
-        rows = stack([records.load_rows(file) for file in files])
-        record = recorded(task, rows, seconds, measured / seconds, fabric.device.type)
+        rows = stack([records.load_rows(file) for file in files[task.config.seed]])
+        repeats = repeated(task, files) if len(seeds) > 1 else []
+        record = recorded(task, rows, repeats, seconds, measured / seconds, fabric.device.type)
         records.save(target, record, rows)
         shutil.rmtree(unfinished, ignore_errors=True)
     yield from (Message(text, warns=True) for text in doubts(record))
@@ -101,18 +107,25 @@ def examination_of(task: Task, registry: Registry, device: torch.device) -> Exam
         seed=derive("evaluate", task.config.seed),
         kernels=task.kernels if asked & {"sa", "tr"} else {},
         gives_margins=task.gives_margins,
-        attacks=bool(asked & {"rob", "sa", "tr"}),
+        attacks=task.config.attacks_images,
         crafts_by_weight="tr" in asked,
         stores_log_weights=task.config.kernel != "exp",
     )
 
 
-def recorded(task: Task, rows: Rows, seconds: float, images_per_second: float, device: str) -> Record:
+def repeated(task: Task, files: dict[int, list[Path]]) -> list[RepeatRow]:
+    """The values of every seed of the attack, from the chunks of each."""
+    return [
+        scoring.repetition(stack([records.load_rows(file) for file in chunks]), task.config, list(task.kernels), seed)
+        for seed, chunks in files.items()
+    ]
+
+
+def recorded(task: Task, rows: Rows, repeats: list[RepeatRow], seconds: float, images_per_second: float, device: str) -> Record:
     """Rows to the record. Everything that shaped the result is written in the result."""
     checkpoint, config = task.checkpoint, task.config
-    asked = set(config.metrics)
-    a_nat = measures.accuracy(rows, "clean")
-    assert a_nat is not None  # clean rows are always there
+    scores = scoring.scores(rows, config, list(task.kernels), dict(enumerate(checkpoint.class_names or ())))
+    assert scores.a_nat is not None  # clean rows are always there
     return Record(
         id=task.id,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -138,16 +151,12 @@ def recorded(task: Task, rows: Rows, seconds: float, images_per_second: float, d
         kernel=config.kernel,
         device=device,
         precision="32",
-        a_nat=a_nat,
-        a_rob=measures.accuracy(rows, "uniform") if "rob" in asked else None,
-        by_alpha=[
-            AlphaRow(
-                alpha_test=alpha,
-                a_sa=measures.sampled_accuracy(rows, config.kernel, alpha) if "sa" in asked else None,
-                a_tr=measures.crafted_accuracy(rows, config.kernel, alpha) if "tr" in asked else None,
-            )
-            for alpha in (task.kernels if asked & {"sa", "tr"} else ())
-        ],
+        a_nat=scores.a_nat,
+        a_rob=scores.a_rob,
+        by_alpha=scores.by_alpha,
+        dro=scores.dro,
+        per_class=scores.per_class,
+        repeats=repeats,
         seconds=seconds,
         images_per_second=images_per_second,
         versions=parts.versions(),

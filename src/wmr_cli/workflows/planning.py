@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -51,7 +52,8 @@ class Task:
         """What a progress bar calls it."""
         file = self.checkpoint.path
         run = file.parent.name if file.name == "last.safetensors" else str(Path(file.parent.name) / file.name)
-        return f"{run} under {Spec.parse(self.attack_spec).name}, eps {exact(self.eps)}"
+        seeds = f", {self.config.repeats} seeds" if self.config.repeats > 1 else ""
+        return f"{run} under {Spec.parse(self.attack_spec).name}, eps {exact(self.eps)}{seeds}"
 
     @property
     def id(self) -> str:
@@ -67,14 +69,23 @@ class Task:
                 "kernel": [self.config.kernel, list(self.kernels)],
                 "metrics": sorted(self.config.metrics),
                 "code": self.code,
+                **self._extras(),
             }
         )
+
+    def _extras(self) -> dict[str, Any]:
+        """What was asked beyond the usual. Nothing for the usual, so that its records keep the ids they have."""
+        usual = EvaluateConfig()
+        names = ("rho", "dro_loss", "per_class", "repeats", "ci")
+        return {name: getattr(self.config, name) for name in names if getattr(self.config, name) != getattr(usual, name)}
 
 
 def plan(
     checkpoint: Checkpoint, config: EvaluateConfig, registry: Registry, data_dir: Path, source: DataSource | None = None
 ) -> Iterator[Task]:
     """Every task that `config` asks of a checkpoint, on its data set, or on `source` where that is loaded already."""
+    if config.repeats > 1 and not config.attacks_images:
+        raise BadInput("clean images are the same for every seed", hint="leave out --repeats, or ask for more --metrics")
     kernel = str(Spec.parse(config.kernel).absolute())
     attacks_asked = tuple(str(Spec.parse(text).absolute()) for text in config.attacks)
     config = msgspec.structs.replace(config, kernel=kernel, attacks=attacks_asked)

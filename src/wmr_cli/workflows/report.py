@@ -1,15 +1,17 @@
-"""Records of any set of paths, and their numbers at any alpha. Arithmetic on stored rows: no torch, no attack."""
+"""Records of any set of paths, and their numbers at any alpha and rho. Arithmetic on stored rows: no torch, no attack."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from .. import measures
+from ..config import EvaluateConfig
 from ..errors import BadFile
 from ..storage import records
-from ..storage.records import AlphaRow, Record
+from ..storage.records import Record
+from . import scoring
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,8 @@ class Gathered:
         return [record for _, record in self.found]
 
 
-def gather(paths: Iterable[Path], alphas: Sequence[float] | None = None) -> Gathered:
-    """Every record at or below these paths, once each, scored at `alphas` where those are given."""
+def gather(paths: Iterable[Path], alphas: Sequence[float] | None = None, rhos: Sequence[float] | None = None) -> Gathered:
+    """Every record at or below these paths, once each, scored at `alphas` and `rhos` where those are given."""
     found: dict[Path, tuple[Path, Record]] = {}
     problems: list[BadFile] = []
     for path in paths:
@@ -36,23 +38,39 @@ def gather(paths: Iterable[Path], alphas: Sequence[float] | None = None) -> Gath
                 continue
             try:
                 record = records.load(file)
-                found[file.resolve()] = file, record if alphas is None else rescored(file, record, alphas)
+                found[file.resolve()] = file, rescored(file, record, alphas, rhos)
             except BadFile as problem:
                 problems.append(problem)
     return Gathered(list(found.values()), problems)
 
 
-def rescored(file: Path, record: Record, alphas: Sequence[float]) -> Record:
-    """The record at other alphas: A_sa from its rows; A_tr only where its own attack was run."""
-    rows = records.load_rows(records.rows_path(file))
-    return msgspec.structs.replace(
-        record,
-        by_alpha=[
-            AlphaRow(
-                alpha_test=alpha,
-                a_sa=measures.sampled_accuracy(rows, record.kernel, alpha),
-                a_tr=measures.crafted_accuracy(rows, record.kernel, alpha),
-            )
-            for alpha in alphas
-        ],
-    )
+def rescored(file: Path, record: Record, alphas: Sequence[float] | None, rhos: Sequence[float] | None) -> Record:
+    """The record at other alphas and radii: A_sa and DRO from its rows; A_tr only where its own attack was run."""
+    if alphas is None and rhos is None:
+        return record
+    rows, config = records.load_rows(records.rows_path(file)), asked_of(file, record)
+    if rhos is not None:
+        config = msgspec.structs.replace(config, rho=tuple(rhos))
+        record = msgspec.structs.replace(record, dro=scoring.worst_in_ball(rows, config))
+    if alphas is not None:
+        scores = scoring.scores(rows, config, list(alphas), {row.label: row.name for row in record.per_class})
+        record = msgspec.structs.replace(record, by_alpha=scores.by_alpha, per_class=scores.per_class)
+    return record
+
+
+def asked_of(file: Path, record: Record) -> EvaluateConfig:
+    """What the record answers, as far as it concerns arithmetic; every accuracy that its rows allow."""
+    stored: dict[str, Any] = {name: record.config[name] for name in ("ci", "dro_loss") if name in record.config}
+    try:
+        return msgspec.convert(
+            {
+                **stored,
+                "kernel": record.kernel,
+                "seed": record.attack.seed,
+                "per_class": bool(record.per_class),
+                "metrics": ("nat", "rob", "sa", "tr"),
+            },
+            EvaluateConfig,
+        )
+    except msgspec.ValidationError as error:
+        raise BadFile(f"{file} has a config that this version does not know: {error}", hint="update wmr") from None

@@ -1,0 +1,145 @@
+"""Rows to the numbers of a record: accuracies, the worst case in a ball, classes, repetitions. No torch: `report` asks too."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import measures
+from ..config import EvaluateConfig
+from ..measures import Estimate, Outcome
+from ..storage.records import AlphaRow, ClassAlphaRow, ClassRow, DroRow, RepeatAlphaRow, RepeatRow, Rows
+
+Name = TypeVar("Name", bound=Hashable)
+Alphas = Sequence[float | None]
+Mask = NDArray[np.bool_]
+Outcomes = dict[tuple[str, float | None], Outcome | None]
+"""By metric and alpha: `("sa", 2.0)`, `("rob", None)`."""
+
+
+class Scores(NamedTuple):
+    """Everything in a record that follows from its rows."""
+
+    a_nat: Estimate | None
+    a_rob: Estimate | None
+    by_alpha: list[AlphaRow]
+    dro: list[DroRow]
+    per_class: list[ClassRow]
+
+
+def scores(rows: Rows, config: EvaluateConfig, alphas: Alphas, class_names: Mapping[int, str | None]) -> Scores:
+    """What `config` asks of the rows, and nothing else; an alpha of None belongs to a kernel without one."""
+    outcomes = asked_outcomes(rows, config, alphas)
+    found = estimated(outcomes, config.ci, config.seed)
+    return Scores(
+        a_nat=found["nat", None],
+        a_rob=found["rob", None],
+        by_alpha=[AlphaRow(alpha_test=alpha, a_sa=found["sa", alpha], a_tr=found["tr", alpha]) for alpha in _alphas_of(outcomes)],
+        dro=worst_in_ball(rows, config) if "dro" in config.metrics else [],
+        per_class=by_class(rows, config, _alphas_of(outcomes), class_names) if config.per_class else [],
+    )
+
+
+def asked_outcomes(rows: Rows, config: EvaluateConfig, alphas: Alphas) -> Outcomes:
+    """What is behind A_nat, A_rob, and A_sa and A_tr at each alpha; None for what was not asked for or is not to be had."""
+    asked, kernel = set(config.metrics), config.kernel
+    outcomes: Outcomes = {
+        ("nat", None): measures.plain_outcome(rows, "clean"),
+        ("rob", None): measures.plain_outcome(rows, "uniform") if "rob" in asked else None,
+    }
+    for alpha in alphas if asked & {"sa", "tr"} else ():
+        outcomes["sa", alpha] = measures.sampled_outcome(rows, kernel, alpha) if "sa" in asked else None
+        outcomes["tr", alpha] = measures.crafted_outcome(rows, kernel, alpha) if "tr" in asked else None
+    return outcomes
+
+
+def _alphas_of(outcomes: Outcomes) -> list[float | None]:
+    return [alpha for name, alpha in outcomes if name == "sa"]
+
+
+def estimated(outcomes: Mapping[Name, Outcome | None], ci: str, seed: int) -> dict[Name, Estimate | None]:
+    """Each outcome with its interval, by formula or by resampling; None stays None."""
+    there = {name: outcome for name, outcome in outcomes.items() if outcome is not None}
+    if ci == "bootstrap" and there:
+        made = dict(zip(there, measures.bootstrap(list(there.values()), seed), strict=True))
+    else:
+        made = {name: outcome.estimate() for name, outcome in there.items()}
+    return {name: made.get(name) for name in outcomes}
+
+
+def worst_in_ball(rows: Rows, config: EvaluateConfig) -> list[DroRow]:
+    """The worst case at every radius; nothing where the rows hold no such loss."""
+    losses = measures.attacked_losses(rows, config.dro_loss)
+    if losses is None:
+        return []
+    right = measures.correct(rows, "uniform")
+    return [
+        DroRow(
+            rho=worst.rho,
+            attack_loss=config.dro_loss,
+            loss=worst.value,
+            accuracy=worst.accuracy(right),
+            worst_accuracy=measures.worst_accuracy(right, worst.rho),
+            ess=worst.ess,
+            zero_weights=worst.zero_weights,
+            unique=worst.is_unique,
+        )
+        for worst in measures.worst_cases(losses, measures.RHOS if config.rho is None else config.rho)
+    ]
+
+
+def by_class(rows: Rows, config: EvaluateConfig, alphas: Alphas, names: Mapping[int, str | None]) -> list[ClassRow]:
+    """Every class that has images, by itself. Intervals come from formulas: resampling cannot reach so far into the tails."""
+    clean = measures.plain_outcome(rows, "clean")
+    if clean is None:
+        return []
+    attacked = measures.plain_outcome(rows, "uniform") if "rob" in config.metrics else None
+    sampled = {alpha: measures.sampled_outcome(rows, config.kernel, alpha) for alpha in alphas}
+    labels = np.unique(rows["label"])
+    made = []
+    for label in labels.tolist():
+        members = rows["label"] == label
+        judged = (attacked or clean).among(members).correct
+        made.append(
+            ClassRow(
+                label=label,
+                name=names.get(label),
+                n=int(members.sum()),
+                a_nat=clean.among(members).estimate(),
+                a_rob=None if attacked is None else attacked.among(members).estimate(),
+                joint=measures.wilson(int(judged.sum()), len(judged), looks=len(labels)),
+                by_alpha=[_of_class(alpha, outcome, members) for alpha, outcome in sampled.items()],
+            )
+        )
+    return made
+
+
+def _of_class(alpha: float | None, outcome: Outcome | None, members: Mask) -> ClassAlphaRow:
+    if outcome is None or outcome.log_weights is None:
+        return ClassAlphaRow(alpha_test=alpha, a_sa=None, share=None)
+    share = float(measures.normalized_weights(outcome.log_weights)[members].sum())
+    return ClassAlphaRow(alpha_test=alpha, a_sa=outcome.among(members).estimate(), share=share)
+
+
+def repetition(rows: Rows, config: EvaluateConfig, alphas: Alphas, seed: int) -> RepeatRow:
+    """The values that one seed of the attack gave."""
+    outcomes = asked_outcomes(rows, config, alphas)
+    value = {name: None if outcome is None else outcome.estimate().value for name, outcome in outcomes.items()}
+    return RepeatRow(
+        seed=seed,
+        a_rob=value["rob", None],
+        by_alpha=[
+            RepeatAlphaRow(alpha_test=alpha, a_sa=value["sa", alpha], a_tr=value["tr", alpha]) for alpha in _alphas_of(outcomes)
+        ],
+    )
+
+
+def needed(rows: Rows) -> Rows:
+    """What a repetition's values follow from: right or wrong, margins and log-weights of attacked images."""
+    kept = ("index", "label", "prediction", "margin")
+    return {
+        name: values
+        for name, values in rows.items()
+        if not name.startswith("clean/") and (name.rpartition("/")[2] in kept or "/log_weight" in name)
+    }

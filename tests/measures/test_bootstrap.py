@@ -1,0 +1,68 @@
+"""The Poisson bootstrap: seeded, bounded in memory, and in agreement with the formulas where those are good."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from wmr_cli.measures import Outcome, bootstrap, exponential_log_weights
+
+
+def outcome(size=2000, alpha=None, seed=0):
+    margins = np.tanh(np.random.default_rng(seed).normal(0.3, 0.7, size))
+    return Outcome(margins > 0, None if alpha is None else exponential_log_weights(margins, alpha))
+
+
+@pytest.mark.parametrize("alpha", [None, 0.0, 1.0, 3.0])
+def test_intervals_are_close_to_those_of_the_formulas(alpha):
+    some = outcome(alpha=alpha)
+    (resampled,), formula = bootstrap([some]), some.estimate()
+    assert (resampled.value, resampled.ess) == (formula.value, formula.ess)
+    assert (resampled.low, resampled.high) == pytest.approx((formula.low, formula.high), abs=0.004)
+    assert (resampled.low, resampled.high) != (formula.low, formula.high)
+
+
+def test_the_seed_decides():
+    assert bootstrap([outcome()], seed=1) == bootstrap([outcome()], seed=1)
+    assert bootstrap([outcome()], seed=1) != bootstrap([outcome()], seed=2)
+
+
+def test_what_is_asked_beside_an_outcome_does_not_change_it():
+    first, second = outcome(alpha=2.0), outcome(seed=1)
+    assert bootstrap([first, second]) == [*bootstrap([first]), *bootstrap([second])]
+
+
+def test_weights_are_relative_and_do_not_overflow():
+    some = outcome(alpha=2.0)
+    shifted = Outcome(some.correct, some.log_weights + 5000)
+    (plain,), (moved,) = bootstrap([some]), bootstrap([shifted])
+    assert (moved.low, moved.high) == pytest.approx((plain.low, plain.high), abs=1e-9)
+
+
+@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("alpha", [None, 2.0])
+def test_all_right_and_all_wrong_have_no_width(right, alpha):
+    some = outcome(size=50, alpha=alpha)
+    (estimate,) = bootstrap([Outcome(np.full(50, right), some.log_weights)])
+    assert (estimate.value, estimate.low, estimate.high) == (float(right),) * 3
+    assert estimate.degenerate
+
+
+def test_a_resample_without_images_counts_for_nothing():
+    (estimate,) = bootstrap([Outcome(np.array([True]))])
+    assert (estimate.low, estimate.high) == (1.0, 1.0)
+
+
+def test_memory_is_bounded():
+    some = [outcome(size=10_000), outcome(size=10_000, alpha=2.0)]
+    tracemalloc.start()
+    bootstrap(some)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 60e6  # all counts at once would be 160 MB
+
+
+@pytest.mark.parametrize("sizes", [(), (3, 4), (0,)])
+def test_outcomes_must_be_of_one_set_of_images(sizes):
+    with pytest.raises(ValueError, match="one set of images"):
+        bootstrap([Outcome(np.ones(size, dtype=bool)) for size in sizes])
