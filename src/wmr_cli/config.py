@@ -97,6 +97,7 @@ class EvaluateConfig(Struct, frozen=True, kw_only=True):
     alpha_test: tuple[float, ...] | None = None
     kernel: str = "exp"
     metrics: tuple[str, ...] = ("nat", "rob", "sa", "tr")
+    checks: bool = False
     limit: int | None = None
     batch_size: int = 256
     seed: int = 0

@@ -13,6 +13,7 @@ from .options import (
     METRICS,
     DataDir,
     Device,
+    Devices,
     Model,
     Quiet,
     Seed,
@@ -48,10 +49,15 @@ def evaluate(
     alpha_test: Annotated[str | None, typer.Option(metavar="LIST", help="Values of alpha, such as 1,1.5,2.")] = None,
     kernel: Annotated[str, typer.Option(metavar="S", help="How the attacker chooses: `wmr list kernels`.")] = "exp",
     metrics: Annotated[str, typer.Option(metavar="LIST", help="What to measure.")] = ",".join(METRICS),
+    checks: Annotated[
+        bool, typer.Option("--checks", help="Look for signs that the attack was weak rather than the model strong.")
+    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with status 1 if a check fails; implies --checks.")] = False,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="A random class-balanced subset of this size.")] = None,
     batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Images at a time.")] = 256,
     seed: Seed = 0,
     device: Device = "auto",
+    devices: Devices = 1,
     data_dir: DataDir = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an evaluation that was interrupted.")] = False,
     out: Annotated[
@@ -75,6 +81,7 @@ def evaluate(
         alpha_test=read("--alpha-test", alpha_test, sizes),
         kernel=kernel,
         metrics=read("--metrics", metrics, choices(*METRICS)) or METRICS,
+        checks=checks or strict,
         limit=limit,
         batch_size=batch_size,
         seed=seed,
@@ -91,7 +98,7 @@ def evaluate(
     measured, skipped = [], 0
     paths: Sequence[Path | None] = checkpoints or [None]
     for checkpoint in paths:
-        events = run(checkpoint, config, registry, data_dir=folder, device=device, out=out, resume=resume)
+        events = run(checkpoint, config, registry, data_dir=folder, device=device, devices=devices, out=out, resume=resume)
         try:
             with resumable(quiet):
                 for done in follow(events, EvaluationDone, quiet=quiet):
@@ -106,6 +113,12 @@ def evaluate(
             skipped += 1
     if skipped == len(paths):
         raise BadFile("none of these can be evaluated", hint="name checkpoints or run folders")
-    put(measured, output)
+    if measured:  # of several processes only the first has anything to show
+        put(measured, output)
+    failed = [check.name for _, record in measured for check in record.checks if check.verdict == "fail"]
+    if failed:
+        say(f"{len(failed)} checks failed: {'; '.join(failed)}", quiet=quiet, warns=True)
+    if strict and failed:
+        raise typer.Exit(1)
     if skipped:
         raise typer.Exit(1)

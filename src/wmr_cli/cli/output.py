@@ -16,6 +16,9 @@ def put(found: Sequence[tuple[Path, Record]], output: str, out: Path | None = No
     records = [record for _, record in found]
     if output == "table" and out is None:
         show(tables.table(records, width()))
+        for record in records:
+            if record.checks:
+                show(tables.checks(record))
         return
     if output == "table":
         text = as_text(tables.table(records))

@@ -68,7 +68,7 @@ def cells(line: Line) -> tuple[str, ...]:
         run_name(record),
         record.checkpoint.defense,
         _plain(record.checkpoint.alpha_train),
-        record.attack.spec,
+        record.attack.spec if record.attack.of is None else "worst of all",
         exact(record.threat.eps) + norm,
         _plain(line.alpha_test),
         percent(record.a_nat),
@@ -98,6 +98,19 @@ def table(records: Iterable[Record], width: int | None = None) -> Table:
         made.add_column(HEADINGS[position], justify="left" if position in TEXTS else "right", overflow="fold")
     for row in rows:
         made.add_row(*(escape(row[position].replace(" [", breaks)) for position in shown))
+    return made
+
+
+def checks(record: Record) -> Table:
+    """The checks of one record, with their numbers and verdicts."""
+    made = Table(box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    made.title = escape(f"checks of {run_name(record)} under {record.attack.spec}")
+    for heading in ("check", "number", "verdict", "what it is"):
+        made.add_column(heading, justify="right" if heading == "number" else "left", overflow="fold")
+    colours = {"pass": "green", "fail": "bold red", "note": "dim"}
+    for check in record.checks:
+        verdict = f"[{colours[check.verdict]}]{check.verdict}[/]"
+        made.add_row(escape(check.name), f"{check.value:.4g}", verdict, escape(check.text))
     return made
 
 

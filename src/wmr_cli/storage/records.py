@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -54,12 +54,13 @@ class Threat(Struct, frozen=True, kw_only=True):
     eps: float
 
 
-class AttackFacts(Struct, frozen=True, kw_only=True):
-    """How the images were attacked."""
+class AttackFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the images were attacked; `of` names the records whose worst case this is."""
 
     spec: str
     seed: int
     restarts: int
+    of: list[str] | None = None
 
 
 class AlphaRow(Struct, frozen=True, kw_only=True):
@@ -68,6 +69,15 @@ class AlphaRow(Struct, frozen=True, kw_only=True):
     alpha_test: float | None
     a_sa: Estimate | None
     a_tr: Estimate | None
+
+
+class Check(Struct, frozen=True):
+    """A sign that the attack was weak, or none: a number, its meaning, and a verdict; `note` is for one that is only told."""
+
+    name: str
+    value: float
+    verdict: Literal["pass", "fail", "note"]
+    text: str
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -89,7 +99,7 @@ class Record(Struct, frozen=True, kw_only=True):
     by_alpha: list[AlphaRow]
     dro: list[dict[str, Any]] = []
     per_class: list[dict[str, Any]] = []
-    checks: list[dict[str, Any]] = []
+    checks: list[Check] = []
     repeats: list[dict[str, Any]] = []
     seconds: float
     images_per_second: float
