@@ -165,8 +165,9 @@ def test_evaluate_makes_a_record_for_every_attack_and_eps(run):
     flags = ("--attack", "fgsm", "--attack", "pgd-margin:steps=1", "--eps", "0.1", "--eps", "8/255", "--limit", 20)
     records = json.loads(wmr("evaluate", run, *flags, "--format", "json").stdout)
     facts = [(record["attack"]["spec"].split(":")[0], record["threat"]["eps"]) for record in records]
-    assert facts == [("fgsm", 0.1), ("fgsm", 8 / 255), ("pgd-margin", 0.1), ("pgd-margin", 8 / 255)]
-    assert len({record["id"] for record in records}) == 4
+    attacks = ("fgsm", "pgd-margin", "worst")
+    assert facts == [(attack, eps) for attack in attacks for eps in (0.1, 8 / 255)]
+    assert len({record["id"] for record in records}) == 6
 
 
 def test_evaluate_measures_what_is_asked_for_only(run):

@@ -102,6 +102,7 @@ class EvaluateConfig(Struct, frozen=True, kw_only=True):
     per_class: bool = False
     repeats: int = 1
     ci: Literal["delta", "bootstrap"] = "delta"
+    checks: bool = False
     limit: int | None = None
     batch_size: int = 256
     seed: int = 0

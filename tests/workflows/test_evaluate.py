@@ -239,7 +239,8 @@ def test_several_attacks_and_radii_give_a_record_each(tiny_run, registry, tmp_pa
         limit=20,
     )
     facts = [(event.record.attack.spec, event.record.threat.eps) for event in found]
-    assert facts == [
+    assert facts[-2:] == [("worst", 0.05), ("worst", 0.15)]
+    assert facts[:-2] == [
         ("pgd:steps=20,step=0.005", 0.05),
         ("pgd:steps=20,step=0.015", 0.15),
         ("pgd-margin:steps=20,step=0.005", 0.05),

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 from typing import Any
 
 from rich.console import Console
@@ -19,7 +20,8 @@ def results() -> Console:
 
 
 def messages(quiet: bool = False) -> Console:
-    """Where progress and messages are drawn."""
+    """Where progress and messages are drawn. Of several processes at one command only the first speaks."""
+    quiet = quiet or os.environ.get("LOCAL_RANK", "0") != "0"
     console = Console(stderr=True, highlight=False, emoji=False, quiet=quiet)
     return console if console.is_terminal else Console(stderr=True, highlight=False, emoji=False, quiet=quiet, width=WIDE)
 

@@ -15,6 +15,7 @@ from .options import (
     METRICS,
     DataDir,
     Device,
+    Devices,
     Model,
     Quiet,
     Seed,
@@ -59,10 +60,15 @@ def evaluate(
     ] = None,
     per_class: Annotated[bool, typer.Option("--per-class", help="Every class by itself, too.")] = False,
     ci: Annotated[str, typer.Option(metavar="|".join(INTERVALS), help="How intervals are made.")] = "delta",
+    checks: Annotated[
+        bool, typer.Option("--checks", help="Look for signs that the attack was weak rather than the model strong.")
+    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with status 1 if a check fails; implies --checks.")] = False,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="A random class-balanced subset of this size.")] = None,
     batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Images at a time.")] = 256,
     seed: Seed = 0,
     device: Device = "auto",
+    devices: Devices = 1,
     data_dir: DataDir = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an evaluation that was interrupted.")] = False,
     out: Annotated[
@@ -91,6 +97,7 @@ def evaluate(
         per_class=per_class,
         repeats=repeats,
         ci=read("--ci", ci, choice(*INTERVALS)) or "delta",
+        checks=checks or strict,
         limit=limit,
         batch_size=batch_size,
         seed=seed,
@@ -107,7 +114,7 @@ def evaluate(
     measured, skipped = [], 0
     paths: Sequence[Path | None] = checkpoints or [None]
     for checkpoint in paths:
-        events = run(checkpoint, config, registry, data_dir=folder, device=device, out=out, resume=resume)
+        events = run(checkpoint, config, registry, data_dir=folder, device=device, devices=devices, out=out, resume=resume)
         try:
             with resumable(quiet):
                 for done in follow(events, EvaluationDone, quiet=quiet):
@@ -122,7 +129,13 @@ def evaluate(
             skipped += 1
     if skipped == len(paths):
         raise BadFile("none of these can be evaluated", hint="name checkpoints or run folders")
-    put(measured, output)
+    if measured:  # of several processes only the first has anything to show
+        put(measured, output)
+    failed = [check.name for _, record in measured for check in record.checks if check.verdict == "fail"]
+    if failed:
+        say(f"{len(failed)} checks failed: {'; '.join(failed)}", quiet=quiet, warns=True)
+    if strict and failed:
+        raise typer.Exit(1)
     if skipped:
         raise typer.Exit(1)
 

@@ -32,6 +32,7 @@ Model = Annotated[str | None, typer.Option("--model", metavar="S", help="The net
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Silence everything on stderr but errors.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Fixes everything random.")]
 Device = Annotated[str, typer.Option("--device", metavar="D", help="auto, cpu, cuda, cuda:N or mps.")]
+Devices = Annotated[int, typer.Option("--devices", metavar="N", min=1, help="How many of them share the work.")]
 DataDir = Annotated[
     Path | None,
     typer.Option(

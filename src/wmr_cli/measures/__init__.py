@@ -1,6 +1,7 @@
 """Rows in, numbers out: NumPy and float64 only. One implementation for `evaluate`, `report` and notebooks."""
 
 from .accuracy import Outcome, WeightedAccuracy, plain_accuracy, weighted_accuracy
+from .audit import probability_margins, ranked_accuracy, tempered_accuracy
 from .bootstrap import bootstrap
 from .dro import RHOS, WorstCase, worst_accuracy, worst_case, worst_cases
 from .intervals import Estimate, logit_delta, wilson
@@ -16,6 +17,7 @@ from .score import (
     sampled_outcome,
 )
 from .weights import exponential_log_weights, normalized_weights
+from .worst import worst_rows
 
 __all__ = [
     "RHOS",
@@ -35,11 +37,15 @@ __all__ = [
     "normalized_weights",
     "plain_accuracy",
     "plain_outcome",
+    "probability_margins",
+    "ranked_accuracy",
     "sampled_accuracy",
     "sampled_outcome",
+    "tempered_accuracy",
     "weighted_accuracy",
     "wilson",
     "worst_accuracy",
     "worst_case",
     "worst_cases",
+    "worst_rows",
 ]

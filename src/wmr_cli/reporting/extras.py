@@ -1,4 +1,4 @@
-"""What stands after the main table where it was asked for: the worst case in a ball, and every class by itself."""
+"""What stands after the main table where it was asked for: the worst case in a ball, every class by itself, the checks."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,6 +12,7 @@ IN_A_BALL = (
     "the worst case over all weights in a chi-squared ball of radius ρ around equal ones: the largest mean loss, the accuracy"
     " in percent under the weights that reach it, and the least accuracy in the ball"
 )
+CHECKS = "a check fails where the attack may have been weak rather than the model strong; a note is only told"
 BY_CLASS = (
     "percent, with 95 % intervals of each class by itself; the worst class has a second one, wide enough"
     " that those of all classes hold together; few: the weights leave A_sa on few images of the class"
@@ -19,12 +20,13 @@ BY_CLASS = (
 
 
 def extras(records: Sequence[Record]) -> Iterator[Sheet]:
-    """One sheet for the balls of all records, one for the classes of each."""
+    """One sheet for the balls of all records, one for the classes and one for the checks of each."""
     in_balls = [cells for record in records for cells in _ball_cells(record)]
     if in_balls:
         headings = ("run", "attack", "ε", "loss", "ρ", "worst loss", "accuracy", "worst accuracy", "zero weights", "ESS")
         yield Sheet(headings, in_balls, IN_A_BALL, "worst case in a ball", texts=headings[:2], facts=headings[:4])
     yield from (_class_sheet(record) for record in records if record.per_class)
+    yield from (_check_sheet(record) for record in records if record.checks)
 
 
 def _ball_cells(record: Record) -> Iterator[tuple[str, ...]]:
@@ -44,6 +46,14 @@ def _class_sheet(record: Record) -> Sheet:
     headings = ("class", "n", "A_nat", "A_rob", f"A_sa{at}", "weight", "ESS")
     rows = [_class_cells(row, row is worst) for row in record.per_class]
     return Sheet(headings, rows, BY_CLASS, title, texts=("class",), shares=headings[2:5])
+
+
+def _check_sheet(record: Record) -> Sheet:
+    """Every check with its number and its verdict."""
+    title = f"checks of {run_name(record)} under {record.attack.spec}, ε {exact(record.threat.eps)}"
+    headings = ("check", "number", "verdict", "the number is")
+    rows: list[tuple[str, ...]] = [(check.name, f"{check.value:.4g}", check.verdict, check.text) for check in record.checks]
+    return Sheet(headings, rows, CHECKS, title, texts=(headings[0], *headings[2:]))
 
 
 def _at_largest_alpha(row: ClassRow) -> ClassAlphaRow | None:

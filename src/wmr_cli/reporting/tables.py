@@ -85,7 +85,7 @@ def cells(line: Line) -> tuple[str, ...]:
         run_name(record),
         record.checkpoint.defense,
         _plain(record.checkpoint.alpha_train),
-        record.attack.spec,
+        record.attack.spec if record.attack.of is None else "worst of all",
         exact(record.threat.eps) + norm,
         _plain(line.alpha_test),
         percent(record.a_nat),

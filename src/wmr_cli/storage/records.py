@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -54,12 +54,13 @@ class Threat(Struct, frozen=True, kw_only=True):
     eps: float
 
 
-class AttackFacts(Struct, frozen=True, kw_only=True):
-    """How the images were attacked."""
+class AttackFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the images were attacked; `of` names the records whose worst case this is."""
 
     spec: str
     seed: int
     restarts: int
+    of: list[str] | None = None
 
 
 class AlphaRow(Struct, frozen=True, kw_only=True):
@@ -119,6 +120,15 @@ class RepeatRow(Struct, frozen=True, kw_only=True):
     by_alpha: list[RepeatAlphaRow]
 
 
+class Check(Struct, frozen=True):
+    """A sign that the attack was weak, or none: a number, its meaning, and a verdict; `note` is for one that is only told."""
+
+    name: str
+    value: float
+    verdict: Literal["pass", "fail", "note"]
+    text: str
+
+
 class Record(Struct, frozen=True, kw_only=True):
     """One checkpoint under one attack at one eps, for all alpha."""
 
@@ -138,7 +148,7 @@ class Record(Struct, frozen=True, kw_only=True):
     by_alpha: list[AlphaRow]
     dro: list[DroRow] = []
     per_class: list[ClassRow] = []
-    checks: list[dict[str, Any]] = []
+    checks: list[Check] = []
     repeats: list[RepeatRow] = []
     seconds: float
     images_per_second: float

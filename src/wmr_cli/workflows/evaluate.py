@@ -1,20 +1,23 @@
 """Measure a checkpoint under attack: one record for each attack and eps, with a row per image."""
 
-import itertools
 import shutil
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import torch
+from torch import Tensor
 
 from .. import __version__
 from ..config import EvaluateConfig
 from ..core.noise import derive
 from ..core.splits import ahead
+from ..measures import worst_rows
 from ..registry import Registry
 from ..reporting.doubts import doubts
 from ..storage import records
@@ -22,11 +25,19 @@ from ..storage.checkpoints import IMPORTED, Checkpoint
 from ..storage.files import check_writable, locked
 from ..storage.records import AttackFacts, CheckpointFacts, DatasetFacts, Record, RepeatRow, Rows, Threat
 from . import parts, scoring
+from .checks import checked
 from .events import EvaluationDone, EvaluationStarted, Event, ImagesDone, Message
 from .examine import Examination, stack
 from .imports import opened
 from .planning import Task, plan
+from .ranks import launched, together
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+Walked = Generator[Event, None, Record | None]
+"""Tells how far it is, then gives a record."""
+WORST = "worst"
 CHUNK = 512
 """Images are dealt in chunks of this size in the split's order: the unit of storage and of resuming."""
 
@@ -38,61 +49,132 @@ def evaluate(
     *,
     data_dir: Path,
     device: str = "auto",
+    devices: int = 1,
     out: Path | None = None,
     resume: bool = False,
 ) -> Iterator[Event]:
     """Every record that `config` asks of the checkpoint at `path`; one that exists already is shown, not made again.
 
-    With `config.model` the file holds foreign weights; without a file that network is evaluated as it is built.
+    With `config.model` the file holds foreign weights; without a file that network is evaluated as it is built. Several
+    attacks in one ball give one record more, their worst case. Of several ranks the first speaks.
     """
     checkpoint, source = yield from opened(path, config, registry, data_dir)
-    for task in plan(checkpoint, config, registry, data_dir, source):
+    tasks = list(plan(checkpoint, config, registry, data_dir, source))
+    fabric, folder = launched(device, devices), out or home(checkpoint)
+    balls: dict[tuple[str, float], list[tuple[Task, Record]]] = {}
+    for task in tasks:
         yield from (Message(text, warns=True) for text in (*parts.notes(task.split), *parts.advice(task.attack, task.eps)))
-        target = (out or home(task.checkpoint)) / f"{task.id}.json"
-        if target.exists():
-            record = records.load(target)
-            yield from (Message(text, warns=True) for text in doubts(record))
-            yield EvaluationDone(record, records.rows_path(target), stored=True)
-        else:
-            yield from measure(task, registry, target, device, resume)
+        record = yield from _recorded(task, registry, folder, fabric, resume)
+        if record is not None:
+            balls.setdefault((task.norm, task.eps), []).append((task, record))
+    for measured in balls.values():
+        if len(measured) > 1:
+            yield from worst(measured, folder)
 
 
-def measure(task: Task, registry: Registry, target: Path, device: str, resume: bool) -> Iterator[Event]:
-    """One record: images to rows, chunk by chunk; rows to numbers."""
-    fabric = parts.fabric(device)
+def _recorded(task: Task, registry: Registry, folder: Path, fabric: "Fabric", resume: bool) -> Walked:
+    """The record of a task, stored or measured; none on any rank but the first, which speaks for all."""
+    target = folder / f"{task.id}.json"
+    is_stored = fabric.broadcast(target.exists())
+    record = None if is_stored else (yield from measure(task, registry, target, fabric, resume))
+    if fabric.is_global_zero:
+        record = record or records.load(target)
+        yield from (Message(text, warns=True) for text in doubts(record))
+        yield EvaluationDone(record, records.rows_path(target), stored=is_stored)
+    return record
+
+
+def measure(task: Task, registry: Registry, target: Path, fabric: "Fabric", resume: bool) -> Walked:
+    """One record: images to rows, chunk by chunk, dealt among the ranks; rows to numbers, on the first."""
     examination = examination_of(task, registry, fabric.device)
-    check_writable(target)
-    seeds = range(task.config.seed, task.config.seed + task.config.repeats)
-    unfinished, total = target.with_suffix(".partial"), len(task.positions) * len(seeds)
+    unfinished = target.with_suffix(".partial")
+    jobs = dealt(task, unfinished)
+    total = sum(len(job.chunk) for job in jobs)
     yield EvaluationStarted(task.label, total)
-    with locked(unfinished):
-        if not resume:
-            for stale in unfinished.glob("*.safetensors"):
-                stale.unlink()
-        started, done, measured = time.perf_counter(), 0, 0
-        files: dict[int, list[Path]] = {seed: [] for seed in seeds}
-        for seed, (number, chunk) in itertools.product(seeds, enumerate(task.positions.split(CHUNK))):
-            is_first = seed == task.config.seed
-            file = unfinished / (f"{number:06d}.safetensors" if is_first else f"{number:06d}-seed{seed}.safetensors")
-            files[seed].append(file)
-            if not file.exists():
-                examination, pieces = replace(examination, seed=derive("evaluate", seed)), []
-                for batch in ahead(task.split, chunk.split(task.config.batch_size)):
+    with ExitStack() as held:
+        with together(fabric):
+            if fabric.is_global_zero:
+                check_writable(target)
+                held.enter_context(locked(unfinished))
+                for stale in () if resume else unfinished.glob("*.safetensors"):
+                    stale.unlink()
+        started, measured = time.perf_counter(), 0
+        with together(fabric):
+            for job in jobs[fabric.global_rank :: fabric.world_size]:
+                examination, pieces = replace(examination, seed=derive("evaluate", job.seed)), list[Rows]()
+                for batch in () if job.file.exists() else ahead(task.split, job.chunk.split(task.config.batch_size)):
                     with parts.exact_float32():
                         pieces.append(examination.rows(batch.to(fabric.device)))
                     measured += len(batch.labels)
-                    yield ImagesDone(done + sum(len(piece["index"]) for piece in pieces), total)
-                records.save_rows(file, stack(pieces) if is_first else scoring.needed(stack(pieces)))
-            done += len(chunk)
-            yield ImagesDone(done, total)
+                    yield ImagesDone(_finished(jobs) + sum(len(piece["index"]) for piece in pieces), total)
+                if pieces:
+                    rows = stack(pieces)
+                    records.save_rows(job.file, rows if job.seed == task.config.seed else scoring.needed(rows))
+                yield ImagesDone(_finished(jobs), total)
         seconds = time.perf_counter() - started
-        rows = stack([records.load_rows(file) for file in files[task.config.seed]])
-        repeats = repeated(task, files) if len(seeds) > 1 else []
-        record = recorded(task, rows, repeats, seconds, measured / seconds, fabric.device.type)
+        if not fabric.is_global_zero:
+            return None
+        rows = gathered(jobs, task.config.seed)
+        repeats = repeated(task, jobs) if task.config.repeats > 1 else []
+        record = recorded(task, rows, repeats, seconds, fabric.world_size * measured / seconds, fabric.device.type)
+        if task.config.checks:
+            yield Message("checking whether the attack was weak rather than the model strong")
+            examination = replace(examination, seed=derive("evaluate", task.config.seed))
+            record = msgspec.structs.replace(record, checks=list(checked(task, registry, examination, rows)))
         records.save(target, record, rows)
         shutil.rmtree(unfinished, ignore_errors=True)
+    return record
+
+
+@dataclass(frozen=True)
+class Job:
+    """A chunk of images under one seed of the attack, and the file that holds its rows once they are there."""
+
+    seed: int
+    chunk: Tensor
+    file: Path
+
+
+def dealt(task: Task, folder: Path) -> list[Job]:
+    """All chunks of all seeds, in a fixed order."""
+    first = task.config.seed
+    return [
+        Job(seed, chunk, folder / (f"{number:06d}.safetensors" if seed == first else f"{number:06d}-seed{seed}.safetensors"))
+        for seed in range(first, first + task.config.repeats)
+        for number, chunk in enumerate(task.positions.split(CHUNK))
+    ]
+
+
+def _finished(jobs: Sequence[Job]) -> int:
+    """How many images are done, by whichever rank."""
+    return sum(len(job.chunk) for job in jobs if job.file.exists())
+
+
+def gathered(jobs: Sequence[Job], seed: int) -> Rows:
+    """The rows of one seed, of all images."""
+    return stack([records.load_rows(job.file) for job in jobs if job.seed == seed])
+
+
+def worst(measured: Sequence[tuple[Task, Record]], folder: Path) -> Iterator[Event]:
+    """The worst case of several attacks in one ball, image by image, as a record of its own."""
+    ids = [record.id for _, record in measured]
+    target = folder / f"{records.record_id({'worst': sorted(ids)})}.json"
+    is_stored = target.exists()
+    if is_stored:
+        record = records.load(target)
+    else:
+        rows = worst_rows([records.load_rows(records.rows_path(folder / f"{name}.json")) for name in ids])
+        task, first = measured[0]
+        seconds = sum(record.seconds for _, record in measured)
+        record = msgspec.structs.replace(
+            recorded(task, rows, [], seconds, first.dataset.n / seconds, first.device),
+            id=target.stem,
+            attack=AttackFacts(spec=WORST, seed=first.attack.seed, restarts=1, of=ids),
+            plugins={name: version for _, record in measured for name, version in record.plugins.items()},
+        )
+        records.save(target, record, rows)
     yield from (Message(text, warns=True) for text in doubts(record))
-    yield EvaluationDone(record, records.rows_path(target))
+    yield EvaluationDone(record, records.rows_path(target), stored=is_stored)
 
 
 def examination_of(task: Task, registry: Registry, device: torch.device) -> Examination:
@@ -113,12 +195,10 @@ def examination_of(task: Task, registry: Registry, device: torch.device) -> Exam
     )
 
 
-def repeated(task: Task, files: dict[int, list[Path]]) -> list[RepeatRow]:
-    """The values of every seed of the attack, from the chunks of each."""
-    return [
-        scoring.repetition(stack([records.load_rows(file) for file in chunks]), task.config, list(task.kernels), seed)
-        for seed, chunks in files.items()
-    ]
+def repeated(task: Task, jobs: Sequence[Job]) -> list[RepeatRow]:
+    """The values of every seed of the attack."""
+    seeds = dict.fromkeys(job.seed for job in jobs)
+    return [scoring.repetition(gathered(jobs, seed), task.config, list(task.kernels), seed) for seed in seeds]
 
 
 def recorded(task: Task, rows: Rows, repeats: list[RepeatRow], seconds: float, images_per_second: float, device: str) -> Record:

@@ -241,8 +241,8 @@ def defense(registry: Registry, spec: str) -> Defense:
     return made
 
 
-def fabric(device: str, precision: str = "32") -> "Fabric":
-    """Lightning Fabric on one device."""
+def fabric(device: str, precision: str = "32", devices: int = 1) -> "Fabric":
+    """Lightning Fabric on one device, or on several of a kind."""
     from lightning_fabric import Fabric
 
     kind, _, number = device.partition(":")
@@ -255,7 +255,11 @@ def fabric(device: str, precision: str = "32") -> "Fabric":
     if precision == "16" and (kind == "cpu" or not any(available.values())):
         raise BadInput("precision 16 needs a GPU", hint="train with --precision bf16 or 32")
     modes = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
-    return Fabric(accelerator=kind, devices=[int(number)] if number else 1, precision=modes[precision])  # type: ignore[arg-type]
+    if devices > 1 and number:
+        raise BadInput(f"{device} is one device", hint=f"say --device {kind} --devices {devices}")
+    if devices > 1 and kind == "cuda" and devices > torch.cuda.device_count():
+        raise BadInput(f"there are {torch.cuda.device_count()} GPUs, not {devices}", hint="`wmr doctor` lists the devices")
+    return Fabric(accelerator=kind, devices=[int(number)] if number else devices, precision=modes[precision])  # type: ignore[arg-type]
 
 
 @contextmanager

@@ -68,6 +68,7 @@ class Task:
                 "attack": [self.attack_spec, self.restarts, self.config.seed],
                 "kernel": [self.config.kernel, list(self.kernels)],
                 "metrics": sorted(self.config.metrics),
+                **({"checks": True} if self.config.checks else {}),
                 "code": self.code,
                 **self._extras(),
             }

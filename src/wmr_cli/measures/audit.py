@@ -1,0 +1,40 @@
+"""How A_sa depends on the scale of the logits: the weak spot of weights that are made from probabilities."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .accuracy import weighted_accuracy
+from .intervals import Estimate
+from .score import Rows, correct
+from .weights import Floats, exponential_log_weights
+
+
+def tempered_accuracy(rows: Rows, alpha: float, temperature: float) -> Estimate:
+    """A_sa with all logits divided by `temperature`. Every prediction stays as it is, the margins do not."""
+    margins = probability_margins(rows["uniform/logits"], rows["label"], temperature)
+    return weighted_accuracy(exponential_log_weights(margins, alpha), correct(rows, "uniform"))
+
+
+def ranked_accuracy(rows: Rows, alpha: float) -> Estimate:
+    """A_sa with margins replaced by their ranks, spread evenly from -1 to 1: the same for any scale of the logits.
+
+    The ranks are those of the logit margins; equal margins share their mean rank.
+    """
+    values, inverse, counts = np.unique(rows["uniform/logit_margin"], return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    ranks = ((ends - counts + ends - 1) / 2)[inverse]
+    spread = 2 * ranks / max(len(ranks) - 1, 1) - 1 if len(values) > 1 else np.zeros(len(ranks))
+    return weighted_accuracy(exponential_log_weights(spread, alpha), correct(rows, "uniform"))
+
+
+def probability_margins(logits: ArrayLike, labels: ArrayLike, temperature: float = 1.0) -> Floats:
+    """True probability minus the best other, (N, C) and (N,) to (N,)."""
+    if not temperature > 0:
+        raise ValueError(f"temperature {temperature} is not positive")
+    scaled = np.asarray(logits, dtype=np.float64) / temperature
+    shares = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    rows, true = np.arange(len(shares)), np.asarray(labels)
+    others = shares.copy()
+    others[rows, true] = -np.inf
+    return np.asarray(shares[rows, true] - others.max(axis=1))

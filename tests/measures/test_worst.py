@@ -1,0 +1,95 @@
+"""The worst of several attacks, and how A_sa depends on the scale of logits."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wmr_cli import measures
+from wmr_cli.core.margins import probability_margin
+
+LABEL = np.array([0, 1, 2, 0])
+
+
+def attacked(logits, **more):
+    logits = np.asarray(logits, dtype=np.float32)
+    true = np.take_along_axis(logits, LABEL[:, None], 1)[:, 0]
+    others = logits.copy()
+    others[np.arange(4), LABEL] = -np.inf
+    rows = {"index": np.arange(4), "label": LABEL, "clean/prediction": LABEL, "uniform/prediction": logits.argmax(1)}
+    return rows | {"uniform/logit_margin": true - others.max(1), "uniform/logits": logits, **more}
+
+
+STRONG = attacked([[1, 2, 0], [0, 3, 0], [1, 0, 2], [3, 0, 0]])
+WEAK = attacked([[4, 0, 0], [0, 1, 0], [3, 0, 1], [2, 0, 0]])
+
+
+def test_each_image_is_as_the_attack_left_it_that_harmed_it_most():
+    worst = measures.worst_rows([STRONG, WEAK])
+    assert worst["uniform/logits"].tolist() == [[1, 2, 0], [0, 1, 0], [3, 0, 1], [2, 0, 0]]
+    assert worst["uniform/prediction"].tolist() == [1, 1, 0, 0]
+    assert worst["clean/prediction"].tolist() == LABEL.tolist()
+
+
+def test_the_order_of_attacks_does_not_matter():
+    one, other = measures.worst_rows([STRONG, WEAK]), measures.worst_rows([WEAK, STRONG])
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_an_attack_without_margins_leaves_only_who_was_fooled():
+    blunt = {
+        name: values for name, values in WEAK.items() if name in ("index", "label", "clean/prediction", "uniform/prediction")
+    }
+    worst = measures.worst_rows([STRONG, blunt])
+    assert sorted(name for name in worst if name.startswith("uniform/")) == ["uniform/prediction"]
+    assert (worst["uniform/prediction"] == LABEL).tolist() == [False, True, False, True]
+
+
+def test_rows_of_other_images_are_refused():
+    with pytest.raises(ValueError, match="different images"):
+        measures.worst_rows([STRONG, WEAK | {"index": np.arange(4) + 1}])
+
+
+def test_at_temperature_one_the_margins_are_the_usual_ones():
+    import torch
+
+    logits = np.random.default_rng(0).normal(size=(50, 4))
+    labels = np.arange(50) % 4
+    usual = probability_margin(torch.from_numpy(logits), torch.from_numpy(labels)).numpy()
+    assert np.allclose(measures.probability_margins(logits, labels), usual, atol=1e-15)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10_000), st.floats(0.1, 5.0))
+def test_a_higher_temperature_brings_a_sa_nearer_to_a_rob(seed, alpha):
+    rng = np.random.default_rng(seed)
+    logits, label = rng.normal(size=(60, 5)) * 3, rng.integers(5, size=60)
+    rows = {"label": label, "uniform/logits": logits, "uniform/prediction": logits.argmax(1)}
+    huge = measures.tempered_accuracy(rows, alpha, 1e6).value
+    plain = np.mean(logits.argmax(1) == label)
+    assert huge == pytest.approx(plain, abs=1e-4)
+    assert measures.tempered_accuracy(rows, alpha, 1.0).value <= plain + 1e-12
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 50.0])
+def test_by_ranks_the_scale_does_not_count(scale):
+    rng = np.random.default_rng(1)
+    logits, label = rng.normal(size=(80, 3)), rng.integers(3, size=80)
+    true = logits[np.arange(80), label]
+    others = logits.copy()
+    others[np.arange(80), label] = -np.inf
+    margin = true - others.max(1)
+    rows = {"label": label, "uniform/prediction": logits.argmax(1), "uniform/logit_margin": margin}
+    expected = measures.ranked_accuracy(rows, 2.0)
+    assert measures.ranked_accuracy(rows | {"uniform/logit_margin": margin * scale}, 2.0) == expected
+    assert measures.ranked_accuracy(rows, 0.0).value == pytest.approx(np.mean(logits.argmax(1) == label))
+
+
+def test_equal_margins_have_equal_ranks():
+    rows = {"label": LABEL, "uniform/prediction": np.array([0, 0, 0, 0]), "uniform/logit_margin": np.zeros(4)}
+    assert measures.ranked_accuracy(rows, 9.0).value == 0.5
+
+
+def test_a_temperature_is_positive():
+    with pytest.raises(ValueError, match="not positive"):
+        measures.probability_margins([[0.0, 1.0]], [0], 0.0)

@@ -1,0 +1,106 @@
+"""Checks find attacks that are blind: networks made to fool them, one for each."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from wmr_cli.config import EvaluateConfig
+from wmr_cli.storage import checkpoints
+from wmr_cli.workflows.evaluate import evaluate
+from wmr_cli.workflows.events import EvaluationDone
+
+TRICKS = '''
+"""Networks that look robust. Each wraps a trained one and takes the place of its last step."""
+import torch
+from wmr_cli import create
+
+def base(num_classes, input_shape):
+    return create("model", "digits-cnn", num_classes=num_classes, input_shape=input_shape)
+
+class Honest(nn.Module):
+    def __init__(self, num_classes, input_shape):
+        super().__init__()
+        self.network = base(num_classes, input_shape)
+    def forward(self, images):
+        return self.network(images)
+
+class Rounded(Honest):
+    """No gradient passes the rounding: the attack stands still."""
+    def forward(self, images):
+        return self.network((images * 8).round() / 8)
+
+class Random(Honest):
+    def forward(self, images):
+        return self.network(images + 0.1 * torch.randn_like(images))
+
+class Probabilities(Honest):
+    def forward(self, images):
+        return self.network(images).softmax(dim=1)
+
+class Saturated(Honest):
+    """Huge logits: the cross-entropy has no gradient left, its attack does nothing."""
+    def forward(self, images):
+        return self.network(images) * 1e4
+
+class Optimising(Honest):
+    """Moves the image by a gradient of its own before it looks at it."""
+    def forward(self, images):
+        with torch.enable_grad():
+            own = images.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(self.network(own).amax(dim=1).sum(), own)
+        return self.network(images + 0.01 * gradient.sign())
+'''
+
+
+@pytest.fixture
+def tricks(tmp_path) -> Path:
+    (tmp_path / "tricks.py").write_text(TRICKS, encoding="utf-8")
+    return tmp_path / "tricks.py"
+
+
+def verdicts(tricks, name, run, registry, tmp_path, **settings) -> dict[str, str]:
+    weights = {f"network.{key}": tensor for key, tensor in checkpoints.load(run).tensors.items()}
+    torch.save(weights, tmp_path / "weights.pt")
+    config = EvaluateConfig(
+        model=f"{tricks}:{name}", dataset="digits", eps=(0.15,), metrics=("nat", "rob", "sa"), limit=100, checks=True, **settings
+    )
+    events = list(evaluate(tmp_path / "weights.pt", config, registry, data_dir=Path(), device="cpu", out=tmp_path / name))
+    (done,) = [event for event in events if isinstance(event, EvaluationDone)]
+    stored = json.loads(done.rows.with_suffix(".json").read_text())["checks"]
+    assert [check["name"] for check in stored] == [check.name for check in done.record.checks]
+    return {check.name: check.verdict for check in done.record.checks}
+
+
+def test_an_honest_network_passes_every_check(tricks, tiny_run, registry, tmp_path):
+    found = verdicts(tricks, "Honest", tiny_run, registry, tmp_path)
+    assert {name for name, verdict in found.items() if verdict == "fail"} == set()
+    assert [name for name, verdict in found.items() if verdict == "note"] == [
+        *(f"A_sa(2) at temperature {temperature}" for temperature in ("0.5", "1", "2")),
+        "A_sa(2) by ranks",
+    ]
+    assert len(found) >= 12
+
+
+@pytest.mark.parametrize(
+    ("name", "fails"),
+    [
+        ("Rounded", {"gradients are there", "a black box does not win", "a huge ball leaves nothing"}),
+        ("Random", {"two passes agree"}),
+        ("Probabilities", {"outputs are logits"}),
+        ("Saturated", {"gradients are there", "a black box does not win"}),
+        ("Optimising", {"no autograd inside"}),
+    ],
+)
+def test_a_trick_is_found_out(tricks, tiny_run, registry, tmp_path, name, fails):
+    found = verdicts(tricks, name, tiny_run, registry, tmp_path)
+    assert fails <= {check for check, verdict in found.items() if verdict == "fail"}
+
+
+def test_the_audit_leaves_decisions_alone_and_a_sa_moves(tricks, tiny_run, registry, tmp_path):
+    config = EvaluateConfig(metrics=("sa",), limit=100, checks=True)
+    *_, done = evaluate(tiny_run, config, registry, data_dir=Path(), device="cpu", out=tmp_path / "audit")
+    at = {check.name: check.value for check in done.record.checks if check.verdict == "note"}
+    assert at["A_sa(2) at temperature 1"] == pytest.approx(done.record.by_alpha[-1].a_sa.value, abs=1e-6)
+    assert at["A_sa(2) at temperature 0.5"] < at["A_sa(2) at temperature 1"] < at["A_sa(2) at temperature 2"]

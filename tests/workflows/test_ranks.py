@@ -1,0 +1,102 @@
+"""Several processes share an evaluation: the same record, whoever did which part, and one error for all."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wmr_cli.storage import records
+
+TIMES = ("created", "seconds", "images_per_second")
+QUICK = ("--alpha-test", "2", "--batch-size", "64", "--quiet")
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "wmr_cli", *map(str, words)]
+
+
+def wmr(*words: object, status: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(command(*words), capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == status, done.stderr
+    return done
+
+
+def content(folder: Path) -> dict[str, object]:
+    """Every record without its times, and its rows."""
+    found = {}
+    for file in sorted(folder.glob("*.json")):
+        record = json.loads(file.read_text())
+        rows = records.load_rows(records.rows_path(file))
+        found[file.name] = {key: value for key, value in record.items() if key not in TIMES}
+        found[f"{file.name} rows"] = {name: values.tobytes() for name, values in rows.items()}
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(tiny_run, tmp_path_factory) -> Path:
+    """Two attacks and their worst case, by one process."""
+    out = tmp_path_factory.mktemp("alone")
+    wmr("evaluate", tiny_run, *QUICK, "--attack", "pgd:steps=3", "--attack", "fgsm", "--out", out)
+    return out
+
+
+def test_two_processes_give_the_identical_records(alone, tiny_run, tmp_path):
+    done = wmr(
+        "evaluate", tiny_run, *QUICK, "--attack", "pgd:steps=3", "--attack", "fgsm", "--out", tmp_path / "two", "--devices", "2"
+    )
+    assert content(tmp_path / "two") == content(alone)
+    assert done.stdout.count("worst of all") == 1, "only the first process speaks"
+    assert not list((tmp_path / "two").glob("*.partial"))
+
+
+def test_the_worst_case_is_that_of_each_image(alone):
+    found = [records.load(file) for file in alone.glob("*.json")]
+    (worst,) = [record for record in found if record.attack.of]
+    others = [record for record in found if not record.attack.of]
+    assert worst.attack.spec == "worst"
+    assert sorted(worst.attack.of) == sorted(record.id for record in others)
+    rows = {record.id: records.load_rows(alone / f"{record.id}.safetensors") for record in found}
+    wrong = [rows[record.id]["uniform/prediction"] != rows[record.id]["label"] for record in others]
+    assert worst.a_rob.value == 1 - np.mean(np.logical_or(*wrong))
+    assert worst.a_rob.value <= min(record.a_rob.value for record in others)
+    assert worst.by_alpha[0].a_sa.value <= worst.a_rob.value
+
+
+def test_a_mistake_of_one_process_is_one_error_of_all(tiny_run, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    failed = wmr("evaluate", tiny_run, *QUICK, "--out", tmp_path / "file", "--devices", "2", status=2)
+    assert [line.split(":")[0] for line in failed.stderr.splitlines()] == ["error", "hint"]
+
+
+@pytest.mark.slow
+def test_ten_kills_and_the_record_is_the_same(alone, tiny_run, tmp_path):
+    """kill -9 at random moments, each followed by --resume."""
+    draw, kills = random.Random(0), 0
+    words = (
+        "evaluate",
+        tiny_run,
+        *QUICK,
+        "--attack",
+        "pgd:steps=3",
+        "--attack",
+        "fgsm",
+        "--out",
+        tmp_path / "killed",
+        "--resume",
+    )
+    while kills < 10:
+        running = subprocess.Popen(command(*words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(draw.uniform(1.0, 6.0))
+        if running.poll() is None:
+            os.kill(running.pid, signal.SIGKILL)
+        running.wait()
+        kills += 1
+    wmr(*words)
+    assert content(tmp_path / "killed") == content(alone)
