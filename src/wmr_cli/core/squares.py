@@ -23,7 +23,7 @@ _TINY = 1e-12
 def share(query: int, queries: int, first: float) -> float:
     """Which share of the pixels a square has in this query: piecewise constant, whatever the number of queries."""
     progress = int(query / queries * 10_000)
-    return first / 2 ** sum(progress > bound for bound in HALVINGS)
+    return first * 0.5 ** sum(progress > bound for bound in HALVINGS)
 
 
 def side(share: float, height: int, width: int, smallest: int = 1) -> int:
@@ -77,7 +77,7 @@ def hill_and_valley(side: int) -> Tensor:
     """A square of length 1 in L2 whose upper half is a hill and whose lower half is a valley. (side, side)."""
     half = side // 2
     square = torch.cat([bump(half, side), -bump(side - half, side)])
-    return square / square.norm()
+    return square / square.square().sum().sqrt()
 
 
 def first_l2(images: Tensor, eps: float, index: Tensor, seed: int, restart: int) -> Tensor:
@@ -91,7 +91,7 @@ def first_l2(images: Tensor, eps: float, index: Tensor, seed: int, restart: int)
     delta = torch.zeros_like(images)
     top, left = (height - down * tile) // 2, (width - across * tile) // 2
     delta[:, :, top : top + down * tile, left : left + across * tile] = tiled
-    return (images + eps * delta / delta.flatten(1).norm(dim=1)[:, None, None, None]).clamp(0, 1)
+    return (images + eps * delta / _whole_length(delta)).clamp(0, 1)
 
 
 def next_l2(images: Tensor, best: Tensor, eps: float, share: float, draws: Tensor) -> Tensor:
@@ -103,12 +103,12 @@ def next_l2(images: Tensor, best: Tensor, eps: float, share: float, draws: Tenso
     mask, top, left = windows(draws[:, 0:2], edge, height, width)
     other, _, _ = windows(draws[:, 2:4], edge, height, width)
     inside = delta * mask
-    unused = (eps**2 - delta.square().flatten(1).sum(dim=1)).clamp(min=0)[:, None, None, None]
+    unused = (eps**2 - _whole_length(delta).square()).clamp(min=0)
     available = (delta * (mask | other)).square().sum(dim=(2, 3), keepdim=True) + unused / channels
     pattern = _placed(edge, top, left, is_turned=draws[:, 4] < 0.5, like=images) * mask
     towards = pattern * signs(draws[:, PLACE_DRAWS:])[:, :, None, None] + inside / (_length(inside) + _TINY)
     changed = torch.where(mask, towards / (_length(towards) + _TINY) * available.sqrt(), delta * ~other)
-    return (images + eps * changed / (changed.flatten(1).norm(dim=1)[:, None, None, None] + _TINY)).clamp(0, 1)
+    return (images + eps * changed / (_whole_length(changed) + _TINY)).clamp(0, 1)
 
 
 def _placed(side: int, top: Tensor, left: Tensor, is_turned: Tensor, like: Tensor) -> Tensor:
@@ -117,6 +117,11 @@ def _placed(side: int, top: Tensor, left: Tensor, is_turned: Tensor, like: Tenso
     rows = (torch.arange(like.shape[2], device=like.device) - top[:, None]).clamp(0, side - 1)[:, :, None]
     columns = (torch.arange(like.shape[3], device=like.device) - left[:, None]).clamp(0, side - 1)[:, None, :]
     return torch.where(is_turned[:, None, None], pattern.T[rows, columns], pattern[rows, columns])[:, None]
+
+
+def _whole_length(delta: Tensor) -> Tensor:
+    """The L2 length of every image. (N, C, H, W) to (N, 1, 1, 1)."""
+    return delta.square().sum(dim=(1, 2, 3), keepdim=True).sqrt()
 
 
 def _length(delta: Tensor) -> Tensor:

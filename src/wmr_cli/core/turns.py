@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,12 @@ from .contracts import Attacked, Objective
 
 Attempt = Callable[[Tensor], Attacked]
 """The rows (M,) of the batch that it is to attack, to their result."""
+
+
+class Restart(Protocol):
+    """The rows (M,) of the batch that it is to attack, and which restart this is, to their result."""
+
+    def __call__(self, rows: Tensor, restart: int) -> Attacked: ...
 
 
 def take_turns(model: nn.Module, images: Tensor, labels: Tensor, attempts: Iterable[Attempt]) -> Attacked:
@@ -36,7 +43,7 @@ def take_turns(model: nn.Module, images: Tensor, labels: Tensor, attempts: Itera
 
 
 def restarted(
-    run: Callable[[Tensor, int], Attacked],
+    run: Restart,
     model: nn.Module,
     images: Tensor,
     labels: Tensor,
