@@ -45,7 +45,10 @@ def evaluate(
     """
     checkpoint, source = yield from opened(path, config, registry, data_dir)
     for task in plan(checkpoint, config, registry, data_dir, source):
-        yield from (Message(text, warns=True) for text in (*parts.notes(task.split), *parts.advice(task.attack, task.eps)))
+        yield from (
+            Message(text, warns=True)
+            for text in (*parts.notes(task.split), *parts.advice(task.attack, task.eps, checkpoint.num_classes))
+        )
         target = (out or home(task.checkpoint)) / f"{task.id}.json"
         if target.exists():
             record = records.load(target)
