@@ -87,7 +87,9 @@ class Weighted:
         """log(weight * loss), (N,), finite: what the value cannot show. A loss of 0 counts as the smallest number."""
         values = self.loss(logits, labels)
         log_weights = self.kernel(Evidence(logits, labels, loss=values))
-        return log_weights + values.clamp(min=torch.finfo(values.dtype).tiny).log()
+        # a logarithm in float32 would take close losses for equal; mps has nothing finer
+        fine = values.dtype if values.device.type == "mps" else torch.float64
+        return log_weights.to(fine) + values.to(fine).clamp(min=torch.finfo(fine).tiny).log()
 
     def __getitem__(self, rows: Tensor) -> "Weighted":
         return Weighted(at_rows(self.loss, rows), self.kernel)
