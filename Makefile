@@ -2,12 +2,13 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+PEERS := .venv-peers/bin
 WMR := $(BIN)/wmr
 RUN := runs/digits-trades-a2-s0
 # one thread per test process: they share the cores
 TEST_ENV := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-slow test-data lint docs clean
+.PHONY: demo test test-slow test-data test-peers lint docs clean
 
 demo: .venv/.installed  ## train, evaluate and report on the embedded data
 	$(WMR) train --resume
@@ -23,6 +24,9 @@ test-slow: .venv/.installed-dev  ## training over several seeds
 test-data: .venv/.installed-dev  ## real data sets and published checkpoints, from WMR_DATA_DIR and WMR_TEST_CHECKPOINTS
 	$(BIN)/python -m pytest -m data -rs
 
+test-peers: .venv-peers/.installed  ## attacks beside those of torchattacks and Foolbox, in an environment of their own
+	$(TEST_ENV) $(PEERS)/python -m pytest -m peers -rP tests/peers
+
 lint: .venv/.installed-dev  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -34,7 +38,7 @@ docs: .venv/.installed-docs  ## the site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:  ## everything that can be made again; runs are kept
-	rm -rf .venv site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-peers site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -51,4 +55,12 @@ clean:  ## everything that can be made again; runs are kept
 
 .venv/.installed-docs: .venv/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
+# torch first: the peers ask for others, and the constraints keep it; they need nothing else of ours
+.venv-peers/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-peers
+	$(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt torch torchvision
+	$(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt torchattacks foolbox
+	$(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt -e . pytest
 	touch $@

@@ -89,7 +89,7 @@ def test_plugins_shows_ours_with_what_it_offers():
     text = wmr("plugins").stdout
     assert "wmr-cli" in text
     assert __version__ in text
-    assert "attacks fgsm, pgd, pgd-margin" in text
+    assert "attacks apgd-ce, apgd-dlr" in text
 
 
 def test_plugins_check_passes_here_and_says_so():

@@ -4,14 +4,21 @@ import pytest
 
 from fakes import FAKES
 from wmr_cli.plugins import collect, installed
-from wmr_cli.testing import check_attack, check_dataset, check_kernel, check_loss, check_model
+from wmr_cli.testing import check_attack, check_dataset, check_kernel, check_loss, check_model, tiny_batch, tiny_model
 
 SMALL = {
+    "apgd-ce": "apgd-ce:steps=10",
+    "apgd-dlr": "apgd-dlr:steps=10",
+    "apgd-t": "apgd-t:steps=10",
+    "authors-eval": "authors-eval:steps=5,restarts=3",
+    "autoattack": "autoattack:steps=5,queries=50",
+    "fab-t": "fab-t:steps=10",
+    "square": "square:queries=120",
     "timm": "timm:resnet10t",  # which needs a name
     "wrn-28-10": "wrn-28-10:width=1",
     "wrn-34-10": "wrn-34-10:width=1",
 }
-"""Names that are checked with other parameters than their own: what the full networks add is only time."""
+"""Names that are checked with other parameters than their own: what the full ones add is only time."""
 
 OURS = [(kind, owned.entry.name) for kind, owned in installed().registry if owned.owner == "wmr-cli"]
 
@@ -20,10 +27,12 @@ def names(kind: str) -> list[str]:
     return [name for of, name in OURS if of == kind]
 
 
+@pytest.mark.parametrize("classes", [4, 3, 2])
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 @pytest.mark.parametrize("name", names("attack"))
-def test_attack(name, norm, registry):
-    check_attack(registry.create("attack", name, norm=norm, eps=0.1 if norm == "linf" else 0.5))
+def test_attack(name, norm, classes, registry):
+    attack = registry.create("attack", SMALL.get(name, name), norm=norm, eps=0.1 if norm == "linf" else 0.5)
+    check_attack(attack, tiny_model(classes), tiny_batch(num_classes=classes))
 
 
 @pytest.mark.parametrize("name", names("model"))

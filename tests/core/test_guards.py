@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wmr_cli.core.ascent import box
 from wmr_cli.core.contracts import Attacked, Batch
@@ -139,3 +139,73 @@ def test_the_first_of_several_broken_images_is_named():
 def test_predictions_are_the_first_of_the_largest_logits():
     logits = torch.tensor([[0.0, 2.0, 2.0], [1.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
     assert predictions(logits).tolist() == [1, 0, 0]
+
+
+def set_value(tensor, value):
+    with torch.no_grad():
+        tensor.fill_(value)
+
+
+def replace_weight(model):
+    model[0].weight = nn.Parameter(model[0].weight.detach().clone())
+
+
+def leave_gradients(model):
+    model(BATCH.images).sum().backward()
+
+
+def update_statistics(model):
+    model[1].training = True
+    with torch.no_grad():
+        model(BATCH.images + torch.rand_like(BATCH.images))
+    model[1].training = False
+
+
+def watched(model, damage):
+    """Run an attack that does this to the model."""
+
+    class Careless:
+        def __call__(self, model, images, labels, objective, index, seed):
+            damage(model)
+            return Attacked(images, LOGITS, torch.zeros_like(labels))
+
+    return guarded(Careless(), model, BATCH, cross_entropy, 0, NORMS["linf"], 0.1, 3)
+
+
+def small_network():
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)).eval()
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda model: model.train(), "Careless changed the mode"),
+        (lambda model: setattr(model[1], "training", True), "Careless changed the mode"),
+        (lambda model: set_value(model[0].bias, 3.0), r"changed '0\.bias'"),
+        (lambda model: model[0].bias.requires_grad_(False), r"changed '0\.bias'"),
+        (replace_weight, r"changed '0\.weight'"),
+        (leave_gradients, r"changed '0\.bias'"),
+        (lambda model: set_value(model[1].running_mean, 3.0), r"changed '1\.running_mean'"),
+        (update_statistics, r"changed '1\.num_batches_tracked'"),
+        (lambda model: model.append(nn.Linear(1, 1)), "changed the mode"),
+    ],
+)
+def test_an_attack_that_changes_the_model_is_refused(damage, problem):
+    with pytest.raises(BrokenContract, match=problem) as refused:
+        watched(small_network(), damage)
+    assert "leaves it as it was" in refused.value.hint
+
+
+def test_an_attack_may_look_at_the_model_as_often_as_it_likes():
+    model = small_network()
+    set_value(model[1].running_mean, float("nan"))
+    leave_gradients(model)
+    images = BATCH.images.clone().requires_grad_()
+    watched(model, lambda model: torch.autograd.grad(model(images).sum(), images))
+
+
+def test_in_train_mode_statistics_are_meant_to_move():
+    model = small_network().train()
+    watched(model, lambda model: model(BATCH.images))
+    with pytest.raises(BrokenContract, match=r"changed '0\.bias'"):
+        watched(model, lambda model: set_value(model[0].bias, 3.0))

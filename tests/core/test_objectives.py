@@ -12,7 +12,7 @@ from wmr_cli.core.ascent import ascend
 from wmr_cli.core.contracts import Evidence
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.norms import Linf
-from wmr_cli.core.objectives import OBJECTIVES, Divergence, Weighted, weighted_objective
+from wmr_cli.core.objectives import OBJECTIVES, Divergence, Weighted, at_rows, ranks, weighted_objective
 
 
 def network(dtype=torch.float64):
@@ -192,3 +192,62 @@ def test_a_weighted_cross_entropy_is_weighted_as_it_is():
     logits, labels = spread_logits()
     found = gradient_of(weighted_objective("ce", Exponential(2.0)), logits, labels)
     assert torch.equal(found, gradient_of(Weighted(cross_entropy, Exponential(2.0)), logits, labels))
+
+
+def test_cw_is_the_margin_until_fifty():
+    logits, labels = torch.tensor([[3.0, 1.0], [0.0, 49.0], [0.0, 51.0], [0.0, 90.0]]), torch.zeros(4, dtype=torch.long)
+    assert OBJECTIVES["cw"](logits, labels).tolist() == [-2.0, 49.0, 50.0, 50.0]
+    assert gradient_of(OBJECTIVES["cw"], logits, labels)[3].tolist() == [0.0, 0.0]
+
+
+def test_dlr_by_hand_knows_neither_shift_nor_scale():
+    logits = torch.tensor([[3.0, 1.0, -2.0, 0.5], [0.0, 4.0, 1.0, 3.0]], dtype=torch.float64)
+    labels = torch.tensor([0, 2])
+    values = OBJECTIVES["dlr"](logits, labels)
+    assert values.tolist() == pytest.approx([(1 - 3) / (3 - 0.5), (4 - 1) / (4 - 1)])
+    torch.testing.assert_close(OBJECTIVES["dlr"](100 * logits - 7, labels), values)
+
+
+def test_dlr_of_two_classes_is_the_margin_and_of_equal_logits_finite():
+    logits, labels = torch.tensor([[3.0, 1.0], [0.0, 4.0]]), torch.tensor([0, 0])
+    assert OBJECTIVES["dlr"](logits, labels).tolist() == [-2.0, 4.0]
+    even = torch.zeros(2, 5)
+    assert OBJECTIVES["dlr"](even, labels).tolist() == [0.0, 0.0]
+    assert gradient_of(OBJECTIVES["dlr"], even, labels).isfinite().all()
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5])
+@pytest.mark.parametrize("name", sorted(OBJECTIVES))
+def test_what_is_weighed_is_never_negative_and_grows_with_its_objective(name, classes):
+    logits, labels = spread_logits(count=200, classes=classes, scale=6.0)
+    values = weighted_objective(name, Exponential(2.0))(logits, labels)
+    assert (values >= 0).all()
+    order = OBJECTIVES[name](logits, labels).argsort()
+    assert (values[order].diff() >= -1e-9).all()
+
+
+@pytest.mark.parametrize("alpha", [0.0, 2.0, 1000.0])
+def test_the_rank_of_a_weighted_objective_is_the_logarithm_of_weight_times_loss(alpha):
+    logits, labels = spread_logits()
+    objective = Weighted(cross_entropy, Exponential(alpha))
+    loss, _, margin, _ = by_hand(logits, labels)
+    torch.testing.assert_close(ranks(objective, logits, labels), -alpha * margin + loss.log())
+    assert not ranks(objective, logits.requires_grad_(), labels).requires_grad
+
+
+def test_a_loss_of_zero_has_a_finite_rank():
+    logits, labels = torch.tensor([[200.0, 0.0], [100.0, 0.0]]), torch.tensor([0, 0])
+    assert cross_entropy(logits, labels).tolist() == [0.0, 0.0]
+    assert ranks(Weighted(cross_entropy, Exponential(5.0)), logits, labels).isfinite().all()
+
+
+def test_the_rank_of_any_other_objective_is_its_value():
+    logits, labels = spread_logits()
+    for objective in OBJECTIVES.values():
+        assert torch.equal(ranks(objective, logits, labels), objective(logits, labels))
+
+
+def test_an_objective_without_state_serves_any_rows():
+    assert at_rows(cross_entropy, torch.tensor([1])) is cross_entropy
+    clean, _ = spread_logits()
+    assert len(at_rows(Divergence.from_logits(clean), torch.tensor([1, 3])).natural) == 2

@@ -11,6 +11,7 @@ from wmr_cli.core.augment import Augmentation
 from wmr_cli.core.splits import MemorySource, MemorySplit
 from wmr_cli.core.vision import timm
 from wmr_cli.errors import BadInput
+from wmr_cli.spec import Spec
 from wmr_cli.storage import checkpoints
 from wmr_cli.testing import CLASSES, SHAPE, tiny_model
 from wmr_cli.workflows import parts
@@ -128,3 +129,11 @@ def test_a_note_of_the_data_reaches_the_user(registry):
     assert list(parts.notes(split)) == []
     object.__setattr__(split, "note", "half of it is there")
     assert list(parts.notes(split)) == ["half of it is there"]
+
+
+def test_what_an_attack_remarks_on_few_classes_reaches_the_user(registry):
+    made = parts.attack(registry, Spec.parse("apgd-dlr"), norm="linf", eps=0.1)
+    assert list(parts.advice(made, 0.1, 2)) == ["the DLR loss needs 3 classes: with 2 the attack climbs the margin loss"]
+    assert list(parts.advice(made, 0.1, 3)) == []
+    assert list(parts.advice(made, 0.1)) == []
+    assert list(parts.advice(parts.attack(registry, Spec.parse("pgd"), norm="linf", eps=0.1), 0.1, 2)) == []

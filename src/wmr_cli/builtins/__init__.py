@@ -89,7 +89,17 @@ def wmr_kernels() -> Iterable[Entry]:
 @hookimpl
 def wmr_attacks() -> Iterable[Entry]:
     return [
+        Entry("apgd-ce", f"{HERE}.attacks.apgd:Apgd", "Auto-PGD on the cross-entropy: no step size to choose"),
+        Entry("apgd-dlr", f"{HERE}.attacks.apgd:Apgd", "Auto-PGD on a loss that knows no scale of the logits", {"loss": "dlr"}),
+        Entry("apgd-t", f"{HERE}.attacks.apgd_targeted:TargetedApgd", "Auto-PGD towards each wrong class; A_rob only"),
+        Entry(
+            "authors-eval", f"{HERE}.attacks.authors_eval:AuthorsEval", "the evaluation released with the paper: chained restarts"
+        ),
+        Entry("autoattack", f"{HERE}.attacks.autoattack:AutoAttack", "apgd-ce, apgd-t, fab-t and square in turn; A_rob only"),
+        Entry("fab-t", f"{HERE}.attacks.fab_targeted:TargetedFab", "the nearest image across each boundary; A_rob only"),
         Entry("fgsm", f"{HERE}.attacks.fgsm:Fgsm", "one gradient step to the edge of the ball"),
+        Entry("noise", f"{HERE}.attacks.noise:Noise", "uniform noise, the worst of a few draws: a floor for sanity"),
         Entry("pgd", f"{HERE}.attacks.pgd:Pgd", "projected gradient ascent on the cross-entropy"),
         Entry("pgd-margin", f"{HERE}.attacks.pgd:Pgd", "projected gradient ascent on the logit margin", {"loss": "margin"}),
+        Entry("square", f"{HERE}.attacks.square:Square", "random search with squares, without gradients"),
     ]

@@ -9,6 +9,7 @@ from . import noise
 from .contracts import Attacked, Objective
 from .margins import logit_margin
 from .norms import Norm
+from .objectives import ranks
 
 
 def box(images: Tensor, moved: Tensor, norm: Norm, eps: float) -> Tensor:
@@ -75,6 +76,25 @@ def worse(first: Attacked | None, second: Attacked, labels: Tensor) -> Attacked:
     before, after = logit_margin(first.logits, labels), logit_margin(second.logits, labels)
     was_right, is_wrong = first.logits.argmax(dim=1) == labels, second.logits.argmax(dim=1) != labels
     takes = (after < before) | ((after == before) & (was_right | is_wrong))
+    return Attacked(
+        torch.where(takes[:, None, None, None], second.images, first.images),
+        torch.where(takes[:, None], second.logits, first.logits),
+        torch.minimum(first.steps_survived, second.steps_survived),
+    )
+
+
+def outranks(logits: Tensor, rank: Tensor, old_logits: Tensor, old_rank: Tensor, labels: Tensor) -> Tensor:
+    """Where a result is better for the attack than an older one, (N,): fooled before not fooled, then the higher rank."""
+    is_fooled, was_fooled = logits.argmax(dim=1) != labels, old_logits.argmax(dim=1) != labels
+    return (is_fooled & ~was_fooled) | ((is_fooled == was_fooled) & (rank > old_rank))
+
+
+def stronger(first: Attacked | None, second: Attacked, objective: Objective, labels: Tensor) -> Attacked:
+    """Image by image the result that outranks the other, by what the attack climbs; the earlier of two alike."""
+    if first is None:
+        return second
+    of_first, of_second = (ranks(objective, result.logits, labels) for result in (first, second))
+    takes = outranks(second.logits, of_second, first.logits, of_first, labels)
     return Attacked(
         torch.where(takes[:, None, None, None], second.images, first.images),
         torch.where(takes[:, None], second.logits, first.logits),

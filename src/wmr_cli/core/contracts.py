@@ -59,7 +59,10 @@ class DataSource(Protocol):
 
 
 class Objective(Protocol):
-    """What an attack climbs: per-image values (N,) from logits (N, C) and labels (N,)."""
+    """What an attack climbs: per-image values (N,) from logits (N, C) and labels (N,).
+
+    One whose values do not tell which of two images is the better has a method `rank` of the same shape that does.
+    """
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor: ...
 
@@ -77,7 +80,8 @@ class Attack(Protocol):
     """A frozen dataclass of numbers, never a model. Its random numbers are a pure function of (seed, index, restart, step).
 
     `loss` names the objective it climbs in evaluation ("ce" where it says nothing); `stops_early = True` marks an attack
-    that leaves an image alone once it is fooled: it gives A_rob, never margins.
+    that leaves an image alone once it is fooled: it gives A_rob, never margins. A method `remarks(num_classes)` may yield
+    what the user is to be told.
     """
 
     def __call__(

@@ -1,5 +1,8 @@
 """Promises checked where they are cheap to check; the error names the image that broke one."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
@@ -54,9 +57,10 @@ def check_logits(logits: Tensor, index: Tensor, num_classes: int) -> None:
 def guarded(
     attack: Attack, model: nn.Module, batch: Batch, objective: Objective, seed: int, norm: Norm, eps: float, num_classes: int
 ) -> Attacked:
-    """Run an attack and check that it kept to the ball, to [0, 1] and to finite numbers."""
-    attacked = attack(model, batch.images, batch.labels, objective, batch.index, seed)
+    """Run an attack and check that it kept to the ball, to [0, 1] and to finite numbers, and left the model alone."""
     name = type(attack).__name__
+    with untouched(model, name):
+        attacked = attack(model, batch.images, batch.labels, objective, batch.index, seed)
     if attacked.images.shape != batch.images.shape:
         shapes = f"{tuple(attacked.images.shape)} from {tuple(batch.images.shape)}"
         raise BrokenContract(f"{name} made images of shape {shapes}")
@@ -64,6 +68,40 @@ def guarded(
     refuse(outside(norm.size(attacked.images - batch.images), eps), batch.index, f"{name} left the ball of radius {eps:g}")
     check_logits(attacked.logits, batch.index, num_classes)
     return attacked
+
+
+@contextmanager
+def untouched(model: nn.Module, name: str) -> Iterator[None]:
+    """Refuse that what happens inside changes the model: its modes, parameters, their gradients, or its buffers.
+
+    Parameters are known by identity and version, so that a large model costs no copy. Buffers are few and are compared by
+    value: batch-norm writes to its statistics without a new version. In train mode it is meant to, so then they are free.
+    """
+    modes = [module.training for module in model.modules()]
+    parameters = {path: _stamps(parameter) for path, parameter in model.named_parameters()}
+    buffers = {} if any(modes) else {path: buffer.clone() for path, buffer in model.named_buffers()}
+    yield
+    hint = "an attack reads the model and leaves it as it was"
+    if modes != [module.training for module in model.modules()]:
+        raise BrokenContract(f"{name} changed the mode of the model", hint=hint)
+    after = {path: _stamps(parameter) for path, parameter in model.named_parameters()}
+    changed = [path for path in parameters.keys() | after.keys() if parameters.get(path) != after.get(path)]
+    now = dict(model.named_buffers())
+    changed += [path for path, before in buffers.items() if path not in now or not _same(before, now[path])]
+    if changed:
+        raise BrokenContract(f"{name} changed {min(changed)!r} of the model", hint=hint)
+
+
+def _stamps(parameter: nn.Parameter) -> tuple[int | bool, ...]:
+    """What changes when a parameter, or its gradient, is replaced or written to."""
+    grad = parameter.grad
+    own = (id(parameter), parameter.data_ptr(), parameter._version, parameter.requires_grad)
+    return own if grad is None else (*own, id(grad), grad._version)
+
+
+def _same(before: Tensor, after: Tensor) -> bool:
+    """Equal as bits are: a NaN is the same as itself."""
+    return before.shape == after.shape and bool(torch.where(before.isnan(), after.isnan(), before == after).all())
 
 
 def predictions(logits: Tensor) -> Tensor:

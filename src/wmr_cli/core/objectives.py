@@ -1,18 +1,27 @@
-"""What attacks climb: `ce`, `kl`, `margin`, `pmargin`, and their weighted forms.
+"""What attacks climb: `ce`, `kl`, `margin`, `pmargin`, `cw`, `dlr`, and their weighted forms.
 
-An objective is a function of (logits, labels); one that holds state per image can be indexed by rows.
+An objective is a function of (logits, labels); one that holds state per image can be indexed by rows, and one whose
+value is not what is to become large has a `rank`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 from ..errors import UnknownName, did_you_mean
 from .contracts import Evidence, Kernel, Objective
 from .losses import cross_entropy, kl_divergence, log_probabilities
-from .margins import logit_margin, probability_margin
+from .margins import at_least_float32, logit_margin, probability_margin
+
+CW_CONFIDENCE = 50.0
+"""How far another class must be ahead before `cw` is content."""
+DLR_CLASSES = 3
+"""The difference-of-logits ratio divides by the distance from the first to the third logit."""
+_TINY = 1e-12
+"""Added to a ratio's denominator, which is 0 where its logits are alike."""
 
 
 def overtake(logits: Tensor, labels: Tensor) -> Tensor:
@@ -23,6 +32,22 @@ def overtake(logits: Tensor, labels: Tensor) -> Tensor:
 def probability_overtake(logits: Tensor, labels: Tensor) -> Tensor:
     """`pmargin`: minus the probability margin."""
     return -probability_margin(logits, labels)
+
+
+def confident_overtake(logits: Tensor, labels: Tensor) -> Tensor:
+    """`cw`: the margin loss, which stops climbing at `CW_CONFIDENCE` (Carlini and Wagner 2017, arXiv:1608.04644)."""
+    return overtake(logits, labels).clamp(max=CW_CONFIDENCE)
+
+
+def logit_ratio(logits: Tensor, labels: Tensor) -> Tensor:
+    """`dlr`: the margin loss over the distance from the first to the third logit (Croce and Hein 2020, arXiv:2003.01690).
+
+    Shifting or scaling all logits does not change it; it is -1 at least. With two classes it is the margin loss.
+    """
+    if logits.shape[1] < DLR_CLASSES:
+        return overtake(logits, labels)
+    largest = at_least_float32(logits).topk(3, dim=1).values
+    return overtake(logits, labels) / (largest[:, 0] - largest[:, 2] + _TINY)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +83,28 @@ class Weighted:
         log_weights = self.kernel(Evidence(logits, labels, loss=values))
         return (log_weights - log_weights.detach()).exp() * values
 
+    def rank(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """log(weight * loss), (N,), finite: what the value cannot show. A loss of 0 counts as the smallest number."""
+        values = self.loss(logits, labels)
+        log_weights = self.kernel(Evidence(logits, labels, loss=values))
+        # a logarithm in float32 would take close losses for equal; mps has nothing finer
+        fine = values.dtype if values.device.type == "mps" else torch.float64
+        return log_weights.to(fine) + values.to(fine).clamp(min=torch.finfo(fine).tiny).log()
+
     def __getitem__(self, rows: Tensor) -> "Weighted":
-        return Weighted(self.loss[rows] if hasattr(self.loss, "__getitem__") else self.loss, self.kernel)
+        return Weighted(at_rows(self.loss, rows), self.kernel)
+
+
+def at_rows(objective: Objective, rows: Tensor) -> Objective:
+    """The objective of these images alone: for one without state per image, the objective itself."""
+    part: Objective = objective[rows] if hasattr(objective, "__getitem__") else objective
+    return part
+
+
+def ranks(objective: Objective, logits: Tensor, labels: Tensor) -> Tensor:
+    """What an attack that compares images of one row goes by, (N,) without gradient: the objective's `rank`, or its value."""
+    judge: Objective = getattr(objective, "rank", objective)
+    return judge(logits, labels).detach()
 
 
 def positive_overtake(logits: Tensor, labels: Tensor) -> Tensor:
@@ -72,10 +117,32 @@ def positive_probability_overtake(logits: Tensor, labels: Tensor) -> Tensor:
     return 1 - probability_margin(logits, labels)
 
 
-OBJECTIVES: Mapping[str, Objective] = {"ce": cross_entropy, "margin": overtake, "pmargin": probability_overtake}
+def positive_confident_overtake(logits: Tensor, labels: Tensor) -> Tensor:
+    """softplus of `cw`, for the same reason."""
+    return functional.softplus(confident_overtake(logits, labels))
+
+
+def positive_logit_ratio(logits: Tensor, labels: Tensor) -> Tensor:
+    """1 + dlr, for the same reason; with two classes, where that is the margin loss, its softplus."""
+    is_ratio = logits.shape[1] >= DLR_CLASSES
+    return 1 + logit_ratio(logits, labels) if is_ratio else positive_overtake(logits, labels)
+
+
+OBJECTIVES: Mapping[str, Objective] = {
+    "ce": cross_entropy,
+    "margin": overtake,
+    "pmargin": probability_overtake,
+    "cw": confident_overtake,
+    "dlr": logit_ratio,
+}
 """Objectives that need nothing but logits and labels, so that an attack may name one as its `loss`."""
 
-_WEIGHABLE: Mapping[str, Objective] = {"margin": positive_overtake, "pmargin": positive_probability_overtake}
+_WEIGHABLE: Mapping[str, Objective] = {
+    "margin": positive_overtake,
+    "pmargin": positive_probability_overtake,
+    "cw": positive_confident_overtake,
+    "dlr": positive_logit_ratio,
+}
 
 
 def objective_named(loss: str) -> Objective:

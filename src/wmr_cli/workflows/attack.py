@@ -53,7 +53,10 @@ def attack(
     """Attack the images that `config` names; with `weighted` the attack climbs weight times loss, as A_tr does."""
     checkpoint, source = yield from opened(path, config, registry, data_dir)
     task = next(plan(checkpoint, config, registry, data_dir, source))
-    yield from (Message(text, warns=True) for text in (*parts.notes(task.split), *parts.advice(task.attack, task.eps)))
+    yield from (
+        Message(text, warns=True)
+        for text in (*parts.notes(task.split), *parts.advice(task.attack, task.eps, checkpoint.num_classes))
+    )
     for file in filter(None, (save, grid)):
         check_writable(file)
     fabric = parts.fabric(device)

@@ -143,7 +143,7 @@ def _other_attacks(suspect: Suspect, usual: Estimate) -> Iterator[Check]:
     for name, spec, params in (
         ("noise does not win", "noise", {}),
         ("one step does not win", "fgsm", {}),
-        ("a black box does not win", "square", {"steps": QUERIES}),
+        ("a black box does not win", f"square:queries={QUERIES}", {}),
     ):
         found = suspect.accuracy(suspect.made(spec, **params), task.eps)
         yield _check(name, found.value, found.value >= usual.low, f"accuracy under {spec}; {_ours(usual)}")

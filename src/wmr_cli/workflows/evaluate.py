@@ -63,7 +63,8 @@ def evaluate(
     fabric, folder = launched(device, devices), out or home(checkpoint)
     balls: dict[tuple[str, float], list[tuple[Task, Record]]] = {}
     for task in tasks:
-        yield from (Message(text, warns=True) for text in (*parts.notes(task.split), *parts.advice(task.attack, task.eps)))
+        told = (*parts.notes(task.split), *parts.advice(task.attack, task.eps, checkpoint.num_classes))
+        yield from (Message(text, warns=True) for text in told)
         record = yield from _recorded(task, registry, folder, fabric, resume)
         if record is not None:
             balls.setdefault((task.norm, task.eps), []).append((task, record))

@@ -64,7 +64,9 @@ def train(
     run = assemble(config, registry, data_dir, device)
     split, device_used = parts.split_of(run.source, "train"), run.fabric.device
     steps_per_epoch = math.ceil(len(split) / config.batch_size)
-    yield from (Message(text, warns=True) for text in (*parts.notes(split), *parts.advice(run.attack, config.eps)))
+    yield from (
+        Message(text, warns=True) for text in (*parts.notes(split), *parts.advice(run.attack, config.eps, run.source.num_classes))
+    )
     if config.select != "none" and not config.validate_every:
         yield Message("nothing is held out to choose by (--validate-every 0), so there is no best.safetensors", warns=True)
     yield Message(f"{len(split):,} images, {sum(p.numel() for p in run.model.parameters()):,} parameters, on {device_used}")

@@ -1,1 +1,1 @@
-"""Attacks, one file each over the shared loop of `core.ascent`."""
+"""Attacks, one file each over the shared loops of `core.ascent` and `core.adaptive`."""

@@ -1,0 +1,108 @@
+"""Squares: their shrinking, their places, and what changes in them."""
+
+import math
+
+import pytest
+import torch
+
+from wmr_cli.core import squares
+from wmr_cli.core.norms import NORMS
+
+INDEX = torch.arange(40)
+
+
+def images(count=40, channels=3, height=9, width=7):
+    generator = torch.Generator().manual_seed(0)
+    made = torch.rand(count, channels, height, width, generator=generator)
+    made[0], made[1] = 0, 1
+    return made
+
+
+def draws(count=40, channels=3, seed=1):
+    return torch.rand(count, squares.PLACE_DRAWS + channels, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("queries", [10_000, 5_000, 1_000])
+def test_the_share_is_halved_nine_times_at_the_published_points(queries):
+    bounds = [0, 10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000]
+    for halvings, bound in enumerate(bounds):
+        query = math.floor((bound + 10) * queries / 10_000)
+        assert squares.share(query, queries, 0.8) == 0.8 / 2 ** (halvings if query / queries * 10_000 >= bound + 1 else 0)
+    assert squares.share(0, queries, 0.8) == 0.8
+    assert squares.share(queries - 1, queries, 0.8) == 0.8 / 512
+
+
+def test_the_side_follows_the_share_and_stays_inside_the_image():
+    assert squares.side(0.8, 28, 28) == 25
+    assert squares.side(0.001, 28, 28) == 1
+    assert squares.side(0.001, 28, 28, smallest=3) == 3
+    assert squares.side(1.0, 4, 30) == 4
+
+
+def test_windows_are_squares_that_reach_every_corner():
+    mask, top, left = squares.windows(torch.rand(500, 2, generator=torch.Generator().manual_seed(2)), 3, 9, 7)
+    assert mask.shape == (500, 1, 9, 7)
+    assert (mask.sum(dim=(1, 2, 3)) == 9).all()
+    assert (int(top.min()), int(top.max()), int(left.min()), int(left.max())) == (0, 6, 0, 4)
+    assert mask[7, 0, top[7] : top[7] + 3, left[7] : left[7] + 3].all()
+
+
+@pytest.mark.parametrize("share", [0.8, 0.1, 0.01])
+def test_a_query_in_linf_changes_one_square_to_the_edge_of_the_ball(share):
+    clean = images()
+    best = squares.first_linf(clean, 0.1, INDEX, 0, 0)
+    moved = squares.next_linf(clean, best, 0.1, share, draws())
+    edge = torch.minimum((clean + 0.1).clamp(max=1), moved) == moved
+    assert edge.all()
+    changed = (moved != best).any(dim=1).sum(dim=(1, 2))
+    assert (changed <= squares.side(share, 9, 7) ** 2).all()
+    assert changed.max() > 0
+    on_the_edge = torch.isclose((moved - clean).abs(), torch.tensor(0.1)) | (moved == 0) | (moved == 1)
+    assert on_the_edge.all()
+
+
+def test_the_first_guess_in_linf_is_vertical_stripes():
+    clean = torch.full((40, 3, 9, 7), 0.5)
+    delta = squares.first_linf(clean, 0.1, INDEX, 0, 0) - clean
+    assert torch.allclose(delta.abs(), torch.tensor(0.1))
+    assert torch.equal(delta, delta[:, :, :1].expand_as(delta))
+    assert 0.4 < (delta > 0).float().mean() < 0.6
+
+
+@pytest.mark.parametrize("share", [0.8, 0.1, 0.01])
+@pytest.mark.parametrize(("channels", "height", "width"), [(3, 9, 7), (1, 8, 8), (1, 4, 4), (2, 2, 3)])
+def test_queries_in_l2_stay_in_the_ball_and_use_it_up(share, channels, height, width):
+    clean = torch.full((40, channels, height, width), 0.5)
+    best = squares.first_l2(clean, 0.3, INDEX, 0, 0)
+    for seed in range(4):
+        sizes = NORMS["l2"].size(best - clean)
+        torch.testing.assert_close(sizes, torch.full_like(sizes, 0.3), atol=1e-5, rtol=0)
+        best = squares.next_l2(clean, best, 0.3, share, draws(channels=channels, seed=seed))
+    at_corners = images(channels=channels, height=height, width=width)
+    moved = squares.next_l2(at_corners, squares.first_l2(at_corners, 0.3, INDEX, 0, 0), 0.3, share, draws(channels=channels))
+    assert (NORMS["l2"].size(moved - at_corners) <= 0.3 + 1e-6).all()
+    assert moved.min() >= 0
+    assert moved.max() <= 1
+
+
+def test_outside_the_two_squares_a_query_in_l2_changes_the_scale_only():
+    clean = torch.full((40, 1, 12, 12), 0.5)
+    best = squares.first_l2(clean, 0.3, INDEX, 0, 0)
+    numbers = draws(channels=1)
+    delta, moved = best - clean, squares.next_l2(clean, best, 0.3, 0.05, numbers) - clean
+    first, _, _ = squares.windows(numbers[:, :2], 3, 12, 12)
+    second, _, _ = squares.windows(numbers[:, 2:4], 3, 12, 12)
+    emptied = second & ~first
+    assert (moved[emptied].abs() < 1e-6).all()
+    apart = ~(first | second).any(dim=1, keepdim=True)
+    torch.testing.assert_close(moved[apart], delta[apart], atol=1e-5, rtol=0)
+
+
+def test_hill_and_valley_by_hand():
+    middle, ring = 1 + 1 / 4, 1 / 4
+    expected = torch.tensor([[ring] * 3, [middle if column == 1 else ring for column in range(3)], [ring] * 3])
+    torch.testing.assert_close(squares.bump(3, 3), expected)
+    square = squares.hill_and_valley(5)
+    assert square.norm().item() == pytest.approx(1)
+    assert (square[:2] > 0).all()
+    assert (square[2:] < 0).all()

@@ -1,0 +1,139 @@
+"""Our attacks beside those of torchattacks and Foolbox, on a network that we trained. `make test-peers` runs it.
+
+The peers are written for their own torch, so they live in an environment of their own.
+"""
+
+import importlib.util
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from wmr_cli.config import resolve
+from wmr_cli.core import squares, vision
+from wmr_cli.core.losses import cross_entropy
+from wmr_cli.core.norms import NORMS
+from wmr_cli.core.objectives import objective_named
+from wmr_cli.storage import checkpoints
+from wmr_cli.workflows import parts
+from wmr_cli.workflows.train import train
+
+pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
+
+if any(importlib.util.find_spec(name) is None for name in ("torchattacks", "foolbox")):
+    pytest.skip("torchattacks and foolbox are not installed here: `make test-peers`", allow_module_level=True)
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    assert vision.torchvision  # torchattacks imports it, and it may need our help
+    import foolbox
+    import torchattacks
+
+IMAGES = 500
+POINT = 0.01
+"""One percentage point of robust accuracy."""
+BALLS = {"linf": ("Linf", 0.15), "l2": ("L2", 0.6)}
+
+
+@pytest.fixture(scope="session")
+def network(tmp_path_factory, registry):
+    path = tmp_path_factory.mktemp("peers") / "run"
+    list(train(resolve({}), path, registry, data_dir=Path(), device="cpu"))
+    return parts.restored(registry, checkpoints.load(path / "last.safetensors"))
+
+
+@pytest.fixture(scope="session")
+def batch(registry):
+    split = parts.dataset(registry, "digits", Path()).splits["test"]
+    return split.batch(torch.arange(IMAGES))
+
+
+def ours(registry, spec, model, batch, norm, eps):
+    attack = registry.create("attack", spec, norm=norm, eps=eps)
+    objective = objective_named(getattr(attack, "loss", "ce"))
+    return attack(model, batch.images, batch.labels, objective, batch.index, 0).images
+
+
+def accuracy(model, batch, images, norm, eps):
+    """The share that is right; whoever left the ball has not fooled anybody."""
+    with torch.no_grad():
+        is_right = model(images).argmax(dim=1) == batch.labels
+    return (is_right | (NORMS[norm].size(images - batch.images) > eps + 1e-5)).float().mean().item()
+
+
+def measured(registry, spec, peer, model, batch, norm, eps):
+    mine = accuracy(model, batch, ours(registry, spec, model, batch, norm, eps), norm, eps)
+    theirs = accuracy(model, batch, peer(batch.images, batch.labels), norm, eps)
+    print(f"{spec} {norm} {eps:g}: ours {mine:.3f}, torchattacks {theirs:.3f}")  # noqa: T201
+    assert 0.1 < theirs < 0.9, "robust accuracy says something in mid-range only"
+    return mine, theirs
+
+
+def test_pgd_gives_the_images_of_torchattacks(registry, network, batch):
+    peer = torchattacks.PGD(network, eps=0.15, alpha=0.015, steps=20, random_start=False)
+    found = ours(registry, "pgd:start=none,steps=20,step=0.015", network, batch, "linf", 0.15)
+    torch.testing.assert_close(found, peer(batch.images, batch.labels), atol=1e-6, rtol=0)
+    assert cross_entropy(network(found), batch.labels).mean() > cross_entropy(network(batch.images), batch.labels).mean() + 0.1
+
+
+def test_pgd_gives_the_images_of_foolbox(registry, network, batch):
+    peer = foolbox.attacks.LinfPGD(abs_stepsize=0.015, steps=20, random_start=False)
+    _, theirs, _ = peer(foolbox.PyTorchModel(network, bounds=(0, 1)), batch.images, batch.labels, epsilons=0.15)
+    found = ours(registry, "pgd:start=none,steps=20,step=0.015", network, batch, "linf", 0.15)
+    torch.testing.assert_close(found, theirs, atol=1e-6, rtol=0)
+
+
+PEERS = {
+    "apgd-ce": lambda model, **ball: torchattacks.APGD(model, steps=100, loss="ce", **ball),
+    "apgd-dlr": lambda model, **ball: torchattacks.APGD(model, steps=100, loss="dlr", **ball),
+    "apgd-t": lambda model, **ball: torchattacks.APGDT(model, steps=100, **ball),
+    "fab-t": lambda model, **ball: torchattacks.FAB(model, steps=100, multi_targeted=True, **ball),
+}
+
+
+@pytest.mark.parametrize("norm", BALLS)
+@pytest.mark.parametrize("name", PEERS)
+def test_gradient_attacks_agree_to_a_point(name, norm, registry, network, batch):
+    theirs, eps = BALLS[norm]
+    mine, other = measured(registry, name, PEERS[name](network, norm=theirs, eps=eps), network, batch, norm, eps)
+    assert mine == pytest.approx(other, abs=POINT + 1e-6)
+
+
+@pytest.mark.parametrize("norm", BALLS)
+def test_square_is_no_weaker(norm, registry, network, batch):
+    """Theirs never puts a square at the last row or column, which counts on images of 8x8: ours is stronger there."""
+    theirs, eps = BALLS[norm]
+    peer = torchattacks.Square(network, norm=theirs, eps=eps)
+    mine, other = measured(registry, "square", peer, network, batch, norm, eps)
+    assert mine <= other + POINT
+
+
+def test_square_agrees_to_a_point_where_it_may_use_the_same_places(registry, network, batch, monkeypatch):
+    def narrower(corners, side, height, width):
+        shrunk = torch.tensor([max(length - side, 1) / (length - side + 1) for length in (height, width)])
+        return everywhere(corners * shrunk, side, height, width)
+
+    everywhere = squares.windows
+    monkeypatch.setattr(squares, "windows", narrower)
+    theirs, eps = BALLS["linf"]
+    mine, other = measured(
+        registry, "square", torchattacks.Square(network, norm=theirs, eps=eps), network, batch, "linf", eps
+    )  # fmt: skip
+    assert mine == pytest.approx(other, abs=POINT + 1e-6)
+
+
+def standard(model, norm, eps):
+    """torchattacks leaves the parts of its AutoAttack at 10 steps; the standard is 100."""
+    attack = torchattacks.AutoAttack(model, norm=norm, eps=eps)
+    for part in attack._autoattack.attacks:
+        if hasattr(part, "steps"):
+            part.steps = 100
+    return attack
+
+
+@pytest.mark.parametrize("norm", BALLS)
+def test_autoattack_agrees_to_a_point(norm, registry, network, batch):
+    theirs, eps = BALLS[norm]
+    mine, other = measured(registry, "autoattack", standard(network, theirs, eps), network, batch, norm, eps)
+    assert mine == pytest.approx(other, abs=POINT + 1e-6)
