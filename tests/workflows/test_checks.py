@@ -14,6 +14,7 @@ from wmr_cli.workflows.events import EvaluationDone
 TRICKS = '''
 """Networks that look robust. Each wraps a trained one and takes the place of its last step."""
 import torch
+from torch import nn
 from wmr_cli import create
 
 def base(num_classes, input_shape):
@@ -74,13 +75,19 @@ def verdicts(tricks, name, run, registry, tmp_path, **settings) -> dict[str, str
 
 
 def test_an_honest_network_passes_every_check(tricks, tiny_run, registry, tmp_path):
-    found = verdicts(tricks, "Honest", tiny_run, registry, tmp_path)
+    found = verdicts(tricks, "Honest", tiny_run, registry, tmp_path, attacks=("pgd-margin",))
     assert {name for name, verdict in found.items() if verdict == "fail"} == set()
     assert [name for name, verdict in found.items() if verdict == "note"] == [
         *(f"A_sa(2) at temperature {temperature}" for temperature in ("0.5", "1", "2")),
         "A_sa(2) by ranks",
     ]
     assert len(found) >= 12
+
+
+def test_a_weak_attack_on_an_honest_network_is_found_out(tricks, tiny_run, registry, tmp_path):
+    found = verdicts(tricks, "Honest", tiny_run, registry, tmp_path, attacks=("pgd:steps=1,step=0.01,start=none",))
+    failed = {name for name, verdict in found.items() if verdict == "fail"}
+    assert {"one step does not win", "a black box does not win"} <= failed
 
 
 @pytest.mark.parametrize(

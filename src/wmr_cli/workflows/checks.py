@@ -140,12 +140,12 @@ def _is_blind(model: nn.Module, batch: Batch, loss: Any) -> Tensor:
 def _other_attacks(suspect: Suspect, usual: Estimate) -> Iterator[Check]:
     """Attacks that should be weaker, or no stronger than the interval allows, and one without limits."""
     task, registry = suspect.task, suspect.registry
-    for name, spec, params in (
-        ("noise does not win", "noise", {}),
-        ("one step does not win", "fgsm", {}),
-        ("a black box does not win", f"square:queries={QUERIES}", {}),
+    for name, spec in (
+        ("noise does not win", "noise"),
+        ("one step does not win", "fgsm"),
+        ("a black box does not win", f"square:queries={QUERIES}"),
     ):
-        found = suspect.accuracy(suspect.made(spec, **params), task.eps)
+        found = suspect.accuracy(suspect.made(spec), task.eps)
         yield _check(name, found.value, found.value >= usual.low, f"accuracy under {spec}; {_ours(usual)}")
     parsed = Spec.parse(task.attack_spec)
     if registry.accepts("attack", parsed.name, "steps") and registry.accepts("attack", parsed.name, "restarts"):
