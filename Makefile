@@ -42,7 +42,7 @@ clean:  ## everything that can be made again; runs are kept
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "wmr needs Python 3.11 or newer: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11, 4))' || { echo "wmr needs Python 3.11.4 or newer: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
 
 .venv/.installed: .venv/bin/python pyproject.toml constraints.txt
