@@ -7,7 +7,7 @@ from rich.console import Console
 
 from wmr_cli.cli import progress
 from wmr_cli.core.watching import report, watched
-from wmr_cli.workflows.events import Message
+from wmr_cli.workflows.events import EvaluationStarted, ImagesDone, Message
 
 
 @pytest.fixture
@@ -64,6 +64,19 @@ def test_waits_inside_a_walk_are_drawn_between_its_events(terminal):
     assert list(progress.follow(walk(), int)) == [42]
     assert "first" in terminal.getvalue()
     assert "reading pictures" in terminal.getvalue()
+
+
+def test_one_evaluation_after_the_other_has_its_bar(terminal):
+    def walk():
+        for number in range(3):
+            report("reading", 1, 1)
+            yield EvaluationStarted(f"evaluation {number}", 4)
+            for done in range(5):
+                yield ImagesDone(done, 4)
+            yield number
+
+    assert list(progress.follow(walk(), int)) == [0, 1, 2]
+    assert "evaluation 2" in terminal.getvalue()
 
 
 def test_nobody_has_to_watch():

@@ -99,7 +99,8 @@ class BarView:
             case EvaluationStarted():
                 self._task = self._progress.add_task(escape(event.label), total=event.total, rate="")
             case ImagesDone() if self._task is not None:
-                self._progress.update(self._task, completed=event.done, rate=_rate(self._progress.tasks[self._task].speed))
+                speed = next(task.speed for task in self._progress.tasks if task.id == self._task)
+                self._progress.update(self._task, completed=event.done, rate=_rate(speed))
             case Message():
                 self._progress.console.print(("[yellow]warning:[/] " if event.warns else "") + escape(event.text), soft_wrap=True)
 
