@@ -76,6 +76,11 @@ def run_name(record: Record) -> str:
     return folder if path.name == "last.safetensors" else f"{folder}/{path.name}"
 
 
+def attack_name(record: Record) -> str:
+    """The attack as a spec, or that this is the worst of several."""
+    return record.attack.spec if record.attack.of is None else "worst of all"
+
+
 def cells(line: Line) -> tuple[str, ...]:
     """The texts of one line, in the order of the headings."""
     record = line.record
@@ -85,7 +90,7 @@ def cells(line: Line) -> tuple[str, ...]:
         run_name(record),
         record.checkpoint.defense,
         _plain(record.checkpoint.alpha_train),
-        record.attack.spec if record.attack.of is None else "worst of all",
+        attack_name(record),
         exact(record.threat.eps) + norm,
         _plain(line.alpha_test),
         percent(record.a_nat),
