@@ -98,8 +98,8 @@ def test_chunks_may_be_done_in_any_order(done, tiny_run, registry, monkeypatch):
     config = EvaluateConfig(alpha_test=(0.0, 1.0, 2.0), steps=3)
     task = next(plan(checkpoints.load(tiny_run), config, registry, Path()))
     examination = examination_of(task, registry, torch.device("cpu"))
-    chunks = list(task.positions.split(workflow.CHUNK))
-    assert len(chunks) == 2
+    chunks = list(task.positions.split(workflow.chunk_size(550)))
+    assert len(chunks) == 16
 
     def rows_of(chunk):
         return stack([examination.rows(task.split.batch(part)) for part in chunk.split(config.batch_size)])
@@ -112,16 +112,15 @@ def test_chunks_may_be_done_in_any_order(done, tiny_run, registry, monkeypatch):
 def test_an_interrupted_evaluation_goes_on_with_the_missing_chunks(done, tiny_run, registry, tmp_path, monkeypatch):
     config = EvaluateConfig(alpha_test=(0.0, 1.0, 2.0), steps=3)
     walk = evaluate(tiny_run, config, registry, data_dir=Path(), device="cpu", out=tmp_path)
-    while not (
-        isinstance(event := next(walk), ImagesDone) and event.done == workflow.CHUNK and list(tmp_path.rglob("*.safetensors"))
-    ):
+    while not (isinstance(event := next(walk), ImagesDone) and list(tmp_path.rglob("*.safetensors"))):
         pass
+    assert event.done == workflow.chunk_size(550)
     walk.close()
     examined = []
     rows = Examination.rows
     monkeypatch.setattr(Examination, "rows", lambda self, batch: examined.append(len(batch.labels)) or rows(self, batch))
     (resumed,) = measured(tiny_run, registry, tmp_path, resume=True)
-    assert sum(examined) == 550 - workflow.CHUNK
+    assert sum(examined) == 550 - workflow.chunk_size(550)
     assert without_times(resumed.record) == without_times(done.record)
     assert not list(tmp_path.rglob("*.partial"))
 

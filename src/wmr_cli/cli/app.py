@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import sys
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ from typer.core import TyperGroup
 from .. import __version__
 from ..errors import WmrError, did_you_mean
 from . import attack, doctor, evaluate, imports, lists, plugins, report, train
-from .console import say_error, write
+from .console import Terminated, say_error, write
 
 
 class Program(TyperGroup):
@@ -69,10 +70,15 @@ def program(
         write(context.get_help())
 
 
+def _terminate(number: int, frame: object) -> None:
+    raise Terminated(128 + number)
+
+
 def main() -> None:
     """The console script."""
     # Threads that spin for long while they wait for each other can slow training down several times on a busy machine.
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
+    signal.signal(signal.SIGTERM, _terminate)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ε still gets its table

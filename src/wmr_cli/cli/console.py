@@ -13,6 +13,10 @@ WIDE = 10_000
 """Off a terminal nothing is cut or wrapped."""
 
 
+class Terminated(SystemExit):
+    """The program was asked to end (SIGTERM); on the way out everything is put back."""
+
+
 def results() -> Console:
     """Where results are drawn."""
     console = Console(highlight=False, emoji=False)

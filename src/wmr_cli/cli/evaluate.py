@@ -133,7 +133,7 @@ def evaluate(
         put(measured, output)
     failed = [check.name for _, record in measured for check in record.checks if check.verdict == "fail"]
     if failed:
-        say(f"{len(failed)} checks failed: {'; '.join(failed)}", quiet=quiet, warns=True)
+        say(f"checks failed: {'; '.join(failed)}", quiet=quiet, warns=True)
     if strict and failed:
         raise typer.Exit(1)
     if skipped:

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from ..core.watching import watched
 from ..workflows.events import EpochDone, EvaluationStarted, Event, ImagesDone, Message, StepDone, TrainingStarted
-from .console import messages, say
+from .console import Terminated, messages, say
 
 Result = TypeVar("Result")
 PATIENCE = 2
@@ -55,7 +55,7 @@ def resumable(quiet: bool) -> Iterator[None]:
     """An interruption ends with the way back."""
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated):
         say("interrupted; the same command with --resume goes on from what is saved", quiet=quiet)
         raise
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from ..measures import Estimate
-from ..spec import exact
+from ..spec import Spec, exact
 from ..storage.records import Record, RepeatAlphaRow, RepeatRow
 from .sheets import Sheet
 
@@ -77,8 +77,11 @@ def run_name(record: Record) -> str:
 
 
 def attack_name(record: Record) -> str:
-    """The attack as a spec, or that this is the worst of several."""
-    return record.attack.spec if record.attack.of is None else "worst of all"
+    """The attack as a spec with its restarts, or that this is the worst of several."""
+    if record.attack.of is not None:
+        return "worst of all"
+    spec = Spec.parse(record.attack.spec)
+    return str(spec if record.attack.restarts == 1 else spec.with_params(restarts=str(record.attack.restarts)))
 
 
 def cells(line: Line) -> tuple[str, ...]:
@@ -141,7 +144,7 @@ def comma_separated(records: Iterable[Record]) -> str:
         facts = [
             run_name(record), record.id, record.checkpoint.defense, record.checkpoint.alpha_train, record.kernel,
             record.dataset.name, record.dataset.split, record.dataset.n, record.threat.norm, record.threat.eps,
-            record.attack.spec, line.alpha_test, ess,
+            attack_name(record), line.alpha_test, ess,
         ]  # fmt: skip
         measured = [
             None if share is None else getattr(share, part)

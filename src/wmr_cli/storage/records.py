@@ -213,6 +213,15 @@ def load_rows(path: Path) -> Rows:
     return rows
 
 
+def is_readable(path: Path) -> bool:
+    """Whether these rows are whole."""
+    try:
+        load_rows(path)
+    except BadFile:
+        return False
+    return True
+
+
 def _rows_hash(rows: Rows) -> str:
     return content_hash(
         ((name, str(values.dtype), values.shape, values.tobytes()) for name, values in sorted(rows.items(), key=itemgetter(0))),

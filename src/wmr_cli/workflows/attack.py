@@ -17,6 +17,7 @@ from ..core.noise import derive
 from ..core.norms import NORMS
 from ..core.objectives import objective_named, weighted_objective
 from ..core.splits import ahead
+from ..errors import BadInput
 from ..registry import Registry
 from ..storage.checkpoints import save_tensors
 from ..storage.files import check_writable
@@ -57,6 +58,8 @@ def attack(
         Message(text, warns=True)
         for text in (*parts.notes(task.split), *parts.advice(task.attack, task.eps, checkpoint.num_classes))
     )
+    if weighted and not task.gives_margins:
+        raise BadInput(f"attack {task.attack_spec!r} climbs a loss of its own, not a weighted one", hint="leave out --alpha")
     for file in filter(None, (save, grid)):
         check_writable(file)
     fabric = parts.fabric(device)

@@ -38,8 +38,10 @@ if TYPE_CHECKING:
 Walked = Generator[Event, None, Record | None]
 """Tells how far it is, then gives a record."""
 WORST = "worst"
-CHUNK = 512
-"""Images are dealt in chunks of this size in the split's order: the unit of storage and of resuming."""
+CHUNK, FEWEST, CHUNKS = 256, 32, 16
+"""Images are dealt in chunks in the split's order, the unit of storage, of resuming and of sharing: 16 of them, or as many as
+it takes for none to be larger than 256; none is smaller than 32 but the last.
+"""
 
 
 def evaluate(
@@ -97,8 +99,9 @@ def measure(task: Task, registry: Registry, target: Path, fabric: "Fabric", resu
             if fabric.is_global_zero:
                 check_writable(target)
                 held.enter_context(locked(unfinished))
-                for stale in () if resume else unfinished.glob("*.safetensors"):
-                    stale.unlink()
+                for file in unfinished.glob("*.safetensors"):
+                    if not resume or not records.is_readable(file):
+                        file.unlink()
         started, measured = time.perf_counter(), 0
         with together(fabric):
             for job in jobs[fabric.global_rank :: fabric.world_size]:
@@ -121,7 +124,7 @@ def measure(task: Task, registry: Registry, target: Path, fabric: "Fabric", resu
         if task.config.checks:
             yield Message("checking whether the attack was weak rather than the model strong")
             examination = replace(examination, seed=derive("evaluate", task.config.seed))
-            record = msgspec.structs.replace(record, checks=list(checked(task, registry, examination, rows)))
+            record = msgspec.structs.replace(record, checks=list(checked(task, registry, examination, rows, fabric.device)))
         records.save(target, record, rows)
         shutil.rmtree(unfinished, ignore_errors=True)
     return record
@@ -136,13 +139,18 @@ class Job:
     file: Path
 
 
+def chunk_size(images: int) -> int:
+    """How many images a chunk has; a function of their number alone, so that every run deals alike."""
+    return min(CHUNK, max(FEWEST, -(-images // CHUNKS)))
+
+
 def dealt(task: Task, folder: Path) -> list[Job]:
     """All chunks of all seeds, in a fixed order."""
     first = task.config.seed
     return [
         Job(seed, chunk, folder / (f"{number:06d}.safetensors" if seed == first else f"{number:06d}-seed{seed}.safetensors"))
         for seed in range(first, first + task.config.repeats)
-        for number, chunk in enumerate(task.positions.split(CHUNK))
+        for number, chunk in enumerate(task.positions.split(chunk_size(len(task.positions))))
     ]
 
 
@@ -172,6 +180,7 @@ def worst(measured: Sequence[tuple[Task, Record]], folder: Path) -> Iterator[Eve
             id=target.stem,
             attack=AttackFacts(spec=WORST, seed=first.attack.seed, restarts=1, of=ids),
             plugins={name: version for _, record in measured for name, version in record.plugins.items()},
+            dro=[],  # the image of lowest margin need not be that of largest loss: the parts have their own
         )
         records.save(target, record, rows)
     yield from (Message(text, warns=True) for text in doubts(record))

@@ -4,6 +4,7 @@ import dataclasses
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -261,7 +262,13 @@ def fabric(device: str, precision: str = "32", devices: int = 1) -> "Fabric":
         raise BadInput(f"{device} is one device", hint=f"say --device {kind} --devices {devices}")
     if devices > 1 and kind == "cuda" and devices > torch.cuda.device_count():
         raise BadInput(f"there are {torch.cuda.device_count()} GPUs, not {devices}", hint="`wmr doctor` lists the devices")
-    return Fabric(accelerator=kind, devices=[int(number)] if number else devices, precision=modes[precision])  # type: ignore[arg-type]
+    if devices > 1:
+        from lightning_fabric.strategies.ddp import DDPStrategy
+
+        # a rank may wait for another as long as an attack takes
+        ranks = DDPStrategy(timeout=timedelta(days=30))
+        return Fabric(accelerator=kind, devices=devices, strategy=ranks, precision=modes[precision])  # type: ignore[arg-type]
+    return Fabric(accelerator=kind, devices=[int(number)] if number else 1, precision=modes[precision])  # type: ignore[arg-type]
 
 
 @contextmanager

@@ -118,7 +118,8 @@ def attacks(
         if spec.name == usual_spec.name:
             spec = Spec(spec.name, spec.value, {**usual_spec.params, **spec.params})
         steps, step_size = config.steps, config.step_size
-        is_usual = registry.target("attack", spec.name) is registry.target("attack", usual_spec.name)
+        target = registry.target("attack", spec.name)
+        is_usual = target is registry.target("attack", usual_spec.name) or getattr(target, "follows_preset", False)
         if is_usual and steps is None and "steps" not in spec.params:
             steps = usual.steps
         keeps_ratio = is_usual and step_size is None and "step" not in spec.params

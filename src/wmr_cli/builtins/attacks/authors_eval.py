@@ -1,7 +1,7 @@
 """The attack with which the paper's authors evaluated, as they released it."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,9 @@ class AuthorsEval:
     final iterates compete by the unweighted `loss` with the clean image, which counts as 0: no matter for the
     cross-entropy, but with `loss=margin` every image that survives comes back clean. Without `step` the step is eps / 10.
     """
+
+    follows_preset: ClassVar[bool] = True
+    """steps and step are those with which the checkpoint's preset evaluates"""
 
     norm: Literal["linf", "l2"] = "linf"
     eps: float = 8 / 255
