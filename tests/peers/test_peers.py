@@ -156,12 +156,15 @@ def mean_accuracy(attacked, model, batch, norm, eps):
 
 @pytest.mark.parametrize("norm", BALLS)
 def test_square_agrees_to_a_point_with_pyautoattack_once_it_may_use_all_places(norm, registry, network, batch):
-    """As released it never puts a square at the last row or column, and fools fewer images than ours."""
+    """As released it never puts a square at the last row or column, and fools fewer images than ours.
+
+    Its AutoAttack halves at the points for 10,000 queries though it asks 5,000. Ours spreads them, as its `resc_schedule` does.
+    """
     theirs, eps = BALLS[norm]
 
-    def peer(kind):
+    def peer(kind, is_spread):
         def attacked(seed):
-            settings = {"p_init": 0.8, "n_queries": 5000, "resc_schedule": False}  # those of its AutoAttack
+            settings = {"p_init": 0.8, "n_queries": 5000, "resc_schedule": is_spread}
             attack = kind(network, norm=theirs, eps=eps, seed=seed, device="cpu", **settings)
             return attack.perturb(batch.images, batch.labels)
 
@@ -169,8 +172,8 @@ def test_square_agrees_to_a_point_with_pyautoattack_once_it_may_use_all_places(n
 
     spec = "square:stops_early=true"
     mine = mean_accuracy(lambda seed: ours(registry, spec, network, batch, norm, eps, seed), network, batch, norm, eps)
-    released, everywhere = peer(SquareAttack), peer(Everywhere)
-    print(f"{spec} {norm} {eps:g}: ours {mine:.3f}, pyautoattack {released:.3f}, at all places {everywhere:.3f}")  # noqa: T201
+    released, everywhere = peer(SquareAttack, is_spread=False), peer(Everywhere, is_spread=True)
+    print(f"{spec} {norm} {eps:g}: ours {mine:.4f}, pyautoattack {released:.4f}, at all places {everywhere:.4f}")  # noqa: T201
     assert 0.1 < everywhere < 0.9
     assert mine == pytest.approx(everywhere, abs=POINT + 1e-6)
     assert mine <= released + POINT
