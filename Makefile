@@ -24,8 +24,8 @@ test-slow: .venv/.installed-dev  ## training over several seeds
 test-data: .venv/.installed-dev  ## real data sets and published checkpoints, from WMR_DATA_DIR and WMR_TEST_CHECKPOINTS
 	$(BIN)/python -m pytest -m data -rs
 
-test-peers: .venv-peers/.installed  ## attacks beside those of torchattacks and Foolbox, in an environment of their own
-	$(TEST_ENV) $(PEERS)/python -m pytest -m peers -rP tests/peers
+test-peers: .venv-peers/.installed  ## attacks and measures beside those of other libraries, in an environment of their own
+	$(TEST_ENV) $(PEERS)/python -m pytest -m peers -rP
 
 lint: .venv/.installed-dev  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
@@ -57,10 +57,10 @@ clean:  ## everything that can be made again; runs are kept
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
-# torch first: the peers ask for others, and the constraints keep it; they need nothing else of ours
+# torch first: the peers ask for others, and the constraints keep it; hypothesis lets pytest read every test
 .venv-peers/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-peers
 	$(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt torch torchvision
-	$(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt torchattacks foolbox
-	$(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt -e . pytest
+	$(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt torchattacks foolbox pyautoattack cvxpy
+	$(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt -e . pytest hypothesis
 	touch $@

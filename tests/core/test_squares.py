@@ -39,6 +39,12 @@ def test_the_side_follows_the_share_and_stays_inside_the_image():
     assert squares.side(1.0, 4, 30) == 4
 
 
+def test_an_even_side_grows_by_one_in_l2_where_there_is_room():
+    assert [squares.odd_side(share, 32, 32) for share in (0.8, 0.4, 0.2, 0.1, 0.001)] == [29, 21, 15, 11, 3]
+    assert squares.odd_side(1.0, 8, 8) == 8
+    assert squares.odd_side(0.5, 2, 3) == 2
+
+
 def test_windows_are_squares_that_reach_every_corner():
     mask, top, left = squares.windows(torch.rand(500, 2, generator=torch.Generator().manual_seed(2)), 3, 9, 7)
     assert mask.shape == (500, 1, 9, 7)
@@ -106,3 +112,22 @@ def test_hill_and_valley_by_hand():
     assert square.norm().item() == pytest.approx(1)
     assert (square[:2] > 0).all()
     assert (square[2:] < 0).all()
+
+
+@pytest.mark.parametrize("side", [2, 3, 5, 8])
+def test_hill_and_valley_are_of_one_length(side):
+    square = squares.hill_and_valley(side)
+    assert square[: side // 2].norm().item() == pytest.approx(math.sqrt(1 / 2))
+    assert square[side // 2 :].norm().item() == pytest.approx(math.sqrt(1 / 2))
+
+
+def test_the_first_guess_in_l2_is_a_grid_of_tiles_either_way_up():
+    clean = torch.full((40, 3, 20, 20), 0.5)
+    delta = squares.first_l2(clean, 0.3, INDEX, 0, 0) - clean
+    tiles = delta.unfold(2, 4, 4).unfold(3, 4, 4).flatten(2, 3)
+    pattern = squares.hill_and_valley(4) * 0.3 / math.sqrt(75)
+    ways = (pattern, pattern.T)
+    is_upright, is_turned = ((tiles * tiles[..., :1, :1].sign() - one).abs().amax(dim=(3, 4)) < 1e-6 for one in ways)
+    assert (is_upright ^ is_turned).all()
+    assert torch.equal(is_turned[:, 0], is_turned[:, 2])
+    assert 0.4 < is_turned.float().mean() < 0.6

@@ -31,6 +31,11 @@ def side(share: float, height: int, width: int, smallest: int = 1) -> int:
     return min(max(round(math.sqrt(share * height * width)), smallest), height, width)
 
 
+def odd_side(share: float, height: int, width: int) -> int:
+    """The side of a square in L2: 3 or more, and one more where it is even, as long as the image has room."""
+    return min(side(share, height, width, smallest=3) // 2 * 2 + 1, height, width)
+
+
 def windows(corners: Tensor, side: int, height: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
     """A square at a random place of each image: its mask (N, 1, H, W), and where it begins, two tensors (N,).
 
@@ -74,31 +79,32 @@ def bump(height: int, width: int) -> Tensor:
 
 
 def hill_and_valley(side: int) -> Tensor:
-    """A square of length 1 in L2 whose upper half is a hill and whose lower half is a valley. (side, side)."""
+    """A square of length 1 in L2 whose upper half is a hill and whose lower half a valley as long. (side, side)."""
     half = side // 2
-    square = torch.cat([bump(half, side), -bump(side - half, side)])
+    hill, valley = (part / part.square().sum().sqrt() for part in (bump(half, side), -bump(side - half, side)))
+    square = torch.cat([hill, valley])
     return square / square.square().sum().sqrt()
 
 
 def first_l2(images: Tensor, eps: float, index: Tensor, seed: int, restart: int) -> Tensor:
-    """A grid of tiles, hill and valley each, with a random sign in every tile and channel, of length eps."""
+    """A grid of tiles, hill and valley each, some turned, with a random sign in every tile and channel, of length eps."""
     count, channels, height, width = images.shape
     tile = max(min(height, width) // TILES, 1)
     down, across = min(TILES, height), min(TILES, width)
-    coins = signs(noise.uniform(images.new_empty(count, channels, down, across), index, seed, restart))
+    coins = noise.uniform(images.new_empty(count, 1 + channels, down, across), index, seed, restart)
+    coins = coins.repeat_interleave(tile, dim=2).repeat_interleave(tile, dim=3)
     pattern = hill_and_valley(tile).to(images)
-    tiled = coins.repeat_interleave(tile, dim=2).repeat_interleave(tile, dim=3) * pattern.repeat(down, across)
+    tiles = torch.where(coins[:, :1] < 0.5, pattern.T.repeat(down, across), pattern.repeat(down, across))
     delta = torch.zeros_like(images)
     top, left = (height - down * tile) // 2, (width - across * tile) // 2
-    delta[:, :, top : top + down * tile, left : left + across * tile] = tiled
+    delta[:, :, top : top + down * tile, left : left + across * tile] = tiles * signs(coins[:, 1:])
     return (images + eps * delta / _whole_length(delta)).clamp(0, 1)
 
 
 def next_l2(images: Tensor, best: Tensor, eps: float, share: float, draws: Tensor) -> Tensor:
     """The change of a second square moves into a first one, which turns towards a hill and a valley; the length is eps."""
     channels, height, width = images.shape[1:]
-    edge = side(share, height, width, smallest=3)
-    edge -= edge % 2 == 0  # a hill has a middle
+    edge = odd_side(share, height, width)
     delta = best - images
     mask, top, left = windows(draws[:, 0:2], edge, height, width)
     other, _, _ = windows(draws[:, 2:4], edge, height, width)
