@@ -81,7 +81,7 @@ def untouched(model: nn.Module, name: str) -> Iterator[None]:
     parameters = {path: _stamps(parameter) for path, parameter in model.named_parameters()}
     buffers = {} if any(modes) else {path: buffer.clone() for path, buffer in model.named_buffers()}
     yield
-    hint = "an attack leaves the model as it was, and so does the model's own forward pass in eval mode"
+    hint = "an attack reads the model and leaves it as it was; so does the model's own forward pass in eval mode"
     if modes != [module.training for module in model.modules()]:
         raise BrokenContract(f"{name} changed the mode of the model", hint=hint)
     after = {path: _stamps(parameter) for path, parameter in model.named_parameters()}
