@@ -7,9 +7,16 @@ import torch
 
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.core.contracts import Attacked, Batch
+from wmr_cli.errors import BadInput
 from wmr_cli.storage import checkpoints
-from wmr_cli.workflows.attack import rounded
+from wmr_cli.workflows.attack import attack, rounded
 from wmr_cli.workflows.planning import plan
+
+
+def test_an_attack_with_a_loss_of_its_own_is_not_called_weighted(tiny_run, registry):
+    config = EvaluateConfig(attacks=("apgd-t:steps=2",), alpha_test=(2.0,), limit=5)
+    with pytest.raises(BadInput, match="climbs a loss of its own"):
+        list(attack(tiny_run, config, registry, data_dir=Path(), device="cpu", weighted=True))
 
 
 @pytest.mark.parametrize("sign", [1, -1])

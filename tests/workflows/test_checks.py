@@ -15,6 +15,7 @@ TRICKS = '''
 """Networks that look robust. Each wraps a trained one and takes the place of its last step."""
 import torch
 from torch import nn
+from torch.autograd import grad
 from wmr_cli import create
 
 def base(num_classes, input_shape):
@@ -44,6 +45,14 @@ class Saturated(Honest):
     """Huge logits: the cross-entropy has no gradient left, its attack does nothing."""
     def forward(self, images):
         return self.network(images) * 1e4
+
+class Hidden(Honest):
+    """The same by another name."""
+    def forward(self, images):
+        with torch.enable_grad():
+            own = images.detach().requires_grad_()
+            (gradient,) = grad(self.network(own).amax(dim=1).sum(), own)
+        return self.network(images + 0.01 * gradient.sign())
 
 class Optimising(Honest):
     """Moves the image by a gradient of its own before it looks at it."""
@@ -98,11 +107,28 @@ def test_a_weak_attack_on_an_honest_network_is_found_out(tricks, tiny_run, regis
         ("Probabilities", {"outputs are logits"}),
         ("Saturated", {"gradients are there", "a black box does not win"}),
         ("Optimising", {"no autograd inside"}),
+        ("Hidden", {"no autograd inside"}),
     ],
 )
 def test_a_trick_is_found_out(tricks, tiny_run, registry, tmp_path, name, fails):
     found = verdicts(tricks, name, tiny_run, registry, tmp_path)
     assert fails <= {check for check, verdict in found.items() if verdict == "fail"}
+
+
+@pytest.mark.parametrize(
+    ("attack", "says"),
+    [
+        ("square:queries=50", "100 queries, 2 restarts"),
+        ("noise:restarts=2", "4 restarts"),
+        ("fgsm", "no steps or restarts to double"),
+    ],
+)
+def test_every_attack_is_asked_whether_more_of_it_helps(tiny_run, registry, tmp_path, attack, says):
+    config = EvaluateConfig(attacks=(attack,), metrics=("rob",), limit=20, checks=True)
+    *_, done = evaluate(tiny_run, config, registry, data_dir=Path(), device="cpu", out=tmp_path / "more")
+    (check,) = [check for check in done.record.checks if check.name == "more steps do not help"]
+    assert says in check.text
+    assert (check.verdict == "note") == (attack == "fgsm")
 
 
 def test_the_audit_leaves_decisions_alone_and_a_sa_moves(tricks, tiny_run, registry, tmp_path):

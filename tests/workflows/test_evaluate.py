@@ -12,6 +12,7 @@ import torch
 from wmr_cli import measures
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.errors import BadInput, RunFolderError
+from wmr_cli.reporting.tables import attack_name
 from wmr_cli.storage import checkpoints, records
 from wmr_cli.storage.records import Record
 from wmr_cli.workflows import evaluate as workflow
@@ -317,3 +318,9 @@ def test_an_attack_that_stops_early_gives_a_rob_only(tiny_run, registry, tmp_pat
     record = measured(tiny_run, registry, tmp_path, attacks=(attack,), steps=None, limit=20)[0].record
     assert record.a_rob.value == record.a_nat.value
     assert [(row.a_sa, row.a_tr) for row in record.by_alpha] == [(None, None)] * 3
+
+
+def test_the_authors_evaluation_takes_the_steps_of_the_preset_and_restarts_are_shown(tiny_run, registry, tmp_path):
+    (found,) = measured(tiny_run, registry, tmp_path, attacks=("authors-eval",), steps=None, metrics=("rob",), limit=5)
+    assert found.record.attack.spec == "authors-eval:steps=20,step=0.015"
+    assert attack_name(found.record) == "authors-eval:steps=20,step=0.015,restarts=10"

@@ -75,6 +75,51 @@ def test_a_mistake_of_one_process_is_one_error_of_all(tiny_run, tmp_path):
     assert [line.split(":")[0] for line in failed.stderr.splitlines()] == ["error", "hint"]
 
 
+BOOM = """
+import os
+from torch import nn
+
+
+class Boom(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.layer = nn.Linear(64, num_classes)
+
+    def forward(self, images):
+        if os.environ.get("LOCAL_RANK") == "1" and len(images) > 10:
+            raise RuntimeError("boom")
+        return self.layer(images.flatten(1))
+"""
+
+
+def test_a_crash_of_one_process_is_told_by_the_first(tmp_path):
+    (tmp_path / "nets.py").write_text(BOOM, encoding="utf-8")
+    words = ("--model", "nets.py:Boom", "--dataset", "digits", "--eps", "0.1", "--attack", "fgsm", "--metrics", "rob", "--quiet")
+    failed = wmr("evaluate", *words, "--devices", "2", status=2)
+    assert failed.stderr.splitlines()[0] == "error: process 1 failed: RuntimeError: boom"
+
+
+def test_a_chunk_that_cannot_be_read_is_made_again(alone, tiny_run, tmp_path):
+    out = tmp_path / "out"
+    for name in (file.stem for file in alone.glob("*.json")):
+        (out / f"{name}.partial").mkdir(parents=True)
+        (out / f"{name}.partial" / "000000.safetensors").write_bytes(b"spoilt")
+    wmr("evaluate", tiny_run, *QUICK, "--attack", "pgd:steps=3", "--attack", "fgsm", "--out", out, "--resume")
+    assert content(out) == content(alone)
+
+
+def test_asked_to_end_it_says_how_to_go_on(tiny_run, tmp_path):
+    words = ("evaluate", tiny_run, "--attack", "pgd:steps=5000", "--alpha-test", "2", "--out", tmp_path / "out")
+    running = subprocess.Popen(command(*words), stderr=subprocess.PIPE, text=True)
+    while not list(tmp_path.glob("out/*.partial/.lock")):
+        time.sleep(0.1)
+    running.send_signal(signal.SIGTERM)
+    _, told = running.communicate(timeout=60)
+    assert running.returncode == 143
+    assert "--resume goes on from what is saved" in told
+    assert "Traceback" not in told
+
+
 @pytest.mark.slow
 def test_ten_kills_and_the_record_is_the_same(alone, tiny_run, tmp_path):
     """kill -9 at random moments, each followed by --resume."""
