@@ -111,7 +111,7 @@ def test_a_chunk_that_cannot_be_read_is_made_again(alone, tiny_run, tmp_path):
 def test_asked_to_end_it_says_how_to_go_on(tiny_run, tmp_path):
     words = ("evaluate", tiny_run, "--attack", "pgd:steps=5000", "--alpha-test", "2", "--out", tmp_path / "out")
     running = subprocess.Popen(command(*words), stderr=subprocess.PIPE, text=True)
-    while not list(tmp_path.glob("out/*.partial/.lock")):
+    while running.poll() is None and not list(tmp_path.glob("out/*.partial/.lock")):
         time.sleep(0.1)
     running.send_signal(signal.SIGTERM)
     _, told = running.communicate(timeout=60)
