@@ -53,6 +53,7 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
     attack_mode: Literal["eval", "train"] = "eval"
     weight_grad: Literal["both", "outer", "attack", "none"] = "both"
     normalize: Literal["none", "batch"] = "none"
+    max_weight: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     epochs: Count = 30
     batch_size: Count = 64
     augment: str = "none"
@@ -61,9 +62,16 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
     lr: Annotated[float, Meta(gt=0, le=1e9)] = 0.002
     momentum: Share = 0.9
     weight_decay: Size = 0.0
+    decay: Literal["all", "weights"] = "all"
+    clip_grad: Annotated[float, Meta(gt=0, le=1e9)] | None = None
+    label_smoothing: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    ema: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     schedule: Literal["constant", "multistep", "cosine", "one-cycle"] = "one-cycle"
     milestones: tuple[Count, ...] = ()
     gamma: Share = 0.1
+    warmup: Share = 0.0
+    eps_ramp: Share = 0.0
+    alpha_ramp: Share = 0.0
     validate_every: Annotated[int, Meta(ge=0)] = 1
     select: Literal["rob", "sa", "tr", "nat", "none"] = "rob"
     precision: Literal["32", "bf16", "16"] = "32"
@@ -182,7 +190,10 @@ def _lay(below: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
             # the settings of another kernel or attack say nothing about this one
             values.update(dict.fromkeys(dependents))
     for key, value in layer.items():
-        values[key] = _lay(values.get(key, {}), value) if isinstance(value, dict) else _over(value, below.get(key))
+        if isinstance(value, dict):
+            values[key] = _lay(values.get(key, {}), value)
+        else:
+            values[key] = _over(value, below.get(key)) if key in SPECS else value
     return values
 
 

@@ -154,6 +154,12 @@ class RecordingLearner:
     def weights(self, evidence: Evidence) -> Tensor:
         return self.kernel(evidence).exp()
 
+    def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(logits, labels)
+
+    def mean(self, values: Tensor) -> Tensor:
+        return values.mean()
+
     def backward(self, loss: Tensor) -> None:
         assert loss.ndim == 0, "the loss of a step is one number"
         self.paid.append(float(loss.detach()))

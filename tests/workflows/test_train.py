@@ -16,7 +16,7 @@ from wmr_cli.errors import BadFile, BadInput, BrokenContract, RunFolderError
 from wmr_cli.storage import checkpoints
 from wmr_cli.storage.runs import RunFolder, opened
 from wmr_cli.workflows.events import EpochDone, StepDone, TrainingDone
-from wmr_cli.workflows.optimization import learning_rate
+from wmr_cli.workflows.optimization import pace
 from wmr_cli.workflows.train import batches, train
 
 
@@ -199,13 +199,13 @@ def test_batches_deal_every_image_once_and_never_one_alone(tiny_config, registry
 
 def test_learning_rates_follow_their_schedules():
     config = resolve({"epochs": 10, "lr": 1.0, "schedule": "multistep", "milestones": [4, 8], "gamma": 0.1})
-    rates = [learning_rate(config, 5 * epoch, steps_per_epoch=5) for epoch in range(10)]
+    rates = [pace(config, 5 * epoch, 5).learning_rate for epoch in range(10)]
     assert rates == pytest.approx([1, 1, 1, 1, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01])
     cosine = msgspec.structs.replace(config, schedule="cosine")
-    assert [learning_rate(cosine, step, 5) for step in (0, 25, 50)] == pytest.approx([1, 0.5, 0])
+    assert [pace(cosine, step, 5).learning_rate for step in (0, 25, 50)] == pytest.approx([1, 0.5, 0])
     cycle = msgspec.structs.replace(config, schedule="one-cycle")
-    assert [learning_rate(cycle, step, 5) for step in (0, 15, 50)] == pytest.approx([0.04, 1, 0])
-    assert learning_rate(msgspec.structs.replace(config, schedule="constant"), 49, 5) == 1
+    assert [pace(cycle, step, 5).learning_rate for step in (0, 15, 50)] == pytest.approx([0.04, 1, 0])
+    assert pace(msgspec.structs.replace(config, schedule="constant"), 49, 5).learning_rate == 1
 
 
 def test_the_log_is_one_json_object_per_line(tiny_run):

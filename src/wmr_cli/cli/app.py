@@ -26,7 +26,7 @@ class Program(TyperGroup):
         try:
             status = super().main(*args, **{**kwargs, "standalone_mode": False})
         except WmrError as error:
-            say_error(str(error), error.hint)
+            say_error(str(error), error.hint, aloud=error.rank > 0)
             status = 2
         except typer.TyperException as error:
             say_error(*_said(error))
@@ -71,14 +71,15 @@ def program(
 
 
 def _terminate(number: int, frame: object) -> None:
-    raise Terminated(128 + number)
+    raise Terminated(128 + signal.SIGTERM)
 
 
 def main() -> None:
     """The console script."""
     # Threads that spin for long while they wait for each other can slow training down several times on a busy machine.
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in (signal.SIGTERM, signal.SIGUSR1):  # the second is how schedulers warn
+        signal.signal(number, _terminate)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ε still gets its table

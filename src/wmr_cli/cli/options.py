@@ -77,6 +77,14 @@ def sizes(text: str) -> tuple[float, ...]:
     return tuple(sorted({size(part.strip()) for part in text.split(",")}))
 
 
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """`55,75,90`."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise BadInput(f"{text!r} is no list of whole numbers", hint="write 55,75,90") from None
+
+
 def choice(*known: Word) -> Callable[[str], Word]:
     """One of a few words."""
 

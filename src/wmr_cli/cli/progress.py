@@ -17,11 +17,11 @@ PATIENCE = 2
 """Seconds that may pass without a word."""
 
 
-def follow(events: Iterable[Event], result: type[Result], *, quiet: bool = False) -> Iterator[Result]:
+def follow(events: Iterable[Event], *results: type[Result], quiet: bool = False) -> Iterator[Result]:
     """Draw the progress of a walk on stderr and yield its results."""
     with _view(quiet) as view, watched(view.watch):
         for event in events:
-            if isinstance(event, result):
+            if isinstance(event, results):
                 view.clear()
                 yield event
             else:
@@ -61,18 +61,21 @@ def resumable(quiet: bool) -> Iterator[None]:
 
 
 class BarView:
-    """One bar per training run or evaluation."""
+    """One bar per evaluation; for training one of its epochs and one of the steps of the epoch in hand."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._task: TaskID | None = None
+        self._epoch: TaskID | None = None
+        self._held_out = ""
         self._waits: dict[str, TaskID] = {}
 
     def clear(self) -> None:
         """A result is there: its bar has done its work."""
-        if self._task is not None:
-            self._progress.remove_task(self._task)
-        self._task = None
+        for task in (self._task, self._epoch):
+            if task is not None:
+                self._progress.remove_task(task)
+        self._task = self._epoch = None
         self._progress.refresh()
 
     def watch(self, what: str, done: int, total: int | None) -> None:
@@ -86,14 +89,21 @@ class BarView:
     def draw(self, event: Event) -> None:
         match event:
             case TrainingStarted():
-                total, done = event.epochs * event.steps_per_epoch, event.epoch * event.steps_per_epoch
-                self._task = self._progress.add_task("training", total=total, completed=done, rate="")
-            case StepDone() if self._task is not None:
-                self._progress.advance(self._task)
-            case EpochDone() if self._task is not None:
-                self._progress.update(
-                    self._task, description=f"epoch {event.epoch}/{event.epochs}", rate=_rate(event.entry["images_per_second"])
+                done = event.epoch * event.steps_per_epoch + event.step
+                self._task = self._progress.add_task(
+                    "training", total=event.epochs * event.steps_per_epoch, completed=done, rate=""
                 )
+                self._epoch = self._progress.add_task("epoch", total=event.steps_per_epoch, completed=event.step, rate="")
+            case StepDone() if self._task is not None and self._epoch is not None:
+                self._progress.advance(self._task)
+                self._progress.advance(self._epoch)
+                speed = next(task.speed for task in self._progress.tasks if task.id == self._task)
+                told = f"loss {event.loss:.3f}, {_rate(speed and speed * event.images)}"
+                self._progress.update(self._epoch, description=f"epoch {event.epoch}", rate=told)
+            case EpochDone() if self._task is not None and self._epoch is not None:
+                self._held_out = _held_out(event.entry) or self._held_out
+                self._progress.update(self._task, description=f"{event.epoch} of {event.epochs} epochs", rate=self._held_out)
+                self._progress.reset(self._epoch)
                 if "val_a_rob" in event.entry:
                     self._progress.console.print(escape(epoch_line(event)))
             case EvaluationStarted():
@@ -142,10 +152,14 @@ class PlainView:
 
 def epoch_line(event: EpochDone) -> str:
     """`epoch 10/50: loss 0.912, val A_nat 97.0 A_rob 71.0 A_sa 52.1, 2,310 images/s`."""
-    entry: dict[str, Any] = event.entry
-    shares = [f"{name} {100 * entry[key]:.1f}" for key, name in _SHARES.items() if key in entry]
-    held_out = f", held-out {' '.join(shares)}" if shares else ""
-    return f"epoch {event.epoch}/{event.epochs}: loss {entry['loss']:.3f}{held_out}, {_rate(entry['images_per_second'])}"
+    entry, held_out = event.entry, _held_out(event.entry)
+    said = f", held-out {held_out}" if held_out else ""
+    return f"epoch {event.epoch}/{event.epochs}: loss {entry['loss']:.3f}{said}, {_rate(entry['images_per_second'])}"
+
+
+def _held_out(entry: dict[str, Any]) -> str:
+    """`A_nat 97.0 A_rob 71.0 A_sa 52.1`, of an epoch that looked at held-out images."""
+    return " ".join(f"{name} {100 * entry[key]:.1f}" for key, name in _SHARES.items() if key in entry)
 
 
 _SHARES = {"val_a_nat": "A_nat", "val_a_rob": "A_rob", "val_a_sa": "A_sa", "val_a_tr": "A_tr"}

@@ -120,12 +120,16 @@ class Losses:
 
 @dataclass(frozen=True)
 class StepReport:
-    """What a training step saw, per image and detached: what was paid, the weights, the adversarial margins and hits."""
+    """What a training step saw, per image and detached: what was paid, the weights, the adversarial margins and hits.
+
+    `began_correct` says which images were right before they were attacked.
+    """
 
     losses: Tensor
     weights: Tensor
     margins: Tensor
     correct: Tensor
+    began_correct: Tensor | None = None
 
 
 class Learner(Protocol):
@@ -152,6 +156,14 @@ class Learner(Protocol):
 
     def weights(self, evidence: Evidence) -> Tensor:
         """The kernel's weights (N,), with gradient or without and normalised or not, as the user said."""
+        ...
+
+    def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Cross-entropy (N,) for a training loss, with labels smoothed as the user said."""
+        ...
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean of values (N,) over the batch of all ranks, in the form whose gradients add up to its gradient."""
         ...
 
     def backward(self, loss: Tensor) -> None: ...

@@ -6,9 +6,9 @@ from torch.nn import functional
 from .margins import at_least_float32
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """-log p_y."""
-    return functional.cross_entropy(at_least_float32(logits), labels, reduction="none")
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """-log p_y; with smoothing, that share of the mean over all classes instead."""
+    return functional.cross_entropy(at_least_float32(logits), labels, reduction="none", label_smoothing=smoothing)
 
 
 def log_probabilities(logits: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """Margins: how far the true class is ahead of the best other one. Negative where the prediction is wrong, ties aside."""
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -24,3 +26,13 @@ def probability_margin(logits: Tensor, labels: Tensor) -> Tensor:
 def logit_margin(logits: Tensor, labels: Tensor) -> Tensor:
     """z_y - max z_t: the same sign as the probability margin, and never saturated."""
     return margin(at_least_float32(logits), labels)
+
+
+@cache
+def finest(device: torch.device) -> torch.dtype:
+    """The finest numbers that a device can hold: float64, but not everywhere."""
+    try:
+        torch.empty(0, dtype=torch.float64, device=device)
+    except (TypeError, RuntimeError):
+        return torch.float32
+    return torch.float64

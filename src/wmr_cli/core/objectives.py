@@ -14,7 +14,7 @@ from torch.nn import functional
 from ..errors import UnknownName, did_you_mean
 from .contracts import Evidence, Kernel, Objective
 from .losses import cross_entropy, kl_divergence, log_probabilities
-from .margins import at_least_float32, logit_margin, probability_margin
+from .margins import at_least_float32, finest, logit_margin, probability_margin
 
 CW_CONFIDENCE = 50.0
 """How far another class must be ahead before `cw` is content."""
@@ -87,8 +87,7 @@ class Weighted:
         """log(weight * loss), (N,), finite: what the value cannot show. A loss of 0 counts as the smallest number."""
         values = self.loss(logits, labels)
         log_weights = self.kernel(Evidence(logits, labels, loss=values))
-        # a logarithm in float32 would take close losses for equal; mps has nothing finer
-        fine = values.dtype if values.device.type == "mps" else torch.float64
+        fine = finest(values.device)  # a logarithm in float32 would take close losses for equal
         return log_weights.to(fine) + values.to(fine).clamp(min=torch.finfo(fine).tiny).log()
 
     def __getitem__(self, rows: Tensor) -> "Weighted":

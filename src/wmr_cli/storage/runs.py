@@ -38,6 +38,10 @@ class RunFolder:
         return self.path / "best.safetensors"
 
     @property
+    def ema(self) -> Path:
+        return self.path / "ema.safetensors"
+
+    @property
     def resume(self) -> Path:
         return self.path / "resume.safetensors"
 
@@ -106,6 +110,7 @@ def _check_same(folder: RunFolder, config: TrainConfig) -> None:
 
 def _clear(folder: RunFolder) -> None:
     """Remove what an earlier run left here, and nothing that is not ours."""
-    for file in (folder.config, folder.log, folder.last, folder.best, folder.resume):
+    for file in (folder.config, folder.log, folder.last, folder.best, folder.ema, folder.resume):
         file.unlink(missing_ok=True)
-    shutil.rmtree(folder.path / "evaluations", ignore_errors=True)
+    for name in ("evaluations", "tensorboard", "csv"):
+        shutil.rmtree(folder.path / name, ignore_errors=True)

@@ -21,7 +21,7 @@ from ..errors import BadInput
 from ..registry import Registry
 from ..storage.checkpoints import save_tensors
 from ..storage.files import check_writable
-from . import parts
+from . import devices, parts
 from .events import AttackDone, EvaluationStarted, Event, ImagesDone, Message
 from .imports import opened
 from .planning import Task, plan
@@ -62,7 +62,7 @@ def attack(
         raise BadInput(f"attack {task.attack_spec!r} climbs a loss of its own, not a weighted one", hint="leave out --alpha")
     for file in filter(None, (save, grid)):
         check_writable(file)
-    fabric = parts.fabric(device)
+    fabric = devices.fabric(device)
     model = parts.restored(registry, task.checkpoint).to(fabric.device)
     yield EvaluationStarted(task.label, total=len(task.positions))
     started = time.perf_counter()

@@ -17,20 +17,22 @@ class Message:
 
 @dataclass(frozen=True)
 class TrainingStarted:
-    """Training begins, or goes on, at `epoch`."""
+    """Training begins, or goes on, at this step of `epoch`, both counted from 0."""
 
     epoch: int
+    step: int
     epochs: int
     steps_per_epoch: int
 
 
 @dataclass(frozen=True)
 class StepDone:
-    """One optimizer step."""
+    """One step: its epoch counted from 1, its number in the run from 0, the images of all ranks and their mean loss."""
 
     epoch: int
     step: int
     images: int
+    loss: float
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,23 @@ class EpochDone:
 
 @dataclass(frozen=True)
 class TrainingDone:
-    """The run is complete."""
+    """The run is complete. `entries` are the lines of log.jsonl, `best` is the epoch of best.safetensors."""
 
     folder: Path
     checkpoint: Path
     seconds: float
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    best: int | None = None
+
+
+@dataclass(frozen=True)
+class TrainingStopped:
+    """A signal ended the run after `step` steps of `epoch`; everything is saved."""
+
+    folder: Path
+    signal: int
+    epoch: int
+    step: int
 
 
 @dataclass(frozen=True)
@@ -99,6 +113,7 @@ Event = (
     | StepDone
     | EpochDone
     | TrainingDone
+    | TrainingStopped
     | EvaluationStarted
     | ImagesDone
     | EvaluationDone

@@ -10,10 +10,13 @@ from torch import Tensor, nn
 from ..config import TrainConfig
 from ..core.contracts import Attack, Attacked, Batch, Evidence, Kernel, Objective
 from ..core.guards import guarded
+from ..core.losses import cross_entropy
 from ..core.modes import evaluating
 from ..core.noise import derive
 from ..core.norms import NORMS
 from ..core.objectives import Weighted
+from .optimization import Pace
+from .parts import scaled
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -34,21 +37,25 @@ class FabricLearner:
     ) -> None:
         self._fabric = fabric
         self._wrapped, self._optimizer = fabric.setup(module, optimizer)
-        self._attack = attack
+        self._full_attack, self._full_kernel = attack, kernel
         self._config = config
         self._num_classes = num_classes
         self.model = module
-        self.kernel = kernel
         self.seed = config.seed
-        self.epoch = 0
-        self.step_index = 0
+        self.begin_step(0, 0, Pace(config.lr), count=1)
 
-    def begin_step(self, epoch: int, step_index: int, learning_rate: float) -> None:
-        """Everything random in a step follows from (seed, step, rank): no generator's state needs saving."""
-        self.epoch, self.step_index = epoch, step_index
+    def begin_step(self, epoch: int, step_index: int, pace: Pace, count: int) -> None:
+        """Everything random in a step follows from (seed, step, rank): no generator's state needs saving.
+
+        `count` images are in the batch of all ranks.
+        """
+        self.epoch, self.step_index, self._count = epoch, step_index, count
+        self._eps = pace.eps_share * self._config.eps
+        self._attack = scaled(self._full_attack, pace.eps_share, "eps", "step")
+        self.kernel: Kernel = scaled(self._full_kernel, pace.alpha_share, "alpha")
         torch.manual_seed(derive("step", self.seed, step_index, self._fabric.global_rank))
         for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = pace.learning_rate
         self.model.train()
         self._optimizer.zero_grad()
 
@@ -72,7 +79,7 @@ class FabricLearner:
         seed = derive("attack", self.seed, self.step_index)
         with self.attack_mode():
             return guarded(
-                self._attack, self.model, batch, objective, seed, NORMS[self._config.norm], self._config.eps, self._num_classes
+                self._attack, self.model, batch, objective, seed, NORMS[self._config.norm], self._eps, self._num_classes
             )
 
     def weights(self, evidence: Evidence) -> Tensor:
@@ -80,12 +87,41 @@ class FabricLearner:
         if self._config.weight_grad in ("attack", "none"):
             log_weights = log_weights.detach()
         if self._config.normalize == "none":
-            return log_weights.exp()
-        weights = (log_weights - log_weights.detach().max()).exp()  # the scale cancels, so none can overflow
-        return weights / weights.detach().mean()
+            weights = log_weights.exp()
+        else:
+            # the scale cancels, so none can overflow
+            relative = (log_weights - self._over_ranks(log_weights.detach().max(), "max")).exp()
+            weights = relative / self._mean_over_ranks(relative.detach())
+        return weights if self._config.max_weight is None else weights.clamp(max=self._config.max_weight)
+
+    def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(logits, labels, self._config.label_smoothing)
+
+    def mean(self, values: Tensor) -> Tensor:
+        # the wrapper takes the mean of the ranks' gradients, and their shares may differ by one image
+        ranks = self._fabric.world_size
+        return values.mean() if ranks == 1 else values.sum() * (ranks / self._count)
 
     def backward(self, loss: Tensor) -> None:
         self._fabric.backward(loss)
 
     def optimizer_step(self) -> None:
+        if self._config.clip_grad is not None:
+            limit = self._config.clip_grad
+            self._fabric.clip_gradients(self._wrapped, self._optimizer, max_norm=limit, error_if_nonfinite=False)
         self._optimizer.step()
+        self._average_buffers()
+
+    def _mean_over_ranks(self, values: Tensor) -> Tensor:
+        return values.mean() if self._fabric.world_size == 1 else self._over_ranks(values.sum(), "sum") / self._count
+
+    def _over_ranks(self, value: Tensor, reduction: str) -> Tensor:
+        return value if self._fabric.world_size == 1 else torch.as_tensor(self._fabric.all_reduce(value, reduce_op=reduction))
+
+    def _average_buffers(self) -> None:
+        """Each rank's batch statistics are those of its share; after a step all ranks hold the same network again."""
+        buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
+        if self._fabric.world_size > 1 and buffers:
+            flat = self._over_ranks(torch.cat([buffer.flatten() for buffer in buffers]), "mean")
+            for buffer, mean in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):
+                buffer.copy_(mean.view_as(buffer))

@@ -4,9 +4,8 @@ import dataclasses
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,9 +21,6 @@ from ..errors import BadFile, BadInput, BrokenContract, UnknownName, did_you_mea
 from ..registry import Registry
 from ..spec import Spec, exact
 from ..storage.checkpoints import Checkpoint
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
 
 LARGEST_ALPHA = 80.0
 """Beyond this exp(alpha) overflows the float32 of a training loss."""
@@ -238,37 +234,28 @@ def training_kernel(registry: Registry, config: TrainConfig) -> Kernel:
     return made
 
 
+def check_ramps(made: Any, chosen: Any, config: TrainConfig) -> None:
+    """A radius or an alpha that grows is one that can be set."""
+    for flag, share, part, name in (
+        ("--eps-ramp", config.eps_ramp, made, "eps"),
+        ("--alpha-ramp", config.alpha_ramp, chosen, "alpha"),
+    ):
+        if share and not (dataclasses.is_dataclass(part) and hasattr(part, name)):
+            raise BadInput(f"{type(part).__name__} has no {name} that could grow", hint=f"leave out {flag}")
+
+
+def scaled(part: Any, share: float, *names: str) -> Any:
+    """An attack or kernel with these of its numbers, where it has them, times a share."""
+    if share == 1:
+        return part
+    numbers = {name: getattr(part, name, None) for name in names}
+    return dataclasses.replace(part, **{name: share * value for name, value in numbers.items() if value is not None})
+
+
 def defense(registry: Registry, spec: str) -> Defense:
     """A defense."""
     made: Defense = registry.create("defense", spec)
     return made
-
-
-def fabric(device: str, precision: str = "32", devices: int = 1) -> "Fabric":
-    """Lightning Fabric on one device, or on several of a kind."""
-    from lightning_fabric import Fabric
-
-    kind, _, number = device.partition(":")
-    known = ("auto", "cpu", "cuda", "mps")
-    if kind not in known or (number and (kind != "cuda" or not number.isdigit())):
-        raise BadInput(f"there is no device {device!r}", hint="--device is auto, cpu, cuda, cuda:N or mps")
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not available.get(kind, True) or (number and int(number) >= torch.cuda.device_count()):
-        raise BadInput(f"device {device!r} is not there", hint="`wmr doctor` lists the devices of this machine")
-    if precision == "16" and (kind == "cpu" or not any(available.values())):
-        raise BadInput("precision 16 needs a GPU", hint="train with --precision bf16 or 32")
-    modes = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
-    if devices > 1 and number:
-        raise BadInput(f"{device} is one device", hint=f"say --device {kind} --devices {devices}")
-    if devices > 1 and kind == "cuda" and devices > torch.cuda.device_count():
-        raise BadInput(f"there are {torch.cuda.device_count()} GPUs, not {devices}", hint="`wmr doctor` lists the devices")
-    if devices > 1:
-        from lightning_fabric.strategies.ddp import DDPStrategy
-
-        # a rank may wait for another as long as an attack takes
-        ranks = DDPStrategy(timeout=timedelta(days=30))
-        return Fabric(accelerator=kind, devices=devices, strategy=ranks, precision=modes[precision])  # type: ignore[arg-type]
-    return Fabric(accelerator=kind, devices=[int(number)] if number else 1, precision=modes[precision])  # type: ignore[arg-type]
 
 
 @contextmanager

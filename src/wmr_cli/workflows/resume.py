@@ -1,28 +1,50 @@
-"""Where a run stands: everything that the next epoch depends on, in one safetensors file.
+"""Where a run stands: everything that the next step depends on, in one safetensors file.
 
-The order of batches, the noise and the learning rate are functions of seed and step, so weights, optimizer and the
-state of kernel and defense are all there is.
+The order of batches, the noise and the learning rate are functions of seed and step, so the weights, the optimizer and
+whatever else keeps a state are all there is.
 """
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ..core.contracts import DataSource
-from ..errors import BadFile, RunFolderError
+from ..errors import BadFile, BrokenContract, RunFolderError
 from ..storage.checkpoints import load_tensors, save_tensors
 from ..storage.runs import RunFolder
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+DIVERGED = "try a smaller --lr or --clip-grad 1; what was saved before is kept"
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How many epochs are done, and the best held-out score so far."""
+    """How many epochs are done, how many steps of the next one, and the best held-out score so far."""
 
     epoch: int = 0
+    step: int = 0
     best: float | None = None
+
+
+class Scale:
+    """What a precision plugin of Fabric keeps between steps: the scale of losses in half precision."""
+
+    def __init__(self, fabric: "Fabric") -> None:
+        self._plugin = fabric.strategy.precision
+
+    def state(self) -> dict[str, Tensor]:
+        """Its numbers."""
+        return {name: torch.tensor(value, dtype=torch.float64) for name, value in self._plugin.state_dict().items()}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Bring back what `state` gave."""
+        kinds = {name: type(value) for name, value in self._plugin.state_dict().items()}
+        self._plugin.load_state_dict({name: kinds[name](value.item()) for name, value in state.items()})
 
 
 def store(
@@ -33,23 +55,27 @@ def store(
     optimizer: torch.optim.Optimizer,
     **stateful: Any,
 ) -> None:
-    """Write the state after an epoch; `stateful` are the kernel and the defense, where they keep any."""
+    """Write the state after a step, if it is one to go on from; `stateful` are the other parts, where they keep any."""
     tensors: dict[str, Tensor] = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
     for position, values in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer/{position}/{name}": torch.as_tensor(value) for name, value in values.items() if value is not None}
     for owner, part in stateful.items():
         if hasattr(part, "state"):
             tensors |= {f"{owner}/{name}": tensor for name, tensor in part.state().items()}
+    for name, tensor in tensors.items():
+        if not torch.isfinite(tensor).all():
+            place = f"after step {progress.step} of epoch {progress.epoch + 1}"
+            raise BrokenContract(f"{name} is not finite {place}", hint=DIVERGED)
     drawn = json.dumps(getattr(source, "drawn", None))
-    save_tensors(folder.resume, tensors, {"epoch": str(progress.epoch), "best": json.dumps(progress.best), "drawn": drawn})
+    header = {"epoch": str(progress.epoch), "step": str(progress.step), "best": json.dumps(progress.best), "drawn": drawn}
+    save_tensors(folder.resume, tensors, header)
 
 
 def restore(
     folder: RunFolder, source: DataSource, model: nn.Module, optimizer: torch.optim.Optimizer, **stateful: Any
 ) -> Progress:
-    """Bring everything back to where the run stood, the log included; a fresh run stands at its beginning."""
+    """Bring everything back to where the run stood; a fresh run stands at its beginning."""
     if not folder.resume.exists():
-        folder.write_log([])
         return Progress()
     tensors, header = load_tensors(folder.resume)
     if json.loads(header.get("drawn", "null")) != getattr(source, "drawn", None):
@@ -64,13 +90,12 @@ def restore(
     try:
         model.load_state_dict(parts.get("model", {}))
         optimizer.load_state_dict(_optimizer_state(parts.get("optimizer", {}), optimizer))
-        progress = Progress(int(header["epoch"]), json.loads(header["best"]))
+        progress = Progress(int(header["epoch"]), int(header.get("step", "0")), json.loads(header["best"]))
     except (KeyError, ValueError, RuntimeError) as error:
         raise BadFile(f"{folder.resume} cannot be resumed from: {error}", hint="start anew with --overwrite") from None
     for owner, part in stateful.items():
         if owner in parts:
             part.load_state(parts[owner])
-    folder.write_log([entry for entry in folder.read_log() if entry["epoch"] <= progress.epoch])
     return progress
 
 

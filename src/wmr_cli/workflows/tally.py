@@ -1,36 +1,92 @@
-"""What an epoch's steps saw, summed up: what was paid, and the health of the weights."""
+"""What an epoch's steps saw, summed up over all ranks: what was paid, and the health of the weights."""
+
+from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from ..core.contracts import StepReport
+from .ranks import of_all
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+SUMS = (
+    "images",
+    "loss",
+    "correct",
+    "margin",
+    "weight",
+    "weight_squared",
+    "weight_on_wrong",
+    "attacked",
+    "began_correct",
+    "fooled",
+)
+"""Per step and rank. `attacked` counts the images of which it is known whether they were right before the attack."""
 
 
 class Tally:
-    """Collects step reports; nothing leaves the device before the epoch ends."""
+    """Sums in float64, in the order of the steps, so that a run that was stopped goes on to the same numbers."""
 
     def __init__(self) -> None:
-        self._reports: list[StepReport] = []
+        self.clear()
 
-    def add(self, report: StepReport) -> None:
-        self._reports.append(report)
+    def clear(self) -> None:
+        """Begin an epoch."""
+        self._sums = torch.zeros(len(SUMS), dtype=torch.float64)
+        self._steps, self._ess, self._largest = 0, 0.0, 0.0
+
+    def add(self, report: StepReport, fabric: "Fabric | None" = None) -> float:
+        """Take in a step of every rank; its mean loss."""
+        sums, largest = _summed(report), report.weights.max().cpu().double()
+        if fabric is not None:
+            parts = of_all(fabric, torch.cat([sums, largest[None]]))
+            sums, largest = parts[:, :-1].sum(dim=0), parts[:, -1].max()
+        step = dict(zip(SUMS, sums.tolist(), strict=True))
+        self._sums += sums
+        self._steps += 1
+        # one for equal weights, one over the batch's size where a single image has them all
+        self._ess += step["weight"] ** 2 / step["weight_squared"] / step["images"] if step["weight_squared"] else 0.0
+        self._largest = max(self._largest, float(largest))
+        return float(step["loss"] / step["images"])
 
     def summary(self) -> dict[str, float]:
         """Means over the epoch's training images; the effective sample size of a batch as a share of it."""
-        losses = torch.cat([report.losses for report in self._reports]).cpu().double()
-        weights = torch.cat([report.weights for report in self._reports]).cpu().double()
-        margins = torch.cat([report.margins for report in self._reports]).cpu().double()
-        correct = torch.cat([report.correct for report in self._reports]).cpu()
-        return {
-            "loss": float(losses.mean()),
-            "train_accuracy": float(correct.double().mean()),
-            "margin_mean": float(margins.mean()),
-            "weight_mean": float(weights.mean()),
-            "weight_max": float(weights.max()),
-            "weight_ess": float(torch.stack([_ess_share(report.weights) for report in self._reports]).mean()),
-            "weight_on_wrong": float(weights[~correct].sum() / weights.sum()),
+        total = dict(zip(SUMS, self._sums.tolist(), strict=True))
+        entry = {
+            "loss": total["loss"] / total["images"],
+            "train_accuracy": total["correct"] / total["images"],
+            "margin_mean": total["margin"] / total["images"],
+            "weight_mean": total["weight"] / total["images"],
+            "weight_max": self._largest,
+            "weight_ess": self._ess / self._steps,
+            "weight_on_wrong": total["weight_on_wrong"] / total["weight"] if total["weight"] else 0.0,
         }
+        if total["attacked"]:
+            entry["train_clean_accuracy"] = total["began_correct"] / total["attacked"]
+        if total["began_correct"]:
+            entry["attack_success"] = total["fooled"] / total["began_correct"]
+        return entry
+
+    def state(self) -> dict[str, Tensor]:
+        """Where the epoch stands."""
+        return {"sums": self._sums, "others": torch.tensor([self._steps, self._ess, self._largest], dtype=torch.float64)}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Bring back what `state` gave."""
+        self._sums = state["sums"].clone()
+        steps, self._ess, self._largest = state["others"].tolist()
+        self._steps = int(steps)
 
 
-def _ess_share(weights: torch.Tensor) -> torch.Tensor:
-    """One for equal weights, one over the batch's size where a single image has them all."""
-    return weights.sum() ** 2 / (weights**2).sum() / len(weights)
+def _summed(report: StepReport) -> Tensor:
+    losses, weights, margins = (values.cpu().double() for values in (report.losses, report.weights, report.margins))
+    correct = report.correct.cpu()
+    began = None if report.began_correct is None else report.began_correct.cpu()
+    attacked, began_correct, fooled = (0, 0, 0) if began is None else (len(began), began.sum(), (began & ~correct).sum())
+    sums = (
+        len(losses), losses.sum(), correct.sum(), margins.sum(),
+        weights.sum(), weights.square().sum(), weights[~correct].sum(), attacked, began_correct, fooled,
+    )  # fmt: skip
+    return torch.stack([torch.as_tensor(value, dtype=torch.float64) for value in sums])

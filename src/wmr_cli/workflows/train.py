@@ -3,50 +3,34 @@
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..config import TrainConfig
-from ..core.augment import Augmentation
-from ..core.contracts import Attack, Batch, DataSource, Defense, Kernel, Split
-from ..core.guards import check_batch, check_logits
-from ..core.modes import evaluating
+from ..core.contracts import Split
 from ..core.noise import derive
 from ..core.splits import ahead
-from ..errors import BrokenContract
+from ..errors import RunFolderError
 from ..registry import Registry
 from ..storage import checkpoints
 from ..storage.runs import RunFolder, opened
-from . import parts
-from .events import EpochDone, Event, Message, StepDone, TrainingDone, TrainingStarted
-from .learner import FabricLearner
-from .optimization import learning_rate, make_optimizer
+from . import alarms
+from .assembly import Assembly, assemble
+from .events import EpochDone, Event, Message, StepDone, TrainingDone, TrainingStarted, TrainingStopped
+from .loggers import Loggers, check_loggers
+from .optimization import pace
+from .ranks import largest, launched, of_all, placed_on, share, together
 from .resume import Progress, restore, store
-from .tally import Tally
-from .validate import validate, validation_attack
+from .stopping import SAVE, Calls
+from .validate import validate
 
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
-
-
-@dataclass(frozen=True)
-class Assembly:
-    """What a run is made of."""
-
-    fabric: "Fabric"
-    source: DataSource
-    model: nn.Module
-    attack: Attack
-    kernel: Kernel
-    defense: Defense
-    optimizer: torch.optim.Optimizer
-    learner: FabricLearner
-    validation: Attack
-    augment: Augmentation
+SAVE_MINUTES = 10.0
+"""So long may go by without the state being saved."""
 
 
 def train(
@@ -56,84 +40,121 @@ def train(
     *,
     data_dir: Path,
     device: str = "auto",
+    devices: int | None = None,
+    nodes: int | None = None,
+    compiles: bool = False,
+    save_minutes: float = SAVE_MINUTES,
+    loggers: tuple[str, ...] = (),
     resume: bool = False,
     overwrite: bool = False,
 ) -> Iterator[Event]:
-    """Run, or go on with, the training that `config` describes, in the run folder `path`."""
+    """Run, or go on with, the training that `config` describes, in the run folder `path`. Of several ranks the first speaks."""
     started = time.perf_counter()
-    run = assemble(config, registry, data_dir, device)
-    split, device_used = parts.split_of(run.source, "train"), run.fabric.device
-    steps_per_epoch = math.ceil(len(split) / config.batch_size)
-    yield from (
-        Message(text, warns=True) for text in (*parts.notes(split), *parts.advice(run.attack, config.eps, run.source.num_classes))
-    )
-    if config.select != "none" and not config.validate_every:
-        yield Message("nothing is held out to choose by (--validate-every 0), so there is no best.safetensors", warns=True)
-    yield Message(f"{len(split):,} images, {sum(p.numel() for p in run.model.parameters()):,} parameters, on {device_used}")
+    check_loggers(loggers)
+    fabric = launched(device, devices, nodes, config.precision)
+    run = assemble(config, registry, data_dir, fabric, compiles=compiles)
+    steps, guessing = math.ceil(len(run.split) / config.batch_size), alarms.chance(run.split.labels)
+    yield from (Message(text, warns=True) for text in run.remarks())
+    parameters = sum(parameter.numel() for parameter in run.model.parameters())
+    yield Message(f"{len(run.split):,} images, {parameters:,} parameters, on {placed_on(fabric)}")
 
-    with opened(path, config, resume=resume, overwrite=overwrite) as folder:
-        progress = restore(folder, run.source, run.model, run.optimizer, kernel=run.kernel, defense=run.defense)
-        yield TrainingStarted(progress.epoch, config.epochs, steps_per_epoch)
+    with ExitStack() as held:
+        folder, progress = begin(held, run, path, resume=resume, overwrite=overwrite)
+        logs, calls = Loggers(loggers if fabric.is_global_zero else (), path, folder.read_log()), Calls(save_minutes)
+        yield TrainingStarted(progress.epoch, progress.step, config.epochs, steps)
         for epoch in range(progress.epoch, config.epochs):
-            tally, epoch_started = Tally(), time.perf_counter()
-            for step, batch in enumerate(ahead(split, batches(split, config, epoch)), start=epoch * steps_per_epoch):
-                check_batch(batch, run.source.num_classes)
-                batch = augmented(batch.to(device_used), run.augment, config.seed, epoch)
-                run.learner.begin_step(epoch, step, learning_rate(config, step, steps_per_epoch))
-                tally.add(run.defense.step(run.learner, batch))
-                yield StepDone(epoch + 1, step, len(batch.labels))
-            seconds = time.perf_counter() - epoch_started
+            todo, epoch_started = batches(run.split, config, epoch)[progress.step :], time.perf_counter()
+            with calls.noted():
+                for positions, batch in zip(todo, ahead(run.split, [share(each, fabric) for each in todo]), strict=True):
+                    step = epoch * steps + progress.step
+                    run.learner.begin_step(epoch, step, pace(config, step, steps), len(positions))
+                    with alarms.placed(epoch, progress.step, fabric.global_rank):
+                        loss = run.step(batch, epoch)
+                    alarms.check_loss(loss, epoch, progress.step)
+                    progress = replace(progress, step=progress.step + 1)
+                    yield StepDone(epoch + 1, step, len(positions), loss)
+                    call = largest(fabric, calls.pending)
+                    if call == SAVE:
+                        save(folder, run, progress)
+                        calls.saved()
+                    elif call:
+                        break
+                save(folder, run, progress)  # now, as the look at held-out images may take long
+            if signal := largest(fabric, calls.signal):
+                if fabric.is_global_zero:
+                    yield TrainingStopped(path, signal, epoch + 1, progress.step)
+                return
 
-            entry = {"epoch": epoch + 1, **tally.summary(), "images_per_second": len(split) / seconds}
-            if not math.isfinite(entry["loss"]):
-                problem = f"the loss is not finite in epoch {epoch + 1}"
-                raise BrokenContract(problem, hint="try a smaller --lr; what was saved before is kept")
-            if config.validate_every and ((epoch + 1) % config.validate_every == 0 or epoch + 1 == config.epochs):
-                entry |= validate(run.model, run.source, config, run.validation, registry, device_used)
-            progress = keep(folder, run, config, entry, progress)
+            seconds, last = time.perf_counter() - epoch_started, pace(config, (epoch + 1) * steps - 1, steps)
+            entry = {"epoch": epoch + 1, **run.summary(), "lr": last.learning_rate, "eps": last.eps_share * config.eps}
+            entry |= {"images_per_second": sum(map(len, todo)) / seconds, **held_out(run, registry, epoch + 1)}
+            progress = keep(folder, run, entry, progress)
+            logs.log(entry)
             yield EpochDone(epoch + 1, config.epochs, entry)
-    yield TrainingDone(path, folder.last, time.perf_counter() - started)
+            yield from (Message(text, warns=True) for text in alarms.warnings(folder.read_log(), guessing))
+        if fabric.is_global_zero:
+            entries = folder.read_log()
+            yield TrainingDone(path, folder.last, time.perf_counter() - started, entries, best_epoch(entries, config.select))
 
 
-def assemble(config: TrainConfig, registry: Registry, data_dir: Path, device: str) -> Assembly:
-    """Build everything before anything is written, so that a mistake leaves no trace."""
-    fabric = parts.fabric(device, config.precision)
-    fabric.launch()
-    torch.manual_seed(derive("model", config.seed))
-    source = parts.dataset(registry, config.dataset, data_dir, config.split_seed)
-    parts.check_data(source, config)
-    model = parts.model(registry, config.model, source.num_classes, source.input_shape)
-    parts.check_fits(model, config.model, source.num_classes, source.input_shape)
-    attack = parts.training_attack(registry, config)
-    kernel = parts.training_kernel(registry, config)
-    defense = parts.defense(registry, config.defense)
-    optimizer = make_optimizer(config, model)
-    learner = FabricLearner(fabric, model, optimizer, attack, kernel, config, source.num_classes)
-    first = parts.split_of(source, "train").batch(torch.arange(1)).to(fabric.device)
-    with torch.no_grad(), evaluating(model):
-        check_logits(model(first.images), first.index, source.num_classes)
-    augment = parts.augmentation(config.augment, source.input_shape)
-    return Assembly(
-        fabric, source, model, attack, kernel, defense, optimizer, learner, validation_attack(registry, config), augment
-    )
+def begin(held: ExitStack, run: Assembly, path: Path, *, resume: bool, overwrite: bool) -> tuple[RunFolder, Progress]:
+    """The run folder, in the hands of the first rank, and every rank where the run stands."""
+    folder, fabric = RunFolder(path), run.fabric
+    with together(fabric):
+        if fabric.is_global_zero:
+            held.enter_context(opened(path, run.config, resume=resume, overwrite=overwrite))
+    with together(fabric):
+        progress = restore(folder, run.source, run.model, run.optimizer, **run.stateful)
+    places = of_all(fabric, torch.tensor([progress.epoch, progress.step]))
+    if (places != places[0]).any():
+        raise RunFolderError(f"{path} is not the same folder for all processes", hint="put it on a disk that all nodes share")
+    if fabric.is_global_zero:
+        folder.write_log([entry for entry in folder.read_log() if entry["epoch"] <= progress.epoch])
+    fabric.barrier()
+    return folder, progress
 
 
-def keep(folder: RunFolder, run: Assembly, config: TrainConfig, entry: dict[str, Any], progress: Progress) -> Progress:
-    """Write the epoch: weights, the best ones if these are, the log, and last the state that resuming trusts."""
-    score = entry.get(f"val_a_{config.select}")
+def save(folder: RunFolder, run: Assembly, progress: Progress) -> None:
+    """Write the state that resuming trusts."""
+    with together(run.fabric):
+        if run.fabric.is_global_zero:
+            store(folder, progress, run.source, run.model, run.optimizer, **run.stateful)
+
+
+def held_out(run: Assembly, registry: Registry, epoch: int) -> dict[str, Any]:
+    """How the network, and the average of its weights, do on held-out images, in every so many epochs and the last."""
+    every = run.config.validate_every
+    if not every or (epoch % every and epoch != run.config.epochs):
+        return {}
+    entry = validate(run.model, run.source, run.config, run.validation, registry, run.fabric)
+    if run.average is None:
+        return entry
+    averaged = validate(run.average.model, run.source, run.config, run.validation, registry, run.fabric)
+    return entry | {f"ema_{name}": value for name, value in averaged.items()}
+
+
+def keep(folder: RunFolder, run: Assembly, entry: dict[str, Any], progress: Progress) -> Progress:
+    """Write the epoch: weights, the best ones if these are, their average, the log, and last the state."""
+    score = entry.get(f"val_a_{run.config.select}")
     is_best = score is not None and (progress.best is None or score > progress.best)
-    progress = Progress(entry["epoch"], score if is_best else progress.best)
-    alpha = getattr(run.kernel, "alpha", None)
-    for file in (folder.last, folder.best) if is_best else (folder.last,):
-        checkpoints.save(file, run.model.state_dict(), config, run.source, alpha_train=alpha, epoch=progress.epoch)
-    folder.write_log([*folder.read_log(), entry])
-    store(folder, progress, run.source, run.model, run.optimizer, kernel=run.kernel, defense=run.defense)
+    progress = Progress(entry["epoch"], best=score if is_best else progress.best)
+    files = {folder.last: run.model, **({folder.best: run.model} if is_best else {})}
+    files |= {} if run.average is None else {folder.ema: run.average.model}
+    with together(run.fabric):
+        if run.fabric.is_global_zero:
+            alpha = getattr(run.kernel, "alpha", None)
+            for file, model in files.items():
+                checkpoints.save(file, model.state_dict(), run.config, run.source, alpha_train=alpha, epoch=progress.epoch)
+            folder.write_log([*folder.read_log(), entry])
+    run.tally.clear()
+    save(folder, run, progress)
     return progress
 
 
-def augmented(batch: Batch, augment: Augmentation, seed: int, epoch: int) -> Batch:
-    """The batch with its images moved and mirrored, anew in every epoch."""
-    return replace(batch, images=augment(batch.images, batch.index, derive("augment", seed, epoch)))
+def best_epoch(entries: list[dict[str, Any]], select: str) -> int | None:
+    """The epoch whose weights best.safetensors holds: the first of those that scored highest."""
+    scored = [entry for entry in entries if f"val_a_{select}" in entry]
+    return max(scored, key=lambda entry: entry[f"val_a_{select}"])["epoch"] if scored else None
 
 
 def batches(split: Split, config: TrainConfig, epoch: int) -> tuple[Tensor, ...]:

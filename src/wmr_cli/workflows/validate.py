@@ -1,6 +1,6 @@
 """Held-out accuracy during training: a short attack on images that are neither trained on nor tested on."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -11,8 +11,13 @@ from ..core.contracts import Attack, DataSource
 from ..core.noise import derive
 from ..registry import Registry
 from ..spec import Spec
+from ..storage.records import Rows
 from . import parts
-from .examine import Examination, examined
+from .examine import Examination, examined, stack
+from .ranks import share
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 SHORT = 10
 """Steps of the validation attack at most."""
@@ -26,13 +31,10 @@ def validation_attack(registry: Registry, config: TrainConfig) -> Attack:
     return parts.attack(registry, spec, norm=config.norm, eps=config.eps, steps=steps)
 
 
-def validate(
-    model: nn.Module, source: DataSource, config: TrainConfig, attack: Attack, registry: Registry, device: Any
-) -> dict[str, float]:
-    """A_nat, A_rob and A_sa of the `val` split, and A_tr where the best weights are chosen by it."""
-    split = parts.split_of(source, "val")
-    alpha = max(config.evaluate.alpha_test)
-    examination = Examination(
+def examination_of(model: nn.Module, source: DataSource, config: TrainConfig, attack: Attack, registry: Registry) -> Examination:
+    """Clean, under the short attack, and under its weighted form where the best weights are chosen by it."""
+    alpha = _alpha(config)
+    return Examination(
         model=model,
         attack=attack,
         norm=config.norm,
@@ -42,12 +44,43 @@ def validate(
         kernels={alpha: parts.kernel(registry, "exp", alpha)},
         crafts_by_weight=config.select == "tr",
     )
+
+
+def validate(
+    model: nn.Module, source: DataSource, config: TrainConfig, attack: Attack, registry: Registry, fabric: "Fabric"
+) -> dict[str, Any]:
+    """A_nat, A_rob and A_sa of the `val` split with their intervals, and A_tr where the best weights are chosen by it.
+
+    The ranks share the images, and each knows all numbers.
+    """
+    split, alpha = parts.split_of(source, "val"), _alpha(config)
+    examination = examination_of(model, source, config, attack, registry)
+    mine = share(torch.arange(len(split)), fabric)
     with parts.exact_float32():
-        rows = examined(examination, split, torch.arange(len(split)), config.batch_size, device)
+        rows = everybodys(fabric, examined(examination, split, mine, config.batch_size, fabric.device) if len(mine) else None)
     estimates = {
         "val_a_nat": measures.accuracy(rows, "clean"),
         "val_a_rob": measures.accuracy(rows, "uniform"),
         "val_a_sa": measures.sampled_accuracy(rows, "exp", alpha),
         "val_a_tr": measures.crafted_accuracy(rows, "exp", alpha),
     }
-    return {name: estimate.value for name, estimate in estimates.items() if estimate is not None}
+    entry: dict[str, Any] = {}
+    for name, estimate in estimates.items():
+        if estimate is not None:
+            entry |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+    return entry
+
+
+def everybodys(fabric: "Fabric", rows: Rows | None) -> Rows:
+    """The rows of all ranks, in their order."""
+    if fabric.world_size == 1:
+        assert rows is not None
+        return rows
+    found: list[Rows | None] = [None] * fabric.world_size
+    torch.distributed.all_gather_object(found, rows)
+    return stack([part for part in found if part is not None])
+
+
+def _alpha(config: TrainConfig) -> float:
+    """Held-out images are weighed as by the most demanding attacker of the evaluation."""
+    return max(config.evaluate.alpha_test)

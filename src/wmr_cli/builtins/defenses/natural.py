@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from ...core.contracts import Batch, Evidence, Learner, Losses, StepReport
-from ...core.losses import cross_entropy
 from ...core.training import descend
 
 
@@ -13,6 +12,6 @@ class Natural:
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
         logits = learner.forward(batch.images)
-        loss = cross_entropy(logits, batch.labels)
+        loss = learner.label_loss(logits, batch.labels)
         evidence = Evidence(logits, batch.labels, batch.index, clean_logits=logits, loss=loss)
         return descend(learner, batch, Losses(weighted=loss, evidence=evidence))

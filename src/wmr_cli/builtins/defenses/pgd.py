@@ -17,6 +17,6 @@ class PgdTraining:
     def step(self, learner: Learner, batch: Batch) -> StepReport:
         attacked = learner.attack(batch, cross_entropy)
         logits = learner.forward(attacked.images)
-        loss = cross_entropy(logits, batch.labels)
+        loss = learner.label_loss(logits, batch.labels)
         evidence = Evidence(logits, batch.labels, batch.index, steps_survived=attacked.steps_survived, loss=loss)
         return descend(learner, batch, Losses(weighted=loss, evidence=evidence))

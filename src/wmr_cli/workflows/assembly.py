@@ -1,0 +1,104 @@
+"""What a training run is made of, built before anything is written, so that a mistake leaves no trace."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ..config import TrainConfig
+from ..core.augment import Augmentation
+from ..core.contracts import Attack, Batch, DataSource, Defense, Kernel, Split
+from ..core.guards import check_batch, check_logits
+from ..core.modes import evaluating
+from ..core.noise import derive
+from ..errors import BadInput
+from ..registry import Registry
+from . import parts
+from .averaging import Average
+from .learner import FabricLearner
+from .optimization import make_optimizer
+from .resume import Scale
+from .tally import Tally
+from .validate import validation_attack
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """The parts of a run, and the step that they take together."""
+
+    fabric: "Fabric"
+    config: TrainConfig
+    source: DataSource
+    split: Split
+    model: nn.Module
+    attack: Attack
+    kernel: Kernel
+    defense: Defense
+    optimizer: torch.optim.Optimizer
+    learner: FabricLearner
+    validation: Attack
+    augment: Augmentation
+    average: Average | None
+    tally: Tally
+
+    @property
+    def stateful(self) -> dict[str, Any]:
+        """What may keep a state beside the weights and the optimizer."""
+        keepers = {"kernel": self.kernel, "defense": self.defense, "average": self.average, "tally": self.tally}
+        return {**keepers, "scale": Scale(self.fabric)}
+
+    def step(self, batch: Batch, epoch: int) -> float:
+        """One step of the defense on this rank's share of a batch; the mean loss over all ranks."""
+        check_batch(batch, self.source.num_classes)
+        batch = batch.to(self.fabric.device)
+        images = self.augment(batch.images, batch.index, derive("augment", self.config.seed, epoch))
+        loss = self.tally.add(self.defense.step(self.learner, replace(batch, images=images)), self.fabric)
+        if self.average is not None:
+            self.average.update(self.model)
+        return loss
+
+    def summary(self) -> dict[str, float]:
+        """What the steps of the epoch saw."""
+        entry = self.tally.summary()
+        beta = getattr(self.defense, "beta", None)
+        return entry if beta is None else {**entry, "beta_weight_mean": beta * entry["weight_mean"]}
+
+    def remarks(self) -> Iterator[str]:
+        """What a careful reader would ask about these settings."""
+        yield from parts.notes(self.split)
+        yield from parts.advice(self.attack, self.config.eps, self.source.num_classes)
+        if self.config.select != "none" and not self.config.validate_every:
+            yield "nothing is held out to choose by (--validate-every 0), so there is no best.safetensors"
+
+
+def assemble(config: TrainConfig, registry: Registry, data_dir: Path, fabric: "Fabric", *, compiles: bool = False) -> Assembly:
+    """Build everything, and try it on one image."""
+    torch.manual_seed(derive("model", config.seed))
+    source = parts.dataset(registry, config.dataset, data_dir, config.split_seed)
+    parts.check_data(source, config)
+    split = parts.split_of(source, "train")
+    if min(config.batch_size, len(split)) // 2 < fabric.world_size > 1:
+        problem = f"a batch of {config.batch_size} images is too small for {fabric.world_size} processes"
+        raise BadInput(problem, hint="use a larger --batch-size or fewer --devices")
+    model = parts.model(registry, config.model, source.num_classes, source.input_shape)
+    parts.check_fits(model, config.model, source.num_classes, source.input_shape)
+    attack, kernel = parts.training_attack(registry, config), parts.training_kernel(registry, config)
+    parts.check_ramps(attack, kernel, config)
+    defense, optimizer = parts.defense(registry, config.defense), make_optimizer(config, model)
+    average = Average(model.to(fabric.device), config.ema) if config.ema else None
+    if compiles:
+        model.compile()
+    learner = FabricLearner(fabric, model, optimizer, attack, kernel, config, source.num_classes)
+    first = split.batch(torch.arange(1)).to(fabric.device)
+    with torch.no_grad(), evaluating(model):
+        check_logits(model(first.images), first.index, source.num_classes)
+    augment, validation = parts.augmentation(config.augment, source.input_shape), validation_attack(registry, config)
+    return Assembly(
+        fabric, config, source, split, model, attack, kernel, defense, optimizer, learner, validation, augment, average, Tally()
+    )

@@ -1,0 +1,91 @@
+"""Where a walk runs: the one place that knows the names of devices and who starts processes. The rest is Lightning Fabric's."""
+
+import inspect
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import BadInput
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+
+
+def fabric(device: str, precision: str = "32", devices: int | None = None, nodes: int | None = None) -> "Fabric":
+    """Lightning Fabric on so many devices of a kind per node; where torchrun or Slurm starts the processes, on theirs."""
+    from lightning_fabric import Fabric
+    from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+    from lightning_fabric.strategies.ddp import DDPStrategy
+
+    kind, _, number = device.partition(":")
+    if kind not in DEVICES or (number and (kind != "cuda" or not number.isdigit())):
+        raise BadInput(f"there is no device {device!r}", hint="--device is auto, cpu, cuda, cuda:N or mps")
+    if not _has(kind) or (number and int(number) >= torch.cuda.device_count()):
+        raise BadInput(f"device {device!r} is not there", hint="`wmr doctor` lists the devices of this machine")
+    if precision == "16" and not _has_accelerator(kind):
+        raise BadInput("precision 16 needs a GPU", hint="train with --precision bf16 or 32")
+
+    started = processes()
+    devices, nodes = _agreed("--devices", devices, started and started[0]), _agreed("--nodes", nodes, started and started[1])
+    if devices > 1 and number:
+        raise BadInput(f"{device} is one device", hint=f"say --device {kind} --devices {devices}")
+    if devices > 1 and kind == "cuda" and devices > torch.cuda.device_count():
+        raise BadInput(f"there are {torch.cuda.device_count()} GPUs, not {devices}", hint="`wmr doctor` lists the devices")
+    # a rank may wait for another as long as an attack takes; buffers are averaged by the learner, between steps
+    options: dict[str, Any] = {"timeout": timedelta(days=30), _buffer_option(): False}
+    ranks = DDPStrategy(**options)
+    return Fabric(
+        accelerator=kind,
+        devices=[int(number)] if number else devices,
+        num_nodes=nodes,
+        strategy=ranks if devices * nodes > 1 else "auto",
+        precision=PRECISIONS[precision],  # type: ignore[arg-type]
+        plugins=[] if started else [LightningEnvironment()],
+    )
+
+
+def _buffer_option() -> str:
+    """How this torch calls the option to synchronise buffers before every forward pass."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    names = inspect.signature(DistributedDataParallel).parameters
+    return "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
+
+
+def processes() -> tuple[int, int] | None:
+    """How many processes per node, on how many nodes, torchrun or Slurm has started; None where that is left to us."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        local = int(os.environ["LOCAL_WORLD_SIZE"])
+        return local, int(os.environ["WORLD_SIZE"]) // local
+    is_interactive = os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
+    if int(os.environ.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in os.environ and not is_interactive:
+        if "SLURM_NTASKS_PER_NODE" not in os.environ:
+            raise BadInput("Slurm does not say how many processes a node has", hint="use --ntasks-per-node instead of --ntasks")
+        return int(os.environ["SLURM_NTASKS_PER_NODE"]), int(os.environ.get("SLURM_NNODES", "1"))
+    return None
+
+
+def has_accelerator() -> bool:
+    """Whether there is anything faster than the processor itself."""
+    return _has_accelerator("auto")
+
+
+def _has_accelerator(kind: str) -> bool:
+    return kind != "cpu" and (_has("cuda") if kind == "cuda" else _has("cuda") or _has("mps"))
+
+
+def _has(kind: str) -> bool:
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    return available.get(kind, True)
+
+
+def _agreed(flag: str, asked: int | None, started: int | None) -> int:
+    """What the user asks for, where that is what has been started."""
+    if asked is not None and started is not None and asked != started:
+        raise BadInput(f"{flag} {asked}, but {started} were started", hint=f"leave out {flag}: what starts the processes says it")
+    return asked or started or 1

@@ -1,0 +1,75 @@
+"""How long a run would take, from a few of its steps; nothing is written."""
+
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..config import TrainConfig
+from ..core.contracts import Split
+from ..registry import Registry
+from . import parts
+from .assembly import Assembly, assemble
+from .optimization import Pace
+from .ranks import launched, share
+from .train import batches
+from .validate import examination_of
+
+STEPS, SECONDS = 5, 20.0
+"""So many steps are measured after the first, or as many as fit into this time, and one at least."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of one epoch's steps, of one look at held-out images, and of the whole run."""
+
+    epoch: float
+    look: float
+    run: float
+
+
+def estimate(
+    config: TrainConfig,
+    registry: Registry,
+    data_dir: Path,
+    device: str = "auto",
+    devices: int | None = None,
+    nodes: int | None = None,
+    *,
+    compiles: bool = False,
+) -> Estimate:
+    """Take a few steps at full strength and look at a batch of held-out images."""
+    fabric = launched(device, devices, nodes, config.precision)
+    run = assemble(config, registry, data_dir, fabric, compiles=compiles)
+    steps, look = math.ceil(len(run.split) / config.batch_size), 0.0
+    epoch = steps * _seconds_per_step(run)
+    if config.validate_every:
+        val = parts.split_of(run.source, "val")
+        look = _seconds_per_look(run, registry, val) * (1 if run.average is None else 2)
+    looks = math.ceil(config.epochs / config.validate_every) if config.validate_every else 0
+    return Estimate(epoch, look, config.epochs * epoch + looks * look)
+
+
+def _seconds_per_step(run: Assembly) -> float:
+    """The first step is not counted: it warms up what later ones use."""
+    todo = batches(run.split, run.config, epoch=0)
+    started, counted = time.perf_counter(), 0
+    for number, positions in enumerate(todo[: STEPS + 1]):
+        if number == 1:
+            started = time.perf_counter()
+        if counted and time.perf_counter() - started > SECONDS:
+            break
+        run.learner.begin_step(0, number, Pace(run.config.lr), len(positions))
+        run.step(run.split.batch(share(positions, run.fabric)), epoch=0)
+        counted += number > 0
+    return (time.perf_counter() - started) / max(counted, 1)
+
+
+def _seconds_per_look(run: Assembly, registry: Registry, val: Split) -> float:
+    examination = examination_of(run.model, run.source, run.config, run.validation, registry)
+    batch = val.batch(torch.arange(min(len(val), run.config.batch_size))).to(run.fabric.device)
+    started = time.perf_counter()
+    examination.rows(batch)
+    return (time.perf_counter() - started) * len(val) / len(batch.labels) / run.fabric.world_size

@@ -1,0 +1,45 @@
+"""The log of a run where other tools look for it: Fabric's loggers, filled from the entries of log.jsonl."""
+
+import importlib.util
+import shutil
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadInput
+
+LOGGERS = ("tensorboard", "csv")
+"""Each has a folder of its name in the run folder."""
+
+
+def check_loggers(names: tuple[str, ...]) -> None:
+    """What they need is installed."""
+    if "tensorboard" in names and not any(map(importlib.util.find_spec, ("tensorboard", "tensorboardX"))):
+        raise BadInput(
+            "tensorboard is not installed", hint="pip install 'wmr-cli[tensorboard]', or leave out --logger tensorboard"
+        )
+
+
+class Loggers:
+    """Written anew from all earlier entries when a run goes on, so that they never hold an epoch twice."""
+
+    def __init__(self, names: tuple[str, ...], folder: Path, entries: list[dict[str, Any]]) -> None:
+        for name in names:
+            shutil.rmtree(folder / name, ignore_errors=True)
+        self._loggers = [_made(name, folder) for name in names]
+        for entry in entries:
+            self.log(entry)
+
+    def log(self, entry: dict[str, Any]) -> None:
+        """Take in an epoch."""
+        numbers = {name: value for name, value in entry.items() if name != "epoch" and value is not None}
+        for logger in self._loggers:
+            logger.log_metrics(numbers, step=entry["epoch"])
+            logger.save()
+
+
+def _made(name: str, folder: Path) -> Any:
+    from lightning_fabric.loggers.csv_logs import CSVLogger
+    from lightning_fabric.loggers.tensorboard import TensorBoardLogger
+
+    kinds: Any = {"tensorboard": TensorBoardLogger, "csv": CSVLogger}
+    return kinds[name](root_dir=folder, name=name, version="")

@@ -1,0 +1,117 @@
+"""The main promises, on an accelerator. `make test-gpu` runs it; WMR_TEST_DEVICE=cpu rehearses it without one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from wmr_cli import testing
+from wmr_cli.config import EvaluateConfig, resolve
+from wmr_cli.core import noise
+from wmr_cli.core.contracts import Batch
+from wmr_cli.core.losses import cross_entropy
+from wmr_cli.storage import checkpoints, records
+from wmr_cli.workflows import parts
+from wmr_cli.workflows.evaluate import evaluate
+from wmr_cli.workflows.events import EpochDone, EvaluationDone, StepDone
+from wmr_cli.workflows.train import train
+
+pytestmark = pytest.mark.gpu
+ATTACKS = (
+    "pgd:steps=5",
+    "pgd:steps=5,norm=l2,eps=1",
+    "fgsm",
+    "apgd-ce:steps=5",
+    "apgd-t:steps=5",
+    "fab-t:steps=5",
+    "square:queries=20",
+)
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    named = os.environ.get("WMR_TEST_DEVICE")
+    found = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else None
+    if named or found:
+        return named or str(found)
+    pytest.skip("this machine has no accelerator")
+
+
+@pytest.fixture(scope="module")
+def run(device, registry, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("gpu") / "run"
+    list(train(resolve({"epochs": 10, "ema": 0.9, "eps_ramp": 0.4}), path, registry, data_dir=Path(), device=device))
+    return path
+
+
+def test_training_learns(run):
+    log = (run / "log.jsonl").read_text().splitlines()
+    last = msgspec.json.decode(log[-1])
+    assert last["val_a_nat"] > 0.8
+    assert last["val_a_nat"] >= last["val_a_rob"] >= last["val_a_sa"]
+
+
+@pytest.mark.parametrize("precision", ["32", "bf16", "16"])
+def test_every_precision_trains_stops_and_goes_on(precision, device, registry, tmp_path):
+    if precision == "16" and device != "cuda":
+        pytest.skip("half precision needs a GPU")
+    config = resolve({"epochs": 2, "steps": 2, "validate_every": 0, "precision": precision})
+    walk = train(config, tmp_path / "run", registry, data_dir=Path(), device=device, save_minutes=1e-9)
+    steps = 0
+    while steps < 12:
+        steps += isinstance(next(walk), StepDone)
+    walk.close()
+    events = list(train(config, tmp_path / "run", registry, data_dir=Path(), device=device, resume=True))
+    assert [event.epoch for event in events if isinstance(event, EpochDone)] == [2]
+    list(train(config, tmp_path / "straight", registry, data_dir=Path(), device=device))
+    cut, straight = (checkpoints.load(tmp_path / name).tensors for name in ("run", "straight"))
+    for name, tensor in straight.items():
+        torch.testing.assert_close(cut[name], tensor, atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize("spec", ATTACKS)
+def test_attacks_keep_their_contract(spec, device, registry):
+    batch = testing.tiny_batch().to(device)
+    attack = registry.create("attack", spec, **({} if "eps" in spec else {"eps": 0.1}))
+    testing.check_attack(attack, testing.tiny_model().to(device), Batch(batch.images, batch.labels, batch.index))
+
+
+def test_noise_is_that_of_any_device(device):
+    index, images = torch.arange(5), torch.zeros(5, 1, 4, 4)
+    here = noise.uniform(images.to(device), index.to(device), seed=3)
+    assert torch.equal(here.cpu(), noise.uniform(images, index, seed=3))
+
+
+def test_an_evaluation_agrees_with_that_of_the_processor(run, device, registry, tmp_path):
+    found = {}
+    for kind in {device, "cpu"}:
+        config = EvaluateConfig(attacks=("pgd:steps=10",), alpha_test=(2.0,))
+        events = evaluate(run, config, registry, data_dir=Path(), device=kind, out=tmp_path / kind)
+        (done,) = [event for event in events if isinstance(event, EvaluationDone)]
+        found[kind] = done.record, records.load_rows(done.rows)
+    (here, rows), (there, others) = found[device], found["cpu"]
+    assert here.id == there.id
+    np.testing.assert_allclose(rows["clean/logits"], others["clean/logits"], atol=1e-4)
+    assert here.a_nat.value == pytest.approx(there.a_nat.value, abs=0.002)
+    assert here.a_rob.value == pytest.approx(there.a_rob.value, abs=0.01)
+
+
+def test_a_checkpoint_knows_no_device(run, device, registry):
+    network = parts.restored(registry, checkpoints.load(run))
+    images, labels = torch.rand(4, 1, 8, 8), torch.arange(4)
+    here = cross_entropy(network.to(device)(images.to(device)), labels.to(device)).cpu()
+    torch.testing.assert_close(here, cross_entropy(network.to("cpu")(images), labels), atol=1e-4, rtol=1e-4)
+
+
+def test_all_devices_share_a_batch(device, registry, tmp_path):
+    count = torch.cuda.device_count() if device == "cuda" else 2 if device == "cpu" else 1
+    if count < 2:
+        pytest.skip("there is one device")
+    words = ("train", "--device", device, "--devices", count, "--epochs", 1, "--steps", 2, "--quiet", "--out", tmp_path / "run")
+    subprocess.run([sys.executable, "-m", "wmr_cli", *map(str, words)], check=True, timeout=300)
+    assert checkpoints.load(tmp_path / "run").epoch == 1
