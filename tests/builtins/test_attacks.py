@@ -178,6 +178,24 @@ def test_square_asks_for_logits_as_often_as_it_says_and_never_for_gradients(norm
     assert model.calls == 234
 
 
+@pytest.mark.parametrize("p_init", [1.0, 0.8])
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_square_without_edges_stays_in_the_ball_and_fools_fewer(norm, p_init):
+    eps, (images, labels) = 0.04 if norm == "linf" else 0.25, problem()
+    inner, whole = (
+        run(Square(norm, eps, 300, p_init=p_init, edges=edges), objective=objective_named("margin")) for edges in (False, True)
+    )
+    assert (NORMS[norm].size(inner.images - images) <= eps + 1e-6).all()
+    assert accuracy(whole, labels) < accuracy(inner, labels) < 1
+
+
+def test_square_without_edges_keeps_the_last_row_and_column_of_its_first_guess():
+    first, last = (run(Square(eps=0.05, queries=queries, edges=False)).images for queries in (1, 300))
+    assert torch.equal(first[:, :, -1], last[:, :, -1])
+    assert torch.equal(first[..., -1], last[..., -1])
+    assert not torch.equal(first, last)
+
+
 def test_square_that_stops_early_leaves_fooled_images_alone():
     _, labels = problem()
     patient, hasty = WithoutGradients(), WithoutGradients()

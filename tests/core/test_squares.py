@@ -53,6 +53,22 @@ def test_windows_are_squares_that_reach_every_corner():
     assert mask[7, 0, top[7] : top[7] + 3, left[7] : left[7] + 3].all()
 
 
+def test_without_edges_no_window_reaches_the_last_row_or_column():
+    corners = torch.rand(500, 2, generator=torch.Generator().manual_seed(2))
+    mask, top, left = squares.windows(corners, 3, 9, 7, edges=False)
+    assert (mask.sum(dim=(1, 2, 3)) == 9).all()
+    assert (int(top.min()), int(top.max()), int(left.min()), int(left.max())) == (0, 5, 0, 3)
+    assert not mask[:, :, -1].any()
+    assert not mask[..., -1].any()
+
+
+def test_without_edges_a_window_as_long_as_the_image_still_has_one_place():
+    mask, top, left = squares.windows(torch.rand(40, 2), 7, 9, 7, edges=False)
+    assert not left.any()
+    assert set(top.tolist()) == {0, 1}
+    assert (mask.sum(dim=(1, 2, 3)) == 49).all()
+
+
 @pytest.mark.parametrize("share", [0.8, 0.1, 0.01])
 def test_a_query_in_linf_changes_one_square_to_the_edge_of_the_ball(share):
     clean = images()
@@ -75,17 +91,19 @@ def test_the_first_guess_in_linf_is_vertical_stripes():
     assert 0.4 < (delta > 0).float().mean() < 0.6
 
 
-@pytest.mark.parametrize("share", [0.8, 0.1, 0.01])
+@pytest.mark.parametrize("edges", [True, False])
+@pytest.mark.parametrize("share", [1.0, 0.8, 0.1, 0.01])
 @pytest.mark.parametrize(("channels", "height", "width"), [(3, 9, 7), (1, 8, 8), (1, 4, 4), (2, 2, 3)])
-def test_queries_in_l2_stay_in_the_ball_and_use_it_up(share, channels, height, width):
+def test_queries_in_l2_stay_in_the_ball_and_use_it_up(share, channels, height, width, edges):
     clean = torch.full((40, channels, height, width), 0.5)
-    best = squares.first_l2(clean, 0.3, INDEX, 0, 0)
+    best = squares.first_l2(clean, 0.3, INDEX, 0, 0, edges)
     for seed in range(4):
         sizes = NORMS["l2"].size(best - clean)
         torch.testing.assert_close(sizes, torch.full_like(sizes, 0.3), atol=1e-5, rtol=0)
-        best = squares.next_l2(clean, best, 0.3, share, draws(channels=channels, seed=seed))
+        best = squares.next_l2(clean, best, 0.3, share, draws(channels=channels, seed=seed), edges)
     at_corners = images(channels=channels, height=height, width=width)
-    moved = squares.next_l2(at_corners, squares.first_l2(at_corners, 0.3, INDEX, 0, 0), 0.3, share, draws(channels=channels))
+    first = squares.first_l2(at_corners, 0.3, INDEX, 0, 0, edges)
+    moved = squares.next_l2(at_corners, first, 0.3, share, draws(channels=channels), edges)
     assert (NORMS["l2"].size(moved - at_corners) <= 0.3 + 1e-6).all()
     assert moved.min() >= 0
     assert moved.max() <= 1
@@ -131,3 +149,35 @@ def test_the_first_guess_in_l2_is_a_grid_of_tiles_either_way_up():
     assert (is_upright ^ is_turned).all()
     assert torch.equal(is_turned[:, 0], is_turned[:, 2])
     assert 0.4 < is_turned.float().mean() < 0.6
+
+
+def test_without_edges_the_first_guess_in_l2_has_as_many_tiles_as_in_the_public_code():
+    published = {
+        5: (0, 5),
+        6: (0, 6),
+        7: (1, 6),
+        8: (1, 7),
+        9: (2, 7),
+        10: (0, 5),
+        13: (1, 6),
+        20: (0, 5),
+        28: (1, 5),
+        32: (1, 5),
+    }
+    assert {length: squares.tiling(length, length // 5, edges=False) for length in published} == published
+    assert {length: squares.tiling(length, length // 5, edges=True) for length in (8, 13, 28)} == {
+        8: (1, 5),
+        13: (1, 5),
+        28: (1, 5),
+    }
+
+
+@pytest.mark.parametrize("edges", [True, False])
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_queries_change_the_last_row_and_column_with_edges_only(norm, edges):
+    first, then = {"linf": (squares.first_linf, squares.next_linf), "l2": (squares.first_l2, squares.next_l2)}[norm]
+    clean = torch.full((40, 1, 8, 8), 0.5)
+    best = first(clean, 0.1, INDEX, 0, 0, edges=False)
+    is_changed = (then(clean, best, 0.1, 0.8, draws(channels=1), edges) - best).abs() > 1e-6
+    assert is_changed.any()
+    assert (bool(is_changed[:, :, -1].any()), bool(is_changed[..., -1].any())) == (edges, edges)

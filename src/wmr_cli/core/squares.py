@@ -36,13 +36,18 @@ def odd_side(share: float, height: int, width: int) -> int:
     return min(side(share, height, width, smallest=3) // 2 * 2 + 1, height, width)
 
 
-def windows(corners: Tensor, side: int, height: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+def places(length: int, side: int, edges: bool) -> int:
+    """At how many places along this length a square can begin: all, or without `edges` all but the last; one at least."""
+    return max(length - side + edges, 1)
+
+
+def windows(corners: Tensor, side: int, height: int, width: int, edges: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     """A square at a random place of each image: its mask (N, 1, H, W), and where it begins, two tensors (N,).
 
-    `corners` (N, 2) is uniform on [0, 1).
+    `corners` (N, 2) is uniform on [0, 1). Without `edges` no square reaches the last row or column unless it has no other place.
     """
-    top = (corners[:, 0] * (height - side + 1)).long()
-    left = (corners[:, 1] * (width - side + 1)).long()
+    top = (corners[:, 0] * places(height, side, edges)).long()
+    left = (corners[:, 1] * places(width, side, edges)).long()
     rows = torch.arange(height, device=corners.device) - top[:, None]
     columns = torch.arange(width, device=corners.device) - left[:, None]
     is_row, is_column = (rows >= 0) & (rows < side), (columns >= 0) & (columns < side)
@@ -54,17 +59,17 @@ def signs(draws: Tensor) -> Tensor:
     return 1 - 2 * (draws < 0.5).to(draws.dtype)
 
 
-def first_linf(images: Tensor, eps: float, index: Tensor, seed: int, restart: int) -> Tensor:
-    """Vertical stripes of -eps or eps, one pixel wide."""
+def first_linf(images: Tensor, eps: float, index: Tensor, seed: int, restart: int, edges: bool = True) -> Tensor:
+    """Vertical stripes of -eps or eps, one pixel wide; the same whatever `edges`."""
     count, channels, _, width = images.shape
     stripes = signs(noise.uniform(images.new_empty(count, channels, 1, width), index, seed, restart))
     return (images + eps * stripes).clamp(0, 1)
 
 
-def next_linf(images: Tensor, best: Tensor, eps: float, share: float, draws: Tensor) -> Tensor:
+def next_linf(images: Tensor, best: Tensor, eps: float, share: float, draws: Tensor, edges: bool = True) -> Tensor:
     """The best image so far, with every channel of one square at -eps or eps."""
     height, width = images.shape[2:]
-    mask, _, _ = windows(draws[:, :2], side(share, height, width), height, width)
+    mask, _, _ = windows(draws[:, :2], side(share, height, width), height, width, edges)
     changed = images + eps * signs(draws[:, PLACE_DRAWS:])[:, :, None, None]
     return torch.where(mask, changed, best).clamp(0, 1)
 
@@ -86,28 +91,38 @@ def hill_and_valley(side: int) -> Tensor:
     return square / square.square().sum().sqrt()
 
 
-def first_l2(images: Tensor, eps: float, index: Tensor, seed: int, restart: int) -> Tensor:
+def tiling(length: int, tile: int, edges: bool) -> tuple[int, int]:
+    """Where the tiles of the first guess begin along this length, and how many there are.
+
+    Without `edges` they go on to the end, as in the public code: images of 15 pixels or more have room for five only, but those
+    of 8 have seven, and the change in the last of them stays there, as no square reaches it.
+    """
+    count = min(TILES, length)
+    begin = (length - count * tile) // 2
+    return begin, count if edges else (length - begin) // tile
+
+
+def first_l2(images: Tensor, eps: float, index: Tensor, seed: int, restart: int, edges: bool = True) -> Tensor:
     """A grid of tiles, hill and valley each, some turned, with a random sign in every tile and channel, of length eps."""
     count, channels, height, width = images.shape
     tile = max(min(height, width) // TILES, 1)
-    down, across = min(TILES, height), min(TILES, width)
+    (top, down), (left, across) = tiling(height, tile, edges), tiling(width, tile, edges)
     coins = noise.uniform(images.new_empty(count, 1 + channels, down, across), index, seed, restart)
     coins = coins.repeat_interleave(tile, dim=2).repeat_interleave(tile, dim=3)
     pattern = hill_and_valley(tile).to(images)
     tiles = torch.where(coins[:, :1] < 0.5, pattern.T.repeat(down, across), pattern.repeat(down, across))
     delta = torch.zeros_like(images)
-    top, left = (height - down * tile) // 2, (width - across * tile) // 2
     delta[:, :, top : top + down * tile, left : left + across * tile] = tiles * signs(coins[:, 1:])
     return (images + eps * delta / _whole_length(delta)).clamp(0, 1)
 
 
-def next_l2(images: Tensor, best: Tensor, eps: float, share: float, draws: Tensor) -> Tensor:
+def next_l2(images: Tensor, best: Tensor, eps: float, share: float, draws: Tensor, edges: bool = True) -> Tensor:
     """The change of a second square moves into a first one, which turns towards a hill and a valley; the length is eps."""
     channels, height, width = images.shape[1:]
     edge = odd_side(share, height, width)
     delta = best - images
-    mask, top, left = windows(draws[:, 0:2], edge, height, width)
-    other, _, _ = windows(draws[:, 2:4], edge, height, width)
+    mask, top, left = windows(draws[:, 0:2], edge, height, width, edges)
+    other, _, _ = windows(draws[:, 2:4], edge, height, width, edges)
     inside = delta * mask
     unused = (eps**2 - _whole_length(delta).square()).clamp(min=0)
     available = (delta * (mask | other)).square().sum(dim=(2, 3), keepdim=True) + unused / channels

@@ -11,14 +11,12 @@ from ..storage.files import write_atomically
 Array = NDArray[Any]
 
 
-def attack_grid(
-    path: Path, clean: Array, images: Array, label: Array, predicted_clean: Array, predicted: Array, most: int = 10
-) -> None:
+def attack_grid(path: Path, clean: Array, images: Array, label: Array, predicted_clean: Array, predicted: Array) -> None:
     """One row per image: clean, the perturbation magnified, adversarial, with both predictions. (N, C, H, W) in [0, 1]."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    count = min(most, len(label))
+    count = len(label)
     figure = Figure(figsize=(6, 1.9 * count + 0.4), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(count, 3, squeeze=False)

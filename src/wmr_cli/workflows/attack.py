@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -26,10 +26,13 @@ from .events import AttackDone, EvaluationStarted, Event, ImagesDone, Message
 from .imports import opened
 from .planning import Task, plan
 
+GRID_ROWS = 10
+"""A grid shows so many images, the first ones."""
+
 
 @dataclass(frozen=True)
 class Crafted:
-    """Clean and adversarial images with both predictions, (N, C, H, W) and (N,)."""
+    """Labels, both predictions and the size of the change, (N,), with the images before and after, (N, C, H, W) or fewer."""
 
     clean: Tensor
     images: Tensor
@@ -37,6 +40,11 @@ class Crafted:
     index: Tensor
     prediction_clean: Tensor
     prediction: Tensor
+    size: Tensor
+
+    def keeping(self, count: int) -> "Crafted":
+        """The same with so many of the images only: copies, as a view would hold all of them in memory."""
+        return replace(self, clean=self.clean[:count].clone(), images=self.images[:count].clone())
 
 
 def attack(
@@ -67,10 +75,13 @@ def attack(
     yield EvaluationStarted(task.label, total=len(task.positions))
     started = time.perf_counter()
     pieces: list[Crafted] = []
+    done, wanted = 0, len(task.positions) if save else GRID_ROWS if grid else 0
     for batch in ahead(task.split, task.positions.split(config.batch_size)):
         with parts.exact_float32():
-            pieces.append(craft(task, model, batch.to(fabric.device), weighted, as_uint8))
-        yield ImagesDone(sum(len(piece.label) for piece in pieces), len(task.positions))
+            piece = craft(task, model, batch.to(fabric.device), weighted, as_uint8)
+        pieces.append(piece.keeping(max(wanted - done, 0)))
+        done += len(piece.label)
+        yield ImagesDone(done, len(task.positions))
     seconds = time.perf_counter() - started
     crafted = Crafted(*(torch.cat([getattr(piece, name) for piece in pieces]) for name in Crafted.__dataclass_fields__))
     if save:
@@ -79,8 +90,8 @@ def attack(
     if grid:
         from ..reporting.figures import attack_grid
 
-        attack_grid(grid, crafted.clean.numpy(), crafted.images.numpy(), crafted.label.numpy(),
-                    crafted.prediction_clean.numpy(), crafted.prediction.numpy())  # fmt: skip
+        shown = (crafted.clean, crafted.images, crafted.label, crafted.prediction_clean, crafted.prediction)
+        attack_grid(grid, *(tensor[:GRID_ROWS].numpy() for tensor in shown))
         yield Message(f"drew {grid}")
     yield AttackDone(summary(task, crafted, seconds, weighted))
 
@@ -99,8 +110,10 @@ def craft(task: Task, model: nn.Module, batch: Batch, weighted: bool, as_uint8: 
         attacked = guarded(task.attack, model, batch, objective, seed, norm, task.eps, num_classes)
         if as_uint8:
             attacked = rounded(attacked, model, batch, task)
-    parts_of = (batch.images, attacked.images, batch.labels, batch.index, predictions(clean_logits), predictions(attacked.logits))
-    return Crafted(*(tensor.detach().cpu() for tensor in parts_of))
+    clean, images = batch.images.cpu(), attacked.images.detach().cpu()
+    size = norm.size(images.double() - clean.double())
+    rows = (batch.labels, batch.index, predictions(clean_logits), predictions(attacked.logits), size)
+    return Crafted(clean, images, *(tensor.cpu() for tensor in rows))
 
 
 def rounded(attacked: Attacked, model: nn.Module, batch: Batch, task: Task) -> Attacked:
@@ -141,7 +154,6 @@ def summary(task: Task, crafted: Crafted, seconds: float, weighted: bool) -> dic
     """Success among the images that were right before, the size of the changes, and the rate."""
     was_right = crafted.prediction_clean == crafted.label
     fooled = was_right & (crafted.prediction != crafted.label)
-    sizes = NORMS[task.norm].size(crafted.images.double() - crafted.clean.double())
     success = measures.wilson(int(fooled.sum()), int(was_right.sum())) if was_right.any() else None
     return {
         "checkpoint": str(task.checkpoint.path),
@@ -153,7 +165,7 @@ def summary(task: Task, crafted: Crafted, seconds: float, weighted: bool) -> dic
         "right_before": int(was_right.sum()),
         "fooled": int(fooled.sum()),
         "success_rate": success and {"value": success.value, "low": success.low, "high": success.high},
-        "mean_size": float(sizes.mean()),
+        "mean_size": float(crafted.size.mean()),
         "seconds": seconds,
         "images_per_second": len(crafted.label) / seconds,
     }
