@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -123,6 +124,36 @@ def test_a_dry_run_prints_a_config_that_can_be_given_back(tmp_path, monkeypatch)
     assert json.loads(config.read_text())["eps"] == 8 / 255
     assert wmr("train", "--config", config, "--dry-run").stdout == config.read_text()
     assert list(tmp_path.iterdir()) == [config]
+
+
+def test_a_dry_run_tells_how_long_the_run_would_take():
+    assert re.search(r"^about [\d.]+ (s|min|h): [\d.]+ s per epoch", wmr("train", "--dry-run", "--steps", 1).stderr, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--logger", "wandb"), "'wandb' is none of tensorboard, csv"),
+        (("--milestones", "5,x"), "--milestones: '5,x' is no list of whole numbers"),
+        (("--warmup", "1.5"), "--warmup: expected a number <= 1.0"),
+        (("--max-weight", "0"), "--max-weight: expected a number > 0.0"),
+        (("--alpha-ramp", "0.5", "--kernel", "none"), "Uniform has no alpha that could grow"),
+        (("--devices", "0"), "greater than or equal to 1"),
+        (("--precision", "16", "--device", "cpu"), "precision 16 needs a GPU"),
+        (("--defense", "trades:terms=all"), "terms"),
+    ],
+)
+def test_settings_of_training_that_cannot_be_are_refused(words, problem, tmp_path):
+    assert problem in wmr("train", *words, status=2).stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_machine_without_accelerator_is_told_of_the_preset_for_it(tmp_path):
+    """Before the data are looked for, so that nobody downloads them in vain."""
+    told = wmr("train", "--dataset", "mnist", "--data-dir", tmp_path / "none", "--device", "cpu", status=2).stderr
+    assert "--preset cpu/mnist" in told
+    chosen = wmr("train", "--preset", "cpu/mnist", "--data-dir", tmp_path / "none", "--device", "cpu", status=2).stderr
+    assert "--preset cpu/mnist" not in chosen
 
 
 def test_a_run_that_is_complete_resumes_to_what_it_was(run):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +17,7 @@ from .options import (
     Device,
     Devices,
     Model,
+    Nodes,
     Quiet,
     Seed,
     choice,
@@ -68,7 +69,8 @@ def evaluate(
     batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Images at a time.")] = 256,
     seed: Seed = 0,
     device: Device = "auto",
-    devices: Devices = 1,
+    devices: Devices = None,
+    nodes: Nodes = None,
     data_dir: DataDir = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an evaluation that was interrupted.")] = False,
     out: Annotated[
@@ -114,7 +116,8 @@ def evaluate(
     measured, skipped = [], 0
     paths: Sequence[Path | None] = checkpoints or [None]
     for checkpoint in paths:
-        events = run(checkpoint, config, registry, data_dir=folder, device=device, devices=devices, out=out, resume=resume)
+        machine: dict[str, Any] = {"device": device, "devices": devices, "nodes": nodes}
+        events = run(checkpoint, config, registry, data_dir=folder, **machine, out=out, resume=resume)
         try:
             with resumable(quiet):
                 for done in follow(events, EvaluationDone, quiet=quiet):

@@ -32,7 +32,11 @@ Model = Annotated[str | None, typer.Option("--model", metavar="S", help="The net
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Silence everything on stderr but errors.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Fixes everything random.")]
 Device = Annotated[str, typer.Option("--device", metavar="D", help="auto, cpu, cuda, cuda:N or mps.")]
-Devices = Annotated[int, typer.Option("--devices", metavar="N", min=1, help="How many of them share the work.")]
+Devices = Annotated[
+    int | None,
+    typer.Option("--devices", metavar="N", min=1, help="How many of them share the work, on each machine.", show_default="1"),
+]
+Nodes = Annotated[int | None, typer.Option("--nodes", metavar="N", min=1, help="On how many machines.", show_default="1")]
 DataDir = Annotated[
     Path | None,
     typer.Option(

@@ -230,7 +230,7 @@ def train(
     from ..workflows.train import train as run
     from .progress import follow, resumable
 
-    advise(preset is None and config is None and device == "auto" and not has_accelerator(), resolved, quiet)
+    advise(preset is None and config is None and not has_accelerator(device), resolved, quiet)
     saving: dict[str, Any] = {"save_minutes": save_minutes, "loggers": loggers, "resume": resume, "overwrite": overwrite}
     events = run(resolved, path, registry, data_dir=folder, **machine, **saving)
     with resumable(quiet):

@@ -27,7 +27,7 @@ def fabric(device: str, precision: str = "32", devices: int | None = None, nodes
         raise BadInput(f"there is no device {device!r}", hint="--device is auto, cpu, cuda, cuda:N or mps")
     if not _has(kind) or (number and int(number) >= torch.cuda.device_count()):
         raise BadInput(f"device {device!r} is not there", hint="`wmr doctor` lists the devices of this machine")
-    if precision == "16" and not _has_accelerator(kind):
+    if precision == "16" and not has_accelerator(kind):
         raise BadInput("precision 16 needs a GPU", hint="train with --precision bf16 or 32")
 
     started = processes()
@@ -70,13 +70,10 @@ def processes() -> tuple[int, int] | None:
     return None
 
 
-def has_accelerator() -> bool:
-    """Whether there is anything faster than the processor itself."""
-    return _has_accelerator("auto")
-
-
-def _has_accelerator(kind: str) -> bool:
-    return kind != "cpu" and (_has("cuda") if kind == "cuda" else _has("cuda") or _has("mps"))
+def has_accelerator(device: str = "auto") -> bool:
+    """Whether this device is anything faster than the processor itself."""
+    kind = device.partition(":")[0]
+    return _has("cuda") or _has("mps") if kind == "auto" else kind != "cpu" and _has(kind)
 
 
 def _has(kind: str) -> bool:

@@ -51,7 +51,8 @@ def evaluate(
     *,
     data_dir: Path,
     device: str = "auto",
-    devices: int = 1,
+    devices: int | None = None,
+    nodes: int | None = None,
     out: Path | None = None,
     resume: bool = False,
 ) -> Iterator[Event]:
@@ -62,7 +63,7 @@ def evaluate(
     """
     checkpoint, source = yield from opened(path, config, registry, data_dir)
     tasks = list(plan(checkpoint, config, registry, data_dir, source))
-    fabric, folder = launched(device, devices), out or home(checkpoint)
+    fabric, folder = launched(device, devices, nodes), out or home(checkpoint)
     balls: dict[tuple[str, float], list[tuple[Task, Record]]] = {}
     for task in tasks:
         told = (*parts.notes(task.split), *parts.advice(task.attack, task.eps, checkpoint.num_classes))

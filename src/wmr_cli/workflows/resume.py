@@ -62,10 +62,10 @@ def store(
     for owner, part in stateful.items():
         if hasattr(part, "state"):
             tensors |= {f"{owner}/{name}": tensor for name, tensor in part.state().items()}
-    for name, tensor in tensors.items():
+    for name, tensor in model.state_dict().items():
         if not torch.isfinite(tensor).all():
-            place = f"after step {progress.step} of epoch {progress.epoch + 1}"
-            raise BrokenContract(f"{name} is not finite {place}", hint=DIVERGED)
+            place = f"epoch {progress.epoch + 1}, step {progress.step}"
+            raise BrokenContract(f"{place}: {name} of the network is not finite", hint=DIVERGED)
     drawn = json.dumps(getattr(source, "drawn", None))
     header = {"epoch": str(progress.epoch), "step": str(progress.step), "best": json.dumps(progress.best), "drawn": drawn}
     save_tensors(folder.resume, tensors, header)

@@ -1,0 +1,112 @@
+"""The log where other tools look for it, and how long a run will take."""
+
+import csv
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from wmr_cli.config import resolve
+from wmr_cli.errors import BadInput
+from wmr_cli.reporting.held_out import held_out_sheet
+from wmr_cli.storage.runs import RunFolder
+from wmr_cli.workflows.estimate import estimate
+from wmr_cli.workflows.events import EpochDone, TrainingDone
+from wmr_cli.workflows.loggers import check_loggers
+from wmr_cli.workflows.train import train
+
+BRIEF = {"epochs": 3, "steps": 1, "validate_every": 2}
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def walk(path, registry, **more):
+    return train(resolve(BRIEF), path, registry, data_dir=Path(), device="cpu", **more)
+
+
+def columns(path):
+    with (path / "csv" / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def scalars(path, name):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(path / "tensorboard"))
+    events.Reload()
+    return [(event.step, event.value) for event in events.Scalars(name)]
+
+
+def test_loggers_hold_what_the_log_holds_also_after_an_interruption(tmp_path, registry):
+    first = walk(tmp_path / "run", registry, loggers=("csv", "tensorboard"))
+    while not isinstance(next(first), EpochDone):
+        pass
+    next(first)
+    first.close()
+    list(walk(tmp_path / "run", registry, loggers=("csv", "tensorboard"), resume=True))
+    entries = RunFolder(tmp_path / "run").read_log()
+    rows = columns(tmp_path / "run")
+    assert [int(row["step"]) for row in rows] == [1, 2, 3]
+    assert [float(row["loss"]) for row in rows] == pytest.approx([entry["loss"] for entry in entries])
+    assert rows[0]["val_a_rob"] == "", "the first epoch did not look at held-out images"
+    assert scalars(tmp_path / "run", "loss") == [(entry["epoch"], pytest.approx(entry["loss"])) for entry in entries]
+    assert [step for step, _ in scalars(tmp_path / "run", "val_a_rob")] == [2, 3]
+
+
+def test_overwriting_removes_them(tmp_path, registry):
+    list(walk(tmp_path / "run", registry, loggers=("csv",)))
+    list(walk(tmp_path / "run", registry, overwrite=True))
+    assert not (tmp_path / "run" / "csv").exists()
+
+
+def test_without_tensorboard_it_is_refused_before_anything_is_written(tmp_path, registry, monkeypatch):
+    check_loggers(("csv", "tensorboard"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    check_loggers(("csv",))
+    with pytest.raises(BadInput, match="tensorboard is not installed"):
+        list(walk(tmp_path / "run", registry, loggers=("tensorboard",)))
+    assert not (tmp_path / "run").exists()
+
+
+def test_loggers_are_not_imported_unasked(tmp_path, registry):
+    list(walk(tmp_path / "run", registry))
+    assert not [name for name in sys.modules if name.split(".")[0] == "tensorboardX"]
+    assert not (tmp_path / "run" / "csv").exists()
+
+
+def test_the_estimate_adds_up_and_writes_nothing(tmp_path, registry):
+    config = resolve({"epochs": 10, "validate_every": 4, "steps": 2})
+    before = torch.get_rng_state()
+    expected = estimate(config, registry, Path(), "cpu")
+    assert expected.epoch > 0
+    assert expected.run == pytest.approx(10 * expected.epoch + math.ceil(10 / 4) * expected.look)
+    assert list(tmp_path.iterdir()) == []
+    more = estimate(resolve({"epochs": 10, "steps": 40, "validate_every": 0}), registry, Path(), "cpu")
+    assert more.look == 0
+    assert more.epoch > 2 * expected.epoch, "twenty times the steps take longer"
+    torch.set_rng_state(before)
+
+
+def test_the_estimate_needs_no_second_batch(registry):
+    expected = estimate(resolve({"batch_size": 2000, "steps": 1, "validate_every": 0}), registry, Path(), "cpu")
+    assert expected.epoch > 0
+
+
+def test_the_table_shows_best_last_and_average(tmp_path, registry):
+    config = resolve({**BRIEF, "ema": 0.9, "select": "sa"})
+    *_, done = train(config, tmp_path / "run", registry, data_dir=Path(), device="cpu")
+    assert isinstance(done, TrainingDone)
+    sheet = held_out_sheet(done.entries, done.best, "sa")
+    assert sheet is not None
+    assert sheet.headings == ("weights", "epoch", "A_nat", "A_rob", "A_sa")
+    names = [row[0] for row in sheet.rows]
+    assert names == ["best by A_sa", "last", "average of weights"]
+    looked = {entry["epoch"]: entry for entry in done.entries if "val_a_sa" in entry}
+    assert done.best == max(looked, key=lambda epoch: looked[epoch]["val_a_sa"])
+    assert sheet.rows[1][1] == "3"
+    assert all("[" in cell for row in sheet.rows for cell in row[2:] if "all" not in cell)
+
+
+def test_without_held_out_images_there_is_no_table():
+    assert held_out_sheet([{"epoch": 1, "loss": 0.1}], None, "rob") is None
