@@ -17,9 +17,7 @@ from collections.abc import Iterable
 
 
 class WmrError(Exception):
-    """Something the user can mend; the hint says how. `rank` is set where one of several processes met it alone."""
-
-    rank = 0
+    """Something the user can mend; the hint says how."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)

@@ -71,7 +71,7 @@ def test_every_precision_trains_stops_and_goes_on(precision, device, registry, t
     list(train(config, tmp_path / "straight", registry, data_dir=Path(), device=device))
     cut, straight = (checkpoints.load(tmp_path / name).tensors for name in ("run", "straight"))
     for name, tensor in straight.items():
-        torch.testing.assert_close(cut[name], tensor, atol=0.05, rtol=0.05)
+        torch.testing.assert_close(cut[name], tensor, atol=2e-3, rtol=1e-2)
 
 
 @pytest.mark.parametrize("spec", ATTACKS)

@@ -13,11 +13,11 @@ from wmr_cli.workflows.train import train
 
 
 def entry(accuracy=0.5, **more):
-    return {"train_accuracy": accuracy, "attack_success": 0.3, **more}
+    return {"train_accuracy": accuracy, "attack_success": 0.3, "eps": 0.1, **more}
 
 
 def told(*entries):
-    return [text.split(":")[0] for text in alarms.warnings(list(entries), guessing=0.11)]
+    return [text.split(":")[0] for text in alarms.warnings(list(entries), guessing=0.11, eps=0.1)]
 
 
 CHANCE = "accuracy has been at chance (11 %) for 2 epochs; usual causes"
@@ -47,6 +47,7 @@ def test_clean_images_decide_where_they_are_seen():
 
 def test_an_attack_that_fools_nobody_or_everybody():
     assert told(entry(0.99, attack_success=0.0)) == [NOBODY]
+    assert told(entry(0.99, attack_success=0.0, eps=0.01)) == [], "the ball still grows"
     assert told(entry(0.0, attack_success=1.0, train_clean_accuracy=0.9)) == [EVERYBODY]
     assert told(entry(0.0, attack_success=1.0, train_clean_accuracy=0.1)) == [], "a network that knows nothing is easily fooled"
 
@@ -55,22 +56,36 @@ def test_chance_is_the_largest_class():
     assert alarms.chance(torch.tensor([0, 1, 1, 2])) == 0.5
 
 
+def test_with_one_large_class_a_good_network_is_not_at_chance():
+    good = entry(0.97)
+    assert list(alarms.warnings([good, good], guessing=0.9, eps=0.1)) == []
+    assert len(list(alarms.warnings([entry(0.91), entry(0.9)], guessing=0.9, eps=0.1))) == 1
+
+
+def test_an_attack_that_counts_no_steps_gives_no_success(tmp_path, registry):
+    settings = {"attack": "noise", "steps": None, "step_size": None, "defense": "pgd", "epochs": 2, "validate_every": 0}
+    *_, done = train(resolve(settings), tmp_path / "run", registry, data_dir=tmp_path, device="cpu")
+    assert "attack_success" not in done.entries[-1]
+    assert "train_clean_accuracy" not in done.entries[-1]
+
+
 def test_a_loss_that_is_no_number_says_where():
     alarms.check_loss(1.5, epoch=0, step=0)
     with pytest.raises(BrokenContract, match="epoch 3, step 8: the loss is not finite"):
         alarms.check_loss(float("nan"), epoch=2, step=7)
 
 
-def test_an_error_within_a_step_gets_its_place_and_who_met_it():
-    with pytest.raises(BadInput, match="epoch 1, step 2: oops") as raised, alarms.placed(0, 1, rank=3):
+def test_an_error_within_a_step_gets_its_place():
+    with pytest.raises(BadInput, match="epoch 1, step 2: oops") as raised, alarms.placed(0, 1):
         raise BadInput("oops", hint="mend it")
-    assert (raised.value.rank, raised.value.hint) == (3, "mend it")
+    assert raised.value.hint == "mend it"
 
 
 def test_the_tally_counts_who_was_fooled():
     tally = Tally()
     began, after = torch.tensor([True, True, True, False]), torch.tensor([True, False, False, False])
-    loss = tally.add(StepReport(torch.ones(4), torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.zeros(4), after, began))
+    report = StepReport(torch.ones(4), torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.zeros(4), after, began)
+    loss = tally.add(report, (began, began & ~after))
     summary = tally.summary()
     assert loss == summary["loss"] == 1
     assert summary["train_clean_accuracy"] == 0.75

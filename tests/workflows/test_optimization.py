@@ -73,8 +73,8 @@ def test_a_ramp_shrinks_the_ball_of_the_attack_and_the_weights():
 
 def test_a_ramp_of_what_cannot_grow_is_refused(registry):
     kernel = registry.create("kernel", "none")
-    with pytest.raises(BadInput, match="has no alpha that could grow"):
-        parts.check_ramps(Pgd(), kernel, TrainConfig(alpha_ramp=0.5))
+    with pytest.raises(BadInput, match="kernel 'none' has no alpha that could grow"):
+        parts.check_ramps(Pgd(), kernel, TrainConfig(alpha_ramp=0.5, kernel="none"))
     with pytest.raises(BadInput, match="has no eps that could grow"):
         parts.check_ramps(lambda: None, kernel, TrainConfig(eps_ramp=0.5))
     parts.check_ramps(Pgd(), kernel, TrainConfig(eps_ramp=0.5))

@@ -18,6 +18,7 @@ from wmr_cli.storage.runs import RunFolder, opened
 from wmr_cli.workflows.events import EpochDone, StepDone, TrainingDone
 from wmr_cli.workflows.optimization import pace
 from wmr_cli.workflows.train import batches, train
+from wmr_cli.workflows.validate import validation_attack
 
 
 def run(config, path, registry, **more):
@@ -170,9 +171,15 @@ def test_a_mistake_in_a_name_leaves_no_folder_behind(tiny_config, tmp_path, regi
 
 
 def test_a_loss_that_explodes_stops_the_run_and_keeps_the_epoch_before(tiny_config, tmp_path, registry):
-    config = msgspec.structs.replace(tiny_config, optimizer="sgd", lr=1e30, schedule="constant", validate_every=0)
-    with pytest.raises(BrokenContract, match="finite"):
-        run(config, tmp_path / "run", registry)
+    """The learning rate is fine in the first epoch and absurd in the second."""
+    settings = {"optimizer": "sgd", "lr": 0.05, "schedule": "multistep", "milestones": (1,), "validate_every": 0}
+    config = msgspec.structs.replace(tiny_config, **settings, gamma=1.0)
+    exploding = msgspec.structs.replace(config, gamma=1e30)
+    with pytest.raises(BrokenContract, match=r"epoch 2, step \d+: .*finite"):
+        run(exploding, tmp_path / "run", registry)
+    tensors, header = checkpoints.load_tensors(tmp_path / "run" / "resume.safetensors")
+    assert header["epoch"] == checkpoints.load_tensors(tmp_path / "run" / "last.safetensors")[1]["epoch"] == "1"
+    assert all(tensor.isfinite().all() for tensor in tensors.values())
 
 
 @pytest.mark.parametrize("defense", ["natural", "pgd", "trades"])
@@ -279,3 +286,24 @@ def test_a_full_disk_is_one_line_and_keeps_the_old_file(tmp_path, monkeypatch):
         checkpoints.save_tensors(path, {"a": torch.zeros(2)}, {})
     assert torch.equal(checkpoints.load_tensors(path)[0]["a"], torch.ones(2))
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_weights_without_their_state_are_neither_overwritten_nor_resumed(tiny_config, tiny_run, tmp_path, registry):
+    shutil.copytree(tiny_run, tmp_path / "run")
+    (tmp_path / "run" / "resume.safetensors").unlink()
+    before = (tmp_path / "run" / "last.safetensors").read_bytes()
+    with pytest.raises(RunFolderError, match="already holds a run"):
+        run(tiny_config, tmp_path / "run", registry)
+    with pytest.raises(RunFolderError, match=r"no resume\.safetensors"):
+        run(tiny_config, tmp_path / "run", registry, resume=True)
+    assert (tmp_path / "run" / "last.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize("attack", ["autoattack", "apgd-ce:stops_early=true", "authors-eval", "square"])
+def test_held_out_images_meet_a_short_attack_that_gives_margins(attack, registry):
+    config = resolve({"evaluate": {"attack": attack}})
+    chosen = validation_attack(registry, config)
+    assert chosen.steps <= 10
+    assert chosen.restarts == 1
+    assert not getattr(chosen, "stops_early", False)
+    assert (chosen.norm, chosen.eps) == ("linf", 0.15)

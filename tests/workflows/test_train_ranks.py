@@ -1,9 +1,11 @@
 """Several processes train one network: the mean is that of the global batch, whoever starts the processes."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -89,22 +91,54 @@ def test_two_processes_learn_what_one_learns(defense, normalize):
         assert shared[name] == pytest.approx(alone[name], abs=2e-3), name
 
 
-def test_the_tolerance_would_notice_a_mean_over_one_process():
-    """A batch of 127 is shared as 64 and 63: the mean of the two means is another loss."""
-    values = torch.linspace(0, 1, 127)
-    halves = values.tensor_split(2)
-    assert abs(float(values.mean() - (halves[0].mean() + halves[1].mean()) / 2)) > 1e-4
+WATCHED = """
+import os
+import torch
+from torch import nn
+
+
+class Watched(nn.Sequential):
+    \"\"\"Writes down what it remembers of the batches, in every process.\"\"\"
+
+    def __init__(self, num_classes):
+        super().__init__(nn.Flatten(), nn.Linear(64, 50), nn.BatchNorm1d(50), nn.Tanh(), nn.Linear(50, num_classes))
+
+    def forward(self, images):
+        if not self.training and len(images) > 10:
+            torch.save(self[2].running_mean.clone(), f"seen{os.environ.get('LOCAL_RANK', '0')}.pt")
+        return super().forward(images)
+"""
 
 
 @pytest.mark.slow
-def test_two_processes_hold_one_network_and_resume_to_the_same_bits():
-    words = (*BRIEF[2:], "--model", "nets.py:Normed", "--validate-every", "1", "--ema", "0.9", "--devices", "2")
-    wmr(*words, "--epochs", "2", "--out", "straight")
-    wmr(*words, "--epochs", "2", "--out", "again")
-    assert all(torch.equal(tensor, weights("again")[name]) for name, tensor in weights("straight").items())
-    assert log("straight") == log("again")
-    state, _ = checkpoints.load_tensors(Path("straight/resume.safetensors"))
-    assert state["model/2.running_mean"].abs().max() > 0
+def test_two_processes_hold_one_network_and_resume_to_the_same_bits(tmp_path):
+    (tmp_path / "watched.py").write_text(WATCHED, encoding="utf-8")
+    words = (
+        *BRIEF[2:],
+        "--epochs",
+        "2",
+        "--model",
+        "watched.py:Watched",
+        "--validate-every",
+        "1",
+        "--ema",
+        "0.9",
+        "--devices",
+        "2",
+    )
+    wmr(*words, "--out", "straight")
+    first, second = (torch.load(f"seen{rank}.pt", weights_only=True) for rank in range(2))
+    assert first.abs().max() > 0
+    assert torch.equal(first, second), "both see the same statistics"
+
+    running = subprocess.Popen([sys.executable, "-m", "wmr_cli", "train", *words, "--out", "cut", "--save-minutes", "0.0001"])
+    while running.poll() is None and not Path("cut/resume.safetensors").exists():
+        time.sleep(0.05)
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(timeout=120) in (0, 143)
+    wmr(*words, "--out", "cut", "--resume")
+    assert all(torch.equal(tensor, weights("cut")[name]) for name, tensor in weights("straight").items())
+    assert log("cut") == log("straight")
 
 
 def test_torchrun_starts_the_processes(tmp_path):
@@ -123,6 +157,7 @@ def test_slurm_starts_the_processes():
         port = free.getsockname()[1]
     tasks = {
         "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "1", "SLURM_NODEID": "0", "SLURM_JOB_ID": "1",
+        "SLURM_STEP_ID": "0",
         "SLURM_JOB_NAME": "train", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
     }  # fmt: skip
     program = [sys.executable, "-m", "wmr_cli", "train", *BRIEF, *L2, "--model", "nets.py:Smooth", "--out", "by"]
@@ -147,8 +182,9 @@ def test_slurm_starts_the_processes():
 def test_what_one_process_meets_alone_is_told_with_its_place():
     words = [sys.executable, "-m", "wmr_cli", "train", *BRIEF, "--model", "nets.py:Broken", "--out", "run", "--devices", "2"]
     failed = subprocess.run(words, capture_output=True, text=True, check=False, timeout=240)
-    assert failed.returncode != 0
-    assert "error: epoch 1, step 1: image" in failed.stderr
+    assert failed.returncode == 2
+    assert [line.split(":")[0] for line in failed.stderr.splitlines()] == ["error", "hint"]
+    assert "epoch 1, step 1: image" in failed.stderr
     assert "logits are not finite" in failed.stderr
 
 
@@ -165,19 +201,30 @@ def test_a_folder_that_is_taken_is_one_error_of_all():
     assert "lr was 0.05, is 1.0" in failed.stderr
 
 
+STEP = {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}
+
+
 @pytest.mark.parametrize(
     ("environment", "started"),
     [
         ({}, None),
         ({"TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8"}, (4, 2)),
-        ({"SLURM_NTASKS": "6", "SLURM_PROCID": "0", "SLURM_NTASKS_PER_NODE": "3", "SLURM_NNODES": "2"}, (3, 2)),
-        ({"SLURM_NTASKS": "6", "SLURM_PROCID": "0", "SLURM_JOB_NAME": "interactive"}, None),
-        ({"SLURM_NTASKS": "1", "SLURM_PROCID": "0"}, None),
+        ({**STEP, "SLURM_NTASKS": "6", "SLURM_NTASKS_PER_NODE": "3", "SLURM_NNODES": "2"}, (3, 2)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "6", "SLURM_NTASKS_PER_NODE": "3", "SLURM_NNODES": "2"}, None),
+        ({**STEP, "SLURM_NTASKS": "6", "SLURM_JOB_NAME": "interactive"}, None),
+        ({**STEP, "SLURM_NTASKS": "1"}, None),
     ],
-    ids=["nobody", "torchrun", "slurm", "interactive", "one task"],
+    ids=["nobody", "torchrun", "slurm", "no srun", "interactive", "one task"],
 )
 def test_who_started_how_many(environment, started, monkeypatch):
-    for name in ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_JOB_NAME", "SLURM_NTASKS_PER_NODE"):
+    for name in (
+        "TORCHELASTIC_RUN_ID",
+        "SLURM_NTASKS",
+        "SLURM_PROCID",
+        "SLURM_STEP_ID",
+        "SLURM_JOB_NAME",
+        "SLURM_NTASKS_PER_NODE",
+    ):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -188,5 +235,12 @@ def test_slurm_tasks_without_their_number_per_node_are_refused(monkeypatch):
     monkeypatch.delenv("SLURM_NTASKS_PER_NODE", raising=False)
     monkeypatch.setenv("SLURM_NTASKS", "4")
     monkeypatch.setenv("SLURM_PROCID", "1")
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
     with pytest.raises(BadInput, match="how many processes a node has"):
         devices.processes()
+
+
+def test_machines_on_which_nobody_started_anything_are_refused(monkeypatch):
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with pytest.raises(BadInput, match="nobody has started processes on 2 machines"):
+        devices.fabric("cpu", nodes=2)

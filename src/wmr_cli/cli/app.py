@@ -26,7 +26,7 @@ class Program(TyperGroup):
         try:
             status = super().main(*args, **{**kwargs, "standalone_mode": False})
         except WmrError as error:
-            say_error(str(error), error.hint, aloud=error.rank > 0)
+            say_error(str(error), error.hint)
             status = 2
         except typer.TyperException as error:
             say_error(*_said(error))

@@ -32,7 +32,7 @@ def messages(quiet: bool = False) -> Console:
 
 def is_first() -> bool:
     """Whether this is the first of all processes that run the command, whoever started them."""
-    is_task = int(os.environ.get("SLURM_NTASKS", "1")) > 1
+    is_task = int(os.environ.get("SLURM_NTASKS", "1")) > 1 and "SLURM_STEP_ID" in os.environ
     names = ("LOCAL_RANK", "RANK", "NODE_RANK", "GROUP_RANK", *(["SLURM_PROCID"] if is_task else []))
     return all(os.environ.get(name, "0") == "0" for name in names)
 
@@ -43,9 +43,9 @@ def say(text: str, *, quiet: bool = False, warns: bool = False) -> None:
     messages(quiet).print(mark + escape(text), soft_wrap=True)
 
 
-def say_error(text: str, hint: str = "", *, aloud: bool = False) -> None:
-    """One red line, and a hint; aloud also by a process that is not the first."""
-    console = Console(stderr=True, highlight=False, emoji=False) if aloud else messages()
+def say_error(text: str, hint: str = "") -> None:
+    """One red line, and a hint."""
+    console = messages()
     console.print(f"[bold red]error:[/] {_one_line(text)}", soft_wrap=True)
     if hint:
         console.print(f"[dim]hint:[/] {_one_line(hint)}", soft_wrap=True)

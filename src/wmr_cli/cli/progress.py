@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ..core.watching import watched
+from ..reporting.held_out import SHARES
 from ..workflows.events import EpochDone, EvaluationStarted, Event, ImagesDone, Message, StepDone, TrainingStarted
 from .console import Terminated, messages, say
 
@@ -159,10 +160,7 @@ def epoch_line(event: EpochDone) -> str:
 
 def _held_out(entry: dict[str, Any]) -> str:
     """`A_nat 97.0 A_rob 71.0 A_sa 52.1`, of an epoch that looked at held-out images."""
-    return " ".join(f"{name} {100 * entry[key]:.1f}" for key, name in _SHARES.items() if key in entry)
-
-
-_SHARES = {"val_a_nat": "A_nat", "val_a_rob": "A_rob", "val_a_sa": "A_sa", "val_a_tr": "A_tr"}
+    return " ".join(f"{name} {100 * entry[key]:.1f}" for key, name in SHARES.items() if key in entry)
 
 
 def _rate(images_per_second: float | None) -> str:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 WHAT, ATTACK, WEIGHTS, OPTIMISATION = "What to train", "The training attack", "The weights of images", "Optimisation"
 SELECTION, MACHINE, FILES = "Held-out images", "Where it runs", "Files"
-LOGGERS = ("tensorboard", "csv")
 
 
 def train(
@@ -210,7 +209,7 @@ def train(
 
     asked = {name: value for name, value in locals().items() if name in configs.TrainConfig.__struct_fields__}
     asked["milestones"] = read("--milestones", milestones, whole_numbers)
-    loggers = tuple(dict.fromkeys(choice(*LOGGERS)(name) for name in logger or ()))
+    loggers = tuple(dict.fromkeys(read("--logger", name, choice("tensorboard", "csv")) or "" for name in logger or ()))
     registry = components(quiet)
     resolved = settled(configs.resolve(asked, config), registry)
     folder = data_dir or default_data_dir()

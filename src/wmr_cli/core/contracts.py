@@ -122,14 +122,14 @@ class Losses:
 class StepReport:
     """What a training step saw, per image and detached: what was paid, the weights, the adversarial margins and hits.
 
-    `began_correct` says which images were right before they were attacked.
+    `clean_correct` says which images are right without the attack, where the defense saw that, too.
     """
 
     losses: Tensor
     weights: Tensor
     margins: Tensor
     correct: Tensor
-    began_correct: Tensor | None = None
+    clean_correct: Tensor | None = None
 
 
 class Learner(Protocol):

@@ -20,14 +20,12 @@ def descend(learner: Learner, batch: Batch, losses: Losses) -> StepReport:
         weights=weights.detach(),
         margins=probability_margin(logits, batch.labels),
         correct=logits.argmax(dim=1) == batch.labels,
-        began_correct=_began_correct(losses.evidence),
+        clean_correct=_clean_correct(losses.evidence),
     )
 
 
-def _began_correct(evidence: Evidence) -> Tensor | None:
-    """Which images (N,) were right before the attack moved them; None where nothing attacked them."""
-    if evidence.clean_logits is evidence.logits:
+def _clean_correct(evidence: Evidence) -> Tensor | None:
+    """Which images (N,) are right without an attack, where both were seen."""
+    if evidence.clean_logits is None or evidence.clean_logits is evidence.logits:
         return None
-    if evidence.clean_logits is not None:
-        return evidence.clean_logits.detach().argmax(dim=1) == evidence.labels
-    return None if evidence.steps_survived is None else evidence.steps_survived > 0
+    return evidence.clean_logits.detach().argmax(dim=1) == evidence.labels

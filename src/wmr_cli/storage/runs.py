@@ -70,8 +70,12 @@ def refuse_taken(path: Path, *, resume: bool, overwrite: bool) -> None:
     """A folder that holds a run is refused unless the user resumes or overwrites it."""
     if resume and overwrite:
         raise BadInput("--resume and --overwrite contradict each other", hint="keep one of the two")
-    if RunFolder(path).resume.exists() and not (resume or overwrite):  # before its first epoch a run has nothing to lose
+    folder = RunFolder(path)
+    kept = (folder.resume, folder.last, folder.best, folder.path / "evaluations")  # before these a run has nothing to lose
+    if not (resume or overwrite) and any(file.exists() for file in kept):
         raise RunFolderError(f"{path} already holds a run", hint="add --resume to go on with it, or --overwrite to start anew")
+    if resume and folder.last.exists() and not folder.resume.exists():
+        raise RunFolderError(f"{path} has weights but no resume.safetensors to go on from", hint="--overwrite starts anew")
 
 
 @contextmanager

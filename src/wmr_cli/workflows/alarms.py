@@ -12,7 +12,7 @@ from .resume import DIVERGED
 
 STUCK = 2
 """So many epochs at chance in a row are one too many."""
-NEAR = 1.15
+NEAR, CLOSE = 1.15, 0.02
 """A network that has learnt nothing is right on its favourite class; so near to the largest class counts as chance."""
 REMEDIES = (
     "usual causes: a learning rate that is too high (halve --lr, or add --warmup 0.05 or --clip-grad 1), an attack at full"
@@ -36,14 +36,12 @@ def check_loss(loss: float, epoch: int, step: int) -> None:
 
 
 @contextmanager
-def placed(epoch: int, step: int, rank: int) -> Iterator[None]:
-    """What goes wrong inside says where, and who saw it."""
+def placed(epoch: int, step: int) -> Iterator[None]:
+    """What goes wrong inside says where."""
     try:
         yield
     except WmrError as problem:
-        told = type(problem)(f"epoch {epoch + 1}, step {step + 1}: {problem}", hint=problem.hint)
-        told.rank = rank
-        raise told from problem
+        raise type(problem)(f"epoch {epoch + 1}, step {step + 1}: {problem}", hint=problem.hint) from problem
 
 
 def chance(labels: Tensor) -> float:
@@ -51,13 +49,13 @@ def chance(labels: Tensor) -> float:
     return float(labels.bincount().max()) / len(labels)
 
 
-def warnings(entries: list[dict[str, Any]], guessing: float) -> Iterator[str]:
-    """What the log of a run gives cause for, once per cause: it is told when it begins."""
-    now, before = (dict(_causes(part, guessing)) for part in (entries, entries[:-1]))
+def warnings(entries: list[dict[str, Any]], guessing: float, eps: float) -> Iterator[str]:
+    """What the log of a run in this ball gives cause for, once per cause: it is told when it begins."""
+    now, before = (dict(_causes(part, guessing, eps)) for part in (entries, entries[:-1]))
     yield from (text for cause, text in now.items() if cause not in before)
 
 
-def _causes(entries: list[dict[str, Any]], guessing: float) -> Iterator[tuple[str, str]]:
+def _causes(entries: list[dict[str, Any]], guessing: float, eps: float) -> Iterator[tuple[str, str]]:
     if not entries:
         return
     last = entries[-STUCK:]
@@ -65,7 +63,7 @@ def _causes(entries: list[dict[str, Any]], guessing: float) -> Iterator[tuple[st
         yield "chance", f"accuracy has been at chance ({100 * guessing:.0f} %) for {STUCK} epochs; {REMEDIES}"
     entry = entries[-1]
     success = entry.get("attack_success")
-    if success == 0:
+    if success == 0 and entry["eps"] >= eps:  # a ball that still grows may be too small
         yield "none", NOBODY
     if success == 1 and not _is_at_chance(entry, guessing):
         yield "all", EVERYBODY
@@ -74,4 +72,4 @@ def _causes(entries: list[dict[str, Any]], guessing: float) -> Iterator[tuple[st
 def _is_at_chance(entry: dict[str, Any], guessing: float) -> bool:
     """By the clean images where they were seen: under attack even a good network may do worse than chance."""
     accuracy = entry.get("val_a_nat", entry.get("train_clean_accuracy", entry["train_accuracy"]))
-    return bool(accuracy <= NEAR * guessing)
+    return bool(accuracy <= min(NEAR * guessing, guessing + CLOSE))

@@ -1,5 +1,6 @@
 """What a training run is made of, built before anything is written, so that a mistake leaves no trace."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,7 +59,8 @@ class Assembly:
         check_batch(batch, self.source.num_classes)
         batch = batch.to(self.fabric.device)
         images = self.augment(batch.images, batch.index, derive("augment", self.config.seed, epoch))
-        loss = self.tally.add(self.defense.step(self.learner, replace(batch, images=images)), self.fabric)
+        report = self.defense.step(self.learner, replace(batch, images=images))
+        loss = self.tally.add(report, self.learner.fooling, self.fabric)
         if self.average is not None:
             self.average.update(self.model)
         return loss
@@ -66,8 +68,8 @@ class Assembly:
     def summary(self) -> dict[str, float]:
         """What the steps of the epoch saw."""
         entry = self.tally.summary()
-        beta = getattr(self.defense, "beta", None)
-        return entry if beta is None else {**entry, "beta_weight_mean": beta * entry["weight_mean"]}
+        beta, terms = getattr(self.defense, "beta", None), getattr(self.defense, "terms", "kl")
+        return {**entry, "beta_weight_mean": beta * entry["weight_mean"]} if beta and terms in ("kl", "both") else entry
 
     def remarks(self) -> Iterator[str]:
         """What a careful reader would ask about these settings."""
@@ -83,7 +85,8 @@ def assemble(config: TrainConfig, registry: Registry, data_dir: Path, fabric: "F
     source = parts.dataset(registry, config.dataset, data_dir, config.split_seed)
     parts.check_data(source, config)
     split = parts.split_of(source, "train")
-    if min(config.batch_size, len(split)) // 2 < fabric.world_size > 1:
+    smallest = len(split) // math.ceil(len(split) / config.batch_size)
+    if smallest // 2 < fabric.world_size > 1:
         problem = f"a batch of {config.batch_size} images is too small for {fabric.world_size} processes"
         raise BadInput(problem, hint="use a larger --batch-size or fewer --devices")
     model = parts.model(registry, config.model, source.num_classes, source.input_shape)

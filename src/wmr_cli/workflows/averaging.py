@@ -19,7 +19,8 @@ class Average:
         """Take in the weights after a step."""
         self._updates += 1
         keep = min(self._decay, (1 + self._updates) / (10 + self._updates))
-        for mean, new in zip(self.model.state_dict().values(), model.state_dict().values(), strict=True):
+        pairs = zip(self.model.state_dict().values(), model.state_dict().values(), strict=True)
+        for mean, new in {mean.data_ptr(): (mean, new) for mean, new in pairs}.values():  # tied weights once
             if mean.is_floating_point():
                 mean.lerp_(new, 1 - keep)
             else:

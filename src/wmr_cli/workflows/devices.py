@@ -16,7 +16,13 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
-def fabric(device: str, precision: str = "32", devices: int | None = None, nodes: int | None = None) -> "Fabric":
+def fabric(
+    device: str,
+    precision: str = "32",
+    devices: int | None = None,
+    nodes: int | None = None,
+    patience: timedelta = timedelta(hours=1),
+) -> "Fabric":
     """Lightning Fabric on so many devices of a kind per node; where torchrun or Slurm starts the processes, on theirs."""
     from lightning_fabric import Fabric
     from lightning_fabric.plugins.environments.lightning import LightningEnvironment
@@ -34,10 +40,19 @@ def fabric(device: str, precision: str = "32", devices: int | None = None, nodes
     devices, nodes = _agreed("--devices", devices, started and started[0]), _agreed("--nodes", nodes, started and started[1])
     if devices > 1 and number:
         raise BadInput(f"{device} is one device", hint=f"say --device {kind} --devices {devices}")
-    if devices > 1 and kind == "cuda" and devices > torch.cuda.device_count():
-        raise BadInput(f"there are {torch.cuda.device_count()} GPUs, not {devices}", hint="`wmr doctor` lists the devices")
-    # a rank may wait for another as long as an attack takes; buffers are averaged by the learner, between steps
-    options: dict[str, Any] = {"timeout": timedelta(days=30), _buffer_option(): False}
+    present = torch.cuda.device_count() if _has("cuda") else 1
+    if devices > present and has_accelerator(kind):
+        raise BadInput(
+            f"there is 1 GPU, not {devices}" if present == 1 else f"there are {present} GPUs, not {devices}",
+            hint="`wmr doctor` lists the devices; --device cpu shares the work among processes",
+        )
+    if nodes > 1 and started is None and not {"MASTER_ADDR", "NODE_RANK"} <= os.environ.keys():
+        raise BadInput(
+            f"nobody has started processes on {nodes} machines",
+            hint="use torchrun or srun, or set MASTER_ADDR, MASTER_PORT and NODE_RANK and start the command on every machine",
+        )
+    # buffers are averaged by the learner, between steps
+    options: dict[str, Any] = {"timeout": patience, _buffer_option(): False}
     ranks = DDPStrategy(**options)
     return Fabric(
         accelerator=kind,
@@ -63,7 +78,9 @@ def processes() -> tuple[int, int] | None:
         local = int(os.environ["LOCAL_WORLD_SIZE"])
         return local, int(os.environ["WORLD_SIZE"]) // local
     is_interactive = os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
-    if int(os.environ.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in os.environ and not is_interactive:
+    # without srun, in a batch script, there is no step and one process
+    is_step = "SLURM_PROCID" in os.environ and "SLURM_STEP_ID" in os.environ
+    if int(os.environ.get("SLURM_NTASKS", "1")) > 1 and is_step and not is_interactive:
         if "SLURM_NTASKS_PER_NODE" not in os.environ:
             raise BadInput("Slurm does not say how many processes a node has", hint="use --ntasks-per-node instead of --ntasks")
         return int(os.environ["SLURM_NTASKS_PER_NODE"]), int(os.environ.get("SLURM_NNODES", "1"))

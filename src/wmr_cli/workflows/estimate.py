@@ -13,7 +13,7 @@ from ..registry import Registry
 from . import parts
 from .assembly import Assembly, assemble
 from .optimization import Pace
-from .ranks import launched, share
+from .ranks import largest, launched, share
 from .train import batches
 from .validate import examination_of
 
@@ -59,7 +59,7 @@ def _seconds_per_step(run: Assembly) -> float:
     for number, positions in enumerate(todo[: STEPS + 1]):
         if number == 1:
             started = time.perf_counter()
-        if counted and time.perf_counter() - started > SECONDS:
+        if largest(run.fabric, int(bool(counted) and time.perf_counter() - started > SECONDS)):
             break
         run.learner.begin_step(0, number, Pace(run.config.lr), len(positions))
         run.step(run.split.batch(share(positions, run.fabric)), epoch=0)

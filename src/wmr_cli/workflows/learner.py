@@ -1,7 +1,7 @@
 """What a defense may touch during a step, on top of Lightning Fabric."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +17,7 @@ from ..core.norms import NORMS
 from ..core.objectives import Weighted
 from .optimization import Pace
 from .parts import scaled
+from .ranks import meet
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -42,6 +43,8 @@ class FabricLearner:
         self._num_classes = num_classes
         self.model = module
         self.seed = config.seed
+        self.fooling: tuple[Tensor, Tensor] | None = None
+        """of the last attack in this step: who was right before its first step, and who of those is wrong after it"""
         self.begin_step(0, 0, Pace(config.lr), count=1)
 
     def begin_step(self, epoch: int, step_index: int, pace: Pace, count: int) -> None:
@@ -49,7 +52,7 @@ class FabricLearner:
 
         `count` images are in the batch of all ranks.
         """
-        self.epoch, self.step_index, self._count = epoch, step_index, count
+        self.epoch, self.step_index, self._count, self.fooling = epoch, step_index, count, None
         self._eps = pace.eps_share * self._config.eps
         self._attack = scaled(self._full_attack, pace.eps_share, "eps", "step")
         self.kernel: Kernel = scaled(self._full_kernel, pace.alpha_share, "alpha")
@@ -65,7 +68,8 @@ class FabricLearner:
 
     @contextmanager
     def attack_mode(self) -> Iterator[None]:
-        with self._fabric.autocast():
+        # half precision loses the small gradients of confident images; in training a scale saves them, here there is none
+        with nullcontext() if self._config.precision == "16" else self._fabric.autocast():
             if self._config.attack_mode == "train":
                 yield
             else:
@@ -78,9 +82,12 @@ class FabricLearner:
             objective = Weighted(objective, self.kernel)
         seed = derive("attack", self.seed, self.step_index)
         with self.attack_mode():
-            return guarded(
+            attacked = guarded(
                 self._attack, self.model, batch, objective, seed, NORMS[self._config.norm], self._eps, self._num_classes
             )
+        began = attacked.steps_survived > 0
+        self.fooling = began, began & (attacked.logits.argmax(dim=1) != batch.labels)
+        return attacked
 
     def weights(self, evidence: Evidence) -> Tensor:
         log_weights = self.kernel(evidence)
@@ -103,6 +110,7 @@ class FabricLearner:
         return values.mean() if ranks == 1 else values.sum() * (ranks / self._count)
 
     def backward(self, loss: Tensor) -> None:
+        meet(self._fabric)  # the gradients of all ranks are about to be added
         self._fabric.backward(loss)
 
     def optimizer_step(self) -> None:

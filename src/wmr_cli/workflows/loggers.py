@@ -5,10 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadInput
-
-LOGGERS = ("tensorboard", "csv")
-"""Each has a folder of its name in the run folder."""
+from ..errors import BadInput, RunFolderError
 
 
 def check_loggers(names: tuple[str, ...]) -> None:
@@ -32,9 +29,13 @@ class Loggers:
     def log(self, entry: dict[str, Any]) -> None:
         """Take in an epoch."""
         numbers = {name: value for name, value in entry.items() if name != "epoch" and value is not None}
-        for logger in self._loggers:
-            logger.log_metrics(numbers, step=entry["epoch"])
-            logger.save()
+        try:
+            for logger in self._loggers:
+                logger.log_metrics(numbers, step=entry["epoch"])
+                logger.save()
+        except OSError as error:
+            problem = f"cannot write the log for --logger: {error.strerror or error}"
+            raise RunFolderError(problem, hint="make room there, or leave out --logger") from error
 
 
 def _made(name: str, folder: Path) -> Any:

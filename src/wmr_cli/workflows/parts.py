@@ -236,12 +236,13 @@ def training_kernel(registry: Registry, config: TrainConfig) -> Kernel:
 
 def check_ramps(made: Any, chosen: Any, config: TrainConfig) -> None:
     """A radius or an alpha that grows is one that can be set."""
-    for flag, share, part, name in (
-        ("--eps-ramp", config.eps_ramp, made, "eps"),
-        ("--alpha-ramp", config.alpha_ramp, chosen, "alpha"),
+    for flag, share, part, what, name in (
+        ("--eps-ramp", config.eps_ramp, made, f"attack {config.attack!r}", "eps"),
+        ("--alpha-ramp", config.alpha_ramp, chosen, f"kernel {config.kernel!r}", "alpha"),
     ):
-        if share and not (dataclasses.is_dataclass(part) and hasattr(part, name)):
-            raise BadInput(f"{type(part).__name__} has no {name} that could grow", hint=f"leave out {flag}")
+        # a part with a state would lose it when it is made anew for every step
+        if share and (not dataclasses.is_dataclass(part) or not hasattr(part, name) or hasattr(part, "state")):
+            raise BadInput(f"{what} has no {name} that could grow", hint=f"leave out {flag}")
 
 
 def scaled(part: Any, share: float, *names: str) -> Any:

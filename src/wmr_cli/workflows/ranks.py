@@ -4,10 +4,12 @@ import atexit
 import ctypes
 import importlib
 import logging
+import os
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -22,20 +24,27 @@ if TYPE_CHECKING:
 
 
 PR_SET_PDEATHSIG = 1
+DAYS = timedelta(days=30)
+"""In an evaluation one rank may wait for the chunks of another."""
 
 
 @cache
-def launched(device: str, devices: int | None = None, nodes: int | None = None, precision: str = "32") -> "Fabric":
-    """Lightning Fabric with its processes started, once per program: each runs the same command from its beginning."""
+def launched(
+    device: str, devices: int | None = None, nodes: int | None = None, precision: str = "32", patience: timedelta = DAYS
+) -> "Fabric":
+    """Lightning Fabric with its processes started, once per program: each runs the same command from its beginning.
+
+    A rank waits for another as long as its `patience` lasts.
+    """
     importlib.import_module("lightning_fabric")  # sets the level of its logger, which the next line lowers
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # what it has to say is no news to the user
-    fabric = machine.fabric(device, precision, devices, nodes)
+    fabric = machine.fabric(device, precision, devices, nodes, patience)
+    if os.environ.get("LOCAL_RANK", "0") != "0" and not machine.processes() and sys.platform == "linux":
+        # a rank without its first one has nobody to work for; one that waits for it hears nothing but this signal
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     fabric.launch()
     if fabric.world_size > 1:
         atexit.register(torch.distributed.destroy_process_group)  # its threads must end before the interpreter does
-    if fabric.local_rank and not machine.processes() and sys.platform == "linux":
-        # a rank without its first one has nobody to work for
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     return fabric
 
 
@@ -67,19 +76,32 @@ def largest(fabric: "Fabric", value: int) -> int:
 @contextmanager
 def together(fabric: "Fabric") -> Iterator[None]:
     """What all ranks do inside. At the end they wait for each other; if one has failed, all fail with its error."""
-    if fabric.world_size == 1:
+    with failing_alike(fabric):
         yield
-        return
-    mine: Exception | None = None
+    meet(fabric)
+
+
+@contextmanager
+def failing_alike(fabric: "Fabric") -> Iterator[None]:
+    """Who fails inside tells the others, who hear of it the next time that they `meet`."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - whatever it is, the others wait for this rank
-        mine = error
-    told = mine
-    if mine is not None and not isinstance(mine, WmrError):
-        told = BrokenContract(f"process {fabric.global_rank} failed: {type(mine).__name__}: {mine}", hint="--resume goes on")
-    problems: list[Exception | None] = [None] * fabric.world_size
-    torch.distributed.all_gather_object(problems, told)
-    first = next((each for each in problems if each is not None), None)
-    if first is not None:
-        raise first from mine
+    except Exception as error:
+        if fabric.world_size == 1 or getattr(error, "is_shared", False):
+            raise
+        told: Exception = error
+        if not isinstance(error, WmrError):
+            told = BrokenContract(
+                f"process {fabric.global_rank} failed: {type(error).__name__}: {error}", hint="--resume goes on"
+            )
+        meet(fabric, told)
+
+
+def meet(fabric: "Fabric", problem: Exception | None = None) -> None:
+    """All ranks come here; the problem of one is raised by all, so that nobody waits for a rank that is gone."""
+    if largest(fabric, int(problem is not None)):
+        problems: list[Exception | None] = [None] * fabric.world_size
+        torch.distributed.all_gather_object(problems, problem)
+        first = next(each for each in problems if each is not None)
+        first.is_shared = True  # type: ignore[attr-defined]
+        raise first

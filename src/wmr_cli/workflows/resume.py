@@ -62,8 +62,8 @@ def store(
     for owner, part in stateful.items():
         if hasattr(part, "state"):
             tensors |= {f"{owner}/{name}": tensor for name, tensor in part.state().items()}
-    for name, tensor in model.state_dict().items():
-        if not torch.isfinite(tensor).all():
+    for name, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
             place = f"epoch {progress.epoch + 1}, step {progress.step}"
             raise BrokenContract(f"{place}: {name} of the network is not finite", hint=DIVERGED)
     drawn = json.dumps(getattr(source, "drawn", None))
@@ -91,11 +91,11 @@ def restore(
         model.load_state_dict(parts.get("model", {}))
         optimizer.load_state_dict(_optimizer_state(parts.get("optimizer", {}), optimizer))
         progress = Progress(int(header["epoch"]), int(header.get("step", "0")), json.loads(header["best"]))
+        for owner, part in stateful.items():
+            if owner in parts:
+                part.load_state(parts[owner])
     except (KeyError, ValueError, RuntimeError) as error:
         raise BadFile(f"{folder.resume} cannot be resumed from: {error}", hint="start anew with --overwrite") from None
-    for owner, part in stateful.items():
-        if owner in parts:
-            part.load_state(parts[owner])
     return progress
 
 

@@ -45,7 +45,8 @@ class Calls:
             self.signal = self.signal or number
 
         try:
-            before |= {each: signal.signal(each, note) for each in SIGNALS}
+            heard = [each for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+            before |= {each: signal.signal(each, note) for each in heard}
             yield
         finally:
             for number, handler in before.items():

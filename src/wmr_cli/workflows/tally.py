@@ -11,19 +11,13 @@ from .ranks import of_all
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+Fooling = tuple[Tensor, Tensor]
+"""Who was right before the attack, and who of those is wrong after it, (N,) each."""
 SUMS = (
-    "images",
-    "loss",
-    "correct",
-    "margin",
-    "weight",
-    "weight_squared",
-    "weight_on_wrong",
-    "attacked",
-    "began_correct",
-    "fooled",
-)
-"""Per step and rank. `attacked` counts the images of which it is known whether they were right before the attack."""
+    "images", "loss", "correct", "margin", "weight", "weight_squared", "weight_on_wrong",
+    "seen_clean", "clean_correct", "attacked", "fooled",
+)  # fmt: skip
+"""Per step and rank. `attacked` counts the images that were right before the first step of the attack."""
 
 
 class Tally:
@@ -37,9 +31,9 @@ class Tally:
         self._sums = torch.zeros(len(SUMS), dtype=torch.float64)
         self._steps, self._ess, self._largest = 0, 0.0, 0.0
 
-    def add(self, report: StepReport, fabric: "Fabric | None" = None) -> float:
+    def add(self, report: StepReport, fooling: Fooling | None = None, fabric: "Fabric | None" = None) -> float:
         """Take in a step of every rank; its mean loss."""
-        sums, largest = _summed(report), report.weights.max().cpu().double()
+        sums, largest = _summed(report, fooling), report.weights.max().cpu().double()
         if fabric is not None:
             parts = of_all(fabric, torch.cat([sums, largest[None]]))
             sums, largest = parts[:, :-1].sum(dim=0), parts[:, -1].max()
@@ -63,10 +57,10 @@ class Tally:
             "weight_ess": self._ess / self._steps,
             "weight_on_wrong": total["weight_on_wrong"] / total["weight"] if total["weight"] else 0.0,
         }
+        if total["seen_clean"]:
+            entry["train_clean_accuracy"] = total["clean_correct"] / total["seen_clean"]
         if total["attacked"]:
-            entry["train_clean_accuracy"] = total["began_correct"] / total["attacked"]
-        if total["began_correct"]:
-            entry["attack_success"] = total["fooled"] / total["began_correct"]
+            entry["attack_success"] = total["fooled"] / total["attacked"]
         return entry
 
     def state(self) -> dict[str, Tensor]:
@@ -80,13 +74,12 @@ class Tally:
         self._steps = int(steps)
 
 
-def _summed(report: StepReport) -> Tensor:
+def _summed(report: StepReport, fooling: Fooling | None) -> Tensor:
     losses, weights, margins = (values.cpu().double() for values in (report.losses, report.weights, report.margins))
-    correct = report.correct.cpu()
-    began = None if report.began_correct is None else report.began_correct.cpu()
-    attacked, began_correct, fooled = (0, 0, 0) if began is None else (len(began), began.sum(), (began & ~correct).sum())
+    correct, clean = report.correct.cpu(), report.clean_correct
     sums = (
-        len(losses), losses.sum(), correct.sum(), margins.sum(),
-        weights.sum(), weights.square().sum(), weights[~correct].sum(), attacked, began_correct, fooled,
+        len(losses), losses.sum(), correct.sum(), margins.sum(), weights.sum(), weights.square().sum(), weights[~correct].sum(),
+        *((0, 0) if clean is None else (len(clean), clean.sum())),
+        *((0, 0) if fooling is None else (each.sum() for each in fooling)),
     )  # fmt: skip
-    return torch.stack([torch.as_tensor(value, dtype=torch.float64) for value in sums])
+    return torch.stack([torch.as_tensor(value, dtype=torch.float64).cpu() for value in sums])

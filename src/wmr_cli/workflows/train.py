@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,13 @@ from .assembly import Assembly, assemble
 from .events import EpochDone, Event, Message, StepDone, TrainingDone, TrainingStarted, TrainingStopped
 from .loggers import Loggers, check_loggers
 from .optimization import pace
-from .ranks import largest, launched, of_all, placed_on, share, together
+from .ranks import failing_alike, largest, launched, of_all, placed_on, share, together
 from .resume import Progress, restore, store
 from .stopping import SAVE, Calls
 from .validate import validate
 
+PATIENCE = timedelta(hours=1)
+"""The ranks of a training step work alike: one that waits so long for another waits in vain."""
 SAVE_MINUTES = 10.0
 """So long may go by without the state being saved."""
 
@@ -51,7 +54,7 @@ def train(
     """Run, or go on with, the training that `config` describes, in the run folder `path`. Of several ranks the first speaks."""
     started = time.perf_counter()
     check_loggers(loggers)
-    fabric = launched(device, devices, nodes, config.precision)
+    fabric = launched(device, devices, nodes, config.precision, PATIENCE)
     run = assemble(config, registry, data_dir, fabric, compiles=compiles)
     steps, guessing = math.ceil(len(run.split) / config.batch_size), alarms.chance(run.split.labels)
     yield from (Message(text, warns=True) for text in run.remarks())
@@ -65,11 +68,12 @@ def train(
         for epoch in range(progress.epoch, config.epochs):
             todo, epoch_started = batches(run.split, config, epoch)[progress.step :], time.perf_counter()
             with calls.noted():
-                for positions, batch in zip(todo, ahead(run.split, [share(each, fabric) for each in todo]), strict=True):
+                reader = ahead(run.split, [share(positions, fabric) for positions in todo])
+                for positions in todo:
                     step = epoch * steps + progress.step
                     run.learner.begin_step(epoch, step, pace(config, step, steps), len(positions))
-                    with alarms.placed(epoch, progress.step, fabric.global_rank):
-                        loss = run.step(batch, epoch)
+                    with alarms.placed(epoch, progress.step), failing_alike(fabric):
+                        loss = run.step(next(reader), epoch)
                     alarms.check_loss(loss, epoch, progress.step)
                     progress = replace(progress, step=progress.step + 1)
                     yield StepDone(epoch + 1, step, len(positions), loss)
@@ -86,12 +90,20 @@ def train(
                 return
 
             seconds, last = time.perf_counter() - epoch_started, pace(config, (epoch + 1) * steps - 1, steps)
-            entry = {"epoch": epoch + 1, **run.summary(), "lr": last.learning_rate, "eps": last.eps_share * config.eps}
-            entry |= {"images_per_second": sum(map(len, todo)) / seconds, **held_out(run, registry, epoch + 1)}
+            entry: dict[str, Any] = {
+                "epoch": epoch + 1,
+                **run.summary(),
+                "lr": last.learning_rate,
+                "eps": last.eps_share * config.eps,
+            }
+            entry |= {"images_per_second": sum(map(len, todo)) / seconds if todo else None}
+            with together(fabric):
+                entry |= held_out(run, registry, epoch + 1)
             progress = keep(folder, run, entry, progress)
-            logs.log(entry)
+            with together(fabric):
+                logs.log(entry)
             yield EpochDone(epoch + 1, config.epochs, entry)
-            yield from (Message(text, warns=True) for text in alarms.warnings(folder.read_log(), guessing))
+            yield from (Message(text, warns=True) for text in alarms.warnings(folder.read_log(), guessing, config.eps))
         if fabric.is_global_zero:
             entries = folder.read_log()
             yield TrainingDone(path, folder.last, time.perf_counter() - started, entries, best_epoch(entries, config.select))

@@ -24,11 +24,19 @@ SHORT = 10
 
 
 def validation_attack(registry: Registry, config: TrainConfig) -> Attack:
-    """The attack of evaluation in the ball of training, cut short."""
-    spec = Spec.parse(config.evaluate.attack).without("eps", "norm", "steps", "step")
-    takes_steps = registry.accepts("attack", spec.name, "steps")
-    steps = min(SHORT, config.evaluate.steps or SHORT) if takes_steps else None
-    return parts.attack(registry, spec, norm=config.norm, eps=config.eps, steps=steps)
+    """The attack of evaluation in the ball of training, cut short; where it has no steps or gives no margins, plain PGD."""
+    spec = Spec.parse(config.evaluate.attack).without("eps", "norm", "steps", "step", "restarts")
+    name = spec.name
+    if not registry.accepts("attack", name, "steps") or _stops_early(registry, config, spec):
+        spec = Spec.parse("pgd")
+    restarts = 1 if registry.accepts("attack", spec.name, "restarts") else None
+    steps = min(SHORT, config.evaluate.steps or SHORT)
+    return parts.attack(registry, spec, norm=config.norm, eps=config.eps, steps=steps, restarts=restarts)
+
+
+def _stops_early(registry: Registry, config: TrainConfig, spec: Spec) -> bool:
+    """Such an attack tells right from wrong, but gives no margins to weigh by."""
+    return bool(getattr(parts.attack(registry, spec, norm=config.norm, eps=config.eps), "stops_early", False))
 
 
 def examination_of(model: nn.Module, source: DataSource, config: TrainConfig, attack: Attack, registry: Registry) -> Examination:
@@ -57,7 +65,8 @@ def validate(
     examination = examination_of(model, source, config, attack, registry)
     mine = share(torch.arange(len(split)), fabric)
     with parts.exact_float32():
-        rows = everybodys(fabric, examined(examination, split, mine, config.batch_size, fabric.device) if len(mine) else None)
+        size = max(config.batch_size // fabric.world_size, 1)
+        rows = everybodys(fabric, examined(examination, split, mine, size, fabric.device) if len(mine) else None)
     estimates = {
         "val_a_nat": measures.accuracy(rows, "clean"),
         "val_a_rob": measures.accuracy(rows, "uniform"),
