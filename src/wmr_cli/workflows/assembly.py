@@ -20,7 +20,7 @@ from ..registry import Registry
 from . import parts
 from .averaging import Average
 from .learner import FabricLearner
-from .optimization import make_optimizer
+from .optimization import make_optimizer, pace
 from .resume import Scale
 from .tally import Tally
 from .validate import validation_attack
@@ -65,9 +65,10 @@ class Assembly:
             self.average.update(self.model)
         return loss
 
-    def summary(self) -> dict[str, float]:
-        """What the steps of the epoch saw."""
-        entry = self.tally.summary()
+    def summary(self, epoch: int, steps: int) -> dict[str, Any]:
+        """What the steps of the epoch saw, and the pace of the last."""
+        last = pace(self.config, (epoch + 1) * steps - 1, steps)
+        entry = {**self.tally.summary(), "lr": last.learning_rate, "eps": last.eps_share * self.config.eps}
         beta, terms = getattr(self.defense, "beta", None), getattr(self.defense, "terms", "kl")
         return {**entry, "beta_weight_mean": beta * entry["weight_mean"]} if beta and terms in ("kl", "both") else entry
 

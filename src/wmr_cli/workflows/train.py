@@ -89,16 +89,9 @@ def train(
                     yield TrainingStopped(path, signal, epoch + 1, progress.step)
                 return
 
-            seconds, last = time.perf_counter() - epoch_started, pace(config, (epoch + 1) * steps - 1, steps)
-            entry: dict[str, Any] = {
-                "epoch": epoch + 1,
-                **run.summary(),
-                "lr": last.learning_rate,
-                "eps": last.eps_share * config.eps,
-            }
-            entry |= {"images_per_second": sum(map(len, todo)) / seconds if todo else None}
-            with together(fabric):
-                entry |= held_out(run, registry, epoch + 1)
+            rate = sum(map(len, todo)) / (time.perf_counter() - epoch_started) if todo else None
+            entry = {"epoch": epoch + 1, **run.summary(epoch, steps), "images_per_second": rate}
+            entry |= held_out(run, registry, epoch + 1)
             progress = keep(folder, run, entry, progress)
             with together(fabric):
                 logs.log(entry)

@@ -14,7 +14,7 @@ from ..spec import Spec
 from ..storage.records import Rows
 from . import parts
 from .examine import Examination, examined, stack
-from .ranks import share
+from .ranks import share, together
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -64,9 +64,10 @@ def validate(
     split, alpha = parts.split_of(source, "val"), _alpha(config)
     examination = examination_of(model, source, config, attack, registry)
     mine = share(torch.arange(len(split)), fabric)
-    with parts.exact_float32():
-        size = max(config.batch_size // fabric.world_size, 1)
-        rows = everybodys(fabric, examined(examination, split, mine, size, fabric.device) if len(mine) else None)
+    size = max(config.batch_size // fabric.world_size, 1)
+    with together(fabric), parts.exact_float32():
+        seen = examined(examination, split, mine, size, fabric.device) if len(mine) else None
+    rows = everybodys(fabric, seen)
     estimates = {
         "val_a_nat": measures.accuracy(rows, "clean"),
         "val_a_rob": measures.accuracy(rows, "uniform"),
