@@ -12,9 +12,11 @@ from wmr_cli.config import resolve
 from wmr_cli.errors import BadInput
 from wmr_cli.reporting.held_out import held_out_sheet
 from wmr_cli.storage.runs import RunFolder
-from wmr_cli.workflows.estimate import estimate
+from wmr_cli.workflows import estimate as estimates
+from wmr_cli.workflows.assembly import assemble
 from wmr_cli.workflows.events import EpochDone, TrainingDone
 from wmr_cli.workflows.loggers import check_loggers
+from wmr_cli.workflows.ranks import launched
 from wmr_cli.workflows.train import train
 
 BRIEF = {"epochs": 3, "steps": 1, "validate_every": 2}
@@ -23,6 +25,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 def walk(path, registry, **more):
     return train(resolve(BRIEF), path, registry, data_dir=Path(), device="cpu", **more)
+
+
+def estimate(config, registry):
+    return estimates.estimate(assemble(config, registry, Path(), launched("cpu")), registry)
 
 
 def columns(path):
@@ -78,18 +84,18 @@ def test_loggers_are_not_imported_unasked(tmp_path, registry):
 def test_the_estimate_adds_up_and_writes_nothing(tmp_path, registry):
     config = resolve({"epochs": 10, "validate_every": 4, "steps": 2})
     before = torch.get_rng_state()
-    expected = estimate(config, registry, Path(), "cpu")
+    expected = estimate(config, registry)
     assert expected.epoch > 0
     assert expected.run == pytest.approx(10 * expected.epoch + math.ceil(10 / 4) * expected.look)
     assert list(tmp_path.iterdir()) == []
-    more = estimate(resolve({"epochs": 10, "steps": 40, "validate_every": 0}), registry, Path(), "cpu")
+    more = estimate(resolve({"epochs": 10, "steps": 40, "validate_every": 0}), registry)
     assert more.look == 0
     assert more.epoch > 2 * expected.epoch, "twenty times the steps take longer"
     torch.set_rng_state(before)
 
 
 def test_the_estimate_needs_no_second_batch(registry):
-    expected = estimate(resolve({"batch_size": 2000, "steps": 1, "validate_every": 0}), registry, Path(), "cpu")
+    expected = estimate(resolve({"batch_size": 2000, "steps": 1, "validate_every": 0}), registry)
     assert expected.epoch > 0
 
 

@@ -18,185 +18,93 @@ WHAT, ATTACK, WEIGHTS, OPTIMISATION = "What to train", "The training attack", "T
 SELECTION, MACHINE, FILES = "Held-out images", "Where it runs", "Files"
 
 
+def flag(panel: str | None, metavar: str | None, meaning: str, *names: str, **more: Any) -> Any:
+    """A flag of one panel of the help."""
+    return typer.Option(*names, metavar=metavar, help=meaning, rich_help_panel=panel, **more)
+
+
 def train(
-    preset: Annotated[
-        str | None, typer.Option(metavar="P", help="Settings to start from: `wmr list presets`.", rich_help_panel=WHAT)
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(metavar="F", help="A TOML or JSON file of settings.", rich_help_panel=WHAT)
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(metavar="S", help="What to train on: `wmr list datasets`.", rich_help_panel=WHAT)
-    ] = None,
-    model: Annotated[str | None, typer.Option(metavar="S", help="The network: `wmr list models`.", rich_help_panel=WHAT)] = None,
-    defense: Annotated[
-        str | None, typer.Option(metavar="S", help="What a step pays: `wmr list defenses`.", rich_help_panel=WHAT)
-    ] = None,
+    preset: Annotated[str | None, flag(WHAT, "P", "Settings to start from: `wmr list presets`.")] = None,
+    config: Annotated[Path | None, flag(WHAT, "F", "A TOML or JSON file of settings.")] = None,
+    dataset: Annotated[str | None, flag(WHAT, "S", "What to train on: `wmr list datasets`.")] = None,
+    model: Annotated[str | None, flag(WHAT, "S", "The network: `wmr list models`.")] = None,
+    defense: Annotated[str | None, flag(WHAT, "S", "What a step pays: `wmr list defenses`.")] = None,
     augment: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LIST", help="Random changes of training images, such as crop:4,flip; none for none.", rich_help_panel=WHAT
-        ),
+        str | None, flag(WHAT, "LIST", "Random changes of training images, such as crop:4,flip; none for none.")
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Fixes everything random.", rich_help_panel=WHAT, show_default="0")
-    ] = None,
-    attack: Annotated[
-        str | None, typer.Option(metavar="S", help="The training attack: `wmr list attacks`.", rich_help_panel=ATTACK)
-    ] = None,
-    eps: Annotated[
-        str | None, typer.Option(metavar="E", help="Radius of the ball, such as 0.3 or 8/255.", rich_help_panel=ATTACK)
-    ] = None,
-    steps: Annotated[int | None, typer.Option(metavar="K", help="Steps of the training attack.", rich_help_panel=ATTACK)] = None,
-    step_size: Annotated[
-        str | None, typer.Option(metavar="E", help="Length of a step; follows eps unless given.", rich_help_panel=ATTACK)
-    ] = None,
+    seed: Annotated[int | None, flag(WHAT, "N", "Fixes everything random.", show_default="0")] = None,
+    attack: Annotated[str | None, flag(ATTACK, "S", "The training attack: `wmr list attacks`.")] = None,
+    eps: Annotated[str | None, flag(ATTACK, "E", "Radius of the ball, such as 0.3 or 8/255.")] = None,
+    steps: Annotated[int | None, flag(ATTACK, "K", "Steps of the training attack.")] = None,
+    step_size: Annotated[str | None, flag(ATTACK, "E", "Length of a step; follows eps unless given.")] = None,
     eps_ramp: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Share of the run over which eps and the step grow to their full size, such as 0.4.",
-            rich_help_panel=ATTACK,
-        ),
+        str | None, flag(ATTACK, "SHARE", "Share of the run over which eps and the step grow to their full size, such as 0.4.")
     ] = None,
-    attack_mode: Annotated[
-        str | None, typer.Option(metavar="eval|train", help="Mode of the network during the attack.", rich_help_panel=ATTACK)
-    ] = None,
-    alpha: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A", help="How strongly small margins count; 0 is the unweighted baseline.", rich_help_panel=WEIGHTS
-        ),
-    ] = None,
-    kernel: Annotated[
-        str | None, typer.Option(metavar="S", help="How images are weighed: `wmr list kernels`.", rich_help_panel=WEIGHTS)
-    ] = None,
-    alpha_ramp: Annotated[
-        str | None,
-        typer.Option(metavar="SHARE", help="Share of the run over which alpha grows to its full size.", rich_help_panel=WEIGHTS),
-    ] = None,
+    attack_mode: Annotated[str | None, flag(ATTACK, "eval|train", "Mode of the network during the attack.")] = None,
+    alpha: Annotated[str | None, flag(WEIGHTS, "A", "How strongly small margins count; 0 is the unweighted baseline.")] = None,
+    kernel: Annotated[str | None, flag(WEIGHTS, "S", "How images are weighed: `wmr list kernels`.")] = None,
+    alpha_ramp: Annotated[str | None, flag(WEIGHTS, "SHARE", "Share of the run over which alpha grows to its full size.")] = None,
     weight_grad: Annotated[
-        str | None,
-        typer.Option(metavar="both|outer|attack|none", help="Where gradient flows through the weights.", rich_help_panel=WEIGHTS),
+        str | None, flag(WEIGHTS, "both|outer|attack|none", "Where gradient flows through the weights.")
     ] = None,
     normalize: Annotated[
-        str | None,
-        typer.Option(
-            metavar="none|batch", help="Divide weights by their mean over the batch of all devices.", rich_help_panel=WEIGHTS
-        ),
+        str | None, flag(WEIGHTS, "none|batch", "Divide weights by their mean over the batch of all devices.")
     ] = None,
-    max_weight: Annotated[
-        str | None, typer.Option(metavar="W", help="No image counts more than this in the loss.", rich_help_panel=WEIGHTS)
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(metavar="N", help="Passes over the training images.", rich_help_panel=OPTIMISATION)
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(metavar="N", help="Images per step, over all devices.", rich_help_panel=OPTIMISATION)
-    ] = None,
-    optimizer: Annotated[
-        str | None, typer.Option(metavar="sgd|adam|adamw", help="What follows the gradient.", rich_help_panel=OPTIMISATION)
-    ] = None,
-    lr: Annotated[str | None, typer.Option(metavar="X", help="Learning rate, at its peak.", rich_help_panel=OPTIMISATION)] = None,
+    max_weight: Annotated[str | None, flag(WEIGHTS, "W", "No image counts more than this in the loss.")] = None,
+    epochs: Annotated[int | None, flag(OPTIMISATION, "N", "Passes over the training images.")] = None,
+    batch_size: Annotated[int | None, flag(OPTIMISATION, "N", "Images per step, over all devices.")] = None,
+    optimizer: Annotated[str | None, flag(OPTIMISATION, "sgd|adam|adamw", "What follows the gradient.")] = None,
+    lr: Annotated[str | None, flag(OPTIMISATION, "X", "Learning rate, at its peak.")] = None,
     schedule: Annotated[
-        str | None,
-        typer.Option(
-            metavar="constant|multistep|cosine|one-cycle", help="How the learning rate changes.", rich_help_panel=OPTIMISATION
-        ),
+        str | None, flag(OPTIMISATION, "constant|multistep|cosine|one-cycle", "How the learning rate changes.")
     ] = None,
     milestones: Annotated[
-        str | None,
-        typer.Option(metavar="LIST", help="Epochs at which multistep lowers it, such as 55,75,90.", rich_help_panel=OPTIMISATION),
+        str | None, flag(OPTIMISATION, "LIST", "Epochs at which multistep lowers it, such as 55,75,90.")
     ] = None,
     warmup: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Share of the run over which the learning rate grows from 0, such as 0.05.",
-            rich_help_panel=OPTIMISATION,
-        ),
+        str | None, flag(OPTIMISATION, "SHARE", "Share of the run over which the learning rate grows from 0, such as 0.05.")
     ] = None,
-    weight_decay: Annotated[
-        str | None, typer.Option(metavar="X", help="How strongly weights are pulled to 0.", rich_help_panel=OPTIMISATION)
-    ] = None,
+    weight_decay: Annotated[str | None, flag(OPTIMISATION, "X", "How strongly weights are pulled to 0.")] = None,
     decay: Annotated[
-        str | None,
-        typer.Option(
-            metavar="all|weights", help="What decays: all parameters, or all but biases and norms.", rich_help_panel=OPTIMISATION
-        ),
+        str | None, flag(OPTIMISATION, "all|weights", "What decays: all parameters, or all but biases and norms.")
     ] = None,
-    clip_grad: Annotated[
-        str | None, typer.Option(metavar="X", help="Longest gradient, in L2.", rich_help_panel=OPTIMISATION)
-    ] = None,
+    clip_grad: Annotated[str | None, flag(OPTIMISATION, "X", "Longest gradient, in L2.")] = None,
     label_smoothing: Annotated[
-        str | None,
-        typer.Option(metavar="SHARE", help="Share of every label that is spread over all classes.", rich_help_panel=OPTIMISATION),
+        str | None, flag(OPTIMISATION, "SHARE", "Share of every label that is spread over all classes.")
     ] = None,
     ema: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DECAY",
-            help="Also keep a moving average of the weights, such as 0.999, in ema.safetensors.",
-            rich_help_panel=OPTIMISATION,
-        ),
+        str | None, flag(OPTIMISATION, "DECAY", "Also keep a moving average of the weights, such as 0.999, in ema.safetensors.")
     ] = None,
-    validate_every: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Epochs between looks at held-out images; 0 for none.", rich_help_panel=SELECTION),
-    ] = None,
-    select: Annotated[
-        str | None,
-        typer.Option(metavar="rob|sa|tr|nat|none", help="What best.safetensors is chosen by.", rich_help_panel=SELECTION),
-    ] = None,
+    validate_every: Annotated[int | None, flag(SELECTION, "N", "Epochs between looks at held-out images; 0 for none.")] = None,
+    select: Annotated[str | None, flag(SELECTION, "rob|sa|tr|nat|none", "What best.safetensors is chosen by.")] = None,
     split_seed: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Chooses the held-out images, where the data set leaves that open.", rich_help_panel=SELECTION
-        ),
+        int | None, flag(SELECTION, "N", "Chooses the held-out images, where the data set leaves that open.")
     ] = None,
-    device: Annotated[str, typer.Option(metavar="D", help="auto, cpu, cuda, cuda:N or mps.", rich_help_panel=MACHINE)] = "auto",
+    device: Annotated[str, flag(MACHINE, "D", "auto, cpu, cuda, cuda:N or mps.")] = "auto",
     devices: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="How many of them share each batch; torchrun and Slurm say it by themselves.",
-            rich_help_panel=MACHINE,
-            min=1,
-            show_default="1",
+        flag(
+            MACHINE, "N", "How many of them share each batch; torchrun and Slurm say it by themselves.", min=1, show_default="1"
         ),
     ] = None,
-    nodes: Annotated[
-        int | None, typer.Option(metavar="N", help="On how many machines.", rich_help_panel=MACHINE, min=1, show_default="1")
-    ] = None,
-    precision: Annotated[
-        str | None, typer.Option(metavar="32|bf16|16", help="Precision of training.", rich_help_panel=MACHINE)
-    ] = None,
-    compile_: Annotated[
-        bool, typer.Option("--compile", help="Compile the network first: slow to start, then faster.", rich_help_panel=MACHINE)
-    ] = False,
+    nodes: Annotated[int | None, flag(MACHINE, "N", "On how many machines.", min=1, show_default="1")] = None,
+    precision: Annotated[str | None, flag(MACHINE, "32|bf16|16", "Precision of training.")] = None,
+    compile_: Annotated[bool, flag(MACHINE, None, "Compile the network first: slow to start, then faster.", "--compile")] = False,
     save_minutes: Annotated[
-        float,
-        typer.Option(
-            metavar="M", help="Save the state so often within an epoch; 0 for after epochs only.", rich_help_panel=FILES, min=0
-        ),
+        float, flag(FILES, "M", "Save the state so often within an epoch; 0 for after epochs only.", min=0)
     ] = 10.0,
-    logger: Annotated[
-        list[str] | None,
-        typer.Option(metavar="tensorboard|csv", help="Also log there; may be given twice.", rich_help_panel=FILES),
-    ] = None,
+    logger: Annotated[list[str] | None, flag(FILES, "tensorboard|csv", "Also log there; may be given twice.")] = None,
     data_dir: DataDir = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The run folder.", rich_help_panel=FILES, show_default="runs/NAME")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in that folder.", rich_help_panel=FILES)] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Start anew in a folder that holds a run.", rich_help_panel=FILES)
-    ] = False,
+    out: Annotated[Path | None, flag(FILES, "DIR", "The run folder.", show_default="runs/NAME")] = None,
+    resume: Annotated[bool, flag(FILES, None, "Go on with the run in that folder.", "--resume")] = False,
+    overwrite: Annotated[bool, flag(FILES, None, "Start anew in a folder that holds a run.", "--overwrite")] = False,
     dry_run: Annotated[
         bool,
-        typer.Option(
+        flag(
+            None,
+            None,
+            "Take a few steps, print the resolved configuration and how long the run would take, and stop.",
             "--dry-run",
-            help="Take a few steps, print the resolved configuration and how long the run would take, and stop.",
         ),
     ] = False,
     quiet: Quiet = False,
@@ -213,9 +121,9 @@ def train(
     registry = components(quiet)
     resolved = settled(configs.resolve(asked, config), registry)
     folder = data_dir or default_data_dir()
-    machine: dict[str, Any] = {"device": device, "devices": devices, "nodes": nodes, "compiles": compile_}
+    machine: dict[str, Any] = {"device": device, "devices": devices, "nodes": nodes}
     if dry_run:
-        rehearse(resolved, registry, folder, machine, quiet)
+        rehearse(resolved, registry, folder, machine, compile_, quiet)
         return
 
     from ..storage.runs import default_name, refuse_taken
@@ -231,7 +139,7 @@ def train(
 
     advise(preset is None and config is None and not has_accelerator(device), resolved, quiet)
     saving: dict[str, Any] = {"save_minutes": save_minutes, "loggers": loggers, "resume": resume, "overwrite": overwrite}
-    events = run(resolved, path, registry, data_dir=folder, **machine, **saving)
+    events = run(resolved, path, registry, data_dir=folder, **machine, compiles=compile_, **saving)
     with resumable(quiet):
         for done in follow(events, TrainingDone, TrainingStopped, quiet=quiet):
             match done:
@@ -258,13 +166,18 @@ def settled(config: "TrainConfig", registry: "Registry") -> "TrainConfig":
     return config
 
 
-def rehearse(config: "TrainConfig", registry: "Registry", data_dir: Path, machine: dict[str, Any], quiet: bool) -> None:
+def rehearse(
+    config: "TrainConfig", registry: "Registry", data_dir: Path, machine: dict[str, Any], compiles: bool, quiet: bool
+) -> None:
     """Print what would be run, and how long it would take."""
+    from ..workflows.assembly import assemble
     from ..workflows.estimate import estimate
+    from ..workflows.ranks import launched
     from .progress import waiting
 
     with waiting(quiet):
-        expected = estimate(config, registry, data_dir, **machine)
+        fabric = launched(**machine, precision=config.precision)
+        expected = estimate(assemble(config, registry, data_dir, fabric, compiles=compiles), registry)
     if is_first():
         write(config.to_json())
         look = f", {duration(expected.look)} per look at held-out images" if expected.look else ""

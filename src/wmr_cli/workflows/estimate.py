@@ -3,17 +3,15 @@
 import math
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-from ..config import TrainConfig
 from ..core.contracts import Split
 from ..registry import Registry
 from . import parts
-from .assembly import Assembly, assemble
+from .assembly import Assembly
 from .optimization import Pace
-from .ranks import largest, launched, share
+from .ranks import largest, share
 from .train import batches
 from .validate import examination_of
 
@@ -30,19 +28,9 @@ class Estimate:
     run: float
 
 
-def estimate(
-    config: TrainConfig,
-    registry: Registry,
-    data_dir: Path,
-    device: str = "auto",
-    devices: int | None = None,
-    nodes: int | None = None,
-    *,
-    compiles: bool = False,
-) -> Estimate:
+def estimate(run: Assembly, registry: Registry) -> Estimate:
     """Take a few steps at full strength and look at a batch of held-out images."""
-    fabric = launched(device, devices, nodes, config.precision)
-    run = assemble(config, registry, data_dir, fabric, compiles=compiles)
+    config = run.config
     steps, look = math.ceil(len(run.split) / config.batch_size), 0.0
     epoch = steps * _seconds_per_step(run)
     if config.validate_every:
