@@ -36,8 +36,9 @@ def estimate(run: Assembly, registry: Registry) -> Estimate:
     if config.validate_every:
         val = parts.split_of(run.source, "val")
         look = _seconds_per_look(run, registry, val) * (1 if run.average is None else 2)
-    looks = math.ceil(config.epochs / config.validate_every) if config.validate_every else 0
-    return Estimate(epoch, look, config.epochs * epoch + looks * look)
+    epochs = run.timetable.epochs
+    looks = math.ceil(epochs / config.validate_every) if config.validate_every else 0
+    return Estimate(epoch, look, epochs * epoch + looks * look)
 
 
 def _seconds_per_step(run: Assembly) -> float:
