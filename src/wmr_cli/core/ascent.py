@@ -68,7 +68,7 @@ def ascend(
 
 @dataclass(frozen=True, eq=False)
 class Ascent:
-    """The attack of a defense that brings its own, from a uniform start. Radius and step are one number, or one per image (N,)."""
+    """The attack of a defense that brings its own, from a uniform start. Radius and step are numbers, or one per image (N,)."""
 
     norm: Norm
     eps: float | Tensor
