@@ -19,8 +19,10 @@ from ..errors import BadInput
 from ..registry import Registry
 from . import parts
 from .averaging import Average
+from .devices import lay_out
 from .learner import FabricLearner
 from .optimization import make_optimizer, pace
+from .ranks import placed_on
 from .resume import OfEachRank, Scale, Stateful
 from .tally import Tally
 from .validate import validation_attack
@@ -77,6 +79,16 @@ class Assembly:
         beta, terms = getattr(self.defense, "beta", None), getattr(self.defense, "terms", "kl")
         return {**entry, "beta_weight_mean": beta * entry["weight_mean"]} if beta and terms in ("kl", "both") else entry
 
+    def facts(self) -> Iterator[str]:
+        """What the settings do not show."""
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        yield f"{len(self.split):,} images, {parameters:,} parameters, on {placed_on(self.fabric)}"
+        if not getattr(self.defense, "uses_attack", True):
+            yield f"{self.config.defense} does not use the training attack"
+        if self.timetable.epochs < self.config.epochs:
+            replays = getattr(self.defense, "replays", 1)
+            yield f"each batch is used {replays} times: {self.timetable.epochs} epochs instead of {self.config.epochs}"
+
     def remarks(self) -> Iterator[str]:
         """What a careful reader would ask about these settings."""
         yield from parts.notes(self.split)
@@ -106,7 +118,8 @@ def assemble(config: TrainConfig, registry: Registry, data_dir: Path, fabric: "F
     if hasattr(kernel, "observe") and "val" not in source.splits:
         problem = f"kernel {config.kernel!r} learns from held-out images, and the data set has none"
         raise BadInput(problem, hint="let the data set hold some out, or choose another kernel")
-    average = Average(model.to(fabric.device), config.ema) if config.ema else None
+    lay_out(model, fabric.device, config.precision)
+    average = Average(model, config.ema) if config.ema else None
     if compiles:
         model.compile()
     learner = FabricLearner(fabric, model, optimizer, attack, kernel, config, source.num_classes)

@@ -134,14 +134,18 @@ def restore(
         for owner, part in stateful.items():
             if owner in parts:
                 part.load_state(parts[owner])
-    except (KeyError, ValueError, RuntimeError) as error:
+    except (KeyError, IndexError, ValueError, RuntimeError) as error:
         raise BadFile(f"{folder.resume} cannot be resumed from: {error}", hint="start anew with --overwrite") from None
     return progress
 
 
 def _optimizer_state(tensors: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         position, _, key = name.partition("/")
-        state.setdefault(int(position), {})[key] = tensor
+        parameter = parameters[int(position)]
+        # laid out as its parameter is: other strides might be added up in another order
+        is_alike = tensor.shape == parameter.shape
+        state.setdefault(int(position), {})[key] = torch.empty_like(parameter).copy_(tensor) if is_alike else tensor
     return {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}

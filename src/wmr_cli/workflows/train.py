@@ -25,7 +25,7 @@ from .assembly import Assembly, assemble
 from .events import EpochDone, Event, Message, StepDone, TrainingDone, TrainingStarted, TrainingStopped
 from .loggers import Loggers, check_loggers
 from .optimization import pace
-from .ranks import failing_alike, largest, launched, of_all, placed_on, share, together
+from .ranks import failing_alike, largest, launched, of_all, share, together
 from .resume import Progress, restore, store
 from .stopping import SAVE, Calls
 from .validate import accuracies, evidence, held_out_rows
@@ -59,8 +59,7 @@ def train(
     steps, guessing = math.ceil(len(run.split) / config.batch_size), alarms.chance(run.split.labels)
     epochs = run.timetable.epochs
     yield from (Message(text, warns=True) for text in run.remarks())
-    parameters = sum(parameter.numel() for parameter in run.model.parameters())
-    yield Message(f"{len(run.split):,} images, {parameters:,} parameters, on {placed_on(fabric)}")
+    yield from map(Message, run.facts())
 
     with ExitStack() as held:
         folder, progress = begin(held, run, path, resume=resume, overwrite=overwrite)
