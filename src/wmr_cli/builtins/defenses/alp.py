@@ -19,7 +19,7 @@ class LogitPairing:
     The attack climbs away from the predicted class, as the authors have it, so that no label leaks into the images;
     `labels=true` has it climb away from the true one.
 
-    Objective: (CE(x) + weight(x') * CE(x')) / 2 + lam * mean over classes of (z(x) - z(x'))^2, with x' climbing weight * CE
+    Objective: `(CE(x) + weight(x') * CE(x')) / 2 + lam * mean over classes of (z(x) - z(x'))^2`, with x' climbing `weight * CE`
     Cost: K + 3
     Good for: comparison; its robustness was found to rest on masked gradients (arXiv:1807.10272)
     Reference: Kannan et al. 2018, arXiv:1803.06373

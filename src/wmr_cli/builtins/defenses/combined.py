@@ -12,7 +12,7 @@ from ...errors import BadInput
 class Combined:
     """Cross-entropy of clean and of attacked images. `rescale=false` leaves out the division.
 
-    Objective: (CE(x) + lam * weight(x') * CE(x')) / (1 + lam), with x' climbing weight * CE
+    Objective: `(CE(x) + lam * weight(x') * CE(x')) / (1 + lam)`, with x' climbing `weight * CE`
     Cost: K + 2
     Good for: more natural accuracy than pgd, less robust accuracy
     Reference: Goodfellow et al. 2015, arXiv:1412.6572

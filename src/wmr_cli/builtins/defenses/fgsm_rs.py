@@ -13,7 +13,7 @@ from ...errors import BadInput
 class FastTraining:
     """PGD training with one step from a uniform start; the step is `reach` times eps.
 
-    Objective: weight(x') * CE(x'), with x' one step up weight * CE
+    Objective: `weight(x') * CE(x')`, with x' one step up `weight * CE`
     Cost: 2
     Good for: speed; with a large eps or a long run it may lose all robustness to stronger attacks at once
     Reference: Wong et al. 2020, arXiv:2001.03994

@@ -17,7 +17,7 @@ class Free:
     The perturbation has the shape of a batch and is kept from one batch to the next; a smaller batch uses its first rows.
     Epochs and milestones are divided by m.
 
-    Objective: weight(x') * CE(x'), with x' = x + the perturbation
+    Objective: `weight(x') * CE(x')`, with x' = x + the perturbation
     Cost: 1
     Good for: robust training for the price of natural training
     Reference: Shafahi et al. 2019, arXiv:1904.12843

@@ -21,7 +21,7 @@ class InstanceAdaptive:
     the image is wrong without an attack; of the change it takes the share beta. gamma and the smallest step are shares of
     eps. No radius is cut at eps.
 
-    Objective: weight(x') * CE(x'), with x' climbing weight * CE in the image's own ball
+    Objective: `weight(x') * CE(x')`, with x' climbing `weight * CE` in the image's own ball
     Cost: 3K + 2
     Good for: natural accuracy where one radius does not fit all images
     Reference: Balaji et al. 2019, arXiv:1910.08051

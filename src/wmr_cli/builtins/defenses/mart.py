@@ -17,9 +17,9 @@ from ...errors import BadInput
 class Mart:
     """Boosted cross-entropy of attacked images, and a divergence that counts the more the less the clean image is right.
 
-    BCE(x') = CE(x') - log(1 - max p_t(x')). The kernel weighs BCE (`terms=adv`), the divergence (`kl`), both or none.
+    `BCE(x') = CE(x') - log(1 - max p_t(x'))`. The kernel weighs BCE (`terms=adv`), the divergence (`kl`), both or none.
 
-    Objective: weight(x') * BCE(x') + lam * (1 - p_y(x)) * KL(p(x) || p(x')), with x' climbing weight * CE
+    Objective: `weight(x') * BCE(x') + lam * (1 - p_y(x)) * KL(p(x) || p(x'))`, with x' climbing `weight * CE`
     Cost: K + 2
     Good for: images that are wrong without any attack
     Reference: Wang et al. 2020, "Improving adversarial robustness requires revisiting misclassified examples"

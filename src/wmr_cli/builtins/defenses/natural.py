@@ -10,7 +10,7 @@ from ...core.training import descend
 class Natural:
     """Training without attacks. The kernel weighs images by their clean margin.
 
-    Objective: weight(x) * CE(x)
+    Objective: `weight(x) * CE(x)`
     Cost: 1
     Good for: the natural accuracy that a defense gives up
     """

@@ -11,7 +11,7 @@ from ...core.training import descend
 class PgdTraining:
     """Adversarial training.
 
-    Objective: weight(x') * CE(x'), with x' climbing the same
+    Objective: `weight(x') * CE(x')`, with x' climbing the same
     Cost: K + 1
     Good for: robust accuracy with nothing to tune but the attack
     Reference: Madry et al. 2018, arXiv:1706.06083; weighted: Zeng et al. 2021, arXiv:2010.12989

@@ -20,7 +20,7 @@ class Trades:
     The natural term carries no weight: `terms` puts it on the divergence (kl), on the natural term (nat), on both or on
     none; with `climbs=ce` the attack climbs cross-entropy. Gradient flows through both arguments of the divergence.
 
-    Objective: CE(x) + beta * weight(x') * KL(p(x) || p(x')), with x' climbing weight * KL
+    Objective: `CE(x) + beta * weight(x') * KL(p(x) || p(x'))`, with x' climbing `weight * KL`
     Cost: K + 3
     Good for: choosing the balance of natural and robust accuracy
     Reference: Zhang et al. 2019, arXiv:1901.08573; weighted: Zeng et al. 2021, arXiv:2010.12989

@@ -22,7 +22,7 @@ class Yopo:
     the images after the n steps; `legacy=true` adds the ordinary one, as the authors' code does. A step is `sigma` times
     eps. `layer` names the first layer; without it the layer is found by a forward pass.
 
-    Objective: the sum over m passes of weight(x') * CE(x')
+    Objective: the sum over m passes of `weight(x') * CE(x')`
     Cost: m
     Good for: most of PGD training's robustness for a fraction of its passes
     Reference: Zhang et al. 2019, arXiv:1905.00877

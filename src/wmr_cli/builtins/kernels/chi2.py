@@ -15,7 +15,7 @@ from ...measures import worst_case
 class ChiSquared:
     """Weighs by the exact solution of distributionally robust optimisation over the batch, or over an evaluation.
 
-    Weight: N * w, with w the weights in (N/2) |w - 1/N|^2 <= rho that make the loss largest, without gradient
+    Weight: `N * w`, with w the weights in `(N/2) |w - 1/N|^2 <= rho` that make the loss largest, without gradient
     Good for: training against the attackers of `--metrics dro`
     Reference: Namkoong and Duchi 2017, arXiv:1610.02581
     """

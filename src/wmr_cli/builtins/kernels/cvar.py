@@ -14,7 +14,7 @@ from ...errors import BadInput
 class Cvar:
     """Weighs the images of largest loss alike and the others not at all; those tied at the border share what is left.
 
-    Weight: 1 / share for the worst share of the batch, else 0, without gradient
+    Weight: `1 / share` for the worst share of the batch, else 0, without gradient
     Good for: the conditional value at risk: an attacker who takes the worst tenth of the images
     Reference: Rockafellar and Uryasev 2000
     """

@@ -13,7 +13,7 @@ from ...errors import BadInput
 class Exponential:
     """The paper's kernel. alpha = 0 weighs all images the same.
 
-    Weight: exp(-alpha * (p_y - max p_t)), with gradient
+    Weight: `exp(-alpha * (p_y - max p_t))`, with gradient
     Good for: an attacker who prefers vulnerable images, in training and as a metric
     Reference: Zeng et al. 2021, arXiv:2010.12989
     """

@@ -13,7 +13,7 @@ from ...errors import BadInput
 class ExponentialOfLogits:
     """Weighs by the margin of the logits, which never saturates.
 
-    Weight: exp(-alpha * clip(z_y - max z_t, -clip, clip)), with gradient
+    Weight: `exp(-alpha * clip(z_y - max z_t, -clip, clip))`, with gradient
     Good for: telling apart images whose probabilities are all near 0 or 1
     Reference: a variant of Zeng et al. 2021, arXiv:2010.12989
     """

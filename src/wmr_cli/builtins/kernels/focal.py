@@ -13,7 +13,7 @@ from ...errors import BadInput
 class Focal:
     """Weighs by the probability of a mistake.
 
-    Weight: (1 - p_y)^gamma, with gradient
+    Weight: `(1 - p_y)^gamma`, with gradient
     Good for: turning from images that are right for sure; a weight is never above 1
     Reference: Lin et al. 2017, arXiv:1708.02002
     """

@@ -15,10 +15,10 @@ from ...errors import BadInput
 class Gairat:
     """Weighs by k, the number of the attack's K steps before which an image was still right.
 
-    `form=sigmoid` is the sigmoid of the same argument, `form=discrete` is (K + 1 - k) / (K + 1). Switched on after a
+    `form=sigmoid` is the sigmoid of the same argument, `form=discrete` is `(K + 1 - k) / (K + 1)`. Switched on after a
     burn-in of `start-epoch` epochs. K is that of the training attack.
 
-    Weight: (1 + tanh(shift + 5 * (1 - 2k / K))) / 2, divided by the batch's mean, without gradient
+    Weight: `(1 + tanh(shift + 5 * (1 - 2k / K))) / 2`, divided by the batch's mean, without gradient
     Good for: training on the images that an attack reaches first; known to lose under stronger attacks
     Reference: Zhang et al. 2021, arXiv:2010.01736
     """

@@ -19,7 +19,7 @@ class Mail:
     The usual values are those for adversarial training; with TRADES the authors use `mail:slope=2,bias=0`. Their code
     multiplies by a constant (`scale=const:3`), their paper divides by the mean (`scale=mean1`).
 
-    Weight: scale * sigmoid(slope * (bias - margin)), without gradient
+    Weight: `scale * sigmoid(slope * (bias - margin))`, without gradient
     Good for: training on the images near the boundary once the network has learnt the easy ones
     Reference: Wang et al. 2021, arXiv:2106.07904
     """

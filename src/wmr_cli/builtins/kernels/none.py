@@ -11,7 +11,7 @@ from ...core.contracts import Evidence
 class Uniform:
     """No weights.
 
-    Weight: 1
+    Weight: `1`
     Good for: a defense as its own paper has it
     """
 

@@ -11,9 +11,9 @@ from ...errors import BadInput
 
 @dataclass(frozen=True)
 class Tilt:
-    """Weighs by the loss itself. The gradient is that of log(mean(exp(t * loss))) / t, the worst case in a KL ball.
+    """Weighs by the loss itself. The gradient is that of `log(mean(exp(t * loss))) / t`, the worst case in a KL ball.
 
-    Weight: exp(t * loss), divided by the batch's mean, without gradient
+    Weight: `exp(t * loss)`, divided by the batch's mean, without gradient
     Good for: few images of large loss; t = 0 is the mean, a large t the maximum
     Reference: Li et al. 2021, arXiv:2007.01162
     """

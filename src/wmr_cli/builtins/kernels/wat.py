@@ -14,11 +14,11 @@ from ...errors import BadInput
 class Wat:
     """Weighs classes by what they have cost on held-out images so far, updated after every epoch.
 
-    C classes and their mean are C + 1 experts of the hedge algorithm: with the sum of costs, CE(x) + beta * KL(p(x) || p(x')),
-    over the epochs, each weighs C * softmax(eta * sum). An image is paid for by its class and by the mean. The authors put
+    C classes and their mean are C + 1 experts of the hedge algorithm: with the sum of costs, `CE(x) + beta * KL(p(x) || p(x'))`,
+    over the epochs, each weighs `C * softmax(eta * sum)`. An image is paid for by its class and by the mean. The authors put
     it on all of TRADES: `trades:terms=both`.
 
-    Weight: w_class + w_mean, without gradient
+    Weight: `w_class + w_mean`, without gradient
     Good for: raising the class that does worst
     Reference: Li and Liu 2023, arXiv:2302.04025
     """
