@@ -299,8 +299,8 @@ def test_every_preset_has_settings_for_every_defense(name):
 def test_every_preset_can_train_every_defense(name, defense, registry):
     config = resolve({"preset": name, "defense": defense})
     assert Spec.parse(config.defense).name == defense
-    attack, kernel = parts.training_attack(registry, config), parts.training_kernel(registry, config)
-    chosen = parts.defense(registry, config.defense)
+    attack, chosen = parts.training_attack(registry, config), parts.defense(registry, config.defense)
+    kernel = parts.training_kernel(registry, config, attack, chosen)
     timetable = parts.replayed(config, chosen)
     parts.check_ramps(attack, kernel, config)
     parts.check_pair(chosen, kernel, timetable)

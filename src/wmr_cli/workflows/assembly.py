@@ -76,7 +76,7 @@ class Assembly:
         """What the steps of the epoch saw, and the pace of the last."""
         last = pace(self.timetable, (epoch + 1) * steps - 1, steps)
         entry = {**self.tally.summary(), "lr": last.learning_rate, "eps": last.eps_share * self.config.eps}
-        beta, terms = getattr(self.defense, "beta", None), getattr(self.defense, "terms", "kl")
+        beta, terms = getattr(self.defense, "beta", None), getattr(self.defense, "terms", None)
         return {**entry, "beta_weight_mean": beta * entry["weight_mean"]} if beta and terms in ("kl", "both") else entry
 
     def facts(self) -> Iterator[str]:
@@ -110,9 +110,9 @@ def assemble(config: TrainConfig, registry: Registry, data_dir: Path, fabric: "F
         raise BadInput(problem, hint="use a larger --batch-size or fewer --devices")
     model = parts.model(registry, config.model, source.num_classes, source.input_shape)
     parts.check_fits(model, config.model, source.num_classes, source.input_shape)
-    attack, kernel = parts.training_attack(registry, config), parts.training_kernel(registry, config)
+    attack, defense = parts.training_attack(registry, config), parts.defense(registry, config.defense)
+    kernel, optimizer = parts.training_kernel(registry, config, attack, defense), make_optimizer(config, model)
     parts.check_ramps(attack, kernel, config)
-    defense, optimizer = parts.defense(registry, config.defense), make_optimizer(config, model)
     timetable = parts.replayed(config, defense)
     parts.check_pair(defense, kernel, timetable)
     if hasattr(kernel, "observe") and "val" not in source.splits:

@@ -50,7 +50,7 @@ def _seconds_per_step(run: Assembly) -> float:
             started = time.perf_counter()
         if largest(run.fabric, int(bool(counted) and time.perf_counter() - started > SECONDS)):
             break
-        run.learner.begin_step(0, number, Pace(run.config.lr), len(positions))
+        run.learner.begin_step(run.timetable.epochs - 1, number, Pace(run.config.lr), len(positions))  # after every warm-up
         run.step(run.split.batch(share(positions, run.fabric)), epoch=0)
         counted += number > 0
     return (time.perf_counter() - started) / max(counted, 1)

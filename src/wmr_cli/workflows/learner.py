@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import torch
@@ -109,9 +110,9 @@ class FabricLearner:
         check_evidence(self.kernel, evidence)
         if self._fabric.world_size == 1 or not getattr(self.kernel, "compares", False):
             return self.kernel(evidence)
-        loss = None if evidence.loss is None else self.gather(evidence.loss.detach())
-        everyones = Evidence(self.gather(evidence.logits.detach()), self.gather(evidence.labels), loss=loss)
-        return share(self.kernel(everyones), self._fabric)
+        known = {field.name: getattr(evidence, field.name) for field in fields(evidence)}
+        pooled = {name: None if part is None else self.gather(part.detach()) for name, part in known.items()}
+        return share(self.kernel(Evidence(**pooled)), self._fabric)
 
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         return cross_entropy(logits, labels, self._config.label_smoothing)

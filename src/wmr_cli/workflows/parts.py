@@ -229,11 +229,15 @@ def training_attack(registry: Registry, config: TrainConfig) -> Attack:
     return attack(registry, spec, norm=config.norm, eps=config.eps, steps=config.steps, step_size=config.step_size)
 
 
-def training_kernel(registry: Registry, config: TrainConfig) -> Kernel:
+def training_kernel(registry: Registry, config: TrainConfig, attack: Attack, chosen: Defense) -> Kernel:
     """The kernel of a training run, with weights that a float32 loss can carry, and the steps of the attack if it asks."""
-    name = Spec.parse(config.kernel).name
-    facts = {"steps": config.steps} if config.steps and registry.accepts("kernel", name, "steps") else {}
-    made = kernel(registry, config.kernel, config.alpha, **facts)
+    attacker = attack if getattr(chosen, "uses_attack", True) else chosen
+    asks = registry.accepts("kernel", Spec.parse(config.kernel).name, "steps")
+    steps = getattr(attacker, "steps", None)
+    if asks and attacker is attack and steps is None:
+        problem = f"kernel {config.kernel!r} counts the steps of an attack, and {config.attack!r} has none to count"
+        raise BadInput(problem, hint="train with --attack pgd")
+    made = kernel(registry, config.kernel, config.alpha, **({"steps": steps} if asks and steps is not None else {}))
     alpha, largest = getattr(made, "alpha", 0.0), LARGEST_ALPHA / getattr(made, "largest_margin", 1.0)
     if alpha > largest:
         raise BadInput(f"alpha {exact(alpha)} overflows a float32 loss", hint=f"train with alpha up to {largest:g}")

@@ -48,7 +48,8 @@ class Free:
             loss = learner.label_loss(logits, batch.labels)
             report = descend(learner, batch, Losses(loss, Evidence(logits, batch.labels, batch.index, loss=loss)))
             assert delta.grad is not None
-            climbed = delta.detach() + learner.eps * learner.norm.direction(delta.grad)
+            # a scaled loss in half precision may overflow, and its step is then skipped
+            climbed = delta.detach() + learner.eps * learner.norm.direction(delta.grad.nan_to_num())
             delta = learner.norm.project(climbed, learner.eps)
         self._keep(delta)
         return report
