@@ -6,6 +6,7 @@ the page is written by hand.
 
 import ast
 import inspect
+import json
 import re
 import sys
 import tomllib
@@ -14,6 +15,7 @@ import typing
 from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import msgspec
@@ -122,6 +124,17 @@ def kernels() -> Iterator[str]:
         cells = (found["Weight"], found["Good for"], found.get("Reference", ""), ", ".join(uses(target)))
         rows.append((_anchored(entry.name), *map(_cited, cells)))
     yield _table(("name", "weight", "good for", "reference", "usable in"), rows)
+
+
+def digits_study() -> Iterator[str]:
+    """What `studies/digits_defenses.py` has found, the most robust first."""
+    found = json.loads((DOCS.parent / "studies" / "digits_defenses.json").read_text(encoding="utf-8"))
+    rows = []
+    for defense in sorted(found, key=lambda name: -fmean(found[name]["a_rob"])):
+        shares = (found[defense][name] for name in ("a_nat", "a_rob", "a_sa", "a_tr"))
+        spread = [f"{100 * fmean(values):.1f} ± {100 * stdev(values):.1f}" for values in shares]
+        rows.append((_anchored(defense), *spread, f"{found[defense]['cost']:.1f}"))
+    yield _table(("defense", "A_nat", "A_rob", "A_sa(2)", "A_tr(2)", "time"), rows)
 
 
 def uses(kernel: Any) -> Iterator[str]:
@@ -277,6 +290,7 @@ def _prose(text: str) -> str:
 PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "commands": commands,
     "defenses": defenses,
+    "digits_study": digits_study,
     "kernels": kernels,
     "methods": methods,
     "presets": settings,
