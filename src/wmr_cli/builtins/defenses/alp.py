@@ -35,13 +35,14 @@ class LogitPairing:
             raise BadInput(f"lam of alp is {self.lam:g}", hint="lam is not negative")
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
-        attacked = learner.attack(self._target(learner, batch), cross_entropy)
+        target = self._target(learner, batch)
+        attacked = learner.attack(target, cross_entropy)
         clean, adversarial = learner.forward(batch.images), learner.forward(attacked.images)
         natural, robust = (learner.label_loss(logits, batch.labels) for logits in (clean, adversarial))
         pairing = (at_least_float32(clean) - at_least_float32(adversarial)).square().mean(dim=1)
-        evidence = Evidence(
-            adversarial, batch.labels, batch.index, clean_logits=clean, steps_survived=attacked.steps_survived, loss=robust
-        )
+        # the attack counts steps before which the prediction stayed; an image that was wrong was never still right
+        survived = attacked.steps_survived * (target.labels == batch.labels)
+        evidence = Evidence(adversarial, batch.labels, batch.index, clean_logits=clean, steps_survived=survived, loss=robust)
         return descend(learner, batch, Losses(weighted=robust / 2, evidence=evidence, plain=natural / 2 + self.lam * pairing))
 
     def _target(self, learner: Learner, batch: Batch) -> Batch:

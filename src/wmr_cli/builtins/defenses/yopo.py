@@ -79,7 +79,12 @@ def _parameters_up_to(model: nn.Module, layer: nn.Module, image: Tensor) -> list
     """The parameters that what the layer gives depends on: its own, and those of layers before it."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with torch.enable_grad(), evaluating(model):
-        gradients = torch.autograd.grad(up_to(model, layer, image).sum(), parameters, allow_unused=True)
+        output = up_to(model, layer, image)
+        if not output.requires_grad:
+            raise BadInput(
+                "no parameters are trained up to the layer that yopo goes through", hint="name another with yopo:layer=…"
+            )
+        gradients = torch.autograd.grad(output.sum(), parameters, allow_unused=True)
     return [parameter for parameter, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
 
 

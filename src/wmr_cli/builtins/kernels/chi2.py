@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...core.contracts import Evidence
 from ...core.losses import cross_entropy
-from ...errors import BadInput
+from ...errors import BadInput, BrokenContract
 from ...measures import worst_case
 
 
@@ -31,5 +31,7 @@ class ChiSquared:
 
     def __call__(self, evidence: Evidence) -> Tensor:
         losses = cross_entropy(evidence.logits, evidence.labels) if evidence.loss is None else evidence.loss
+        if not losses.isfinite().all():
+            raise BrokenContract("the loss of an image is not finite", hint="try a smaller --lr or --clip-grad 1")
         worst = worst_case(losses.detach().cpu().numpy(), self.rho)
         return torch.from_numpy(worst.weights * len(losses)).log().to(losses)

@@ -32,6 +32,6 @@ class Cvar:
         losses = (cross_entropy(evidence.logits, evidence.labels) if evidence.loss is None else evidence.loss).detach()
         count = self.share * len(losses)
         border = losses.topk(min(int(-(-count // 1)), len(losses))).values[-1]
-        above, tied = losses > border, losses == border
+        above, tied = (losses > border).to(losses), (losses == border).to(losses)
         left = (count - above.sum()) / tied.sum()
         return torch.log((above + tied * left) / self.share)

@@ -44,7 +44,7 @@ class Table:
 def _read(path: Path) -> tuple[Tensor, Tensor]:
     """Indices in rising order, and their weights."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file))
         pairs = [(int(row["index"]), number(row["weight"].strip())) for row in rows]
     except OSError as error:
