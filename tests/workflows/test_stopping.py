@@ -127,7 +127,7 @@ def test_a_run_cut_off_while_it_validates_repeats_no_step(tmp_path, registry, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("wmr_cli.workflows.train.validate", interrupted)
+        patched.setattr("wmr_cli.workflows.train.held_out_rows", interrupted)
         with pytest.raises(KeyboardInterrupt):
             list(train(config, tmp_path / "run", registry, data_dir=Path(), device="cpu"))
     events = list(train(config, tmp_path / "run", registry, data_dir=Path(), device="cpu", resume=True))

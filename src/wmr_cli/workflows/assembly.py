@@ -92,8 +92,8 @@ class Assembly:
     def remarks(self) -> Iterator[str]:
         """What a careful reader would ask about these settings."""
         yield from parts.notes(self.split)
-        if getattr(self.defense, "uses_attack", True):
-            yield from parts.advice(self.attack, self.config.eps, self.source.num_classes)
+        attack = self.attack if getattr(self.defense, "uses_attack", True) else None
+        yield from parts.advice(attack, self.config.eps, self.source.num_classes)
         if self.config.select != "none" and not self.config.validate_every:
             yield "nothing is held out to choose by (--validate-every 0), so there is no best.safetensors"
 

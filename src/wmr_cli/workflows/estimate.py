@@ -33,11 +33,12 @@ def estimate(run: Assembly, registry: Registry) -> Estimate:
     config = run.config
     steps, look = math.ceil(len(run.split) / config.batch_size), 0.0
     epoch = steps * _seconds_per_step(run)
-    if config.validate_every:
+    if config.validate_every or hasattr(run.kernel, "observe"):
         val = parts.split_of(run.source, "val")
         look = _seconds_per_look(run, registry, val) * (1 if run.average is None else 2)
     epochs = run.timetable.epochs
-    looks = math.ceil(epochs / config.validate_every) if config.validate_every else 0
+    every = 1 if hasattr(run.kernel, "observe") else config.validate_every
+    looks = math.ceil(epochs / every) if every else 0
     return Estimate(epoch, look, epochs * epoch + looks * look)
 
 

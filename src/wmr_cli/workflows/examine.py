@@ -89,7 +89,8 @@ def _judged(prefix: str, logits: Tensor, labels: Tensor) -> Rows:
 
 
 def _log_weights(kernel: Kernel, logits: Tensor, batch: Batch) -> NDArray[Any]:
-    evidence = Evidence(_fine(logits), batch.labels.cpu(), batch.index.cpu())
+    fine, labels = _fine(logits), batch.labels.cpu()
+    evidence = Evidence(fine, labels, batch.index.cpu(), loss=cross_entropy(fine, labels))
     return kernel(evidence).detach().double().numpy()
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -111,8 +111,8 @@ class FabricLearner:
         if self._fabric.world_size == 1 or not getattr(self.kernel, "compares", False):
             return self.kernel(evidence)
         known = {field.name: getattr(evidence, field.name) for field in fields(evidence)}
-        pooled = {name: None if part is None else self.gather(part.detach()) for name, part in known.items()}
-        return share(self.kernel(Evidence(**pooled)), self._fabric)
+        everyones: dict[str, Any] = {name: part if part is None else self.gather(part.detach()) for name, part in known.items()}
+        return share(self.kernel(Evidence(**everyones)), self._fabric)
 
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         return cross_entropy(logits, labels, self._config.label_smoothing)

@@ -179,16 +179,17 @@ def attack(
     return made
 
 
-def advice(made: Attack, eps: float, num_classes: int | None = None) -> Iterator[str]:
-    """What a careful reader would ask about this attack, and what it remarks itself where the classes are known."""
+def advice(made: Attack | None, eps: float, num_classes: int | None = None) -> Iterator[str]:
+    """What a careful reader would ask about this ball and attack, and what it remarks itself where the classes are known."""
     levels = round(eps * 255)
     if levels and eps != levels / 255 and abs(eps - levels / 255) < 5e-4:
         yield f"eps {eps:g} is not {levels}/255: results for the two are not comparable"
     step = getattr(made, "step", None)
     if step is not None and step > 2 * eps:
         yield f"a step of {step:g} jumps across the whole ball of radius {eps:g}"
-    if num_classes is not None and hasattr(made, "remarks"):
-        yield from made.remarks(num_classes)
+    remarks = getattr(made, "remarks", None)
+    if num_classes is not None and remarks is not None:
+        yield from remarks(num_classes)
 
 
 def described(made: Attack, spec: Spec, registry: Registry, **asked: Any) -> str:

@@ -158,6 +158,9 @@ def choice_rules(registry: Registry, config: EvaluateConfig, checkpoint: Checkpo
     rules = {alpha: parts.kernel(registry, config.kernel, alpha) for alpha in alphas}
     if any(getattr(rule, "needs_training", False) for rule in rules.values()):
         raise BadInput(f"kernel {spec.name!r} weighs by what is seen in training only", hint="evaluate with --kernel exp")
+    for needed in (name for rule in rules.values() for name in getattr(rule, "needs", ()) if name not in parts.ALWAYS_KNOWN):
+        problem = f"kernel {spec.name!r} weighs by {needed.replace('_', ' ')}, which an evaluation does not know"
+        raise BadInput(problem, hint="evaluate with --kernel exp")
     return rules
 
 
