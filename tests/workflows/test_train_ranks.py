@@ -95,7 +95,8 @@ def test_two_processes_learn_what_one_learns(defense, normalize):
 @pytest.mark.parametrize(
     "words",
     [
-        ("--defense", "free:m=2", "--epochs", "2", "--alpha", "1"),
+        # one batch: the rows of a process stay those of the same images
+        ("--defense", "free:m=2", "--epochs", "8", "--alpha", "1", "--batch-size", "2000"),
         ("--defense", "yopo:m=2,n=2", "--alpha", "1"),
         ("--defense", "iaat:steps=2,warmup=1", "--epochs", "2", "--alpha", "1"),
         ("--defense", "trades:terms=both", "--kernel", "wat:eta=1", "--epochs", "2"),
