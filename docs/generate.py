@@ -6,6 +6,7 @@ the page is written by hand.
 
 import ast
 import inspect
+import json
 import re
 import sys
 import tomllib
@@ -14,6 +15,7 @@ import typing
 from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import msgspec
@@ -25,6 +27,7 @@ from wmr_cli.plugins import OURS, installed
 from wmr_cli.registry import GIVEN, KINDS, Entry
 from wmr_cli.spec import Spec, exact
 from wmr_cli.storage.records import Record
+from wmr_cli.workflows.parts import ALWAYS_KNOWN
 
 DOCS = Path(__file__).parent
 SOURCE = DOCS.parent / "src" / "wmr_cli"
@@ -54,12 +57,20 @@ def _helps(command: Any, name: str, parent: Any) -> Iterator[tuple[str, str]]:
 
 def methods() -> Iterator[str]:
     """Every built-in name by kind: its summary, its docstring, its parameters with their defaults."""
-    registry = installed().registry
     for kind in KINDS:
-        entries = [owned.entry for of, owned in registry if of == kind and owned.owner == OURS]
+        targets = ours(kind)
         yield f"## {'Data set' if kind == 'dataset' else kind.capitalize()}s\n"
-        yield _table(("name", "what it is"), [(f"`{entry.name}`", _prose(entry.summary)) for entry in entries])
-        yield from (_method(kind, entry, registry.target(kind, entry.name)) for entry in entries)
+        if kind in ("defense", "kernel"):
+            yield "[Defenses and weightings](defenses.md) compares them, and explains the signs and words in use here.\n"
+        yield _table(("name", "what it is"), [(f"`{entry.name}`", _prose(entry.summary)) for entry, _ in targets])
+        yield from (_method(kind, entry, target) for entry, target in targets)
+
+
+def ours(kind: str) -> list[tuple[Entry, Callable[..., Any]]]:
+    """The built-in entries of a kind, each with what stands behind it."""
+    registry = installed().registry
+    entries = [owned.entry for of, owned in registry if of == kind and owned.owner == OURS]
+    return [(entry, registry.target(kind, entry.name)) for entry in entries]
 
 
 def _method(kind: str, entry: Entry, target: Callable[..., Any]) -> str:
@@ -70,7 +81,82 @@ def _method(kind: str, entry: Entry, target: Callable[..., Any]) -> str:
         if name not in given and parameter.kind is not inspect.Parameter.VAR_KEYWORD
     ]
     parameters = _table(("parameter", "default", "value"), rows) if rows else "No parameters.\n"
-    return f"### `{entry.name}`\n\n{_prose(inspect.getdoc(target) or '')}\n\n{parameters}"
+    prose, found = fields(inspect.getdoc(target) or "")
+    listed = "".join(f"* {name}: {_cited(text)}\n" for name, text in found.items())
+    return "\n\n".join(filter(None, (f"### `{entry.name}`", _prose(prose), listed.strip(), parameters)))
+
+
+_FIELD = re.compile(r"^(Objective|Weight|Cost|Good for|Reference): (.*(?:\n[ \t]+.*)*)\n?", re.MULTILINE)
+
+
+def fields(docstring: str) -> tuple[str, dict[str, str]]:
+    """The prose of a docstring, and its fields such as `Cost: K + 1`, which may go on on indented lines."""
+    found = {name: " ".join(text.split()) for name, text in _FIELD.findall(docstring)}
+    return _FIELD.sub("", docstring).strip(), found
+
+
+def defenses() -> Iterator[str]:
+    """Every built-in defense in one table."""
+    rows = []
+    for entry, target in ours("defense"):
+        found = fields(inspect.getdoc(target) or "")[1]
+        weighed = _weighed(found["Objective"], target)
+        cells = (found["Objective"], weighed, found["Cost"], found["Good for"], found.get("Reference", ""))
+        rows.append((_anchored(entry.name), *map(_cited, cells)))
+    yield _table(("name", "objective", "weights", "passes", "good for", "reference"), rows)
+
+
+def _weighed(objective: str, target: Callable[..., Any]) -> str:
+    """Which term of the loss carries the weights, and whether the attack climbs them."""
+    term = re.search(r"weight\(x'?\) \* (\w+\((?:[^()]|\([^()]*\))*\))", objective)
+    assert term, f"{objective} has no weight"
+    choice = " or as `terms` says" if "terms" in inspect.signature(target).parameters else ""
+    if getattr(target, "one_gradient", False):
+        return f"`{term[1]}`{choice}; the attack, by the same gradient"
+    return f"`{term[1]}`{choice}" + ("; the attack" if re.search(r"weight \* |the same", objective) else "")
+
+
+def kernels() -> Iterator[str]:
+    """Every built-in kernel in one table."""
+    rows = []
+    for entry, target in ours("kernel"):
+        found = fields(inspect.getdoc(target) or "")[1]
+        cells = (found["Weight"], found["Good for"], found.get("Reference", ""), ", ".join(uses(target)))
+        rows.append((_anchored(entry.name), *map(_cited, cells)))
+    yield _table(("name", "weight", "good for", "reference", "usable in"), rows)
+
+
+def digits_study() -> Iterator[str]:
+    """What `studies/digits_defenses.py` has found, the most robust first."""
+    found = json.loads((DOCS.parent / "studies" / "digits_defenses.json").read_text(encoding="utf-8"))
+    rows = []
+    for defense in sorted(found, key=lambda name: -fmean(found[name]["a_rob"])):
+        shares = (found[defense][name] for name in ("a_nat", "a_rob", "a_sa", "a_tr"))
+        spread = [f"{100 * fmean(values):.1f} ± {100 * stdev(values):.1f}" for values in shares]
+        rows.append((_anchored(defense), *spread, f"{found[defense]['cost']:.1f}"))
+    yield _table(("defense", "A_nat", "A_rob", "A_sa(2)", "A_tr(2)", "time"), rows)
+
+
+def uses(kernel: Any) -> Iterator[str]:
+    """Where a kernel can weigh, by what its class says of itself."""
+    needs, compares = set(getattr(kernel, "needs", ())), getattr(kernel, "compares", False)
+    burn_in = getattr(kernel, "start_epoch", 0)
+    rare = sorted(name.replace("_", " ") for name in needs - set(ALWAYS_KNOWN))
+    known = f" with a defense that knows {' and '.join(rare)}" if rare else ""
+    yield "training" + " over the batch" * compares + f" after {burn_in} epochs" * bool(burn_in) + known
+    if not (getattr(kernel, "detached", False) or compares or needs - {"loss"}):
+        yield "weighted attack"
+    if not (getattr(kernel, "needs_training", False) or rare):
+        yield "evaluate" + " over all images" * compares
+
+
+def _anchored(name: str) -> str:
+    return f"[`{name}`](methods.md#{name})"
+
+
+def _cited(text: str) -> str:
+    """Prose whose papers are links."""
+    return re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", _prose(text))
 
 
 def _default(value: Any) -> str:
@@ -78,7 +164,7 @@ def _default(value: Any) -> str:
         return "to be given"
     if isinstance(value, tuple | list):
         return f"`{':'.join(_plain(part) for part in value)}`" if value else "none"
-    return "none" if value is None else f"`{_plain(value)}`"
+    return "none" if value in (None, "") else f"`{_plain(value)}`"
 
 
 def _plain(value: Any) -> str:
@@ -180,8 +266,20 @@ def _first_sentence(module: Path) -> str:
 
 
 def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    lines = [headings, ("---",) * len(headings), *(tuple(cell.replace("|", "\\|") for cell in row) for row in rows)]
+    lines = [headings, ("---",) * len(headings), *(tuple(map(_cell, row)) for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """A bar ends a cell. Inside code some readers show the backslash before it, so there it is written as HTML."""
+
+    def written(match: re.Match[str]) -> str:
+        if match[0] == "|":
+            return "\\|"
+        code = re.sub(r"[|*_<>&]", lambda sign: f"&#{ord(sign[0])};", match[1])
+        return f"<code>{code}</code>" if "|" in match[1] else match[0]
+
+    return re.sub(r"`([^`]*)`|\|", written, text)
 
 
 def _prose(text: str) -> str:
@@ -191,6 +289,9 @@ def _prose(text: str) -> str:
 
 PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "commands": commands,
+    "defenses": defenses,
+    "digits_study": digits_study,
+    "kernels": kernels,
     "methods": methods,
     "presets": settings,
     "record": record,

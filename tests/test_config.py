@@ -8,7 +8,11 @@ import pytest
 from wmr_cli import presets
 from wmr_cli.config import EvaluationSettings, TrainConfig, read_file, resolve, summary
 from wmr_cli.errors import BadFile, BadInput, UnknownName, WmrError
+from wmr_cli.plugins import OURS, installed
 from wmr_cli.spec import Spec
+from wmr_cli.workflows import parts
+
+DEFENSES = [owned.entry.name for kind, owned in installed().registry if kind == "defense" and owned.owner == OURS]
 
 PRESET = """
 summary = "for tests"
@@ -283,6 +287,33 @@ def test_every_preset_resolves_for_every_defense_it_names(name):
         assert resolved.preset == name
         assert resolved.dataset == settings["dataset"]
         assert defense is None or Spec.parse(resolved.defense).name == defense
+
+
+@pytest.mark.parametrize("name", [name for name in presets.names() if not name.startswith("authors/")])
+def test_every_preset_has_settings_for_every_defense(name):
+    assert set(presets.load(name)["defenses"]) == set(DEFENSES)
+
+
+@pytest.mark.parametrize("defense", DEFENSES)
+@pytest.mark.parametrize("name", presets.names())
+def test_every_preset_can_train_every_defense(name, defense, registry):
+    config = resolve({"preset": name, "defense": defense})
+    assert Spec.parse(config.defense).name == defense
+    attack, chosen = parts.training_attack(registry, config), parts.defense(registry, config.defense)
+    kernel = parts.training_kernel(registry, config, attack, chosen)
+    timetable = parts.replayed(config, chosen)
+    parts.check_ramps(attack, kernel, config)
+    parts.check_pair(chosen, kernel, timetable)
+    assert getattr(chosen, "warmup", 0) < timetable.epochs
+    if config.schedule == "multistep" and not name.startswith("authors/"):  # whose last milestones no run of theirs reaches
+        assert all(milestone < timetable.epochs for milestone in timetable.milestones)
+
+
+@pytest.mark.parametrize("defense", [name for name in DEFENSES if name not in ("natural", "pgd", "trades")])
+@pytest.mark.parametrize("name", [name for name in presets.names() if not name.startswith("authors/")])
+def test_a_defense_is_that_of_its_paper_until_alpha_is_set(name, defense):
+    assert resolve({"preset": name, "defense": defense}).alpha == 0
+    assert resolve({"preset": name, "defense": defense, "alpha": 2.0}).alpha == 2
 
 
 def test_a_preset_that_is_not_there_is_refused_with_the_nearest():

@@ -1,6 +1,7 @@
 """The pages say what the program says."""
 
 import importlib.util
+import inspect
 import re
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from wmr_cli import hookspecs, testing
 from wmr_cli.builtins.attacks.pgd import Pgd
 from wmr_cli.builtins.kernels.exp import Exponential
 from wmr_cli.config import TrainConfig
-from wmr_cli.core.contracts import StepReport
+from wmr_cli.core.contracts import Defense, Kernel, Learner, StepReport
 from wmr_cli.core.splits import MemorySource, MemorySplit
 from wmr_cli.plugins import collect, installed
 from wmr_cli.storage import checkpoints
@@ -41,6 +42,7 @@ def imported(path: Path) -> types.ModuleType:
 
 generate = imported(DOCS / "generate.py")
 STRUCTS = generate.structs(Record)
+DESCRIBED = [(kind, entry.name) for kind in ("defense", "kernel") for entry, _ in generate.ours(kind)]
 
 
 def page(name: str) -> str:
@@ -84,6 +86,18 @@ def test_every_hook_is_documented(hook):
     assert f"### {hook}\n" in page("hooks.md")
 
 
+@pytest.mark.parametrize("name", sorted({*inspect.get_annotations(Learner), *vars(Learner)}))
+def test_everything_that_a_defense_may_touch_is_documented(name):
+    assert name.startswith("_") or f"`learner.{name}" in page("hooks.md")
+
+
+@pytest.mark.parametrize("contract", [Kernel, Defense], ids=lambda contract: contract.__name__)
+def test_everything_that_a_kernel_or_defense_may_say_is_documented(contract):
+    names = re.findall(r"`(\w+)(?: = |\()", " ".join(contract.__doc__.split()))
+    assert len(names) >= 5
+    assert [name for name in names if f"`{name}" not in page("hooks.md")] == []
+
+
 @pytest.mark.parametrize("check", sorted(name for name in vars(testing) if name.startswith("check_")))
 def test_every_check_is_documented(check):
     assert f"`{check}(" in page("hooks.md")
@@ -93,6 +107,43 @@ def test_every_check_is_documented(check):
 def test_every_command_is_documented(command):
     assert f"## {command}\n" in page("cli.md")
     assert "\x1b" not in page("cli.md")
+
+
+@pytest.mark.parametrize(("kind", "name"), DESCRIBED)
+def test_every_defense_and_kernel_describes_itself(kind, name):
+    needed = {"defense": {"Objective", "Cost", "Good for"}, "kernel": {"Weight", "Good for"}}[kind]
+    sourced = {"Reference"} if name not in ("natural", "none", "table") else set()
+    prose, fields = generate.fields(inspect.getdoc(installed().registry.target(kind, name)))
+    assert prose
+    assert set(fields) == needed | sourced
+    assert all(fields.values())
+
+
+@pytest.mark.parametrize(("kind", "name"), DESCRIBED)
+def test_every_defense_and_kernel_is_in_its_table(kind, name):
+    table = page("defenses.md").partition(f"<!-- generated: {kind}s -->")[2].partition("<!-- end -->")[0]
+    rows = [line for line in table.splitlines() if line.startswith(f"| [`{name}`](methods.md#{name}) |")]
+    assert [len(re.findall(r"(?<!\\)\|", row)) for row in rows] == [7 if kind == "defense" else 6]
+
+
+def test_a_field_of_a_docstring_may_go_on_on_the_next_line():
+    docstring = "What it is.\n\nMore: words.\n\nObjective: a\n    + b\nCost: K + 1\n"
+    assert generate.fields(docstring) == ("What it is.\n\nMore: words.", {"Objective": "a + b", "Cost": "K + 1"})
+
+
+@pytest.mark.parametrize(
+    ("kernel", "uses"),
+    [
+        ("exp", ["training", "weighted attack", "evaluate"]),
+        ("chi2", ["training over the batch", "evaluate over all images"]),
+        ("mail", ["training after 75 epochs", "evaluate"]),
+        ("gairat", ["training after 60 epochs with a defense that knows steps survived"]),
+        ("table", ["training", "evaluate"]),
+        ("wat", ["training"]),
+    ],
+)
+def test_a_kernel_is_told_where_it_can_be_used(kernel, uses):
+    assert list(generate.uses(installed().registry.target("kernel", kernel))) == uses
 
 
 @pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: struct.__name__)

@@ -167,14 +167,16 @@ class Registry:
         return None if found is None or found.default is inspect.Parameter.empty else found.default
 
     def used(self, specs: Mapping[str, str]) -> dict[str, str]:
-        """The code behind these specs (kind to text) that is not ours: plugins by version, local files by hash."""
+        """What stands behind these specs (kind to text) and is not ours: plugins by version, local files by hash."""
         found = {}
         for kind, text in specs.items():
             spec = Spec.parse(text)
-            if spec.is_local:
-                path = spec.name.rpartition(":")[0]
-                found[path] = "sha256:" + hashlib.sha256(Path(path).read_bytes()).hexdigest()
-            elif (owned := self.find(kind, spec.name)).owner != "wmr-cli":
+            signature = _Signature.of(self.target(kind, spec.name))
+            files = [str(value) for key, value in spec.params.items() if signature.kind_of(key) is Path]
+            for path in [*files, *([spec.name.rpartition(":")[0]] if spec.is_local else [])]:
+                if Path(path).is_file() and kind != "dataset":  # a data set has a hash of its own
+                    found[path] = "sha256:" + hashlib.sha256(Path(path).read_bytes()).hexdigest()
+            if not spec.is_local and (owned := self.find(kind, spec.name)).owner != "wmr-cli":
                 found[owned.owner] = owned.version
         return found
 

@@ -46,8 +46,10 @@ def test_dataset(name, registry, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", names("kernel"))
-def test_kernel(name, registry):
-    check_kernel(registry.create("kernel", name))
+def test_kernel(name, registry, tmp_path):
+    (tmp_path / "weights.csv").write_text("index,weight\n0,1\n3,2.5\n")
+    needed = {"table": {"path": tmp_path / "weights.csv"}}
+    check_kernel(registry.create("kernel", name, **needed.get(name, {})))
 
 
 @pytest.mark.parametrize("name", names("defense"))

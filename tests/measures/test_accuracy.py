@@ -11,7 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from wmr_cli.measures import (
+    Outcome,
     WeightedAccuracy,
+    bootstrap,
     exponential_log_weights,
     normalized_weights,
     plain_accuracy,
@@ -169,10 +171,70 @@ def test_log_weights_of_a_thousand_do_not_overflow():
     assert shifted.value == pytest.approx(weighted_accuracy(exponential_log_weights(margins, 2.0), hits).value, abs=1e-12)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_log_weight_that_is_not_finite_is_refused_by_its_position(bad):
-    with pytest.raises(ValueError, match="log-weight 2 is not finite"):
-        WeightedAccuracy.of([0.0, 1.0, bad], [True, True, False])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_log_weight_that_is_no_number_is_refused_by_its_position(bad):
+    with pytest.raises(ValueError, match="log-weight 2 is not a number or -inf"):
+        WeightedAccuracy.of([0.0, -math.inf, bad, bad], [True, True, False, True])
+
+
+def test_images_without_weight_count_for_nothing_by_hand():
+    # weights 1, 0, 2, 0, 4, and the third image is wrong; those without weight are one right and one wrong
+    logs, hits = np.array([0.0, -math.inf, math.log(2), -math.inf, math.log(4)]), [True, True, False, False, True]
+    seen = WeightedAccuracy.of(logs, hits)
+    assert (seen.images, seen.hits) == (3, 2)
+    assert seen.value == pytest.approx(5 / 7)
+    assert seen.ess == pytest.approx(49 / 21)
+    assert seen.variance == pytest.approx((17 * (2 / 7) ** 2 + 4 * (5 / 7) ** 2) / 49)
+
+
+@settings(deadline=None)
+@given(images, st.lists(st.booleans(), max_size=10), alpha)
+def test_images_without_weight_change_neither_value_nor_size_nor_interval(some, more, alpha):
+    margins, hits = zip(*some, strict=True)
+    logs = exponential_log_weights(margins, alpha)
+    padded = weighted_accuracy([*logs, *[-math.inf] * len(more)], [*hits, *more])
+    assert padded == weighted_accuracy(logs, hits)
+    spread = WeightedAccuracy.of([-math.inf] * len(more), more).merge(WeightedAccuracy.of(logs, hits))
+    assert spread.estimate() == padded
+
+
+@pytest.mark.parametrize("wrong_ones_have_weight", [True, False])
+def test_who_has_weight_decides_whether_all_are_right(wrong_ones_have_weight):
+    logs = [0.0, 1.0, -math.inf, -math.inf]
+    estimate = weighted_accuracy(logs[::-1] if wrong_ones_have_weight else logs, [True, True, False, False])
+    value = float(not wrong_ones_have_weight)
+    assert (estimate.value, estimate.low, estimate.high, estimate.degenerate) == (value, value, value, True)
+
+
+def test_no_weight_on_any_image_has_no_accuracy():
+    nothing = WeightedAccuracy.of([-math.inf, -math.inf], [True, False])
+    assert nothing == WeightedAccuracy()
+    for ask in (lambda: nothing.value, lambda: nothing.ess, nothing.estimate):
+        with pytest.raises(ValueError, match="no images"):
+            ask()
+    with pytest.raises(ValueError, match="no images"):
+        weighted_accuracy([-math.inf], [True])
+
+
+def test_shares_of_images_without_weight_are_zero():
+    assert normalized_weights([-math.inf, 0.0, math.log(3), -math.inf]).tolist() == pytest.approx([0, 0.25, 0.75, 0])
+
+
+def test_resampling_leaves_out_images_without_weight():
+    rng = np.random.default_rng(6)
+    logs, hits = rng.normal(size=200), rng.random(200) < 0.6
+    weighed = np.where(np.arange(200) < 60, logs, -np.inf)
+    (found,) = bootstrap([Outcome(hits, weighed)], seed=1)
+    assert found.value == weighted_accuracy(logs[:60], hits[:60]).value
+    delta = weighted_accuracy(weighed, hits)
+    assert found.low == pytest.approx(delta.low, abs=0.05)
+    assert found.high == pytest.approx(delta.high, abs=0.05)
+
+
+def test_a_resample_without_any_weight_has_no_share():
+    """One image of two has all the weight, and a third of the resamples do not take it."""
+    (found,) = bootstrap([Outcome(np.array([True, False]), np.array([0.0, -np.inf]))], seed=2)
+    assert (found.value, found.low, found.high) == (1.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize(("logs", "hits"), [([0.0, 1.0], [True]), ([0.0], [True, False]), ([[0.0]], [[True]])])

@@ -74,8 +74,10 @@ def train(defense, learner, steps=4):
 
 
 def gradient(defense, learner, on):
-    """What one step would follow; without a learning rate it follows nothing."""
-    learner.begin_step(0, 0, Pace(0.0), count=16)
+    """What one step would follow; it is not taken, as it would forget its gradient."""
+    learner.begin_step(0, 0, Pace(LR), count=16)
+    learner.model.zero_grad()
+    learner.optimizer_step = lambda: None
     defense.step(learner, on)
     return torch.cat([parameter.grad.flatten() for parameter in learner.model.parameters()])
 

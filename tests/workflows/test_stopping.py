@@ -75,6 +75,51 @@ def test_a_run_cut_off_within_an_epoch_goes_on_to_the_same_bits(tmp_path, regist
     assert {"last", "best", "ema"} == {name.split()[0] for name in content(tmp_path / "cut") if name != "log"}
 
 
+KEEPERS = {
+    "free": {"defense": "free:m=2", "alpha": 1.0, "epochs": 6},
+    "yopo": {"defense": "yopo:m=2,n=2", "alpha": 1.0},
+    "iaat": {"defense": "iaat:steps=2,warmup=1", "alpha": 1.0},
+    "wat": {"defense": "trades:terms=both", "kernel": "wat:eta=1", "steps": 2},
+}
+"""Methods that keep something from step to step or from epoch to epoch, or move gradients by hand."""
+
+
+@pytest.mark.parametrize("method", KEEPERS)
+def test_what_a_method_keeps_is_there_again(method, tmp_path, registry):
+    config = resolve({"epochs": 3, "validate_every": 2, **KEEPERS[method]})
+
+    def walk(name, **more):
+        return train(config, tmp_path / name, registry, data_dir=Path(), device="cpu", **more)
+
+    list(walk("straight"))
+    cut = walk("cut", save_minutes=ONCE)
+    steps = 0
+    while steps < 13:
+        steps += isinstance(next(cut), StepDone)
+    cut.close()
+    list(walk("cut", resume=True))
+    assert content(tmp_path / "cut") == content(tmp_path / "straight")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", KEEPERS)
+def test_three_kills_and_what_a_method_keeps_is_there_again(method, tmp_path):
+    settings = {"epochs": 8, "validate_every": 4, **KEEPERS[method]}
+    words = [word for key, value in settings.items() for word in (f"--{key.replace('_', '-')}", value)]
+    wmr(*words, "--quiet", "--out", tmp_path / "straight")
+    draw = random.Random(method)
+    for _ in range(3):
+        again = command(*words, "--quiet", "--out", tmp_path / "killed", "--resume", "--save-minutes", "0.0001")
+        running = subprocess.Popen(again, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while running.poll() is None and not (tmp_path / "killed" / "resume.safetensors").exists():
+            time.sleep(0.05)
+        time.sleep(draw.uniform(0.0, 4.0))
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+    wmr(*words, "--quiet", "--out", tmp_path / "killed", "--resume")
+    assert content(tmp_path / "killed") == content(tmp_path / "straight")
+
+
 def test_a_run_cut_off_while_it_validates_repeats_no_step(tmp_path, registry, monkeypatch):
     config = resolve({"epochs": 1, "steps": 1})
 
@@ -82,7 +127,7 @@ def test_a_run_cut_off_while_it_validates_repeats_no_step(tmp_path, registry, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("wmr_cli.workflows.train.validate", interrupted)
+        patched.setattr("wmr_cli.workflows.train.held_out_rows", interrupted)
         with pytest.raises(KeyboardInterrupt):
             list(train(config, tmp_path / "run", registry, data_dir=Path(), device="cpu"))
     events = list(train(config, tmp_path / "run", registry, data_dir=Path(), device="cpu", resume=True))

@@ -91,6 +91,47 @@ def test_two_processes_learn_what_one_learns(defense, normalize):
         assert shared[name] == pytest.approx(alone[name], abs=2e-3), name
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        # one batch: the rows of a process stay those of the same images
+        ("--defense", "free:m=2", "--epochs", "8", "--alpha", "1", "--batch-size", "2000"),
+        ("--defense", "yopo:m=2,n=2", "--alpha", "1"),
+        ("--defense", "iaat:steps=2,warmup=1", "--epochs", "2", "--alpha", "1"),
+        ("--defense", "trades:terms=both", "--kernel", "wat:eta=1", "--epochs", "2"),
+        ("--defense", "pgd", "--kernel", "cvar"),
+        ("--defense", "pgd", "--kernel", "chi2"),
+        ("--defense", "pgd", "--kernel", "gairat:start-epoch=0"),
+        ("--defense", "mart", "--kernel", "tilt"),
+    ],
+    ids=lambda words: f"{words[1]} {words[3]}".replace("/", " "),
+)
+def test_two_processes_learn_what_one_learns_by_every_method_that_looks_beyond_an_image(words):
+    words = (*BRIEF, *L2, "--model", "nets.py:Smooth", *words)
+    wmr(*words, "--out", "one")
+    wmr(*words, "--out", "two", "--devices", "2")
+    one, two = weights("one"), weights("two")
+    for name in one:
+        torch.testing.assert_close(two[name], one[name], atol=1e-4, rtol=1e-3)
+
+
+def test_two_processes_keep_what_each_of_them_perturbs():
+    words = (*BRIEF, *L2, "--model", "nets.py:Smooth", "--defense", "free:m=2", "--epochs", "4", "--alpha", "0", "--devices", "2")
+    wmr(*words, "--out", "straight")
+    running = subprocess.Popen([sys.executable, "-m", "wmr_cli", "train", *words, "--out", "cut", "--save-minutes", "0.0001"])
+    while running.poll() is None and not Path("cut/resume.safetensors").exists():
+        time.sleep(0.05)
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(timeout=120) in (0, 143)
+    kept, _ = checkpoints.load_tensors(Path("cut/resume.safetensors"))
+    assert {"defense/0/perturbation", "defense/1/perturbation"} <= kept.keys()
+    told = wmr(*words[:-2], "--out", "cut", "--resume", status=2).stderr
+    assert "begun by 2 processes" in told
+    wmr(*words, "--out", "cut", "--resume")
+    assert all(torch.equal(tensor, weights("cut")[name]) for name, tensor in weights("straight").items())
+
+
 WATCHED = """
 import os
 import torch

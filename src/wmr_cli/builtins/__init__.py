@@ -72,17 +72,33 @@ def _below(folder: str, *names: str) -> tuple[str, ...]:
 @hookimpl
 def wmr_losses() -> Iterable[Entry]:
     return [
+        Entry("alp", f"{HERE}.defenses.alp:LogitPairing", "clean and attacked images with paired logits (Kannan et al. 2018)"),
+        Entry("combined", f"{HERE}.defenses.combined:Combined", "clean and attacked images together (Goodfellow et al. 2015)"),
+        Entry("fgsm-rs", f"{HERE}.defenses.fgsm_rs:FastTraining", "one attack step from a random start (Wong et al. 2020)"),
+        Entry("free", f"{HERE}.defenses.free:Free", "each batch several times, its gradients used twice (Shafahi et al. 2019)"),
+        Entry("iaat", f"{HERE}.defenses.iaat:InstanceAdaptive", "a radius for each image (Balaji et al. 2019)"),
+        Entry("mart", f"{HERE}.defenses.mart:Mart", "attention to images that are wrong already (Wang et al. 2020)"),
         Entry("natural", f"{HERE}.defenses.natural:Natural", "cross-entropy on clean images: no defense"),
         Entry("pgd", f"{HERE}.defenses.pgd:PgdTraining", "cross-entropy on attacked images (Madry et al. 2018)"),
         Entry("trades", f"{HERE}.defenses.trades:Trades", "clean cross-entropy plus beta times a divergence (Zhang et al. 2019)"),
+        Entry("yopo", f"{HERE}.defenses.yopo:Yopo", "attack steps through the first layer alone (Zhang et al. 2019)"),
     ]
 
 
 @hookimpl
 def wmr_kernels() -> Iterable[Entry]:
     return [
+        Entry("chi2", f"{HERE}.kernels.chi2:ChiSquared", "the worst weights in a chi-squared ball around equal ones"),
+        Entry("cvar", f"{HERE}.kernels.cvar:Cvar", "the worst share of the images alike, the others not at all"),
         Entry("exp", f"{HERE}.kernels.exp:Exponential", "exp(-alpha * margin), the paper's choice"),
+        Entry("exp-logit", f"{HERE}.kernels.exp_logit:ExponentialOfLogits", "exp(-alpha * logit margin), clipped"),
+        Entry("focal", f"{HERE}.kernels.focal:Focal", "the probability of a mistake, to a power"),
+        Entry("gairat", f"{HERE}.kernels.gairat:Gairat", "by how few attack steps an image was reached (training only)"),
+        Entry("mail", f"{HERE}.kernels.mail:Mail", "a sigmoid of the margin"),
         Entry("none", f"{HERE}.kernels.none:Uniform", "every image counts the same"),
+        Entry("table", f"{HERE}.kernels.table:Table", "your weights: table:path=….csv with the columns index,weight"),
+        Entry("tilt", f"{HERE}.kernels.tilt:Tilt", "exp(t * loss): tilted losses"),
+        Entry("wat", f"{HERE}.kernels.wat:Wat", "by what a class has cost on held-out images (training only)"),
     ]
 
 

@@ -1,6 +1,6 @@
 """The one projected-ascent loop, and where it starts."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -8,17 +8,17 @@ from torch import Tensor, nn
 from . import noise
 from .contracts import Attacked, Objective
 from .margins import logit_margin
-from .norms import Norm
+from .norms import Norm, Radius
 from .objectives import ranks
 
 
-def box(images: Tensor, moved: Tensor, norm: Norm, eps: float) -> Tensor:
+def box(images: Tensor, moved: Tensor, norm: Norm, eps: Radius) -> Tensor:
     """Back into the ball, then into [0, 1]. Images lie in [0, 1], so the second clamp never leaves the ball."""
     return (images + norm.project(moved - images, eps)).clamp(0, 1)
 
 
 def start(
-    kind: str, images: Tensor, norm: Norm, eps: float, index: Tensor, seed: int, restart: int = 0, scale: float = 0.001
+    kind: str, images: Tensor, norm: Norm, eps: Radius, index: Tensor, seed: int, restart: int = 0, scale: float = 0.001
 ) -> Tensor:
     """Where an attack begins: `uniform` in the ball, `gauss` noise of a small scale, or at the image (`none`)."""
     if kind == "uniform":
@@ -38,8 +38,8 @@ def ascend(
     start: Tensor,
     *,
     norm: Norm,
-    eps: float,
-    step: float,
+    eps: Radius,
+    step: Radius,
     steps: int,
     keep_best: bool = False,
 ) -> Attacked:
@@ -64,6 +64,23 @@ def ascend(
     with torch.no_grad():
         last = Attacked(current, model(current), survived)
     return replace(worse(best, last, labels), steps_survived=survived) if keep_best else last
+
+
+@dataclass(frozen=True, eq=False)
+class Ascent:
+    """The attack of a defense that brings its own, from a uniform start. Radius and step are numbers, or one per image (N,)."""
+
+    norm: Norm
+    eps: float | Tensor
+    step: float | Tensor
+    steps: int
+
+    def __call__(
+        self, model: nn.Module, images: Tensor, labels: Tensor, objective: Objective, index: Tensor, seed: int
+    ) -> Attacked:
+        eps, step = (value.reshape(-1, 1, 1, 1) if isinstance(value, Tensor) else value for value in (self.eps, self.step))
+        begin = start("uniform", images, self.norm, eps, index, seed)
+        return ascend(model, images, labels, objective, begin, norm=self.norm, eps=eps, step=step, steps=self.steps)
 
 
 def worse(first: Attacked | None, second: Attacked, labels: Tensor) -> Attacked:

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from .norms import Norm
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -104,7 +106,15 @@ class Evidence:
 
 
 class Kernel(Protocol):
-    """Log-weights (N,) of images; `needs_training = True` marks one that cannot serve as a metric."""
+    """Log-weights (N,) of images; -inf is a weight of zero. What a kernel may say of itself, each by an attribute:
+
+    `needs = ("steps_survived",)` names the evidence it cannot do without beside logits and labels; `detached = True`: its
+    weights carry no gradient, and attacks climb the plain objective; `mean_one = True`: a training step divides them by
+    their mean over the batch; `compares = True`: it weighs images against each other, so that it is shown the batch of all
+    ranks, or all images of an evaluation, at once; `start_epoch = 60`: every image counts the same for so many epochs;
+    `needs_training = True`: it cannot serve as a metric. A method `observe(evidence)` is called after every epoch with the
+    held-out images under attack.
+    """
 
     def __call__(self, evidence: Evidence) -> Tensor: ...
 
@@ -138,6 +148,9 @@ class Learner(Protocol):
     model: nn.Module
     """the plain module, for attacks and input gradients"""
     kernel: Kernel
+    norm: Norm
+    eps: float
+    """the radius of the ball in this step"""
     epoch: int
     step_index: int
     seed: int
@@ -150,8 +163,11 @@ class Learner(Protocol):
         """The mode of the network in which training attacks see it."""
         ...
 
-    def attack(self, batch: Batch, objective: Objective) -> Attacked:
-        """The training attack on this batch, weighted by the kernel unless the user said otherwise."""
+    def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> Attacked:
+        """The training attack on this batch, weighted by the kernel unless the user said otherwise.
+
+        A defense may bring its `own` attack, which names its radius as `eps`: a number, or one per image (N,).
+        """
         ...
 
     def weights(self, evidence: Evidence) -> Tensor:
@@ -166,12 +182,28 @@ class Learner(Protocol):
         """The mean of values (N,) over the batch of all ranks, in the form whose gradients add up to its gradient."""
         ...
 
+    def gather(self, values: Tensor) -> Tensor:
+        """Values (N, ...) of this rank's images to those of all ranks', in an order that is the same for all values."""
+        ...
+
     def backward(self, loss: Tensor) -> None: ...
 
-    def optimizer_step(self) -> None: ...
+    def add_gradients(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
+        """Add gradients made by hand to those of `backward`, as the mean over all ranks."""
+        ...
+
+    def optimizer_step(self) -> None:
+        """Move the parameters, and forget their gradients."""
+        ...
 
 
 class Defense(Protocol):
-    """Owns one training step."""
+    """Owns one training step. What a defense may say of itself, each by an attribute:
+
+    `knows = ("clean_logits",)` names the evidence that it fills in beside logits, labels, index and loss; `uses_attack =
+    False`: it never asks for the training attack; `one_gradient = True`: the same backward pass moves images and
+    parameters; `replays = 8`: it steps so many times on each batch, so that epochs and milestones are divided by that;
+    `per_rank = True`: its state is each rank's own.
+    """
 
     def step(self, learner: Learner, batch: Batch) -> StepReport: ...

@@ -14,8 +14,8 @@ ABSOLUTE, RELATIVE = 1e-6, 1e-5
 """What float32 may add to the size of a perturbation: rounding of pixels adds up over a large image."""
 
 
-def outside(size: Tensor, eps: float) -> Tensor:
-    """Which perturbations of these sizes (N,) are beyond the ball."""
+def outside(size: Tensor, eps: float | Tensor) -> Tensor:
+    """Which perturbations of these sizes (N,) are beyond the ball, whose radius may be one per image (N,)."""
     return size > eps * (1 + RELATIVE) + ABSOLUTE
 
 
@@ -55,7 +55,14 @@ def check_logits(logits: Tensor, index: Tensor, num_classes: int) -> None:
 
 
 def guarded(
-    attack: Attack, model: nn.Module, batch: Batch, objective: Objective, seed: int, norm: Norm, eps: float, num_classes: int
+    attack: Attack,
+    model: nn.Module,
+    batch: Batch,
+    objective: Objective,
+    seed: int,
+    norm: Norm,
+    eps: float | Tensor,
+    num_classes: int,
 ) -> Attacked:
     """Run an attack and check that it kept to the ball, to [0, 1] and to finite numbers, and left the model alone."""
     name = type(attack).__name__
@@ -65,7 +72,8 @@ def guarded(
         shapes = f"{tuple(attacked.images.shape)} from {tuple(batch.images.shape)}"
         raise BrokenContract(f"{name} made images of shape {shapes}")
     refuse(~in_range(attacked.images), batch.index, f"{name} left [0, 1]")
-    refuse(outside(norm.size(attacked.images - batch.images), eps), batch.index, f"{name} left the ball of radius {eps:g}")
+    ball = "its ball" if isinstance(eps, Tensor) else f"the ball of radius {eps:g}"
+    refuse(outside(norm.size(attacked.images - batch.images), eps), batch.index, f"{name} left {ball}")
     check_logits(attacked.logits, batch.index, num_classes)
     return attacked
 

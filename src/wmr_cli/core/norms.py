@@ -9,6 +9,9 @@ from torch import Tensor
 
 from . import noise
 
+Radius = float | Tensor
+"""One for all images, or one for each, (N, 1, 1, 1)."""
+
 
 class Norm(Protocol):
     """The geometry of a threat model."""
@@ -17,7 +20,7 @@ class Norm(Protocol):
         """The size of each perturbation, (N,)."""
         ...
 
-    def project(self, delta: Tensor, eps: float) -> Tensor:
+    def project(self, delta: Tensor, eps: Radius) -> Tensor:
         """The nearest perturbation of size at most eps."""
         ...
 
@@ -25,7 +28,7 @@ class Norm(Protocol):
         """The unit step that climbs fastest."""
         ...
 
-    def random(self, like: Tensor, eps: float, index: Tensor, seed: int, restart: int) -> Tensor:
+    def random(self, like: Tensor, eps: Radius, index: Tensor, seed: int, restart: int) -> Tensor:
         """Perturbations drawn uniformly from the ball."""
         ...
 
@@ -36,13 +39,13 @@ class Linf:
     def size(self, delta: Tensor) -> Tensor:
         return delta.abs().flatten(1).amax(dim=1)
 
-    def project(self, delta: Tensor, eps: float) -> Tensor:
-        return delta.clamp(-eps, eps)
+    def project(self, delta: Tensor, eps: Radius) -> Tensor:
+        return delta.clamp(-eps, eps)  # type: ignore[arg-type]  # two numbers or two tensors
 
     def direction(self, gradient: Tensor) -> Tensor:
         return gradient.sign()
 
-    def random(self, like: Tensor, eps: float, index: Tensor, seed: int, restart: int) -> Tensor:
+    def random(self, like: Tensor, eps: Radius, index: Tensor, seed: int, restart: int) -> Tensor:
         return (2 * noise.uniform(like, index, seed, restart) - 1) * eps
 
 
@@ -53,7 +56,7 @@ class L2:
         lengths: Tensor = torch.linalg.vector_norm(delta.flatten(1), dim=1)
         return lengths
 
-    def project(self, delta: Tensor, eps: float) -> Tensor:
+    def project(self, delta: Tensor, eps: Radius) -> Tensor:
         return delta * (eps / self._scale(delta)).clamp(max=1)
 
     def direction(self, gradient: Tensor) -> Tensor:
@@ -62,7 +65,7 @@ class L2:
         scaled = gradient / torch.where(largest > 0, largest, 1)
         return scaled / self._scale(scaled)
 
-    def random(self, like: Tensor, eps: float, index: Tensor, seed: int, restart: int) -> Tensor:
+    def random(self, like: Tensor, eps: Radius, index: Tensor, seed: int, restart: int) -> Tensor:
         towards = self.direction(noise.normal(like, index, seed, restart))
         radius = noise.uniform(like.new_empty(len(like), 1, 1, 1), index, seed, restart, step=1)
         return towards * eps * radius ** (1 / math.prod(like.shape[1:]))

@@ -152,5 +152,10 @@ def objective_named(loss: str) -> Objective:
 
 
 def weighted_objective(loss: str, kernel: Kernel) -> Objective:
-    """The objective of A_tr for an attack that climbs `loss`: weights need a loss that is never negative."""
+    """The objective of A_tr for an attack that climbs `loss`: weights need a loss that is never negative.
+
+    Weights without gradient are none to climb.
+    """
+    if getattr(kernel, "detached", False):
+        return objective_named(loss)
     return Weighted(_WEIGHABLE.get(loss) or objective_named(loss), kernel)

@@ -7,13 +7,19 @@ from .margins import probability_margin
 
 
 def descend(learner: Learner, batch: Batch, losses: Losses) -> StepReport:
-    """Pay plain + weights * weighted per image; the mean is taken here and nowhere else."""
+    """Pay for the losses and step."""
+    report = pay(learner, batch, losses)
+    learner.optimizer_step()
+    return report
+
+
+def pay(learner: Learner, batch: Batch, losses: Losses) -> StepReport:
+    """Pay plain + weights * weighted per image, without a step yet; the mean is taken here and nowhere else."""
     weights = learner.weights(losses.evidence)
     paid = weights * losses.weighted
     if losses.plain is not None:
         paid = losses.plain + paid
     learner.backward(learner.mean(paid))
-    learner.optimizer_step()
     logits = losses.evidence.logits.detach()
     return StepReport(
         losses=paid.detach(),

@@ -12,7 +12,7 @@ from .weights import Floats
 
 @dataclass(frozen=True)
 class WeightedAccuracy:
-    """Sums over images seen so far, scaled by exp(-peak) so that no weight overflows. Merging knows no order.
+    """Sums over the images with any weight seen so far, scaled by exp(-peak) so that no weight overflows. Merging knows no order.
 
     With a_i the log-weight and c_i = 1 where image i is right: peak = max a, total = sum e^(a-peak),
     right = sum c e^(a-peak), and the same with squared weights.
@@ -32,8 +32,9 @@ class WeightedAccuracy:
         logs, hit = np.asarray(log_weights, dtype=np.float64), np.asarray(correct, dtype=bool)
         if logs.shape != hit.shape or logs.ndim != 1:
             raise ValueError(f"log-weights {logs.shape} and hits {hit.shape} must be two vectors of one length")
-        if not np.isfinite(logs).all():
-            raise ValueError(f"log-weight {int(np.flatnonzero(~np.isfinite(logs))[0])} is not finite")
+        if np.isnan(logs).any() or (logs == np.inf).any():
+            raise ValueError(f"log-weight {int(np.flatnonzero(~(logs < np.inf))[0])} is not a number or -inf")
+        logs, hit = logs[logs > -np.inf], hit[logs > -np.inf]  # an image without weight is never drawn
         if not len(logs):
             return cls()
         peak = float(logs.max())

@@ -19,9 +19,11 @@ from ..errors import BadInput
 from ..registry import Registry
 from . import parts
 from .averaging import Average
+from .devices import lay_out
 from .learner import FabricLearner
 from .optimization import make_optimizer, pace
-from .resume import Scale
+from .ranks import placed_on
+from .resume import OfEachRank, Scale, Stateful
 from .tally import Tally
 from .validate import validation_attack
 
@@ -35,6 +37,8 @@ class Assembly:
 
     fabric: "Fabric"
     config: TrainConfig
+    timetable: TrainConfig
+    """the same, with epochs and milestones as the defense counts them"""
     source: DataSource
     split: Split
     model: nn.Module
@@ -49,9 +53,12 @@ class Assembly:
     tally: Tally
 
     @property
-    def stateful(self) -> dict[str, Any]:
-        """What may keep a state beside the weights and the optimizer."""
-        keepers = {"kernel": self.kernel, "defense": self.defense, "average": self.average, "tally": self.tally}
+    def stateful(self) -> dict[str, Stateful]:
+        """What keeps a state beside the weights and the optimizer."""
+        keepers: dict[str, Any] = {"kernel": self.kernel, "defense": self.defense, "average": self.average, "tally": self.tally}
+        keepers = {owner: part for owner, part in keepers.items() if hasattr(part, "state")}
+        if getattr(self.defense, "per_rank", False):
+            keepers["defense"] = OfEachRank(self.defense, self.fabric)  # type: ignore[arg-type]
         return {**keepers, "scale": Scale(self.fabric)}
 
     def step(self, batch: Batch, epoch: int) -> float:
@@ -67,15 +74,26 @@ class Assembly:
 
     def summary(self, epoch: int, steps: int) -> dict[str, Any]:
         """What the steps of the epoch saw, and the pace of the last."""
-        last = pace(self.config, (epoch + 1) * steps - 1, steps)
+        last = pace(self.timetable, (epoch + 1) * steps - 1, steps)
         entry = {**self.tally.summary(), "lr": last.learning_rate, "eps": last.eps_share * self.config.eps}
-        beta, terms = getattr(self.defense, "beta", None), getattr(self.defense, "terms", "kl")
+        beta, terms = getattr(self.defense, "beta", None), getattr(self.defense, "terms", None)
         return {**entry, "beta_weight_mean": beta * entry["weight_mean"]} if beta and terms in ("kl", "both") else entry
+
+    def facts(self) -> Iterator[str]:
+        """What the settings do not show."""
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        yield f"{len(self.split):,} images, {parameters:,} parameters, on {placed_on(self.fabric)}"
+        if not getattr(self.defense, "uses_attack", True):
+            yield f"{self.config.defense} does not use the training attack"
+        if self.timetable.epochs < self.config.epochs:
+            replays = getattr(self.defense, "replays", 1)
+            yield f"each batch is used {replays} times: {self.timetable.epochs} epochs instead of {self.config.epochs}"
 
     def remarks(self) -> Iterator[str]:
         """What a careful reader would ask about these settings."""
         yield from parts.notes(self.split)
-        yield from parts.advice(self.attack, self.config.eps, self.source.num_classes)
+        attack = self.attack if getattr(self.defense, "uses_attack", True) else None
+        yield from parts.advice(attack, self.config.eps, self.source.num_classes)
         if self.config.select != "none" and not self.config.validate_every:
             yield "nothing is held out to choose by (--validate-every 0), so there is no best.safetensors"
 
@@ -92,10 +110,16 @@ def assemble(config: TrainConfig, registry: Registry, data_dir: Path, fabric: "F
         raise BadInput(problem, hint="use a larger --batch-size or fewer --devices")
     model = parts.model(registry, config.model, source.num_classes, source.input_shape)
     parts.check_fits(model, config.model, source.num_classes, source.input_shape)
-    attack, kernel = parts.training_attack(registry, config), parts.training_kernel(registry, config)
+    attack, defense = parts.training_attack(registry, config), parts.defense(registry, config.defense)
+    kernel, optimizer = parts.training_kernel(registry, config, attack, defense), make_optimizer(config, model)
     parts.check_ramps(attack, kernel, config)
-    defense, optimizer = parts.defense(registry, config.defense), make_optimizer(config, model)
-    average = Average(model.to(fabric.device), config.ema) if config.ema else None
+    timetable = parts.replayed(config, defense)
+    parts.check_pair(defense, kernel, timetable)
+    if hasattr(kernel, "observe") and "val" not in source.splits:
+        problem = f"kernel {config.kernel!r} learns from held-out images, and the data set has none"
+        raise BadInput(problem, hint="let the data set hold some out, or choose another kernel")
+    lay_out(model, fabric.device, config.precision)
+    average = Average(model, config.ema) if config.ema else None
     if compiles:
         model.compile()
     learner = FabricLearner(fabric, model, optimizer, attack, kernel, config, source.num_classes)
@@ -104,5 +128,19 @@ def assemble(config: TrainConfig, registry: Registry, data_dir: Path, fabric: "F
         check_logits(model(first.images), first.index, source.num_classes)
     augment, validation = parts.augmentation(config.augment, source.input_shape), validation_attack(registry, config)
     return Assembly(
-        fabric, config, source, split, model, attack, kernel, defense, optimizer, learner, validation, augment, average, Tally()
+        fabric,
+        config,
+        timetable,
+        source,
+        split,
+        model,
+        attack,
+        kernel,
+        defense,
+        optimizer,
+        learner,
+        validation,
+        augment,
+        average,
+        Tally(),
     )

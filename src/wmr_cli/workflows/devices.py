@@ -93,6 +93,14 @@ def has_accelerator(device: str = "auto") -> bool:
     return _has("cuda") or _has("mps") if kind == "auto" else kind != "cpu" and _has(kind)
 
 
+def lay_out(model: torch.nn.Module, device: torch.device, precision: str) -> None:
+    """Move a model to its device; on a processor, and in half precision, convolutions that go pixel by pixel are the faster."""
+    model.to(device)
+    for parameter in model.parameters():
+        if parameter.ndim == 4 and (device.type == "cpu" or precision != "32"):
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+
+
 def _has(kind: str) -> bool:
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     return available.get(kind, True)

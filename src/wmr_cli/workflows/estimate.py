@@ -33,11 +33,13 @@ def estimate(run: Assembly, registry: Registry) -> Estimate:
     config = run.config
     steps, look = math.ceil(len(run.split) / config.batch_size), 0.0
     epoch = steps * _seconds_per_step(run)
-    if config.validate_every:
+    if config.validate_every or hasattr(run.kernel, "observe"):
         val = parts.split_of(run.source, "val")
         look = _seconds_per_look(run, registry, val) * (1 if run.average is None else 2)
-    looks = math.ceil(config.epochs / config.validate_every) if config.validate_every else 0
-    return Estimate(epoch, look, config.epochs * epoch + looks * look)
+    epochs = run.timetable.epochs
+    every = 1 if hasattr(run.kernel, "observe") else config.validate_every
+    looks = math.ceil(epochs / every) if every else 0
+    return Estimate(epoch, look, epochs * epoch + looks * look)
 
 
 def _seconds_per_step(run: Assembly) -> float:
@@ -49,7 +51,7 @@ def _seconds_per_step(run: Assembly) -> float:
             started = time.perf_counter()
         if largest(run.fabric, int(bool(counted) and time.perf_counter() - started > SECONDS)):
             break
-        run.learner.begin_step(0, number, Pace(run.config.lr), len(positions))
+        run.learner.begin_step(run.timetable.epochs - 1, number, Pace(run.config.lr), len(positions))  # after every warm-up
         run.step(run.split.batch(share(positions, run.fabric)), epoch=0)
         counted += number > 0
     return (time.perf_counter() - started) / max(counted, 1)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from .. import __version__
 from ..config import EvaluateConfig
 from ..core.noise import derive
 from ..core.splits import ahead
+from ..errors import BadInput
 from ..measures import worst_rows
 from ..registry import Registry
 from ..reporting.doubts import doubts
@@ -27,7 +29,7 @@ from ..storage.records import AttackFacts, CheckpointFacts, DatasetFacts, Record
 from . import parts, scoring
 from .checks import checked
 from .events import EvaluationDone, EvaluationStarted, Event, ImagesDone, Message
-from .examine import Examination, stack
+from .examine import Examination, compared, stack
 from .imports import opened
 from .planning import Task, plan
 from .ranks import launched, together
@@ -114,12 +116,14 @@ def measure(task: Task, registry: Registry, target: Path, fabric: "Fabric", resu
                     yield ImagesDone(_finished(jobs) + sum(len(piece["index"]) for piece in pieces), total)
                 if pieces:
                     rows = stack(pieces)
-                    records.save_rows(job.file, rows if job.seed == task.config.seed else scoring.needed(rows))
+                    records.save_rows(
+                        job.file, rows if job.seed == task.config.seed else scoring.needed(rows, comparing=task.compares)
+                    )
                 yield ImagesDone(_finished(jobs), total)
         seconds = time.perf_counter() - started
         if not fabric.is_global_zero:
             return None
-        rows = gathered(jobs, task.config.seed)
+        rows = weighed(task, gathered(jobs, task.config.seed))
         repeats = repeated(task, jobs) if task.config.repeats > 1 else []
         record = recorded(task, rows, repeats, seconds, fabric.world_size * measured / seconds, fabric.device.type)
         if task.config.checks:
@@ -165,6 +169,15 @@ def gathered(jobs: Sequence[Job], seed: int) -> Rows:
     return stack([records.load_rows(job.file) for job in jobs if job.seed == seed])
 
 
+def weighed(task: Task, rows: Rows) -> Rows:
+    """The rows of all images, each with its weight, however it comes about."""
+    rows = compared(rows, task.kernels)
+    for name, values in rows.items():
+        if "/log_weight" in name and (values == -np.inf).all():
+            raise BadInput(f"kernel {task.config.kernel!r} gives no weight to any image", hint="check the indices in its table")
+    return rows
+
+
 def worst(measured: Sequence[tuple[Task, Record]], folder: Path) -> Iterator[Event]:
     """The worst case of several attacks in one ball, image by image, as a record of its own."""
     ids = [record.id for _, record in measured]
@@ -173,8 +186,8 @@ def worst(measured: Sequence[tuple[Task, Record]], folder: Path) -> Iterator[Eve
     if is_stored:
         record = records.load(target)
     else:
-        rows = worst_rows([records.load_rows(records.rows_path(folder / f"{name}.json")) for name in ids])
         task, first = measured[0]
+        rows = weighed(task, worst_rows([records.load_rows(records.rows_path(folder / f"{name}.json")) for name in ids]))
         seconds = sum(record.seconds for _, record in measured)
         record = msgspec.structs.replace(
             recorded(task, rows, [], seconds, first.dataset.n / seconds, first.device),
@@ -209,7 +222,7 @@ def examination_of(task: Task, registry: Registry, device: torch.device) -> Exam
 def repeated(task: Task, jobs: Sequence[Job]) -> list[RepeatRow]:
     """The values of every seed of the attack."""
     seeds = dict.fromkeys(job.seed for job in jobs)
-    return [scoring.repetition(gathered(jobs, seed), task.config, list(task.kernels), seed) for seed in seeds]
+    return [scoring.repetition(weighed(task, gathered(jobs, seed)), task.config, list(task.kernels), seed) for seed in seeds]
 
 
 def recorded(task: Task, rows: Rows, repeats: list[RepeatRow], seconds: float, images_per_second: float, device: str) -> Record:

@@ -1,5 +1,6 @@
 """A batch to its per-image rows: clean, under the unweighted attack, and under the weighted attack of each alpha."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,13 +60,14 @@ class Examination:
         if not self.gives_margins:
             return {"uniform/prediction": rows["uniform/prediction"]}
         for alpha, kernel in self.kernels.items():
-            if self.stores_log_weights:
+            stores = self.stores_log_weights and not getattr(kernel, "compares", False)
+            if stores:
                 rows[at_alpha("uniform/log_weight", alpha)] = _log_weights(kernel, uniform, batch)
             if self.crafts_by_weight:
-                prefix = at_alpha("weighted", alpha)
-                crafted = self._logits_under(weighted_objective(loss, kernel), batch)
+                prefix, is_plain = at_alpha("weighted", alpha), getattr(kernel, "detached", False)
+                crafted = uniform if is_plain else self._logits_under(weighted_objective(loss, kernel), batch)
                 rows |= _judged(prefix, crafted, batch.labels)
-                if self.stores_log_weights:
+                if stores:
                     rows[f"{prefix}/log_weight"] = _log_weights(kernel, crafted, batch)
         return rows
 
@@ -87,7 +89,8 @@ def _judged(prefix: str, logits: Tensor, labels: Tensor) -> Rows:
 
 
 def _log_weights(kernel: Kernel, logits: Tensor, batch: Batch) -> NDArray[Any]:
-    evidence = Evidence(_fine(logits), batch.labels.cpu(), batch.index.cpu())
+    fine, labels = _fine(logits), batch.labels.cpu()
+    evidence = Evidence(fine, labels, batch.index.cpu(), loss=cross_entropy(fine, labels))
     return kernel(evidence).detach().double().numpy()
 
 
@@ -99,6 +102,21 @@ def _fine(logits: Tensor) -> Tensor:
 def examined(examination: Examination, split: Split, positions: Tensor, batch_size: int, device: Any) -> Rows:
     """The rows of the images at these positions, a batch at a time."""
     return stack([examination.rows(batch.to(device)) for batch in ahead(split, positions.split(batch_size))])
+
+
+def compared(rows: Rows, kernels: Mapping[float | None, Kernel]) -> Rows:
+    """The rows of all images, with the log-weights of kernels that weigh images against each other."""
+    found = dict(rows)
+    for alpha, kernel in kernels.items():
+        weighted = at_alpha("weighted", alpha)
+        for prefix, name in (("uniform", at_alpha("uniform/log_weight", alpha)), (weighted, f"{weighted}/log_weight")):
+            if getattr(kernel, "compares", False) and f"{prefix}/logits" in rows:
+                logits, labels, index, loss = (
+                    torch.from_numpy(rows[row]) for row in (f"{prefix}/logits", "label", "index", f"{prefix}/loss")
+                )
+                evidence = Evidence(logits.double(), labels, index, loss=loss.double())
+                found[name] = kernel(evidence).numpy()
+    return found
 
 
 def stack(parts: list[Rows]) -> Rows:

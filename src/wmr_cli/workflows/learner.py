@@ -1,8 +1,9 @@
 """What a defense may touch during a step, on top of Lightning Fabric."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +17,8 @@ from ..core.noise import derive
 from ..core.norms import NORMS
 from ..core.objectives import Weighted
 from .optimization import Pace
-from .parts import scaled
-from .ranks import meet
+from .parts import check_evidence, scaled
+from .ranks import meet, pooled, share
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -41,6 +42,7 @@ class FabricLearner:
         self._full_attack, self._full_kernel = attack, kernel
         self._config = config
         self._num_classes = num_classes
+        self.norm = NORMS[config.norm]
         self.model = module
         self.seed = config.seed
         self.fooling: tuple[Tensor, Tensor] | None = None
@@ -53,14 +55,14 @@ class FabricLearner:
         `count` images are in the batch of all ranks.
         """
         self.epoch, self.step_index, self._count, self.fooling = epoch, step_index, count, None
-        self._eps = pace.eps_share * self._config.eps
+        self.eps = pace.eps_share * self._config.eps
         self._attack = scaled(self._full_attack, pace.eps_share, "eps", "step")
-        self.kernel: Kernel = scaled(self._full_kernel, pace.alpha_share, "alpha")
+        burns_in = epoch < getattr(self._full_kernel, "start_epoch", 0)
+        self.kernel: Kernel = alike if burns_in else scaled(self._full_kernel, pace.alpha_share, "alpha")
         torch.manual_seed(derive("step", self.seed, step_index, self._fabric.global_rank))
         for group in self._optimizer.param_groups:
             group["lr"] = pace.learning_rate
         self.model.train()
-        self._optimizer.zero_grad()
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self._wrapped(images)
@@ -76,30 +78,41 @@ class FabricLearner:
                 with evaluating(self.model):
                     yield
 
-    def attack(self, batch: Batch, objective: Objective) -> Attacked:
+    def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> Attacked:
         # a detached weight cancels in the attack, so "outer" and "none" are the plain objective
-        if self._config.weight_grad in ("both", "attack"):
+        if self._config.weight_grad in ("both", "attack") and not getattr(self.kernel, "detached", False):
             objective = Weighted(objective, self.kernel)
+        attack, eps = (self._attack, self.eps) if own is None else (own, getattr(own, "eps", self.eps))
         seed = derive("attack", self.seed, self.step_index)
         with self.attack_mode():
-            attacked = guarded(
-                self._attack, self.model, batch, objective, seed, NORMS[self._config.norm], self._eps, self._num_classes
-            )
+            attacked = guarded(attack, self.model, batch, objective, seed, self.norm, eps, self._num_classes)
         began = attacked.steps_survived > 0
         self.fooling = began, began & (attacked.logits.argmax(dim=1) != batch.labels)
         return attacked
 
     def weights(self, evidence: Evidence) -> Tensor:
-        log_weights = self.kernel(evidence)
-        if self._config.weight_grad in ("attack", "none"):
+        log_weights = self._log_weights(evidence)
+        if self._config.weight_grad in ("attack", "none") or getattr(self.kernel, "detached", False):
             log_weights = log_weights.detach()
-        if self._config.normalize == "none":
+        if self._config.normalize == "none" and not getattr(self.kernel, "mean_one", False):
             weights = log_weights.exp()
         else:
-            # the scale cancels, so none can overflow
-            relative = (log_weights - self._over_ranks(log_weights.detach().max(), "max")).exp()
-            weights = relative / self._mean_over_ranks(relative.detach())
+            meet(self._fabric)
+            # the scale cancels, so none can overflow; where no image has any weight it is 0 that is divided
+            smallest = torch.finfo(log_weights.dtype).min
+            largest = self._over_ranks(log_weights.detach().max(), "max").clamp(min=smallest)
+            relative = (log_weights - largest).exp()
+            mean = self._mean_over_ranks(relative.detach())
+            weights = relative / torch.where(mean > 0, mean, 1)
         return weights if self._config.max_weight is None else weights.clamp(max=self._config.max_weight)
+
+    def _log_weights(self, evidence: Evidence) -> Tensor:
+        check_evidence(self.kernel, evidence)
+        if self._fabric.world_size == 1 or not getattr(self.kernel, "compares", False):
+            return self.kernel(evidence)
+        known = {field.name: getattr(evidence, field.name) for field in fields(evidence)}
+        everyones: dict[str, Any] = {name: part if part is None else self.gather(part.detach()) for name, part in known.items()}
+        return share(self.kernel(Evidence(**everyones)), self._fabric)
 
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         return cross_entropy(logits, labels, self._config.label_smoothing)
@@ -109,15 +122,26 @@ class FabricLearner:
         ranks = self._fabric.world_size
         return values.mean() if ranks == 1 else values.sum() * (ranks / self._count)
 
+    def gather(self, values: Tensor) -> Tensor:
+        meet(self._fabric)
+        return pooled(self._fabric, values, self._count)
+
     def backward(self, loss: Tensor) -> None:
         meet(self._fabric)  # the gradients of all ranks are about to be added
         self._fabric.backward(loss)
+
+    def add_gradients(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
+        meet(self._fabric)
+        for parameter, gradient in gradients.items():
+            mean = self._over_ranks(gradient, "mean")
+            parameter.grad = mean if parameter.grad is None else parameter.grad + mean
 
     def optimizer_step(self) -> None:
         if self._config.clip_grad is not None:
             limit = self._config.clip_grad
             self._fabric.clip_gradients(self._wrapped, self._optimizer, max_norm=limit, error_if_nonfinite=False)
         self._optimizer.step()
+        self._optimizer.zero_grad()
         self._average_buffers()
 
     def _mean_over_ranks(self, values: Tensor) -> Tensor:
@@ -133,3 +157,8 @@ class FabricLearner:
             flat = self._over_ranks(torch.cat([buffer.flatten() for buffer in buffers]), "mean")
             for buffer, mean in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):
                 buffer.copy_(mean.view_as(buffer))
+
+
+def alike(evidence: Evidence) -> Tensor:
+    """The kernel before another begins: every image counts the same."""
+    return evidence.logits.new_zeros(len(evidence.labels))

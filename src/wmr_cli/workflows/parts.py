@@ -1,18 +1,20 @@
 """Where names become tensors: components built from their specs. Registry and core meet here and nowhere else."""
 
 import dataclasses
+import math
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 
 from ..config import TrainConfig
 from ..core.augment import Augmentation
-from ..core.contracts import Attack, DataSource, Defense, Kernel, Split
+from ..core.contracts import Attack, DataSource, Defense, Evidence, Kernel, Split
 from ..core.guards import check_batch
 from ..core.inputs import Normalized
 from ..core.modes import evaluating
@@ -24,6 +26,8 @@ from ..storage.checkpoints import Checkpoint
 
 LARGEST_ALPHA = 80.0
 """Beyond this exp(alpha) overflows the float32 of a training loss."""
+ALWAYS_KNOWN = ("index", "loss")
+"""Evidence that every defense fills in."""
 
 
 def dataset(registry: Registry, spec: str, data_dir: Path, split_seed: int = 0) -> DataSource:
@@ -175,16 +179,17 @@ def attack(
     return made
 
 
-def advice(made: Attack, eps: float, num_classes: int | None = None) -> Iterator[str]:
-    """What a careful reader would ask about this attack, and what it remarks itself where the classes are known."""
+def advice(made: Attack | None, eps: float, num_classes: int | None = None) -> Iterator[str]:
+    """What a careful reader would ask about this ball and attack, and what it remarks itself where the classes are known."""
     levels = round(eps * 255)
     if levels and eps != levels / 255 and abs(eps - levels / 255) < 5e-4:
         yield f"eps {eps:g} is not {levels}/255: results for the two are not comparable"
     step = getattr(made, "step", None)
     if step is not None and step > 2 * eps:
         yield f"a step of {step:g} jumps across the whole ball of radius {eps:g}"
-    if num_classes is not None and hasattr(made, "remarks"):
-        yield from made.remarks(num_classes)
+    remarks = getattr(made, "remarks", None)
+    if num_classes is not None and remarks is not None:
+        yield from remarks(num_classes)
 
 
 def described(made: Attack, spec: Spec, registry: Registry, **asked: Any) -> str:
@@ -210,12 +215,12 @@ def _written(value: Any) -> str:
     return exact(value) if isinstance(value, float) else "none" if value is None else str(value)
 
 
-def kernel(registry: Registry, spec: str, alpha: float | None) -> Kernel:
+def kernel(registry: Registry, spec: str, alpha: float | None, **facts: Any) -> Kernel:
     """A kernel, with alpha where it has one."""
     parsed = Spec.parse(spec)
     if alpha is not None and not registry.accepts("kernel", parsed.name, "alpha"):
         raise BadInput(f"kernel {parsed.name!r} has no alpha", hint="leave out --alpha")
-    made: Kernel = registry.create("kernel", parsed, **({} if alpha is None else {"alpha": alpha}))
+    made: Kernel = registry.create("kernel", parsed, **facts, **({} if alpha is None else {"alpha": alpha}))
     return made
 
 
@@ -225,12 +230,18 @@ def training_attack(registry: Registry, config: TrainConfig) -> Attack:
     return attack(registry, spec, norm=config.norm, eps=config.eps, steps=config.steps, step_size=config.step_size)
 
 
-def training_kernel(registry: Registry, config: TrainConfig) -> Kernel:
-    """The kernel of a training run, with weights that a float32 loss can carry."""
-    made = kernel(registry, config.kernel, config.alpha)
-    alpha = getattr(made, "alpha", 0.0)
-    if alpha > LARGEST_ALPHA:
-        raise BadInput(f"alpha {exact(alpha)} overflows a float32 loss", hint=f"train with alpha up to {LARGEST_ALPHA:g}")
+def training_kernel(registry: Registry, config: TrainConfig, attack: Attack, chosen: Defense) -> Kernel:
+    """The kernel of a training run, with weights that a float32 loss can carry, and the steps of the attack if it asks."""
+    attacker = attack if getattr(chosen, "uses_attack", True) else chosen
+    asks = registry.accepts("kernel", Spec.parse(config.kernel).name, "steps")
+    steps = getattr(attacker, "steps", None)
+    if asks and attacker is attack and steps is None:
+        problem = f"kernel {config.kernel!r} counts the steps of an attack, and {config.attack!r} has none to count"
+        raise BadInput(problem, hint="train with --attack pgd")
+    made = kernel(registry, config.kernel, config.alpha, **({"steps": steps} if asks and steps is not None else {}))
+    alpha, largest = getattr(made, "alpha", 0.0), LARGEST_ALPHA / getattr(made, "largest_margin", 1.0)
+    if alpha > largest:
+        raise BadInput(f"alpha {exact(alpha)} overflows a float32 loss", hint=f"train with alpha up to {largest:g}")
     return made
 
 
@@ -243,6 +254,37 @@ def check_ramps(made: Any, chosen: Any, config: TrainConfig) -> None:
         # a part with a state would lose it when it is made anew for every step
         if share and (not dataclasses.is_dataclass(part) or not hasattr(part, name) or hasattr(part, "state")):
             raise BadInput(f"{what} has no {name} that could grow", hint=f"leave out {flag}")
+
+
+def check_pair(chosen: Defense, kernel: Kernel, config: TrainConfig) -> None:
+    """Refuse a kernel and a defense that make no sense together."""
+    names = f"kernel {config.kernel!r}", f"defense {config.defense!r}"
+    unknown = [name for name in getattr(kernel, "needs", ()) if name not in getattr(chosen, "knows", (name,)) + ALWAYS_KNOWN]
+    if unknown:
+        problem = f"{names[0]} weighs by {unknown[0].replace('_', ' ')}, which {names[1]} does not know"
+        raise BadInput(problem, hint="choose another kernel, or a defense with a training attack such as pgd")
+    begins = getattr(kernel, "start_epoch", 0)
+    if begins >= config.epochs:
+        problem = f"{names[0]} begins to weigh after {begins} epochs, and the run has {config.epochs}"
+        raise BadInput(problem, hint=f"write {Spec.parse(config.kernel).name}:start-epoch={config.epochs // 2}")
+    if getattr(chosen, "one_gradient", False) and config.weight_grad in ("outer", "attack"):
+        problem = f"{names[1]} moves images and parameters by one gradient, so --weight-grad {config.weight_grad} cannot be"
+        raise BadInput(problem, hint="use --weight-grad both or none")
+
+
+def check_evidence(kernel: Kernel, evidence: Evidence) -> None:
+    """A defense that does not say what it knows is found out when it counts."""
+    for name in getattr(kernel, "needs", ()):
+        if getattr(evidence, name) is None:
+            problem = f"kernel {type(kernel).__name__} weighs by {name.replace('_', ' ')}, which the defense does not know"
+            raise BadInput(problem, hint="choose another kernel, or a defense with a training attack such as pgd")
+
+
+def replayed(config: TrainConfig, chosen: Defense) -> TrainConfig:
+    """Epochs and milestones as a defense counts them that steps several times on each batch."""
+    replays = getattr(chosen, "replays", 1)
+    milestones = tuple(math.ceil(milestone / replays) for milestone in config.milestones)
+    return msgspec.structs.replace(config, epochs=math.ceil(config.epochs / replays), milestones=milestones)
 
 
 def scaled(part: Any, share: float, *names: str) -> Any:

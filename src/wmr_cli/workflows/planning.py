@@ -74,6 +74,11 @@ class Task:
             }
         )
 
+    @property
+    def compares(self) -> bool:
+        """Whether images are weighed against each other."""
+        return any(getattr(kernel, "compares", False) for kernel in self.kernels.values())
+
     def _extras(self) -> dict[str, Any]:
         """What was asked beyond the usual. Nothing for the usual, so that its records keep the ids they have."""
         usual = EvaluateConfig()
@@ -87,7 +92,7 @@ def plan(
     """Every task that `config` asks of a checkpoint, on its data set, or on `source` where that is loaded already."""
     if config.repeats > 1 and not config.attacks_images:
         raise BadInput("clean images are the same for every seed", hint="leave out --repeats, or ask for more --metrics")
-    kernel = str(Spec.parse(config.kernel).absolute())
+    kernel = registry.settled("kernel", config.kernel)
     attacks_asked = tuple(str(Spec.parse(text).absolute()) for text in config.attacks)
     config = msgspec.structs.replace(config, kernel=kernel, attacks=attacks_asked)
     dataset = registry.settled("dataset", config.dataset or checkpoint.dataset)
@@ -152,7 +157,10 @@ def choice_rules(registry: Registry, config: EvaluateConfig, checkpoint: Checkpo
         alphas = checkpoint.config.evaluate.alpha_test if config.alpha_test is None else config.alpha_test
     rules = {alpha: parts.kernel(registry, config.kernel, alpha) for alpha in alphas}
     if any(getattr(rule, "needs_training", False) for rule in rules.values()):
-        raise BadInput(f"kernel {spec.name!r} weighs by what it saw in training", hint="evaluate with --kernel exp")
+        raise BadInput(f"kernel {spec.name!r} weighs by what is seen in training only", hint="evaluate with --kernel exp")
+    for needed in (name for rule in rules.values() for name in getattr(rule, "needs", ()) if name not in parts.ALWAYS_KNOWN):
+        problem = f"kernel {spec.name!r} weighs by {needed.replace('_', ' ')}, which an evaluation does not know"
+        raise BadInput(problem, hint="evaluate with --kernel exp")
     return rules
 
 

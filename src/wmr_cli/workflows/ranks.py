@@ -68,6 +68,17 @@ def of_all(fabric: "Fabric", values: Tensor) -> Tensor:
     return torch.stack(parts).cpu()
 
 
+def pooled(fabric: "Fabric", values: Tensor, count: int) -> Tensor:
+    """Values (N, ...) of this rank's share of `count` images to those of all images, in the order of the whole."""
+    if fabric.world_size == 1:
+        return values
+    sizes = [len(part) for part in torch.arange(count).tensor_split(fabric.world_size)]
+    padded = torch.cat([values, values.new_zeros(max(sizes) - len(values), *values.shape[1:])])
+    parts = [torch.empty_like(padded) for _ in sizes]
+    torch.distributed.all_gather(parts, padded)
+    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+
 def largest(fabric: "Fabric", value: int) -> int:
     """The largest of all ranks' numbers, known to each."""
     return value if fabric.world_size == 1 else int(of_all(fabric, torch.tensor(value)).max())

@@ -5,8 +5,9 @@ whatever else keeps a state are all there is.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,42 @@ class Progress:
     best: float | None = None
 
 
+class Stateful(Protocol):
+    """A part that keeps something from step to step beside weights and optimizer. All ranks ask for it at once."""
+
+    def state(self) -> Mapping[str, Tensor]:
+        """What it keeps."""
+        ...
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Bring back what `state` gave."""
+        ...
+
+
+class OfEachRank:
+    """The state of a part that is another one on every rank, kept together."""
+
+    def __init__(self, part: Stateful, fabric: "Fabric") -> None:
+        self._part, self._fabric = part, fabric
+
+    def state(self) -> dict[str, Tensor]:
+        """The states of all ranks."""
+        mine = {name: tensor.cpu() for name, tensor in self._part.state().items()}
+        states = [mine] * self._fabric.world_size
+        if self._fabric.world_size > 1:
+            torch.distributed.all_gather_object(states, mine)
+        return {f"{rank}/{name}": tensor for rank, state in enumerate(states) for name, tensor in state.items()}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Bring back this rank's."""
+        ranks = 1 + max(int(name.partition("/")[0]) for name in state)
+        if ranks != self._fabric.world_size:
+            problem = f"the run was begun by {ranks} processes, and its defense keeps something in each"
+            raise RunFolderError(problem, hint=f"go on with --devices {ranks}, or start anew with --overwrite")
+        mine = f"{self._fabric.global_rank}/"
+        self._part.load_state({name.removeprefix(mine): tensor for name, tensor in state.items() if name.startswith(mine)})
+
+
 class Scale:
     """What a precision plugin of Fabric keeps between steps: the scale of losses in half precision."""
 
@@ -53,15 +90,14 @@ def store(
     source: DataSource,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    **stateful: Any,
+    states: Mapping[str, Mapping[str, Tensor]],
 ) -> None:
-    """Write the state after a step, if it is one to go on from; `stateful` are the other parts, where they keep any."""
+    """Write the state after a step, if it is one to go on from; `states` are those of the other parts."""
     tensors: dict[str, Tensor] = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
     for position, values in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer/{position}/{name}": torch.as_tensor(value) for name, value in values.items() if value is not None}
-    for owner, part in stateful.items():
-        if hasattr(part, "state"):
-            tensors |= {f"{owner}/{name}": tensor for name, tensor in part.state().items()}
+    for owner, state in states.items():
+        tensors |= {f"{owner}/{name}": tensor for name, tensor in state.items()}
     for name, parameter in model.named_parameters():
         if not torch.isfinite(parameter).all():
             place = f"epoch {progress.epoch + 1}, step {progress.step}"
@@ -72,7 +108,11 @@ def store(
 
 
 def restore(
-    folder: RunFolder, source: DataSource, model: nn.Module, optimizer: torch.optim.Optimizer, **stateful: Any
+    folder: RunFolder,
+    source: DataSource,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    stateful: Mapping[str, Stateful],
 ) -> Progress:
     """Bring everything back to where the run stood; a fresh run stands at its beginning."""
     if not folder.resume.exists():
@@ -94,14 +134,18 @@ def restore(
         for owner, part in stateful.items():
             if owner in parts:
                 part.load_state(parts[owner])
-    except (KeyError, ValueError, RuntimeError) as error:
+    except (KeyError, IndexError, ValueError, RuntimeError) as error:
         raise BadFile(f"{folder.resume} cannot be resumed from: {error}", hint="start anew with --overwrite") from None
     return progress
 
 
 def _optimizer_state(tensors: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         position, _, key = name.partition("/")
-        state.setdefault(int(position), {})[key] = tensor
+        parameter = parameters[int(position)]
+        # laid out as its parameter is: other strides might be added up in another order
+        is_alike = tensor.shape == parameter.shape
+        state.setdefault(int(position), {})[key] = torch.empty_like(parameter).copy_(tensor) if is_alike else tensor
     return {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}

@@ -119,7 +119,8 @@ def _of_class(alpha: float | None, outcome: Outcome | None, members: Mask) -> Cl
     if outcome is None or outcome.log_weights is None:
         return ClassAlphaRow(alpha_test=alpha, a_sa=None, share=None)
     share = float(measures.normalized_weights(outcome.log_weights)[members].sum())
-    return ClassAlphaRow(alpha_test=alpha, a_sa=outcome.among(members).estimate(), share=share)
+    has_weight = bool((outcome.log_weights[members] > -np.inf).any())
+    return ClassAlphaRow(alpha_test=alpha, a_sa=outcome.among(members).estimate() if has_weight else None, share=share)
 
 
 def repetition(rows: Rows, config: EvaluateConfig, alphas: Alphas, seed: int) -> RepeatRow:
@@ -135,9 +136,9 @@ def repetition(rows: Rows, config: EvaluateConfig, alphas: Alphas, seed: int) ->
     )
 
 
-def needed(rows: Rows) -> Rows:
-    """What a repetition's values follow from: right or wrong, margins and log-weights of attacked images."""
-    kept = ("index", "label", "prediction", "margin")
+def needed(rows: Rows, *, comparing: bool = False) -> Rows:
+    """What a repetition's values follow from: right or wrong, margins, log-weights and what they may come from."""
+    kept = ("index", "label", "prediction", "margin", *(("logits", "loss") if comparing else ()))
     return {
         name: values
         for name, values in rows.items()

@@ -25,10 +25,10 @@ from .assembly import Assembly, assemble
 from .events import EpochDone, Event, Message, StepDone, TrainingDone, TrainingStarted, TrainingStopped
 from .loggers import Loggers, check_loggers
 from .optimization import pace
-from .ranks import failing_alike, largest, launched, of_all, placed_on, share, together
+from .ranks import failing_alike, largest, launched, of_all, share, together
 from .resume import Progress, restore, store
 from .stopping import SAVE, Calls
-from .validate import validate
+from .validate import accuracies, evidence, held_out_rows
 
 PATIENCE = timedelta(hours=1)
 """The ranks of a training step work alike: one that waits so long for another waits in vain."""
@@ -57,21 +57,21 @@ def train(
     fabric = launched(device, devices, nodes, config.precision, PATIENCE)
     run = assemble(config, registry, data_dir, fabric, compiles=compiles)
     steps, guessing = math.ceil(len(run.split) / config.batch_size), alarms.chance(run.split.labels)
+    epochs = run.timetable.epochs
     yield from (Message(text, warns=True) for text in run.remarks())
-    parameters = sum(parameter.numel() for parameter in run.model.parameters())
-    yield Message(f"{len(run.split):,} images, {parameters:,} parameters, on {placed_on(fabric)}")
+    yield from map(Message, run.facts())
 
     with ExitStack() as held:
         folder, progress = begin(held, run, path, resume=resume, overwrite=overwrite)
         logs, calls = Loggers(loggers if fabric.is_global_zero else (), path, folder.read_log()), Calls(save_minutes)
-        yield TrainingStarted(progress.epoch, progress.step, config.epochs, steps)
-        for epoch in range(progress.epoch, config.epochs):
+        yield TrainingStarted(progress.epoch, progress.step, epochs, steps)
+        for epoch in range(progress.epoch, epochs):
             todo, epoch_started = batches(run.split, config, epoch)[progress.step :], time.perf_counter()
             with calls.noted():
                 reader = ahead(run.split, [share(positions, fabric) for positions in todo])
                 for positions in todo:
                     step = epoch * steps + progress.step
-                    run.learner.begin_step(epoch, step, pace(config, step, steps), len(positions))
+                    run.learner.begin_step(epoch, step, pace(run.timetable, step, steps), len(positions))
                     with alarms.placed(epoch, progress.step), failing_alike(fabric):
                         loss = run.step(next(reader), epoch)
                     alarms.check_loss(loss, epoch, progress.step)
@@ -95,7 +95,7 @@ def train(
             progress = keep(folder, run, entry, progress)
             with together(fabric):
                 logs.log(entry)
-            yield EpochDone(epoch + 1, config.epochs, entry)
+            yield EpochDone(epoch + 1, epochs, entry)
             yield from (Message(text, warns=True) for text in alarms.warnings(folder.read_log(), guessing, config.eps))
         if fabric.is_global_zero:
             entries = folder.read_log()
@@ -109,7 +109,7 @@ def begin(held: ExitStack, run: Assembly, path: Path, *, resume: bool, overwrite
         if fabric.is_global_zero:
             held.enter_context(opened(path, run.config, resume=resume, overwrite=overwrite))
     with together(fabric):
-        progress = restore(folder, run.source, run.model, run.optimizer, **run.stateful)
+        progress = restore(folder, run.source, run.model, run.optimizer, run.stateful)
     places = of_all(fabric, torch.tensor([progress.epoch, progress.step]))
     if (places != places[0]).any():
         raise RunFolderError(f"{path} is not the same folder for all processes", hint="put it on a disk that all nodes share")
@@ -122,20 +122,30 @@ def begin(held: ExitStack, run: Assembly, path: Path, *, resume: bool, overwrite
 def save(folder: RunFolder, run: Assembly, progress: Progress) -> None:
     """Write the state that resuming trusts."""
     with together(run.fabric):
+        states = {owner: part.state() for owner, part in run.stateful.items()}
         if run.fabric.is_global_zero:
-            store(folder, progress, run.source, run.model, run.optimizer, **run.stateful)
+            store(folder, progress, run.source, run.model, run.optimizer, states)
 
 
 def held_out(run: Assembly, registry: Registry, epoch: int) -> dict[str, Any]:
-    """How the network, and the average of its weights, do on held-out images, in every so many epochs and the last."""
-    every = run.config.validate_every
-    if not every or (epoch % every and epoch != run.config.epochs):
+    """How the network, and the average of its weights, do on held-out images, in every so many epochs and the last.
+
+    A kernel that learns from them sees them after every epoch.
+    """
+    every, observe = run.config.validate_every, getattr(run.kernel, "observe", None)
+    is_due = every and (epoch % every == 0 or epoch == run.timetable.epochs)
+    if not (is_due or observe):
         return {}
-    entry = validate(run.model, run.source, run.config, run.validation, registry, run.fabric)
+    rows = held_out_rows(run.model, run.source, run.config, run.validation, registry, run.fabric)
+    if observe:
+        observe(evidence(rows, run.fabric.device))
+    if not is_due:
+        return {}
+    entry = accuracies(rows, run.config)
     if run.average is None:
         return entry
-    averaged = validate(run.average.model, run.source, run.config, run.validation, registry, run.fabric)
-    return entry | {f"ema_{name}": value for name, value in averaged.items()}
+    averaged = held_out_rows(run.average.model, run.source, run.config, run.validation, registry, run.fabric)
+    return entry | {f"ema_{name}": value for name, value in accuracies(averaged, run.config).items()}
 
 
 def keep(folder: RunFolder, run: Assembly, entry: dict[str, Any], progress: Progress) -> Progress:

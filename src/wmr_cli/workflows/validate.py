@@ -7,7 +7,7 @@ from torch import nn
 
 from .. import measures
 from ..config import TrainConfig
-from ..core.contracts import Attack, DataSource
+from ..core.contracts import Attack, DataSource, Evidence
 from ..core.noise import derive
 from ..registry import Registry
 from ..spec import Spec
@@ -54,20 +54,30 @@ def examination_of(model: nn.Module, source: DataSource, config: TrainConfig, at
     )
 
 
-def validate(
+def held_out_rows(
     model: nn.Module, source: DataSource, config: TrainConfig, attack: Attack, registry: Registry, fabric: "Fabric"
-) -> dict[str, Any]:
-    """A_nat, A_rob and A_sa of the `val` split with their intervals, and A_tr where the best weights are chosen by it.
-
-    The ranks share the images, and each knows all numbers.
-    """
-    split, alpha = parts.split_of(source, "val"), _alpha(config)
+) -> Rows:
+    """The `val` split, clean and attacked. The ranks share the images, and each knows all rows."""
+    split = parts.split_of(source, "val")
     examination = examination_of(model, source, config, attack, registry)
     mine = share(torch.arange(len(split)), fabric)
     size = max(config.batch_size // fabric.world_size, 1)
     with together(fabric), parts.exact_float32():
         seen = examined(examination, split, mine, size, fabric.device) if len(mine) else None
-    rows = everybodys(fabric, seen)
+    return everybodys(fabric, seen)
+
+
+def evidence(rows: Rows, device: torch.device) -> Evidence:
+    """What a kernel that observes held-out images is shown."""
+    adversarial, clean, labels, index, loss = (
+        torch.from_numpy(rows[name]).to(device) for name in ("uniform/logits", "clean/logits", "label", "index", "uniform/loss")
+    )
+    return Evidence(adversarial, labels, index, clean_logits=clean, loss=loss)
+
+
+def accuracies(rows: Rows, config: TrainConfig) -> dict[str, Any]:
+    """A_nat, A_rob and A_sa with their intervals, and A_tr where the best weights are chosen by it."""
+    alpha = _alpha(config)
     estimates = {
         "val_a_nat": measures.accuracy(rows, "clean"),
         "val_a_rob": measures.accuracy(rows, "uniform"),

@@ -8,7 +8,15 @@ from ...core.training import descend
 
 @dataclass(frozen=True)
 class Natural:
-    """Cross-entropy on clean images. One forward-backward pass per step. The kernel weighs images by their clean margin."""
+    """Training without attacks. The kernel weighs images by their clean margin.
+
+    Objective: `weight(x) * CE(x)`
+    Cost: 1
+    Good for: the natural accuracy that a defense gives up
+    """
+
+    knows = ("clean_logits",)
+    uses_attack = False
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
         logits = learner.forward(batch.images)

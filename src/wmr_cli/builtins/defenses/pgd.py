@@ -9,10 +9,15 @@ from ...core.training import descend
 
 @dataclass(frozen=True)
 class PgdTraining:
-    """mean of weight(x') * CE(x'), with x' climbing the same (Madry et al. 2018, arXiv:1706.06083; weighted: Zeng et al. 2021).
+    """Adversarial training.
 
-    K + 1 forward-backward passes per step for an attack of K steps.
+    Objective: `weight(x') * CE(x')`, with x' climbing the same
+    Cost: K + 1
+    Good for: robust accuracy with nothing to tune but the attack
+    Reference: Madry et al. 2018, arXiv:1706.06083; weighted: Zeng et al. 2021, arXiv:2010.12989
     """
+
+    knows = ("steps_survived",)
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
         attacked = learner.attack(batch, cross_entropy)

@@ -15,17 +15,22 @@ from ...errors import BadInput
 
 @dataclass(frozen=True)
 class Trades:
-    """mean of CE(x) + beta * weight(x') * KL(p(x) || p(x')), with x' climbing weight * KL.
+    """Natural accuracy against stability, beta to one.
 
-    Zhang et al. 2019 (arXiv:1901.08573), weighted as by Zeng et al. 2021: the natural term carries no weight. `terms` puts
-    it on the divergence (kl), on the natural term (nat), on both or on none; with `climbs=ce` the attack climbs
-    cross-entropy. Gradient flows through both arguments of the divergence. K + 2 forward-backward passes per step for an
-    attack of K steps.
+    The natural term carries no weight: `terms` puts it on the divergence (kl), on the natural term (nat), on both or on
+    none; with `climbs=ce` the attack climbs cross-entropy. Gradient flows through both arguments of the divergence.
+
+    Objective: `CE(x) + beta * weight(x') * KL(p(x) || p(x'))`, with x' climbing `weight * KL`
+    Cost: K + 3
+    Good for: choosing the balance of natural and robust accuracy
+    Reference: Zhang et al. 2019, arXiv:1901.08573; weighted: Zeng et al. 2021, arXiv:2010.12989
     """
 
     beta: float = 6.0
     terms: Literal["kl", "nat", "both", "none"] = "kl"
     climbs: Literal["kl", "ce"] = "kl"
+
+    knows = ("clean_logits", "steps_survived")
 
     def __post_init__(self) -> None:
         if self.beta < 0:

@@ -11,7 +11,12 @@ from ...errors import BadInput
 
 @dataclass(frozen=True)
 class Exponential:
-    """exp(-alpha * margin) (Zeng et al. 2021, arXiv:2010.12989). alpha = 0 weighs all images the same."""
+    """The paper's kernel. alpha = 0 weighs all images the same.
+
+    Weight: `exp(-alpha * (p_y - max p_t))`, with gradient
+    Good for: an attacker who prefers vulnerable images, in training and as a metric
+    Reference: Zeng et al. 2021, arXiv:2010.12989
+    """
 
     alpha: float = 1.0
 

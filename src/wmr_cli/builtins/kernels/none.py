@@ -9,7 +9,11 @@ from ...core.contracts import Evidence
 
 @dataclass(frozen=True)
 class Uniform:
-    """Every image counts the same."""
+    """No weights.
+
+    Weight: `1`
+    Good for: a defense as its own paper has it
+    """
 
     def __call__(self, evidence: Evidence) -> Tensor:
         return evidence.logits.new_zeros(len(evidence.labels))

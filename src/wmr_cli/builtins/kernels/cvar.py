@@ -1,0 +1,37 @@
+"""The mean of the worst share."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...core.contracts import Evidence
+from ...core.losses import cross_entropy
+from ...errors import BadInput
+
+
+@dataclass(frozen=True)
+class Cvar:
+    """Weighs the images of largest loss alike and the others not at all; those tied at the border share what is left.
+
+    Weight: `1 / share` for the worst share of the batch, else 0, without gradient
+    Good for: the conditional value at risk: an attacker who takes the worst tenth of the images
+    Reference: Rockafellar and Uryasev 2000
+    """
+
+    share: float = 0.5
+
+    detached = True
+    compares = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise BadInput(f"share is {self.share:g}", hint="share is above 0 and at most 1")
+
+    def __call__(self, evidence: Evidence) -> Tensor:
+        losses = (cross_entropy(evidence.logits, evidence.labels) if evidence.loss is None else evidence.loss).detach()
+        count = self.share * len(losses)
+        border = losses.topk(min(int(-(-count // 1)), len(losses))).values[-1]
+        above, tied = (losses > border).to(losses), (losses == border).to(losses)
+        left = (count - above.sum()) / tied.sum()
+        return torch.log((above + tied * left) / self.share)

@@ -1,0 +1,47 @@
+"""MAIL's weights."""
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn import functional
+
+from ...core.contracts import Evidence
+from ...core.margins import probability_margin
+from ...errors import BadInput
+from ...spec import number
+
+
+@dataclass(frozen=True)
+class Mail:
+    """A sigmoid of the probability margin, switched on after a burn-in of `start-epoch` epochs.
+
+    The usual values are those for adversarial training; with TRADES the authors use `mail:slope=2,bias=0`. Their code
+    multiplies by a constant (`scale=const:3`), their paper divides by the mean (`scale=mean1`).
+
+    Weight: `scale * sigmoid(slope * (bias - margin))`, without gradient
+    Good for: training on the images near the boundary once the network has learnt the easy ones
+    Reference: Wang et al. 2021, arXiv:2106.07904
+    """
+
+    slope: float = 10.0
+    bias: float = -0.5
+    scale: str = "const:3"
+    start_epoch: int = 75
+
+    detached = True
+
+    def __post_init__(self) -> None:
+        kind, _, factor = self.scale.partition(":")
+        if (kind, bool(factor)) not in (("const", True), ("mean1", False)) or (factor and number(factor) <= 0):
+            raise BadInput(f"mail cannot be scaled by {self.scale!r}", hint="scale is const:3, with any factor, or mean1")
+
+    @property
+    def mean_one(self) -> bool:
+        """Whether the weights of a batch are divided by their mean."""
+        return self.scale == "mean1"
+
+    def __call__(self, evidence: Evidence) -> Tensor:
+        margins = probability_margin(evidence.logits, evidence.labels)
+        factor = 1.0 if self.mean_one else number(self.scale.removeprefix("const:"))
+        return functional.logsigmoid(self.slope * (self.bias - margins)) + math.log(factor)

@@ -1,0 +1,852 @@
+"""What every defense pays, against sums written out in plain Python, and what some keep from one step to the next."""
+
+import math
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from wmr_cli.builtins.attacks.pgd import Pgd
+from wmr_cli.builtins.defenses.alp import LogitPairing
+from wmr_cli.builtins.defenses.fgsm_rs import FastTraining
+from wmr_cli.builtins.defenses.free import Free
+from wmr_cli.builtins.defenses.iaat import InstanceAdaptive
+from wmr_cli.builtins.defenses.trades import Trades
+from wmr_cli.builtins.defenses.yopo import Yopo
+from wmr_cli.builtins.kernels.exp import Exponential
+from wmr_cli.builtins.kernels.none import Uniform
+from wmr_cli.config import TrainConfig
+from wmr_cli.core.contracts import Attacked, Batch, Evidence
+from wmr_cli.core.layers import first_layer
+from wmr_cli.core.losses import cross_entropy
+from wmr_cli.core.norms import NORMS
+from wmr_cli.errors import BadInput, BrokenContract
+from wmr_cli.testing import RecordingLearner, tiny_batch, tiny_model
+from wmr_cli.workflows.learner import FabricLearner
+from wmr_cli.workflows.optimization import Pace
+
+# three classes from two pixels: a row of weights per class, then their biases
+THETA = [1.5, -2.0, -1.0, 2.5, 0.5, 0.25, 0.1, -0.3, 0.2]
+IMAGES = [[0.2, 0.7], [0.75, 0.2], [0.85, 0.2]]
+MOVED = [[0.24, 0.66], [0.66, 0.28], [0.8, 0.24]]
+LABELS = [1, 0, 2]
+"""Right, then lost to the attack; wrong from the beginning."""
+SURVIVED = [2, 1, 3]
+LR, EPS, ALPHA = 0.1, 0.05, 2.0
+
+
+def logits(theta, pixels):
+    return [theta[2 * c] * pixels[0] + theta[2 * c + 1] * pixels[1] + theta[6 + c] for c in range(3)]
+
+
+def shares(z):
+    total = sum(math.exp(value) for value in z)
+    return [math.exp(value) / total for value in z]
+
+
+def ce(z, y):
+    return -math.log(shares(z)[y])
+
+
+def kl(z, a):
+    return sum(p * (math.log(p) - math.log(q)) for p, q in zip(shares(z), shares(a), strict=True))
+
+
+def margin(z, y):
+    p = shares(z)
+    return p[y] - max(p[c] for c in range(3) if c != y)
+
+
+def boosted(a, y):
+    return ce(a, y) - math.log(1.0001 - max(shares(a)[c] for c in range(3) if c != y) + 1e-12)
+
+
+def attention(z, y):
+    return 1.0000001 - shares(z)[y]
+
+
+def pairing(z, a):
+    return sum((first - second) ** 2 for first, second in zip(z, a, strict=True)) / 3
+
+
+PAID = {
+    "natural": lambda z, a, y, w: w(z) * ce(z, y),
+    "pgd": lambda z, a, y, w: w(a) * ce(a, y),
+    "trades": lambda z, a, y, w: ce(z, y) + 6 * w(a) * kl(z, a),
+    "trades:beta=3,climbs=ce": lambda z, a, y, w: ce(z, y) + 3 * w(a) * kl(z, a),
+    "trades:beta=3,terms=nat": lambda z, a, y, w: w(a) * ce(z, y) + 3 * kl(z, a),
+    "trades:beta=3,terms=both": lambda z, a, y, w: w(a) * (ce(z, y) + 3 * kl(z, a)),
+    "trades:beta=3,terms=none": lambda z, a, y, w: ce(z, y) + 3 * kl(z, a),
+    "combined": lambda z, a, y, w: (ce(z, y) + w(a) * ce(a, y)) / 2,
+    "combined:lam=3": lambda z, a, y, w: (ce(z, y) + 3 * w(a) * ce(a, y)) / 4,
+    "combined:lam=3,rescale=false": lambda z, a, y, w: ce(z, y) + 3 * w(a) * ce(a, y),
+    "alp": lambda z, a, y, w: (ce(z, y) + w(a) * ce(a, y)) / 2 + 0.5 * pairing(z, a),
+    "alp:lam=7,labels=true": lambda z, a, y, w: (ce(z, y) + w(a) * ce(a, y)) / 2 + 7 * pairing(z, a),
+    "mart": lambda z, a, y, w: w(a) * boosted(a, y) + 5 * attention(z, y) * kl(z, a),
+    "mart:lam=2,terms=kl": lambda z, a, y, w: boosted(a, y) + 2 * w(a) * attention(z, y) * kl(z, a),
+    "mart:lam=2,terms=both": lambda z, a, y, w: w(a) * (boosted(a, y) + 2 * attention(z, y) * kl(z, a)),
+    "mart:lam=2,terms=none": lambda z, a, y, w: boosted(a, y) + 2 * attention(z, y) * kl(z, a),
+}
+"""What an image of class y pays, from its clean logits z, its attacked logits a and a weight of either."""
+
+
+def weigher(y, alpha):
+    return lambda z: math.exp(-alpha * margin(z, y))
+
+
+def slopes(function, point, step=1e-5):
+    """Central differences of a function of a list of numbers."""
+
+    def moved(place, by):
+        return [value + by * (place == other) for other, value in enumerate(point)]
+
+    return [(function(moved(place, step)) - function(moved(place, -step))) / (2 * step) for place in range(len(point))]
+
+
+def sign(value):
+    return (value > 0) - (value < 0)
+
+
+def clip(value, low, high):
+    return min(max(value, low), high)
+
+
+def climbed(start, image, slope, reach, eps=EPS):
+    """One signed step from `start`, back into the ball around the image and into [0, 1]."""
+    moved = (clip(s + reach * sign(g) - x, -eps, eps) + x for s, x, g in zip(start, image, slope, strict=True))
+    return [clip(pixel, 0, 1) for pixel in moved]
+
+
+def batch(pixels=IMAGES, labels=LABELS, index=(10, 11, 12)):
+    images = torch.tensor(pixels, dtype=torch.float64).reshape(-1, 1, 1, 2)
+    return Batch(images, torch.tensor(labels), torch.tensor(index))
+
+
+def pixels_of(images):
+    return images.detach().flatten(1).tolist()
+
+
+def network():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(2, 3)).double()
+    nn.utils.vector_to_parameters(torch.tensor(THETA, dtype=torch.float64), model.parameters())
+    return model
+
+
+def theta_of(model):
+    return nn.utils.parameters_to_vector(model.parameters()).tolist()
+
+
+class Learner(RecordingLearner):
+    """Plain SGD on the linear network. Its attack moves three images to known places; a defense's own attack is run."""
+
+    def __init__(self, kernel=None, model=None):
+        super().__init__(network() if model is None else model, kernel)
+        self.asked, self.own, self.forwarded, self.evidence = [], [], [], []
+
+    def attack(self, batch, objective, own=None):
+        self.asked.append((batch.labels.tolist(), objective))
+        self.own.append(own)
+        if own is not None:
+            return super().attack(batch, objective, own)
+        images = torch.tensor(MOVED, dtype=torch.float64).reshape(3, 1, 1, 2)
+        return Attacked(images, self.model(images).detach(), torch.tensor(SURVIVED))
+
+    def forward(self, images):
+        self.forwarded.append(pixels_of(images))
+        return super().forward(images)
+
+    def weights(self, evidence):
+        self.evidence.append(evidence)
+        return super().weights(evidence)
+
+
+def test_the_three_images_are_right_lost_and_wrong():
+    found = [[max(range(3), key=logits(THETA, pixels).__getitem__) for pixels in images] for images in (IMAGES, MOVED)]
+    assert found[0] == [1, 0, 0]
+    assert found[1] == [1, 2, 0]
+    assert LABELS == [1, 0, 2]
+
+
+@pytest.mark.parametrize("alpha", [0.0, ALPHA])
+@pytest.mark.parametrize("spec", PAID)
+def test_three_images_pay_what_the_formula_says_and_the_step_follows_its_gradient(spec, alpha, registry):
+    def losses(theta):
+        triples = zip(IMAGES, MOVED, LABELS, strict=True)
+        return [PAID[spec](logits(theta, x), logits(theta, moved), y, weigher(y, alpha)) for x, moved, y in triples]
+
+    learner = Learner(Exponential(alpha))
+    report = registry.create("defense", spec).step(learner, batch())
+    seen = IMAGES if spec == "natural" else MOVED
+    weights = [weigher(y, alpha)(logits(THETA, pixels)) for pixels, y in zip(seen, LABELS, strict=True)]
+    assert report.losses.tolist() == pytest.approx(losses(THETA), rel=1e-9)
+    assert learner.paid == pytest.approx([sum(losses(THETA)) / 3], rel=1e-9)
+    assert report.weights.tolist() == pytest.approx(weights, rel=1e-9)
+    assert report.margins.tolist() == pytest.approx(
+        [margin(logits(THETA, pixels), y) for pixels, y in zip(seen, LABELS, strict=True)]
+    )
+    expected = [old - LR * slope for old, slope in zip(THETA, slopes(lambda theta: sum(losses(theta)) / 3, THETA), strict=True)]
+    assert theta_of(learner.model) == pytest.approx(expected, abs=1e-8)
+    assert learner.steps == 1
+
+
+@pytest.mark.parametrize("spec", [spec for spec in PAID if spec != "natural"])
+def test_the_attack_climbs_what_the_defense_names(spec, registry):
+    learner = Learner()
+    registry.create("defense", spec).step(learner, batch())
+    ((labels, objective),) = learner.asked
+    # with predicted labels the third image is pushed away from what it is taken for
+    assert labels == ([1, 0, 0] if spec == "alp" else LABELS)
+    attacked = torch.tensor([logits(THETA, pixels) for pixels in MOVED], dtype=torch.float64)
+    values = objective(attacked, torch.tensor(labels)).tolist()
+    clean, moved = ([logits(THETA, pixels) for pixels in images] for images in (IMAGES, MOVED))
+    if spec.startswith("trades") and "climbs=ce" not in spec:
+        assert values == pytest.approx([kl(z, a) for z, a in zip(clean, moved, strict=True)], rel=1e-9)
+    else:
+        assert values == pytest.approx([ce(a, y) for a, y in zip(moved, labels, strict=True)], rel=1e-9)
+
+
+def test_pairing_with_true_labels_is_told_the_true_labels():
+    learner = Learner()
+    LogitPairing(labels="true").step(learner, batch())
+    assert learner.asked[0][0] == LABELS
+
+
+def test_pairing_counts_no_step_for_an_image_that_was_never_right():
+    """Its attack counts before how many steps the prediction stayed, right or wrong."""
+    for labels, expected in (("predicted", [2, 1, 0]), ("true", SURVIVED)):
+        learner = Learner()
+        LogitPairing(labels=labels).step(learner, batch())
+        assert learner.evidence[0].steps_survived.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["alp", "combined", "fgsm-rs", "free:m=1", "iaat", "mart", "natural", "pgd", "trades", "yopo:m=1"]
+)
+def test_a_defense_knows_what_it_says_and_nothing_else(name, registry):
+    learner, defense = Learner(), registry.create("defense", name)
+    defense.step(learner, batch())
+    (evidence,) = learner.evidence
+    assert evidence.index.tolist() == [10, 11, 12]
+    assert evidence.labels.tolist() == LABELS
+    assert evidence.loss is not None
+    for what in ("clean_logits", "steps_survived"):
+        assert (getattr(evidence, what) is not None) == (what in defense.knows)
+    assert any(own is None for own in learner.own) == getattr(defense, "uses_attack", True)
+
+
+def test_fast_training_takes_one_step_from_a_random_start():
+    learner = Learner(Exponential(ALPHA))
+    visited = []
+    learner.model.register_forward_pre_hook(lambda model, args: visited.append(pixels_of(args[0])))
+    report = FastTraining(reach=0.9).step(learner, batch())
+    start, found = visited[0], learner.forwarded[0]
+    assert all(0 < abs(s - x) <= EPS for row, image in zip(start, IMAGES, strict=True) for s, x in zip(row, image, strict=True))
+    expected = []
+    for begin, image, y in zip(start, IMAGES, LABELS, strict=True):
+        slope = slopes(lambda pixels, y=y: ce(logits(THETA, pixels), y), begin)
+        expected.append(climbed(begin, image, slope, 0.9 * EPS))
+    assert [pixel for row in found for pixel in row] == pytest.approx([pixel for row in expected for pixel in row], abs=1e-12)
+    attacked = [logits(THETA, pixels) for pixels in expected]
+    paid = [weigher(y, ALPHA)(a) * ce(a, y) for a, y in zip(attacked, LABELS, strict=True)]
+    assert report.losses.tolist() == pytest.approx(paid, rel=1e-9)
+    assert learner.paid == pytest.approx([sum(paid) / 3], rel=1e-9)
+
+
+# free
+
+
+def perturbed_losses(theta, delta, pixels, labels, alpha):
+    """What images pay that are moved by delta, two numbers for each in one list."""
+    paid = []
+    for row, (image, y) in enumerate(zip(pixels, labels, strict=True)):
+        z = logits(theta, [clip(image[k] + delta[2 * row + k], 0, 1) for k in (0, 1)])
+        paid.append(weigher(y, alpha)(z) * ce(z, y))
+    return paid
+
+
+def replayed(theta, delta, *on):
+    """One pass: its losses, and parameters and perturbation after both were moved."""
+    paid = perturbed_losses(theta, delta, *on)
+    downhill = slopes(lambda other: sum(perturbed_losses(other, delta, *on)) / len(paid), theta)
+    uphill = slopes(lambda other: sum(perturbed_losses(theta, other, *on)), delta)
+    theta = [value - LR * slope for value, slope in zip(theta, downhill, strict=True)]
+    return paid, theta, [clip(value + EPS * sign(slope), -EPS, EPS) for value, slope in zip(delta, uphill, strict=True)]
+
+
+def free_by_hand(rounds, replays, alpha):
+    """The parameters at the end, the perturbation of every row, and the losses of the last replay of each batch."""
+    theta, kept, reported = THETA, {}, []
+    for pixels, labels in rounds:
+        delta = [value for row in range(len(pixels)) for value in kept.get(row, [0.0, 0.0])]
+        for _ in range(replays):
+            paid, theta, delta = replayed(theta, delta, pixels, labels, alpha)
+        kept.update({row: delta[2 * row : 2 * row + 2] for row in range(len(pixels))})
+        reported.append(paid)
+    return theta, kept, reported
+
+
+@pytest.mark.parametrize("replays", [1, 3])
+@pytest.mark.parametrize("alpha", [0.0, ALPHA])
+def test_free_training_moves_images_and_parameters_by_one_gradient_and_keeps_the_perturbation(replays, alpha):
+    short = ([[0.5, 0.5], [0.3, 0.4]], [2, 1])
+    longer = ([[0.4, 0.6], [0.97, 0.3], [0.5, 0.1], [0.7, 0.7]], [0, 0, 1, 2])  # 0.97 + eps is beyond 1
+    rounds = [(IMAGES, LABELS), short, longer, (IMAGES, LABELS)]
+    learner, defense, kept = Learner(Exponential(alpha)), Free(m=replays), []
+    losses = []
+    for pixels, labels in rounds:
+        report = defense.step(learner, batch(pixels, labels, range(len(labels))))
+        losses.append(report.losses.tolist())
+        kept.append(pixels_of(defense.state()["perturbation"]))
+    assert learner.steps == 4 * replays
+    for done in range(1, 5):
+        theta, by_hand, paid = free_by_hand(rounds[:done], replays, alpha)
+        assert losses[:done] == [pytest.approx(row, rel=1e-6) for row in paid]
+        assert kept[done - 1] == [pytest.approx(by_hand[row], abs=1e-12) for row in sorted(by_hand)]
+    assert theta_of(learner.model) == pytest.approx(theta, abs=1e-7)
+    assert [len(rows) for rows in kept] == [3, 3, 4, 4]
+    assert kept[1][2] == kept[0][2], "a short batch uses the first rows and leaves the others"
+    assert all(abs(value) <= EPS for rows in kept for row in rows for value in row)
+
+
+def test_the_first_step_of_free_training_is_on_clean_images_and_moves_by_eps():
+    learner, defense = Learner(), Free(m=1)
+    report = defense.step(learner, batch())
+    assert report.losses.tolist() == pytest.approx([ce(logits(THETA, x), y) for x, y in zip(IMAGES, LABELS, strict=True)])
+    expected = [
+        [EPS * sign(slope) for slope in slopes(lambda pixels, y=y: ce(logits(THETA, pixels), y), x)]
+        for x, y in zip(IMAGES, LABELS, strict=True)
+    ]
+    assert pixels_of(defense.state()["perturbation"]) == expected
+
+
+def test_a_perturbation_that_was_stored_is_gone_on_with():
+    learner, defense = Learner(), Free(m=2)
+    assert defense.state() == {}
+    defense.step(learner, batch())
+    stored = {name: tensor.clone() for name, tensor in defense.state().items()}
+    again = Free(m=2)
+    again.load_state(stored)
+    twin = Learner(model=network())
+    twin.model.load_state_dict(learner.model.state_dict())
+    first, second = defense.step(learner, batch()), again.step(twin, batch())
+    assert torch.equal(first.losses, second.losses)
+    assert torch.equal(defense.state()["perturbation"], again.state()["perturbation"])
+
+
+class Overflowing(Learner):
+    """A scaled loss in half precision that is beyond all numbers; the optimizer then takes no step."""
+
+    def backward(self, loss):
+        super().backward(loss * math.nan)
+
+    def optimizer_step(self):
+        self.model.zero_grad()
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_a_gradient_that_overflowed_leaves_the_perturbation_where_it_is(norm):
+    learner, defense = Overflowing(), Free(m=2)
+    learner.norm = NORMS[norm]
+    defense.step(learner, batch())
+    assert pixels_of(defense.state()["perturbation"]) == [[0.0, 0.0]] * 3
+
+
+# yopo
+
+
+def two_layers():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+
+
+def weighted_ce(z, labels, alpha):
+    p = z.softmax(dim=1)
+    true = p.gather(1, labels[:, None]).squeeze(1)
+    best_other = p.masked_fill(nn.functional.one_hot(labels, 3).bool(), -1).amax(dim=1)
+    return -torch.exp(-alpha * (true - best_other)) * true.log()
+
+
+def yopo_by_hand(start, on, m, n, sigma, alpha, legacy):
+    """The images of each pass, the last losses, and the gradients of both layers, from matrices."""
+    model = two_layers()
+    (first, first_bias), (last, last_bias) = ([layer.weight, layer.bias] for layer in (model[1], model[3]))
+    gradients = {parameter: torch.zeros_like(parameter) for parameter in model.parameters()}
+    x, images, passes = torch.tensor(start, dtype=torch.float64), on.images.flatten(1), []
+    for _ in range(m):
+        passes.append(x.tolist())
+        hidden = (x @ first.T + first_bias).detach().requires_grad_()
+        losses = weighted_ce(hidden.tanh() @ last.T + last_bias, on.labels, alpha)
+        p, d_last, d_last_bias = torch.autograd.grad(losses.mean(), [hidden, last, last_bias])
+        if legacy:
+            gradients[first] += p.T @ x
+            gradients[first_bias] += p.sum(dim=0)
+        for _ in range(n):
+            x = x + sigma * EPS * torch.sign(p @ first.detach())
+            x = torch.minimum(torch.maximum(x, images - EPS), images + EPS).clamp(0, 1)
+        gradients[first] += p.T @ x
+        gradients[first_bias] += p.sum(dim=0)
+        gradients[last] += d_last
+        gradients[last_bias] += d_last_bias
+    return passes, losses, [(old - LR * gradients[old]).detach() for old in model.parameters()]
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("alpha", [0.0, ALPHA])
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (1, 3), (3, 1), (5, 3)])
+def test_yopo_gives_the_first_layer_the_gradient_at_the_moved_images_and_the_others_that_of_the_passes(m, n, alpha, legacy):
+    learner = Learner(Exponential(alpha), two_layers())
+    report = Yopo(m=m, n=n, sigma=0.6, legacy=legacy).step(learner, batch())
+    start = learner.forwarded[0]
+    assert all(0 < abs(s - x) <= EPS for row, image in zip(start, IMAGES, strict=True) for s, x in zip(row, image, strict=True))
+    passes, losses, parameters = yopo_by_hand(start, batch(), m, n, 0.6, alpha, legacy)
+    torch.testing.assert_close(torch.tensor(learner.forwarded), torch.tensor(passes))
+    torch.testing.assert_close(report.losses, losses.detach())
+    assert learner.steps == 1
+    for found, expected in zip(learner.model.parameters(), parameters, strict=True):
+        torch.testing.assert_close(found.detach(), expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("alpha", [0.0, ALPHA])
+def test_yopo_one_one_moves_images_by_one_signed_gradient_of_the_whole_network(alpha):
+    """Its second pass, were there one, would see them; a reach of half the ball's radius clips some and leaves some."""
+    learner = Learner(Exponential(alpha), two_layers())
+    Yopo(m=2, n=1, sigma=0.5).step(learner, batch())
+    start, moved = (torch.tensor(rows, dtype=torch.float64) for rows in learner.forwarded)
+    x = start.clone().requires_grad_()
+    weighted_ce(two_layers()(x), batch().labels, alpha).sum().backward()
+    stepped = start + 0.5 * EPS * x.grad.sign()
+    is_free = (stepped - batch().images.flatten(1)).abs() <= EPS
+    assert is_free.any()
+    torch.testing.assert_close(moved[is_free], stepped[is_free])
+    torch.testing.assert_close(moved, stepped.clamp(batch().images.flatten(1) - EPS, batch().images.flatten(1) + EPS))
+
+
+def test_yopo_on_three_images_by_hand():
+    """A single layer: its gradient is the mean of p times the moved pixels."""
+    learner = Learner(Exponential(ALPHA))
+    report = Yopo(m=1, n=1, sigma=0.7).step(learner, batch())
+    start = learner.forwarded[0]
+    paid, gradient = [], [0.0] * 9
+    for begin, image, y in zip(start, IMAGES, LABELS, strict=True):
+
+        def loss(z, y=y):
+            return weigher(y, ALPHA)(z) * ce(z, y)
+
+        z = logits(THETA, begin)
+        paid.append(loss(z))
+        p = slopes(loss, z)
+        uphill = [sum(p[c] * THETA[2 * c + k] for c in range(3)) for k in (0, 1)]
+        moved = climbed(begin, image, uphill, 0.7 * EPS)
+        for c in range(3):
+            gradient[2 * c] += p[c] * moved[0] / 3
+            gradient[2 * c + 1] += p[c] * moved[1] / 3
+            gradient[6 + c] += p[c] / 3
+    assert report.losses.tolist() == pytest.approx(paid, rel=1e-9)
+    assert learner.paid == pytest.approx([sum(paid) / 3], rel=1e-9)
+    assert theta_of(learner.model) == pytest.approx([old - LR * g for old, g in zip(THETA, gradient, strict=True)], abs=1e-8)
+
+
+def test_yopo_begins_elsewhere_in_every_step():
+    learner = Learner(model=two_layers())
+    for step in range(2):
+        learner.step_index = step
+        Yopo(m=1).step(learner, batch())
+    assert learner.forwarded[0] != learner.forwarded[1]
+
+
+FIRST = {
+    "digits-cnn": ("features.0", (1, 8, 8)),
+    "preact-resnet18": ("stem.conv", (3, 8, 8)),
+    "resnet18": ("conv1", (3, 8, 8)),
+    "resnet18:stem=imagenet": ("conv1", (3, 32, 32)),
+    "resnet20": ("conv1", (3, 8, 8)),
+    "resnet50": ("conv1", (3, 32, 32)),
+    "small-cnn": ("feature_extractor.conv1", (1, 28, 28)),
+    "wrn-28-10": ("stem.conv", (3, 8, 8)),
+    "wrn-34-10": ("stem.conv", (3, 8, 8)),
+}
+
+
+def test_every_built_in_network_is_tried(registry):
+    ours = {owned.entry.name for kind, owned in registry if kind == "model" and owned.owner == "wmr-cli"}
+    assert ours - {"timm"} == {spec.partition(":")[0] for spec in FIRST}
+
+
+@pytest.mark.parametrize("spec", FIRST)
+def test_the_first_layer_is_found_in_every_built_in_network(spec, registry):
+    name, shape = FIRST[spec]
+    with torch.device("meta"):  # its parameters have shapes and no values: nothing is computed
+        model = registry.create("model", spec, num_classes=3, input_shape=shape)
+        assert first_layer(model, torch.zeros(1, *shape)) is model.get_submodule(name)
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape", "name"),
+    [
+        ("digits-cnn:width=2,hidden=4", (1, 8, 8), "features.0"),
+        ("small-cnn", (1, 28, 28), "feature_extractor.conv1"),
+        ("resnet20:depth=8", (3, 8, 8), "conv1"),
+        ("wrn-28-10:width=1", (3, 8, 8), "stem.conv"),
+        ("timm:test_resnet", (3, 32, 32), "network.conv1.0"),
+        ("timm:test_vit,depth=1", (3, 160, 160), "network.patch_embed.proj"),
+    ],
+)
+def test_yopo_steps_on_networks_of_all_kinds_and_finds_the_layer_that_could_be_named(spec, shape, name, registry):
+    def stepped(layer):
+        torch.manual_seed(0)
+        learner = RecordingLearner(registry.create("model", spec, num_classes=4, input_shape=shape).train())
+        for module in learner.model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        before = [parameter.detach().clone() for parameter in learner.model.parameters()]
+        report = Yopo(m=2, n=2, layer=layer).step(learner, tiny_batch(4, 4, shape))
+        assert report.losses.isfinite().all()
+        assert any(not torch.equal(old, new) for old, new in zip(before, learner.model.parameters(), strict=True))
+        assert not any(module._forward_hooks for module in learner.model.modules())
+        return report.losses, [parameter.detach() for parameter in learner.model.parameters()]
+
+    (losses, parameters), (named_losses, named_parameters) = stepped(""), stepped(name)
+    assert torch.equal(losses, named_losses)
+    assert all(torch.equal(found, named) for found, named in zip(parameters, named_parameters, strict=True))
+
+
+def test_a_relu_that_writes_over_the_first_layer_changes_nothing():
+    def stepped(inplace):
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(inplace=inplace), nn.Flatten(), nn.Linear(144, 4))
+        learner = RecordingLearner(model)
+        losses = [Yopo(m=2, n=2).step(learner, tiny_batch()).losses for _ in range(2)]
+        return torch.stack(losses), nn.utils.parameters_to_vector(model.parameters())
+
+    assert all(torch.equal(kept, written) for kept, written in zip(stepped(False), stepped(True), strict=True))
+
+
+def test_a_later_layer_takes_those_before_it_along():
+    """All of the network up to the named layer gets the gradient at the moved images."""
+    model = two_layers()
+    learner = Learner(model=model)
+    Yopo(m=1, n=1, layer="2").step(learner, batch())  # what comes out of the tanh
+    start = torch.tensor(learner.forwarded[0], dtype=torch.float64)
+    again = two_layers()
+    features = again[2](again[1](start)).detach().requires_grad_()
+    (p,) = torch.autograd.grad(nn.functional.cross_entropy(again[3](features), batch().labels), features)
+    x = start.clone().requires_grad_()
+    (uphill,) = torch.autograd.grad((p * again[2](again[1](x))).sum(), x)
+    images = batch().images.flatten(1)
+    moved = (start + 0.25 * EPS * uphill.sign()).clamp(images - EPS, images + EPS)
+    gradients = torch.autograd.grad((p * again[2](again[1](moved))).sum(), list(again[1].parameters()))
+    for before, after, gradient in zip(again[1].parameters(), model[1].parameters(), gradients, strict=True):
+        torch.testing.assert_close(after, before - LR * gradient, rtol=1e-9, atol=1e-11)
+
+
+class Detour(nn.Module):
+    """Has a layer that a forward pass never enters, and one that comes before all parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.flat, self.layer, self.spare = nn.Flatten(), nn.Linear(64, 4), nn.Linear(64, 4)
+
+    def forward(self, images):
+        return self.layer(self.flat(images))
+
+
+@pytest.mark.parametrize(
+    ("layer", "problem", "hint"),
+    [
+        ("laier", "no layer 'laier'", "did you mean 'layer'"),
+        ("conv9", "no layer 'conv9'", "layer"),
+        ("spare", "does not reach the layer", "name another"),
+        ("flat", "no parameters are trained", "name another"),
+    ],
+)
+def test_a_layer_that_cannot_be_the_first_is_refused_with_a_hint(layer, problem, hint):
+    with pytest.raises(BadInput, match=problem) as refused:
+        Yopo(layer=layer).step(RecordingLearner(Detour()), tiny_batch())
+    assert hint in refused.value.hint
+
+
+class Shift(nn.Module):
+    """A network whose only parameters belong to itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.flat, self.bias = nn.Flatten(), nn.Parameter(torch.zeros(4))
+
+    def forward(self, images):
+        return self.flat(images)[:, :4] + self.bias
+
+
+def test_a_network_without_a_layer_to_find_is_refused():
+    with pytest.raises(BadInput, match="no first layer") as refused:
+        Yopo().step(RecordingLearner(Shift()), tiny_batch())
+    assert "yopo:layer" in refused.value.hint
+
+
+# iaat
+
+
+class Brittle(RecordingLearner):
+    """Image by image an attack succeeds beyond a limit; what the defense asks of it is noted."""
+
+    def __init__(self, limits):
+        super().__init__(network())
+        self.limits, self.asked = limits, []
+
+    def attack(self, batch, objective, own=None):
+        radii = own.eps.tolist()
+        self.asked.append((radii, own.step.tolist(), own.steps))
+        wrong = [radius > self.limits[index] for radius, index in zip(radii, batch.index.tolist(), strict=True)]
+        answers = torch.where(torch.tensor(wrong), (batch.labels + 1) % 3, batch.labels)
+        return Attacked(batch.images, nn.functional.one_hot(answers, 3).double(), torch.zeros_like(batch.labels))
+
+
+RIGHT, WRONG = ([0.2, 0.7], 1), ([0.2, 0.7], 2)
+"""An image that the network knows, by its true name and by another one."""
+
+
+def radii_after(defense, learner, images, index):
+    pixels, labels = zip(*images, strict=True)
+    defense.step(learner, batch(list(pixels), list(labels), index))
+    return [defense.state()["radii"][place].item() for place in index]
+
+
+GAMMA, BETA = 0.2, 0.3
+TABLE = {
+    "it holds at the next larger radius: grow": (RIGHT, 0.04, 1.0, 0.04 + GAMMA * EPS),
+    "it stays right at its own radius: keep": (RIGHT, 0.04, 0.045, 0.04),
+    "it is lost at its own radius: shrink": (RIGHT, 0.04, 0.01, 0.04 - GAMMA * EPS),
+    "it cannot shrink below nothing": (RIGHT, 0.004, 0.001, 0.0),
+    "at nothing it stays": (RIGHT, 0.0, 0.001, 0.0),
+    "from nothing it grows": (RIGHT, 0.0, 1.0, GAMMA * EPS),
+    "nothing cuts it at eps": (RIGHT, 0.3, 1.0, 0.3 + GAMMA * EPS),
+    "wrong without an attack: nothing, although it would hold": (WRONG, 0.04, 1.0, 0.0),
+    "wrong without an attack: nothing, although it would shrink": (WRONG, 0.04, 0.01, 0.0),
+}
+"""Image, radius before, limit that an attack breaks, radius to go for."""
+
+
+@pytest.mark.parametrize("case", TABLE)
+def test_the_radius_of_an_image_follows_the_table(case):
+    image, before, limit, goal = TABLE[case]
+    defense = InstanceAdaptive(gamma=GAMMA, beta=BETA, warmup=2, steps=10)
+    defense.load_state({"radii": torch.tensor([9.0, before, 9.0])})
+    learner = Brittle({1: limit})
+    learner.epoch = 2
+    (found,) = radii_after(defense, learner, [image], [1])
+    assert found == pytest.approx(BETA * goal + (1 - BETA) * before, abs=1e-7)
+    tried = [radii[0] for radii, _, _ in learner.asked]
+    assert tried == pytest.approx([before, before + GAMMA * EPS, found], abs=1e-7), "tries its own, the next, trains in the new"
+    assert defense.state()["radii"].tolist()[::2] == [9.0, 9.0], "no other image is touched"
+
+
+def test_while_warming_up_images_that_are_right_have_the_full_radius():
+    defense = InstanceAdaptive(warmup=2, gamma=GAMMA, beta=BETA)
+    learner = Brittle({3: 0.0, 5: 0.0})
+    for learner.epoch in (0, 1):
+        assert radii_after(defense, learner, [RIGHT, WRONG], [3, 5]) == pytest.approx([EPS, 0.0])
+        assert radii_after(defense, learner, [WRONG, RIGHT], [3, 5]) == pytest.approx([0.0, EPS]), "whatever it was before"
+    assert len(learner.asked) == 4, "and nothing is tried"
+    learner.epoch = 2
+    # 3 has nothing and cannot shrink; 5 is lost at eps
+    shrunk = EPS - BETA * GAMMA * EPS
+    assert radii_after(defense, learner, [RIGHT, RIGHT], [3, 5]) == pytest.approx([0.0, shrunk], abs=1e-7)
+
+
+def test_radii_belong_to_images_and_not_to_their_place_in_a_batch():
+    defense = InstanceAdaptive(warmup=0, gamma=GAMMA, beta=1.0)
+    learner = Brittle({0: 1.0, 7: 0.0, 40: 1.0})
+    step = GAMMA * EPS
+    assert radii_after(defense, learner, [RIGHT, RIGHT], [0, 7]) == pytest.approx([step, 0.0], abs=1e-7)
+    assert radii_after(defense, learner, [RIGHT, RIGHT], [40, 0]) == pytest.approx([step, 2 * step], abs=1e-7), "0 is known"
+    assert radii_after(defense, learner, [RIGHT, RIGHT, WRONG], [7, 0, 40]) == pytest.approx([0.0, 3 * step, 0.0], abs=1e-7)
+    radii = defense.state()["radii"]
+    assert len(radii) == 41
+    assert set(radii.nonzero().flatten().tolist()) == {0}
+
+
+def test_the_state_of_the_radii_comes_back():
+    defense, again = InstanceAdaptive(warmup=1), InstanceAdaptive(warmup=1)
+    radii_after(defense, Brittle({2: 1.0}), [RIGHT], [2])
+    again.load_state({name: tensor.clone() for name, tensor in defense.state().items()})
+    assert torch.equal(again.state()["radii"], defense.state()["radii"])
+
+
+def test_the_step_of_an_image_is_its_radius_over_half_the_steps_and_never_too_small():
+    defense = InstanceAdaptive(warmup=0, gamma=0.0, steps=10, smallest_step=0.25)
+    defense.load_state({"radii": torch.tensor([0.0, 0.05, 0.2])})
+    learner = Brittle({0: 1.0, 1: 1.0, 2: 1.0})
+    radii_after(defense, learner, [RIGHT] * 3, [0, 1, 2])
+    radii, step, steps = learner.asked[-1]
+    assert radii == pytest.approx([0.0, 0.05, 0.2])
+    assert step == pytest.approx([0.0125, 0.0125, 0.04])  # a quarter of eps; 0.05 / 5 is less; 0.2 / 5
+    assert steps == 10
+
+
+def test_the_usual_numbers_are_the_published_ones_and_lengths_are_shares_of_eps(registry):
+    made = {name: registry.create("defense", name) for name in registry.names("defense")}
+    assert made["iaat"].gamma * 8 / 255 == pytest.approx(1.9 / 255)
+    assert made["iaat"].smallest_step * 8 / 255 == made["yopo"].sigma * 8 / 255 == pytest.approx(2 / 255)
+    assert (made["iaat"].steps, made["iaat"].beta, made["iaat"].warmup) == (10, 0.1, 10)
+    assert (made["yopo"].m, made["yopo"].n, made["yopo"].legacy) == (5, 3, False)
+    assert (made["free"].m, made["fgsm-rs"].reach) == (8, 1.25)
+    assert (made["trades"].beta, made["mart"].lam, made["alp"].lam, made["combined"].lam) == (6, 5, 0.5, 1)
+    assert (made["trades"].terms, made["mart"].terms, made["alp"].labels) == ("kl", "adv", "predicted")
+
+
+def test_every_image_is_attacked_in_its_own_ball():
+    """Two steps by hand, the third image is wrong and stays where it is."""
+    learner = Learner(Exponential(ALPHA))
+    visited = []
+    learner.model.register_forward_pre_hook(lambda model, args: visited.append(pixels_of(args[0])))
+    report = InstanceAdaptive(warmup=1, steps=2, smallest_step=0.5).step(learner, batch())
+    clean, start, *_ = visited
+    assert clean == IMAGES
+    assert start[2] == IMAGES[2]
+    found = []
+    for row, image, y, radius in zip(start, IMAGES, LABELS, (EPS, EPS, 0.0), strict=True):
+        for _ in range(2):
+            slope = slopes(lambda pixels, y=y: ce(logits(THETA, pixels), y), row)
+            row = climbed(row, image, slope, max(radius, 0.5 * EPS), radius)
+        found.append(row)
+    assert learner.forwarded == [[pytest.approx(row, abs=1e-7) for row in found]]
+    paid = [weigher(y, ALPHA)(logits(THETA, row)) * ce(logits(THETA, row), y) for row, y in zip(found, LABELS, strict=True)]
+    assert report.losses.tolist() == pytest.approx(paid, rel=1e-6)
+
+
+# on the learner of real runs
+
+ALL = [
+    "alp", "alp:labels=true", "combined", "fgsm-rs", "free:m=2", "iaat:warmup=1,steps=2", "mart", "mart:terms=both", "natural",
+    "pgd", "trades", "trades:terms=both", "yopo:m=2,n=2", "yopo:m=1,n=1,legacy=true",
+]  # fmt: skip
+
+
+def test_every_built_in_defense_is_tried(registry):
+    ours = {owned.entry.name for kind, owned in registry if kind == "defense" and owned.owner == "wmr-cli"}
+    assert ours == {spec.partition(":")[0] for spec in ALL}
+
+
+def fabric_learner(kernel, precision="32", **settings):
+    model = tiny_model().train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9, weight_decay=1e-3)
+    attack = Pgd(eps=0.1, steps=2, step=0.06, start="gauss:0.001")
+    config = TrainConfig(eps=0.1, seed=5, precision=precision, **settings)
+    fabric = Fabric(accelerator="cpu", devices=1, precision={"32": "32-true", "bf16": "bf16-mixed"}[precision])
+    return FabricLearner(fabric, model, optimizer, attack, kernel, config, num_classes=4)
+
+
+def trained(defense, learner, steps=4):
+    """The losses of every step and the parameters after the last, over two epochs."""
+    losses = []
+    for step in range(steps):
+        on = tiny_batch()
+        rows = torch.roll(torch.arange(12), step)[:8]
+        learner.begin_step(step // 2, step, Pace(LR), count=8)
+        losses.append(defense.step(learner, Batch(on.images[rows], on.labels[rows], on.index[rows])).losses)
+    return torch.stack(losses), nn.utils.parameters_to_vector(learner.model.parameters()).detach()
+
+
+@pytest.mark.parametrize("spec", ALL)
+def test_alpha_zero_is_no_weight_bit_for_bit(spec, registry):
+    runs = [trained(registry.create("defense", spec), fabric_learner(kernel)) for kernel in (Exponential(0.0), Uniform())]
+    assert all(torch.equal(zero, none) for zero, none in zip(*runs, strict=True))
+    assert not torch.equal(runs[0][1], nn.utils.parameters_to_vector(tiny_model().parameters()))
+
+
+@pytest.mark.parametrize("spec", ALL)
+def test_a_positive_alpha_is_another_method(spec, registry):
+    one, none = (trained(registry.create("defense", spec), fabric_learner(kernel), 2)[1] for kernel in (Exponential(), Uniform()))
+    assert not torch.allclose(one, none)
+
+
+@pytest.mark.parametrize("spec", ALL)
+def test_half_precision_in_the_forward_pass_hurts_no_defense(spec, registry):
+    learner = fabric_learner(Exponential(), precision="bf16")
+    losses, parameters = trained(registry.create("defense", spec), learner, 2)
+    assert losses.isfinite().all()
+    assert parameters.isfinite().all()
+    assert not torch.equal(losses, trained(registry.create("defense", spec), fabric_learner(Exponential()), 2)[0])
+
+
+@dataclass(frozen=True, eq=False)
+class Push:
+    """An own attack that moves every image by its radius, times a factor."""
+
+    eps: Tensor
+    factor: float = 1.0
+
+    def __call__(self, model, images, labels, objective, index, seed):
+        moved = (images + self.factor * self.eps.reshape(-1, 1, 1, 1)).clamp(0, 1)
+        return Attacked(moved, model(moved).detach(), torch.zeros_like(labels))
+
+
+def test_a_defenses_own_attack_is_held_to_its_own_radii():
+    learner, on = fabric_learner(Uniform()), tiny_batch(4)
+    radii = torch.tensor([0.0, 0.05, 0.2, 0.4])  # beyond the 0.1 of the run
+    attacked = learner.attack(on, cross_entropy, Push(radii))
+    assert torch.equal(attacked.images, (on.images + radii.reshape(-1, 1, 1, 1)).clamp(0, 1))
+    with pytest.raises(BrokenContract, match="image 102: Push left its ball"):
+        learner.attack(on, cross_entropy, Push(radii, 1.1))
+
+
+def test_a_defenses_own_attack_climbs_the_weighted_objective_as_the_user_says():
+    images = {}
+    for weight_grad in ("both", "none"):
+        seen = []
+        learner = fabric_learner(Exponential(20.0), weight_grad=weight_grad)
+        learner.model[0].register_forward_pre_hook(lambda layer, args, seen=seen: seen.append(args[0].detach()))
+        learner.begin_step(0, 0, Pace(LR), count=12)
+        FastTraining().step(learner, tiny_batch())
+        images[weight_grad] = seen
+    assert torch.equal(images["both"][0], images["none"][0]), "one start"
+    assert not torch.equal(images["both"][1], images["none"][1]), "another way"
+
+
+def test_gradients_by_hand_are_added_to_those_that_are_there():
+    learner = fabric_learner(Uniform())
+    layer = learner.model[0]
+    layer.bias.grad = torch.ones(8)
+    learner.add_gradients({layer.bias: torch.full((8,), 2.0), layer.weight: torch.full_like(layer.weight, 3.0)})
+    assert torch.equal(layer.bias.grad, torch.full((8,), 3.0))
+    assert torch.equal(layer.weight.grad, torch.full_like(layer.weight, 3.0))
+    values = torch.arange(6.0).reshape(3, 2)
+    assert torch.equal(learner.gather(values), values), "one rank has all there is"
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_a_radius_per_image_is_the_same_as_the_radius_of_each(norm):
+    ball, delta = NORMS[norm], tiny_batch(4).images - 0.5
+    radii, index = torch.tensor([0.0, 0.01, 0.3, 9.0]), torch.arange(4)
+    each = radii.reshape(-1, 1, 1, 1)
+    projected, drawn = ball.project(delta, each), ball.random(delta, each, index, 3, 0)
+    for row, radius in enumerate(radii.tolist()):
+        assert torch.equal(projected[row], ball.project(delta[row : row + 1], radius)[0])
+        assert torch.allclose(drawn[row], ball.random(delta[row : row + 1], radius, index[row : row + 1], 3, 0)[0])
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "alp:lam=-1", "combined:lam=-1", "fgsm-rs:reach=0", "free:m=0", "iaat:beta=1.1", "iaat:gamma=-1", "iaat:smallest-step=-1",
+        "iaat:steps=0", "iaat:warmup=-1", "mart:lam=-1", "trades:beta=-1", "yopo:m=0", "yopo:n=0", "yopo:sigma=0",
+    ],
+)  # fmt: skip
+def test_numbers_that_make_no_sense_are_refused_with_a_hint(spec, registry):
+    with pytest.raises(BadInput) as refused:
+        registry.create("defense", spec)
+    assert refused.value.hint
+
+
+def test_evidence_of_trades_is_what_its_own_attack_survived():
+    seen = []
+
+    def kernel(evidence: Evidence) -> Tensor:
+        seen.append(evidence)
+        return evidence.logits.new_zeros(3)
+
+    Trades().step(Learner(kernel), replace(batch(), index=torch.tensor([4, 5, 6])))
+    assert seen[0].steps_survived.tolist() == SURVIVED
+    assert seen[0].index.tolist() == [4, 5, 6]
