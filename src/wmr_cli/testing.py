@@ -110,7 +110,7 @@ def check_dataset(source: DataSource) -> None:
 
 
 def check_kernel(kernel: Kernel) -> None:
-    """One log-weight per image, a number or -inf."""
+    """One log-weight per image, a number or -inf; an attack can climb it, or it is detached."""
     torch.manual_seed(0)
     logits, labels = torch.randn(6, CLASSES), torch.arange(6) % CLASSES
     evidence = Evidence(
@@ -124,6 +124,10 @@ def check_kernel(kernel: Kernel) -> None:
     logs = kernel(evidence)
     assert logs.shape == (6,), f"log-weights of shape {tuple(logs.shape)}, not one per image"
     assert not bool(logs.isnan().any() | (logs == float("inf")).any()), "a log-weight is not a number or -inf"
+    if not getattr(kernel, "detached", False):
+        assert not getattr(kernel, "compares", False), "a kernel that compares images says `detached = True`"
+        beyond = [name for name in getattr(kernel, "needs", ()) if name != "loss"]
+        assert not beyond, f"an attack does not know {beyond}: say `detached = True`"
 
 
 class RecordingLearner:

@@ -90,6 +90,26 @@ def test_a_data_set_with_bad_rows_is_noticed(damage):
         check_dataset(MemorySource(2, {**source.splits, "test": damage(source.splits["test"])}))
 
 
+def test_a_kernel_that_no_attack_can_climb_says_that_it_is_detached():
+    class Comparing:
+        compares = True
+
+        def __call__(self, evidence):
+            return evidence.logits[:, 0]
+
+    class Counting:
+        needs = ("steps_survived",)
+
+        def __call__(self, evidence):
+            return -evidence.steps_survived.float()
+
+    for kind in (Comparing, Counting):
+        with pytest.raises(AssertionError, match="detached"):
+            check_kernel(kind())
+        kind.detached = True
+        check_kernel(kind())
+
+
 @pytest.mark.parametrize("kernel", [lambda e: e.logits, lambda e: e.logits[:, 0] / 0, lambda e: e.logits.mean()])
 def test_a_kernel_without_one_finite_value_per_image_is_noticed(kernel):
     with pytest.raises(AssertionError):

@@ -11,6 +11,7 @@ from wmr_cli.builtins.kernels.exp import Exponential
 from wmr_cli.core.ascent import ascend
 from wmr_cli.core.contracts import Evidence
 from wmr_cli.core.losses import cross_entropy
+from wmr_cli.core.margins import probability_margin
 from wmr_cli.core.norms import Linf
 from wmr_cli.core.objectives import OBJECTIVES, Divergence, Weighted, at_rows, ranks, weighted_objective
 
@@ -251,3 +252,15 @@ def test_an_objective_without_state_serves_any_rows():
     assert at_rows(cross_entropy, torch.tensor([1])) is cross_entropy
     clean, _ = spread_logits()
     assert len(at_rows(Divergence.from_logits(clean), torch.tensor([1, 3])).natural) == 2
+
+
+def test_a_weight_of_zero_leaves_an_image_its_plain_gradient():
+    def kernel(evidence):
+        margins = probability_margin(evidence.logits, evidence.labels)
+        return torch.where(margins < 0.1, -margins, -torch.inf)
+
+    logits = torch.tensor([[5.0, 0.0], [0.0, 5.0]], requires_grad=True)
+    values = Weighted(cross_entropy, kernel)(logits, torch.tensor([0, 0]))
+    (gradient,) = torch.autograd.grad(values.sum(), logits)
+    assert values.isfinite().all()
+    assert gradient.isfinite().all()

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from wmr_cli.config import EvaluateConfig, TrainConfig
+from wmr_cli.config import EvaluateConfig, TrainConfig, resolve
 from wmr_cli.errors import BadInput, BrokenContract, RunFolderError
 from wmr_cli.storage import checkpoints, records
 from wmr_cli.storage.runs import RunFolder
+from wmr_cli.testing import RecordingLearner, tiny_batch, tiny_model
 from wmr_cli.workflows import parts
 from wmr_cli.workflows.assembly import assemble
 from wmr_cli.workflows.evaluate import evaluate
@@ -239,7 +240,7 @@ def test_gairat_counts_the_steps_of_the_training_attack(steps, few, registry):
 
 
 def test_gairat_counts_the_steps_of_the_attack_that_a_defense_brings(few, registry):
-    assert assembled(config_of(few, "iaat:steps=3", "gairat", steps=7), registry).kernel.steps == 3
+    assert assembled(config_of(few, "iaat:steps=3,warmup=0", "gairat", steps=7), registry).kernel.steps == 3
 
 
 @pytest.mark.parametrize("attack", [{"steps": 0}, {"attack": "fgsm", "steps": None}], ids=str)
@@ -525,3 +526,36 @@ def test_the_content_of_a_table_is_part_of_the_id_of_a_record(trained, registry,
     assert identity(spec) != before
     table_of(tmp_path / "w.csv", {100: 1.0})
     assert identity(spec) == before
+
+
+def test_a_table_that_names_no_image_is_refused_before_any_work(tmp_path, registry):
+    (tmp_path / "none.csv").write_text("index,weight\n999999,1\n", encoding="utf-8")
+    config = resolve({"defense": "pgd", "kernel": f"table:path={tmp_path / 'none.csv'}", "epochs": 1})
+    with pytest.raises(BadInput, match="no weight to any image"):
+        list(train(config, tmp_path / "run", registry, data_dir=Path(), device="cpu"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_warm_up_as_long_as_the_run_is_refused(registry):
+    config = resolve({"defense": "iaat:warmup=10", "epochs": 10})
+    chosen = parts.defense(registry, config.defense)
+    with pytest.raises(BadInput, match="warms up for 10 epochs"):
+        parts.check_pair(chosen, parts.kernel(registry, "exp", 0.0), config)
+
+
+@pytest.mark.parametrize("defense", ["trades:terms=nat", "trades:terms=both", "mart:terms=kl"])
+def test_the_worst_share_is_that_of_the_loss_that_is_weighted(defense, registry):
+    """With all weight on the worst quarter the mean paid is that of the worst quarter."""
+    torch.manual_seed(0)
+    seen = {}
+
+    class Spy(RecordingLearner):
+        def weights(self, evidence):
+            seen["loss"] = evidence.loss.detach()
+            return super().weights(evidence)
+
+    report = registry.create("defense", defense).step(
+        Spy(tiny_model(), registry.create("kernel", "cvar:share=1/4")), tiny_batch()
+    )
+    weighted, weights = seen["loss"], report.weights
+    assert float((weights * weighted).mean()) == pytest.approx(float(weighted.topk(len(weighted) // 4).values.mean()), rel=1e-5)

@@ -177,9 +177,12 @@ def rehearse(
 
     with waiting(quiet):
         fabric = launched(**machine, precision=config.precision)
-        expected = estimate(assemble(config, registry, data_dir, fabric, compiles=compiles), registry)
+        run = assemble(config, registry, data_dir, fabric, compiles=compiles)
+        expected = estimate(run, registry)
     if is_first():
         write(config.to_json())
+        for fact in run.facts():
+            say(fact, quiet=quiet)
         look = f", {duration(expected.look)} per look at held-out images" if expected.look else ""
         say(f"about {duration(expected.run)}: {duration(expected.epoch)} per epoch{look}", quiet=quiet)
 

@@ -93,8 +93,8 @@ class Attack(Protocol):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a kernel may weigh an image by. The loss of a training step fills in all it has; the weighted attack and the
-    metric know logits and labels.
+    """What a kernel may weigh an image by. The loss of a training step fills in all it has, and `loss` is what the weight is
+    multiplied with; the weighted attack knows logits, labels and loss, the metric the index, too.
     """
 
     logits: Tensor
@@ -113,7 +113,7 @@ class Kernel(Protocol):
     their mean over the batch; `compares = True`: it weighs images against each other, so that it is shown the batch of all
     ranks, or all images of an evaluation, at once; `start_epoch = 60`: every image counts the same for so many epochs;
     `needs_training = True`: it cannot serve as a metric. A method `observe(evidence)` is called after every epoch with the
-    held-out images under attack.
+    held-out images under attack; a method `reach(index)` says how many of these images (N,) have any weight, before any work.
     """
 
     def __call__(self, evidence: Evidence) -> Tensor: ...

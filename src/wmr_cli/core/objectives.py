@@ -81,7 +81,8 @@ class Weighted:
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         values = self.loss(logits, labels)
         log_weights = self.kernel(Evidence(logits, labels, loss=values))
-        return (log_weights - log_weights.detach()).exp() * values
+        change = torch.where(log_weights == -torch.inf, 0.0, log_weights - log_weights.detach())
+        return change.exp() * values
 
     def rank(self, logits: Tensor, labels: Tensor) -> Tensor:
         """log(weight * loss), (N,), finite: what the value cannot show. A loss of 0 counts as the smallest number."""

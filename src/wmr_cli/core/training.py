@@ -1,5 +1,7 @@
 """The step that most defenses share: weigh, take the mean, go backward, step."""
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from .contracts import Batch, Evidence, Learner, Losses, StepReport
@@ -15,7 +17,8 @@ def descend(learner: Learner, batch: Batch, losses: Losses) -> StepReport:
 
 def pay(learner: Learner, batch: Batch, losses: Losses) -> StepReport:
     """Pay plain + weights * weighted per image, without a step yet; the mean is taken here and nowhere else."""
-    weights = learner.weights(losses.evidence)
+    evidence = replace(losses.evidence, loss=losses.weighted)  # who weighs by a loss weighs by the one that is weighted
+    weights = learner.weights(evidence)
     paid = weights * losses.weighted
     if losses.plain is not None:
         paid = losses.plain + paid

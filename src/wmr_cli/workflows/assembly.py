@@ -87,7 +87,8 @@ class Assembly:
             yield f"{self.config.defense} does not use the training attack"
         if self.timetable.epochs < self.config.epochs:
             replays = getattr(self.defense, "replays", 1)
-            yield f"each batch is used {replays} times: {self.timetable.epochs} epochs instead of {self.config.epochs}"
+            epochs = self.timetable.epochs
+            yield f"each batch is used {replays} times: {epochs} epoch{'s' * (epochs != 1)} instead of {self.config.epochs}"
 
     def remarks(self) -> Iterator[str]:
         """What a careful reader would ask about these settings."""
@@ -115,6 +116,7 @@ def assemble(config: TrainConfig, registry: Registry, data_dir: Path, fabric: "F
     parts.check_ramps(attack, kernel, config)
     timetable = parts.replayed(config, defense)
     parts.check_pair(defense, kernel, timetable)
+    parts.check_reach(kernel, split)
     if hasattr(kernel, "observe") and "val" not in source.splits:
         problem = f"kernel {config.kernel!r} learns from held-out images, and the data set has none"
         raise BadInput(problem, hint="let the data set hold some out, or choose another kernel")

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..config import TrainConfig
 from ..core.augment import Augmentation
@@ -259,17 +259,44 @@ def check_ramps(made: Any, chosen: Any, config: TrainConfig) -> None:
 def check_pair(chosen: Defense, kernel: Kernel, config: TrainConfig) -> None:
     """Refuse a kernel and a defense that make no sense together."""
     names = f"kernel {config.kernel!r}", f"defense {config.defense!r}"
-    unknown = [name for name in getattr(kernel, "needs", ()) if name not in getattr(chosen, "knows", (name,)) + ALWAYS_KNOWN]
+    needs = getattr(kernel, "needs", ())
+    unknown = [name for name in needs if name not in (*getattr(chosen, "knows", needs), *ALWAYS_KNOWN)]
     if unknown:
         problem = f"{names[0]} weighs by {unknown[0].replace('_', ' ')}, which {names[1]} does not know"
         raise BadInput(problem, hint="choose another kernel, or a defense with a training attack such as pgd")
+    check_climbable(kernel)
     begins = getattr(kernel, "start_epoch", 0)
     if begins >= config.epochs:
         problem = f"{names[0]} begins to weigh after {begins} epochs, and the run has {config.epochs}"
         raise BadInput(problem, hint=f"write {Spec.parse(config.kernel).name}:start-epoch={config.epochs // 2}")
+    warmup = getattr(chosen, "warmup", 0)
+    if warmup and warmup >= config.epochs:
+        problem = f"{names[1]} warms up for {warmup} epochs, and the run has {config.epochs}"
+        raise BadInput(problem, hint=f"write {Spec.parse(config.defense).name}:warmup={config.epochs // 3}")
     if getattr(chosen, "one_gradient", False) and config.weight_grad in ("outer", "attack"):
         problem = f"{names[1]} moves images and parameters by one gradient, so --weight-grad {config.weight_grad} cannot be"
         raise BadInput(problem, hint="use --weight-grad both or none")
+
+
+def check_climbable(kernel: Kernel) -> None:
+    """Weights that an attack climbs follow from one image's logits, label and loss."""
+    if getattr(kernel, "detached", False):
+        return
+    beyond = [name for name in getattr(kernel, "needs", ()) if name != "loss"]
+    if beyond or getattr(kernel, "compares", False):
+        what = f"weighs by {beyond[0].replace('_', ' ')}" if beyond else "compares images"
+        problem = f"kernel {type(kernel).__name__} {what}, which an attack on its weights cannot know"
+        raise BrokenContract(problem, hint="its class says `detached = True`: its weights carry no gradient")
+
+
+def check_reach(kernel: Kernel, split: Split, positions: Tensor | None = None) -> None:
+    """Refuse a kernel that has no weight for any of these images, where that can be told without reading them."""
+    index, reach = getattr(split, "index", None), getattr(kernel, "reach", None)
+    if index is None or reach is None:
+        return
+    if not reach(index if positions is None else index[positions]):
+        problem = f"kernel {type(kernel).__name__.lower()} gives no weight to any image of the split"
+        raise BadInput(problem, hint="check the indices it names: those of an evaluation's rows, in this split")
 
 
 def check_evidence(kernel: Kernel, evidence: Evidence) -> None:

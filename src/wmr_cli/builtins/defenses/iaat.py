@@ -37,8 +37,11 @@ class InstanceAdaptive:
     uses_attack = False
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.gamma < 0 or not 0 <= self.beta <= 1 or self.smallest_step < 0 or self.warmup < 0:
-            raise BadInput(f"{self} cannot be run", hint="steps is 1 or more, beta at most 1, and nothing is negative")
+        least = {"steps": 1, "smallest_step": 0, "gamma": 0, "beta": 0, "warmup": 0}
+        wrong = [name for name, smallest in least.items() if getattr(self, name) < smallest] + ["beta"] * (self.beta > 1)
+        if wrong:
+            problem = f"{wrong[0]} of iaat is {getattr(self, wrong[0]):g}"
+            raise BadInput(problem, hint="steps is 1 or more, beta at most 1, and nothing is negative")
         self._radii = torch.zeros(0)
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:

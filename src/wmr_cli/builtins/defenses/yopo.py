@@ -40,7 +40,8 @@ class Yopo:
 
     def __post_init__(self) -> None:
         if self.m < 1 or self.n < 1 or self.sigma <= 0:
-            raise BadInput(f"{self} cannot be run", hint="m and n are 1 or more, sigma is positive")
+            problem = f"yopo cannot take m {self.m}, n {self.n} and sigma {self.sigma:g}"
+            raise BadInput(problem, hint="m and n are 1 or more, sigma is positive")
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
         layer = self._first(learner.model, batch.images)
@@ -57,7 +58,8 @@ class Yopo:
             assert slope is not None  # the layer was watched
             for _ in range(self.n):
                 (gradient,) = _through(learner.model, layer, images, slope, towards=None)
-                moved = images + self.sigma * learner.eps * learner.norm.direction(gradient)
+                # a scaled loss in half precision may overflow, and its step is then skipped
+                moved = images + self.sigma * learner.eps * learner.norm.direction(gradient.nan_to_num())
                 images = box(batch.images, moved, learner.norm, learner.eps)
             if not self.legacy:
                 for parameter, gradient_before in before.items():
@@ -69,7 +71,7 @@ class Yopo:
     def _first(self, model: nn.Module, images: Tensor) -> nn.Module:
         if not self.layer:
             return first_layer(model, images[:1])
-        layers: dict[str, nn.Module] = dict(model.named_modules())
+        layers: dict[str, nn.Module] = {name: module for name, module in model.named_modules() if name}
         if self.layer not in layers:
             raise BadInput(f"the network has no layer {self.layer!r}", hint=did_you_mean(self.layer, layers))
         return layers[self.layer]

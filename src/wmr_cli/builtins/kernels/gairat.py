@@ -36,6 +36,8 @@ class Gairat:
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise BadInput("gairat counts the steps of an attack, and this one has none", hint="train with --steps 10")
+        if self.start_epoch < 0:
+            raise BadInput(f"start-epoch is {self.start_epoch}", hint="start-epoch is not negative")
 
     def __call__(self, evidence: Evidence) -> Tensor:
         assert evidence.steps_survived is not None  # it is needed

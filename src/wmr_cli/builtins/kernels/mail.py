@@ -35,6 +35,8 @@ class Mail:
         kind, _, factor = self.scale.partition(":")
         if (kind, bool(factor)) not in (("const", True), ("mean1", False)) or (factor and number(factor) <= 0):
             raise BadInput(f"mail cannot be scaled by {self.scale!r}", hint="scale is const:3, with any factor, or mean1")
+        if self.start_epoch < 0:
+            raise BadInput(f"start-epoch is {self.start_epoch}", hint="start-epoch is not negative")
 
     @property
     def mean_one(self) -> bool:

@@ -35,10 +35,15 @@ class Table:
 
     def __call__(self, evidence: Evidence) -> Tensor:
         assert evidence.index is not None  # it is needed
-        index = evidence.index.cpu()
+        return self._weigh(evidence.index.cpu()).log().to(evidence.logits)
+
+    def reach(self, index: Tensor) -> int:
+        """How many of these images (N,) have any weight."""
+        return int((self._weigh(index) > 0).sum())
+
+    def _weigh(self, index: Tensor) -> Tensor:
         places = torch.searchsorted(self._index, index).clamp(max=len(self._index) - 1)
-        weights = torch.where(self._index[places] == index, self._weights[places], self.rest)
-        return weights.log().to(evidence.logits)
+        return torch.where(self._index[places] == index, self._weights[places], self.rest)
 
 
 def _read(path: Path) -> tuple[Tensor, Tensor]:

@@ -43,7 +43,8 @@ class Wat:
     def observe(self, evidence: Evidence) -> None:
         """Add what each class costs on held-out images, and what all cost on average; a class without images costs nothing."""
         assert evidence.clean_logits is not None
-        clean, adversarial, labels = evidence.clean_logits.double().cpu(), evidence.logits.double().cpu(), evidence.labels.cpu()
+        # to the CPU first: not every device has float64
+        clean, adversarial, labels = evidence.clean_logits.cpu().double(), evidence.logits.cpu().double(), evidence.labels.cpu()
         paid = cross_entropy(clean, labels)
         paid = paid + self.beta * kl_divergence(log_probabilities(clean), log_probabilities(adversarial))
         sums = torch.zeros(clean.shape[1], dtype=torch.float64).index_add(0, labels, paid)
