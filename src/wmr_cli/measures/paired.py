@@ -56,7 +56,7 @@ class Resampled:
         value = self.value - other.value
         # where few images carry all the weight the resamples may all lie to one side of the value
         low, high = min(float(low), value), max(float(high), value)
-        return Difference(value, low, high, float(parts.sum()) ** 2 / squares if squares else 0.0)
+        return Difference(value, low, high, round(float(parts.sum()) ** 2 / squares, 6) if squares else 0.0)
 
 
 def mean_of(members: Sequence[Resampled]) -> Resampled:

@@ -38,7 +38,7 @@ class Sheet:
     splits: bool = False
 
     def tables(self, width: int | None = None) -> list[Table]:
-        """For the terminal; where it is too narrow for one table, and the sheet `splits`, one table for each part between rules."""
+        """For the terminal. Where that is too narrow, a sheet that `splits` gives a table for each part between rules."""
         fits = self._leaves_room(self.unshared()[0], width)
         return [self.table(width)] if fits or not self.splits else [part.table(width) for part in self._parts()]
 

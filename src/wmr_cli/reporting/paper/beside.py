@@ -41,8 +41,9 @@ class Match:
 
     @property
     def tables(self) -> list[str]:
-        """Where the rows stand."""
-        return list(dict.fromkeys(made.table for made in self.rows))
+        """Where the values stand."""
+        used = {table for share in self.shares.values() for where in share.values.values() for table in where}
+        return list(dict.fromkeys(made.table for made in self.rows if made.table in used))
 
     def difference(self, name: str) -> tuple[float, float, float] | None:
         """The line's share minus the paper's, with the interval of the line; the paper gives none."""
@@ -78,8 +79,7 @@ def _match(line: Line, dataset: str) -> Match | None:
     # A_nat and A_rob do not depend on alpha_test, so any row has them
     at_alpha = [made for made in alike if made.row.alpha_test == line.alpha_test and made.row.alpha_test is not None]
     shares = {name: _printed(alike if name in ("a_nat", "a_rob") else at_alpha, name) for name in SHARES}
-    rows = tuple(made for made in alike if made.row.alpha_test in (None, line.alpha_test)) or tuple(alike[:1])
-    return Match(line, rows, shares, tuple(_departures(line, dataset))) if alike else None
+    return Match(line, tuple(alike), shares, tuple(_departures(line, dataset))) if alike else None
 
 
 def _method(line: Line) -> tuple[str, float | None] | None:
