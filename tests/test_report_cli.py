@@ -140,6 +140,6 @@ def hundred(tmp_path_factory):
     "flags", [(), ("--compare", "--format", "json"), ("--format", "csv"), ("--alpha-test", "1,3")], ids=" ".join
 )
 def test_a_hundred_records_take_seconds(hundred, flags):
-    started = time.perf_counter()
+    started = time.process_time()  # of this process: tests run side by side
     wmr("report", hundred, *flags, "-q")
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10

@@ -62,6 +62,8 @@ class Resampled:
 def mean_of(members: Sequence[Resampled]) -> Resampled:
     """The mean of several shares, over training seeds for example, resample by resample."""
     count = len(members)
+    if count == 1:
+        return members[0]
     return Resampled(
         sum(member.value for member in members) / count,
         np.asarray(sum(member.parts for member in members) / count),

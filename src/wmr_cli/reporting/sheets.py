@@ -11,8 +11,8 @@ from rich.text import Text
 from .markup import markdown_text, printable
 
 INTERVAL = re.compile(r" \[(\S+), (\S+)\]")
-BESIDE, BELOW, BARE = " [", "\n[", "\n"
-"""Where an interval stands: beside its value, below it, or below it without brackets."""
+BESIDE, BELOW, BARE, STACKED = range(4)
+"""Where an interval stands: beside its value, below it, below it without brackets, or in pieces, none of them cut."""
 NARROWEST = 6
 """A column of texts that is narrower than this cannot be read."""
 
@@ -46,17 +46,17 @@ class Sheet:
         """For the terminal, or for plain text where nothing limits the width. What comes from users is text, not markup.
 
         Where it would not fit, what all rows share moves into the title; then intervals go below their values; then they
-        lose their brackets. In plain text a star stands for bold.
+        lose their brackets; then they are taken apart. In plain text a star stands for bold.
         """
         shown, shared = list(range(len(self.headings))), list[int]()
         if not self._fits(shown, width, BESIDE):
             shown, shared = self.unshared()
-        form = next((form for form in (BESIDE, BELOW) if self._fits(shown, width, form)), BARE)
+        keeps = self._leaves_room(shown, width)
+        form = next((form for form in (BESIDE, BELOW) if self._fits(shown, width, form)), BARE if keeps else STACKED)
         made = Table(box=box.SIMPLE_HEAD, caption_justify="left", title_justify="left", pad_edge=False)
-        made.padding = (0, 0, 0, 1) if form == BARE else (0, 1)
+        made.padding = (0, 0, 0, 1) if form in (BARE, STACKED) else (0, 1)
         made.caption = "\n".join([self.caption, *(escape(printable(note)) for note in self.notes)]) or None
         made.title = escape(printable(self.said(shared))) or None
-        keeps = self._leaves_room(shown, width)
         for position in shown:
             name = self.headings[position]
             is_text = name in self.texts
@@ -119,12 +119,13 @@ class Sheet:
         shown = f"**{markdown_text(value)}**" if is_strong else markdown_text(value)
         return f"{shown} {markdown_text(rest)}" if rest else shown
 
-    def _drawn(self, number: int, position: int, form: str, *, is_plain: bool) -> Text:
+    def _drawn(self, number: int, position: int, form: int, *, is_plain: bool) -> Text:
         value, rest, is_strong = self.halves(number, position)
+        shown = _laid_out(value, form) if self.headings[position] in self.shares else value
         star = "*" if is_strong and is_plain else ""
-        return Text.assemble((value + star, "bold" if is_strong else ""), _laid_out(rest, form))
+        return Text.assemble((shown + star, "bold" if is_strong else ""), _laid_out(rest, form))
 
-    def _fits(self, shown: list[int], width: int | None, form: str) -> bool:
+    def _fits(self, shown: list[int], width: int | None, form: int) -> bool:
         """Whether these columns fit side by side, three characters between them."""
         return width is None or sum(3 + self._widest(position, form) for position in shown) <= width
 
@@ -133,13 +134,16 @@ class Sheet:
         taken = (NARROWEST if self.headings[position] in self.texts else self._widest(position, BARE) for position in shown)
         return width is None or sum(2 + most for most in taken) <= width
 
-    def _widest(self, position: int, form: str) -> int:
+    def _widest(self, position: int, form: int) -> int:
         cells = [self.halves(number, position) for number in range(len(self.rows))]
         lines = (line for value, rest, _ in cells for line in (value + _laid_out(rest, form)).split("\n"))
         return max(len(self.headings[position]), *map(len, lines), 0)
 
 
-def _laid_out(rest: str, form: str) -> str:
-    """What stands behind a value, its interval where `form` puts it and the spread over seeds below."""
-    shown = INTERVAL.sub(r"\n\1…\2", rest) if form == BARE else rest.replace(" [", form)
-    return shown.replace("; ", "\n")
+def _laid_out(text: str, form: int) -> str:
+    """A value or what stands behind it, the interval where `form` puts it, and further parts below."""
+    shown = text.replace("; ", "\n")
+    if form == BELOW:
+        return shown.replace(" [", "\n[")
+    shown = INTERVAL.sub(r"\n\1…\2", shown) if form in (BARE, STACKED) else shown
+    return shown.replace("…", "…\n").replace(" ± ", "\n± ") if form == STACKED else shown

@@ -16,7 +16,7 @@ HEADINGS = {
     "defense": "defense", "attack": "attack", "inv_lambda": "1/λ", "eps_train": "ε_train", "eps_test": "ε_test",
     "alpha_train": "α_train", "alpha_test": "α_test", "a_nat": "A_nat", "a_rob": "A_rob", "a_sa": "A_sa", "a_tr": "A_tr",
 }  # fmt: skip
-CAPTION = "percent, as printed in arXiv:{}; single runs without intervals"
+CAPTION = "percent, from arXiv:{}; single runs without intervals"
 
 
 def sheets() -> Iterator[Sheet]:
