@@ -1,5 +1,7 @@
 """Which records may be compared, and which are one model trained with several seeds."""
 
+import json
+
 import msgspec
 import pytest
 
@@ -7,7 +9,7 @@ import made
 from wmr_cli.measures import Estimate
 from wmr_cli.reporting.lines import line_name, lines_of
 from wmr_cli.reporting.peers import by_setting, differing
-from wmr_cli.storage.records import AttackFacts, DatasetFacts
+from wmr_cli.storage.records import AttackFacts, DatasetFacts, Record
 
 ROWS = made.rows(60)
 
@@ -52,6 +54,15 @@ def test_other_weights_of_the_same_seed_are_never_taken_for_a_seed():
 
 def test_records_without_settings_stay_by_themselves():
     assert sizes([record("a-s0", config=None, epoch=None), record("a-s1", seed=1, config=None, epoch=None)]) == [[1, 1]]
+
+
+def test_a_record_of_an_earlier_version_is_read():
+    stored = json.loads(record().to_json())
+    for name in ("epoch", "config"):
+        del stored["checkpoint"][name]
+    old = Record.from_json(json.dumps(stored))
+    assert (old.checkpoint.epoch, old.checkpoint.config) == (None, None)
+    assert Record.from_json(old.to_json()) == old
 
 
 def changed(**parts):

@@ -60,6 +60,16 @@ def test_without_rows_lines_are_told_apart_where_their_intervals_do_not_overlap(
     assert bold(runs)["A_rob", "1"] == ["good"]
 
 
+def test_an_interval_without_width_tells_nothing(runs):
+    for name, skill in (("all right", 90.0), ("some", 0.0)):
+        given = made.rows(100, skill=skill)
+        made.saved(runs, given, name)
+    assert ("A_sa", "1") in bold(runs)
+    for rows in runs.rglob("*.safetensors"):
+        rows.unlink()
+    assert ("A_sa", "1") not in bold(runs)
+
+
 def test_where_nothing_can_be_told_apart_nothing_is_bold(runs):
     for seed in range(3):
         made.saved(runs, made.rows(100, seed=seed), f"run{seed}", training={"lr": 0.1 * (seed + 1)})

@@ -13,7 +13,8 @@ from .percents import points
 from .ranking import Evidence, Gap, gap
 from .sheets import Sheet
 
-SAME, UNSURE, FEW = "equal on every image", "not distinguishable", "not distinguishable (few images)"
+UNSURE = "not distinguishable"
+SAME, FEW = f"{UNSURE} (equal on every image)", f"{UNSURE} (few images)"
 CAPTION = (
     "percentage points, with 95 % intervals of the paired difference: the same test images are drawn anew for both."
     f" Where an interval holds 0, or fewer than six images make the difference, the two are {UNSURE}"
@@ -91,8 +92,6 @@ def _text(found: Gap | None) -> str:
     """`+1.2 [+0.3, +2.1]`, or with what keeps the two from being told apart."""
     if found is None:
         return "-"
-    if found.images.images == 0:
-        return f"0; {SAME}"
     said = points(found.images)
     if found.seeds is not None:
         low, high = (f"{100 * end:+.1f}" for end in found.seeds)
@@ -104,6 +103,8 @@ def verdict(found: Gap) -> str:
     """What a reader is told of a difference in words."""
     if found.is_distinguishable:
         return "distinguishable"
+    if found.images.images == 0:
+        return SAME
     return FEW if found.images.rests_on_few and not found.images.low <= 0 <= found.images.high else UNSURE
 
 

@@ -41,7 +41,9 @@ def can_be_told(line: Line, best: Line, name: str, evidence: Evidence) -> bool:
     found, below, above = gap(line, best, name, evidence), line.share(name), best.share(name)
     if found is not None:
         return found.is_distinguishable
-    return below is not None and above is not None and below.high < above.low
+    if below is None or above is None or below.degenerate or above.degenerate:
+        return False
+    return below.high < above.low
 
 
 def strong(peers: Peers, evidence: Evidence) -> set[tuple[int, str]]:

@@ -21,7 +21,6 @@ TEXTS = ("run", "defense", "attack")
 CAPTION = "percent, with 95 % intervals over test images; ESS is the effective sample size behind A_sa"
 SEEDS = "mean ± standard deviation over seeds of the attack stand with the interval, which belongs to the first seed"
 TRAINED = "runs that differ in the seed of training alone are one line: mean ± standard deviation over seeds, and mean interval"
-
 BOLD = "bold (in plain text a star): the best of its column and all that cannot be told from it, among lines of the same α_test"
 NO_BOLD = "nothing is bold: no line can be told from the best of its column"
 APART = "only lines that were measured alike are compared; the others differ in {}"
@@ -74,10 +73,10 @@ def ranked_sheet(found: Sequence[Peers], evidence: Evidence) -> Sheet:
         rows += [line for entry in peers.entries for line in lines_of(entry)]
         ends.add(len(rows) - 1)
     is_trained = any(line.seeds > 1 for line in rows)
-    texts = [(*cells(line)[:3], str(line.seeds), *cells(line)[3:]) if is_trained else cells(line) for line in rows]
+    texts = [(cells(line), str(line.seeds)) for line in rows]
     return Sheet(
         headings=(*HEADINGS[:3], "seeds", *HEADINGS[3:]) if is_trained else HEADINGS,
-        rows=texts,
+        rows=[(*shown[:3], seeds, *shown[3:]) if is_trained else shown for shown, seeds in texts],
         caption=caption(line.record for line in rows),
         texts=TEXTS,
         facts=FACTS,
