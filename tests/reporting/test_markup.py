@@ -70,7 +70,7 @@ def balanced(text: str) -> bool:
 def test_latex_has_no_special_character_left(text):
     written = latex_text(text)
     assert balanced(written)
-    plain = re.sub(r"\\(?:[_%&#${}]|[A-Za-z]+(?:\{\})?)|\$\^2\$|\\char34", "", written)
+    plain = re.sub(r"\\(?:[_%&#${}]|`\{\}|[A-Za-z]+(?:\{\})?)|\$\^2\$|\\char34", "", written)
     assert not re.search(r"[%&#$~^_\\\n]", plain)
     assert not re.search(r"(?<!\{)[\[\]*]", plain)
     assert not re.search(r"--", plain)
@@ -105,6 +105,21 @@ def test_headings_are_symbols_in_latex():
     assert latex_heading("ε") == r"$\varepsilon$"
     assert latex_heading("run") == "run"
     assert latex_heading("1/λ") == r"1/$\lambda$"
+
+
+def test_negative_numbers_have_a_minus_in_latex():
+    negative = Sheet(
+        ("run", "A_nat"), [("a-1 -2", "-0.9 [-3.0, +1.3]; seeds -4.8 to +7.0")], "", texts=("run",), shares=("A_nat",)
+    )
+    assert r"a-1 -2 & \begin{tabular}[t]{@{}r@{}}$-$0.9 \\ \scriptsize {[}$-$3.0, +1.3{]} \\ \scriptsize seeds $-$4.8" in latex(
+        negative
+    )
+
+
+def test_words_behind_a_value_without_interval_stand_below_it():
+    equal = Sheet(("A_nat",), [("0; not distinguishable",)], "", shares=("A_nat",))
+    assert r"0 \\ \scriptsize not distinguishable\end" in latex(equal)
+    assert "| 0; not distinguishable |" in equal.markdown()
 
 
 def test_letters_that_latex_lacks_are_named():

@@ -1,7 +1,12 @@
 """A sheet as a LaTeX table: a fragment that compiles as it is where the booktabs package is loaded."""
 
+import re
+
 from .markup import latex_heading, latex_text
 from .sheets import Sheet
+
+NEGATIVE = re.compile(r"(?<![\w.])-(?=\d)")
+"""A hyphen that is a minus."""
 
 
 def latex(sheet: Sheet) -> str:
@@ -31,8 +36,10 @@ def latex(sheet: Sheet) -> str:
 def _cell(sheet: Sheet, number: int, position: int) -> str:
     """A value in one line, what stands behind it in small print below."""
     value, rest, is_strong = sheet.halves(number, position)
+    if sheet.headings[position] in sheet.shares:
+        value, rest = (NEGATIVE.sub("−", text) for text in (value, rest))
     shown = rf"\textbf{{{latex_text(value)}}}" if is_strong else latex_text(value)
-    below = [rf"\scriptsize {latex_text(part)}" for part in rest.strip().split("; ") if part]
+    below = [rf"\scriptsize {latex_text(part)}" for part in rest.strip("; ").split("; ") if part]
     stacked = r" \\ ".join([shown, *below])
     return rf"\begin{{tabular}}[t]{{@{{}}r@{{}}}}{stacked}\end{{tabular}}" if below else shown
 

@@ -6,11 +6,11 @@ import unicodedata
 MARKDOWN = "\\`*_[]<>|&~$"
 LATEX = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
-    "|": r"\textbar{}", '"': r"\texttt{\char34}", "`": r"\textasciigrave{}", "[": "{[}", "]": "{]}", "*": "{*}",
+    "|": r"\textbar{}", '"': r"\texttt{\char34}", "`": r"\`{}", "[": "{[}", "]": "{]}", "*": "{*}",
     **{char: f"\\{char}" for char in "_%&#${}"},
     "α": r"$\alpha$", "β": r"$\beta$", "ε": r"$\varepsilon$", "λ": r"$\lambda$", "ρ": r"$\rho$", "χ": r"$\chi$", "²": "$^2$",
-    "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "≥": r"$\geq$", "≤": r"$\leq$", "−": "$-$", "–": "--", "…": r"\ldots{}",
-    "†": r"\dag{}", "‡": r"\ddag{}", "§": r"\S{}", "¶": r"\P{}", "Δ": r"$\Delta$",
+    "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "≥": r"$\geq$", "≤": r"$\leq$", "−": "$-$", "–": r"\textendash{}",
+    "…": r"\ldots{}", "†": r"\dag{}", "‡": r"\ddag{}", "§": r"\S{}", "¶": r"\P{}", "Δ": r"$\Delta$",
 }  # fmt: skip
 """Brackets and stars are wrapped: after the end of a row LaTeX would read them as its own."""
 SYMBOL = re.compile(r"(?P<symbol>A|α|ε|ρ)(?:_(?P<index>[a-z]+))?")

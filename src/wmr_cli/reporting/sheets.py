@@ -10,6 +10,7 @@ from rich.text import Text
 
 from .markup import markdown_text, printable
 
+BEHIND = re.compile(r" \[|; ")
 INTERVAL = re.compile(r" \[(\S+), (\S+)\]")
 BESIDE, BELOW, BARE, STACKED = range(4)
 """Where an interval stands: beside its value, below it, below it without brackets, or in pieces, none of them cut."""
@@ -111,13 +112,13 @@ class Sheet:
         cell, is_strong = printable(self.rows[number][position]), (number, self.headings[position]) in self.strong
         if self.headings[position] not in self.shares:
             return cell, "", is_strong
-        value, bracket, rest = cell.partition(" [")
-        return value, bracket + rest, is_strong
+        end = next((found.start() for found in BEHIND.finditer(cell)), len(cell))
+        return cell[:end], cell[end:], is_strong
 
     def _marked(self, number: int, position: int) -> str:
         value, rest, is_strong = self.halves(number, position)
         shown = f"**{markdown_text(value)}**" if is_strong else markdown_text(value)
-        return f"{shown} {markdown_text(rest)}" if rest else shown
+        return shown + (" " if rest.startswith(" ") else "") + markdown_text(rest)
 
     def _drawn(self, number: int, position: int, form: int, *, is_plain: bool) -> Text:
         value, rest, is_strong = self.halves(number, position)
