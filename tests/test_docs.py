@@ -223,6 +223,12 @@ def test_the_example_of_the_worst_case_runs(capsys):
     assert capsys.readouterr().out.startswith("2.207")
 
 
+def test_the_example_of_a_difference_runs(capsys):
+    (example,) = [block for block in blocks("metrics.md", "python") if "Resamples(" in block]
+    exec(example, {})
+    assert capsys.readouterr().out.endswith("images=20.0) True\n")
+
+
 def test_the_temperature_example_runs(monkeypatch, capsys):
     (example,) = [block for block in blocks("metrics.md", "python") if "temperature" in block]
     rng = np.random.default_rng(0)

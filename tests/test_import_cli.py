@@ -58,6 +58,7 @@ def test_an_imported_checkpoint_needs_no_flags(weights, tiny_run):
     same = ("a_nat", "a_rob", "by_alpha", "threat", "attack", "dataset")
     assert {name: record[name] for name in same} == {name: own[name] for name in same}
     assert (record["checkpoint"]["defense"], record["checkpoint"]["alpha_train"]) == ("imported", None)
+    assert (record["checkpoint"]["config"], record["checkpoint"]["epoch"]) == (None, None)
     assert "imported" in wmr("report", "net.evaluations").stdout
     assert "net.safetensors" in wmr("attack", "net.safetensors", *TINY).stdout
 

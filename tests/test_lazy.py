@@ -65,9 +65,12 @@ def test_nothing_heavy_is_imported(args):
 
 @pytest.mark.parametrize(
     "flags",
-    [[], ["--format", "json"], ["--format", "csv"], ["--format", "markdown"], ["--rho", "0.1"], ["--alpha-test", "1"]],
+    [
+        [], ["--format", "json"], ["--format", "csv"], ["--format", "markdown"], ["--format", "latex"], ["--rho", "0.1"],
+        ["--alpha-test", "1"], ["--compare"], ["--paper", "auto"], ["--paper", "all"],
+    ],
     ids=" ".join,
-)
+)  # fmt: skip
 def test_a_report_imports_nothing_heavy(record, flags):
     modules = imported("report", str(record), *flags)
     assert modules & HEAVY == set()

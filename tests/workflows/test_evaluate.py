@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from wmr_cli import measures
-from wmr_cli.config import EvaluateConfig
+from wmr_cli.config import EvaluateConfig, TrainConfig
 from wmr_cli.errors import BadInput, RunFolderError
 from wmr_cli.reporting.tables import attack_name
 from wmr_cli.storage import checkpoints, records
@@ -50,6 +50,12 @@ def test_the_weighted_attack_at_alpha_zero_is_the_plain_attack(done):
     rows = records.load_rows(done.rows)
     assert np.array_equal(rows["weighted@0.0/logits"], rows["uniform/logits"])
     assert not np.array_equal(rows["weighted@2.0/logits"], rows["uniform/logits"])
+
+
+def test_the_record_tells_how_the_weights_were_trained(done, tiny_config):
+    facts = done.record.checkpoint
+    assert msgspec.convert(facts.config, TrainConfig) == tiny_config
+    assert facts.epoch == tiny_config.epochs
 
 
 def test_rows_have_the_promised_names_types_and_order(done):

@@ -99,7 +99,7 @@ def attack(
 def summary_table(summary: dict[str, Any]) -> Table:
     """The summary of an attack, one fact per line."""
     from ..measures import Estimate
-    from ..reporting.tables import percent
+    from ..reporting.percents import percent
 
     success = summary["success_rate"]
     weighted = "" if summary["alpha"] is None else f", weighted with alpha {exact(summary['alpha'])}"

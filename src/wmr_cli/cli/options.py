@@ -21,6 +21,8 @@ LOSSES: tuple[Literal["ce", "margin", "zero-one"], ...] = ("ce", "margin", "zero
 INTERVALS: tuple[Literal["delta", "bootstrap"], ...] = ("delta", "bootstrap")
 LARGEST = 1e9
 FORMATS = ("table", "markdown", "csv", "json")
+REPORTS = ("table", "markdown", "latex", "csv", "json")
+PAPER = ("auto", "mnist", "cifar10", "tiny-imagenet", "all")
 
 
 def default_data_dir() -> Path:

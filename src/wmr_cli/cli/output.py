@@ -1,4 +1,4 @@
-"""Records on stdout, or in a file, in the format the user wants."""
+"""Results on stdout, or in a file, in the format the user wants."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,35 +6,58 @@ from pathlib import Path
 import msgspec
 
 from ..reporting import tables
+from ..reporting.documents import Document, listed
 from ..reporting.extras import extras
+from ..reporting.latex import latex
+from ..reporting.sheets import Sheet
 from ..storage.files import write_text
-from ..storage.records import Record, rows_path
+from ..storage.records import Record
 from .console import as_text, show, width, write
 
+ENDINGS = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json"}
+"""What a file is when its name alone says it."""
+BOOKTABS = "% needs \\usepackage{booktabs}\n"
 
-def put(found: Sequence[tuple[Path, Record]], output: str, out: Path | None = None) -> None:
-    """Print records with their files, or write them to `out`."""
+
+def put(found: Sequence[tuple[Path, Record]], output: str) -> None:
+    """Print records as they were measured: a row each, nothing ranked."""
     records = [record for _, record in found]
-    sheets = [tables.sheet(records), *extras(records)]
-    if output == "table" and out is None:
-        for sheet in sheets:
-            show(sheet.table(width()))
-        return
-    if output == "table":
-        text = "".join(as_text(sheet.table()) for sheet in sheets)
-    elif output == "markdown":
-        text = "\n".join(sheet.markdown() for sheet in sheets)
-    elif output == "csv":
-        text = tables.comma_separated(records)
+    if output in ("table", "markdown"):
+        _draw([tables.sheet(records), *extras(records)], output, None)
     else:
-        text = json_list(found)
+        write(tables.comma_separated(records) if output == "csv" else _json(listed(found)))
+
+
+def put_document(document: Document, output: str, out: Path | None) -> None:
+    """Print a report, or write it to `out`."""
+    if output == "csv":
+        _leave(document.comma_separated(), out)
+    elif output == "json":
+        _leave(_json(document.as_data()), out)
+    else:
+        _draw(document.sheets(), output, out)
+
+
+def _draw(sheets: Sequence[Sheet], output: str, out: Path | None) -> None:
+    if output == "table" and out is None:
+        for number, table in enumerate(table for sheet in sheets for table in sheet.tables(width())):
+            if number:
+                write("")
+            show(table)
+    elif output == "table":
+        _leave("\n".join(as_text(sheet.table()) for sheet in sheets), out)
+    elif output == "markdown":
+        _leave("\n".join(sheet.markdown() for sheet in sheets), out)
+    else:
+        _leave(BOOKTABS + "\n".join(latex(sheet) for sheet in sheets), out)
+
+
+def _leave(text: str, out: Path | None) -> None:
     if out is None:
         write(text)
     else:
         write_text(out, text)
 
 
-def json_list(found: Sequence[tuple[Path, Record]]) -> str:
-    """Records as JSON, each with the absolute path of its rows."""
-    listed = [{**msgspec.to_builtins(record), "rows": str(rows_path(file).absolute())} for file, record in found]
-    return msgspec.json.format(msgspec.json.encode(listed), indent=1).decode() + "\n"
+def _json(value: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"

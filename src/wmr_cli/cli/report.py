@@ -1,13 +1,17 @@
 """wmr report"""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import BadFile
 from .console import say, say_error
-from .options import FORMATS, Quiet, choice, read, sizes
+from .options import PAPER, REPORTS, Quiet, choice, read, sizes
+
+if TYPE_CHECKING:
+    from ..reporting.documents import Document
 
 
 def report(
@@ -15,7 +19,12 @@ def report(
         list[Path] | None,
         typer.Argument(metavar="PATH", help="Run folders, folders of runs, or records.", show_default="runs"),
     ] = None,
-    output: Annotated[str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print the records.")] = "table",
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--format", metavar="|".join(REPORTS), help="How to print.", show_default="by the ending of --out, or table"
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file instead of the terminal.")] = None,
     alpha_test: Annotated[
         str | None, typer.Option(metavar="LIST", help="Score the stored rows at these values of alpha instead.")
@@ -23,25 +32,46 @@ def report(
     rho: Annotated[
         str | None, typer.Option(metavar="LIST", help="The worst case of the stored rows in balls of these radii.")
     ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Differences between models on the same images, with paired intervals.")
+    ] = False,
+    paper: Annotated[
+        str | None,
+        typer.Option(metavar="|".join(PAPER), help="The paper's numbers beside yours; all: every table of the paper."),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Show evaluations side by side, at any alpha and rho, without attacking again."""
-    from ..reporting.doubts import doubts
-    from ..reporting.tables import run_name
-    from ..workflows.report import gather
-    from .output import put
+    from ..workflows.report import Gathered, assembled, gather
+    from .output import ENDINGS, put_document
 
-    read("--format", output, choice(*FORMATS))
-    gathered = gather(paths or [Path("runs")], read("--alpha-test", alpha_test, sizes), read("--rho", rho, sizes))
-    if not gathered.found and not gathered.problems:
+    asked = read("--format", output, choice(*REPORTS)) or ENDINGS.get("" if out is None else out.suffix, "table")
+    alphas, radii = read("--alpha-test", alpha_test, sizes), read("--rho", rho, sizes)
+    beside = read("--paper", paper, choice(*PAPER))
+    is_paper_alone = beside == "all" and paths is None
+    gathered = Gathered([], []) if is_paper_alone else gather(paths or [Path("runs")], alphas, radii)
+    if not gathered.found and not gathered.problems and not is_paper_alone:
         raise BadFile("there are no evaluations here", hint="make one with `wmr evaluate runs/NAME`")
-    put(gathered.found, output, out)
-    for record in gathered.records:
-        for text in doubts(record):
-            say(f"{run_name(record)}: {text}", quiet=quiet, warns=True)
+    document, problems = assembled(gathered, ranks=asked not in ("csv", "json"), compare=compare, paper=beside)
+    put_document(document, asked, out)
+    for text in remarks(document):
+        say(text, quiet=quiet, warns=True)
     if out is not None:
         say(f"wrote {out}", quiet=quiet)
-    for problem in gathered.problems:
+    for problem in problems:
         say_error(f"skipped: {problem}", problem.hint)
-    if gathered.problems:
+    if problems:
         raise typer.Exit(1)
+
+
+def remarks(document: "Document") -> Iterator[str]:
+    """What a reader should know before trusting the numbers, and what was asked for and is not there."""
+    from ..reporting.doubts import doubts
+    from ..reporting.lines import run_name
+
+    for record in document.records:
+        yield from (f"{run_name(record)}: {text}" for text in doubts(record))
+    if document.comparisons is not None and not document.comparisons:
+        yield "nothing can be compared: it takes two models on the same images, in the same ball, under the same attack"
+    if document.matches is not None and not document.matches and not document.shows_paper:
+        yield "no row of the paper fits: it takes the same data set, defense, alpha, eps and number of PGD steps"

@@ -5,6 +5,7 @@ from .audit import probability_margins, ranked_accuracy, tempered_accuracy
 from .bootstrap import bootstrap
 from .dro import RHOS, WorstCase, worst_accuracy, worst_case, worst_cases
 from .intervals import Estimate, logit_delta, wilson
+from .paired import Difference, Resampled, Resamples, mean_of
 from .score import (
     accuracy,
     at_alpha,
@@ -16,13 +17,18 @@ from .score import (
     sampled_accuracy,
     sampled_outcome,
 )
+from .seeds import Spread, seeds_interval, spread
 from .weights import exponential_log_weights, normalized_weights
 from .worst import worst_rows
 
 __all__ = [
     "RHOS",
+    "Difference",
     "Estimate",
     "Outcome",
+    "Resampled",
+    "Resamples",
+    "Spread",
     "WeightedAccuracy",
     "WorstCase",
     "accuracy",
@@ -34,6 +40,7 @@ __all__ = [
     "crafted_outcome",
     "exponential_log_weights",
     "logit_delta",
+    "mean_of",
     "normalized_weights",
     "plain_accuracy",
     "plain_outcome",
@@ -41,6 +48,8 @@ __all__ = [
     "ranked_accuracy",
     "sampled_accuracy",
     "sampled_outcome",
+    "seeds_interval",
+    "spread",
     "tempered_accuracy",
     "weighted_accuracy",
     "wilson",

@@ -24,7 +24,7 @@ def bootstrap(outcomes: Sequence[Outcome], seed: int = 0, resamples: int = RESAM
     if len(sizes) != 1 or 0 in sizes:
         raise ValueError(f"outcomes of {sorted(sizes)} images are not of one set of images")
     (size,) = sizes
-    sums = [_summands(outcome) for outcome in outcomes]
+    sums = [summands(outcome) for outcome in outcomes]
     shares = np.full((len(outcomes), resamples), np.nan)
     rng, height = np.random.default_rng(seed), max(1, BLOCK // size)
     for first in range(0, resamples, height):
@@ -40,7 +40,7 @@ def bootstrap(outcomes: Sequence[Outcome], seed: int = 0, resamples: int = RESAM
     ]
 
 
-def _summands(outcome: Outcome) -> tuple[Floats, Floats]:
+def summands(outcome: Outcome) -> tuple[Floats, Floats]:
     """Each image's part of numerator and denominator, (N,) and (N,)."""
     if outcome.log_weights is None:
         weights = np.ones(len(outcome.correct))

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from ..spec import exact
 from ..storage.records import ClassAlphaRow, ClassRow, Record
 from .doubts import rests_on_few
+from .lines import attack_name, run_name
+from .percents import percent
 from .sheets import Sheet
-from .tables import attack_name, percent, run_name
 
 IN_A_BALL = (
     "the worst case over all weights in a chi-squared ball of radius ρ around equal ones: the largest mean loss, the accuracy"

@@ -3,8 +3,8 @@
 from typing import Any
 
 from ..measures import Estimate
+from .percents import percent
 from .sheets import Sheet
-from .tables import percent
 
 CAPTION = (
     "percent of held-out images, with 95 % intervals, under a short attack. The best was chosen by these very images,"

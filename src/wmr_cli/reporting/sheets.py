@@ -1,17 +1,29 @@
-"""A table of texts, laid out for a terminal of any width or as markdown."""
+"""A table of texts, laid out for a terminal of any width or as Markdown."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 from rich import box
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
+
+from .markup import markdown_text, printable
+
+BEHIND = re.compile(r" \[|; ")
+INTERVAL = re.compile(r" \[(\S+), (\S+)\]")
+BESIDE, BELOW, BARE, STACKED = range(4)
+"""Where an interval stands: beside its value, below it, below it without brackets, or in pieces, none of them cut."""
+NARROWEST = 6
+"""A column of texts that is narrower than this cannot be read."""
 
 
 @dataclass(frozen=True)
 class Sheet:
     """Rows of texts below their headings. Some columns are `facts` that all rows may share, some `shares` with intervals.
 
-    A share reads `57.2 [53.1, 61.1]` or `57.2 [53.1, 61.1]; 57.0 ± 0.3`.
+    A share reads `57.2 [53.1, 61.1]`, `57.2 ± 0.4 [53.1, 61.1]` or `57.2 [53.1, 61.1]; 57.0 ± 0.3`. In the cells of `strong`,
+    given by row and heading, what stands before the interval is set in bold. A rule is drawn after the rows in `ends`.
     """
 
     headings: tuple[str, ...]
@@ -21,50 +33,118 @@ class Sheet:
     texts: tuple[str, ...] = ()
     facts: tuple[str, ...] = ()
     shares: tuple[str, ...] = ()
+    strong: frozenset[tuple[int, str]] = frozenset()
+    ends: frozenset[int] = frozenset()
+    notes: tuple[str, ...] = ()
+    splits: bool = False
+
+    def tables(self, width: int | None = None) -> list[Table]:
+        """For the terminal. Where that is too narrow, a sheet that `splits` gives a table for each part between rules."""
+        fits = self._leaves_room(self.unshared()[0], width)
+        return [self.table(width)] if fits or not self.splits else [part.table(width) for part in self._parts()]
 
     def table(self, width: int | None = None) -> Table:
-        """For the terminal. What comes from users is text, not markup.
+        """For the terminal, or for plain text where nothing limits the width. What comes from users is text, not markup.
 
-        Where it would not fit, what all rows share moves into the title, and then intervals go below their values.
+        Where it would not fit, what all rows share moves into the title; then intervals go below their values; then they
+        lose their brackets; then they are taken apart. In plain text a star stands for bold.
         """
         shown, shared = list(range(len(self.headings))), list[int]()
-        if not self._fits(shown, width):
-            shared = [position for position in shown if self._is_shared(position)]
-            shown = [position for position in shown if position not in shared]
-        breaks = "\n[" if not self._fits(shown, width) else " ["
-        said = [self.title, *(f"{self.headings[position]} {self.rows[0][position]}" for position in shared)]
-        made = Table(box=box.SIMPLE_HEAD, caption=self.caption, caption_justify="left", title_justify="left", pad_edge=False)
-        made.title = escape(" · ".join(part for part in said if part)) or None
+        if not self._fits(shown, width, BESIDE):
+            shown, shared = self.unshared()
+        keeps = self._leaves_room(shown, width)
+        form = next((form for form in (BESIDE, BELOW) if self._fits(shown, width, form)), BARE if keeps else STACKED)
+        made = Table(box=box.SIMPLE_HEAD, caption_justify="left", title_justify="left", pad_edge=False)
+        made.padding = (0, 0, 0, 1) if form in (BARE, STACKED) else (0, 1)
+        made.caption = "\n".join([self.caption, *(escape(printable(note)) for note in self.notes)]) or None
+        made.title = escape(printable(self.said(shared))) or None
         for position in shown:
-            is_text = self.headings[position] in self.texts
-            made.add_column(self.headings[position], justify="left" if is_text else "right", overflow="fold")
-        for row in self.rows:
-            made.add_row(*(escape(self._cell(row, position, breaks)) for position in shown))
+            name = self.headings[position]
+            is_text = name in self.texts
+            made.add_column(name, justify="left" if is_text else "right", overflow="fold", no_wrap=keeps and not is_text)
+        for number in range(len(self.rows)):
+            cells = (self._drawn(number, position, form, is_plain=width is None) for position in shown)
+            made.add_row(*cells, end_section=number in self.ends)
         return made
 
     def markdown(self) -> str:
-        """Title, pipe table and caption."""
-        lines = [self.headings, ("---",) * len(self.headings), *self.rows]
-        pipes = "".join("| " + " | ".join(markdown_text(cell) for cell in line) + " |\n" for line in lines)
-        return (f"{markdown_text(self.title)}\n\n" if self.title else "") + f"{pipes}\n{self.caption}\n"
+        """Title, pipe table, caption and notes."""
+        lines = [tuple(map(markdown_text, self.headings)), ("---",) * len(self.headings)]
+        for number, row in enumerate(self.rows):
+            lines.append(tuple(self._marked(number, position) for position in range(len(row))))
+        pipes = "".join("| " + " | ".join(line) + " |\n" for line in lines)
+        title = f"{markdown_text(self.title)}\n\n" if self.title else ""
+        return title + f"{pipes}\n{self.caption}\n" + "".join(f"\n{markdown_text(note)}\n" for note in self.notes)
 
-    def _is_shared(self, position: int) -> bool:
-        return self.headings[position] in self.facts and len({row[position] for row in self.rows}) == 1
+    def _parts(self) -> list["Sheet"]:
+        """The rows up to each rule by themselves; caption and notes stand below the last."""
+        firsts = [0, *sorted(end + 1 for end in self.ends if end + 1 < len(self.rows))]
+        lasts = [*firsts[1:], len(self.rows)]
+        return [
+            replace(
+                self,
+                rows=self.rows[first:last],
+                strong=frozenset((number - first, name) for number, name in self.strong if first <= number < last),
+                ends=frozenset(),
+                caption=self.caption if last == len(self.rows) else "",
+                notes=self.notes if last == len(self.rows) else (),
+            )
+            for first, last in zip(firsts, lasts, strict=True)
+        ]
 
-    def _fits(self, shown: list[int], width: int | None) -> bool:
+    def unshared(self) -> tuple[list[int], list[int]]:
+        """The positions of columns that differ between rows, and of the facts that do not."""
+        positions = range(len(self.headings))
+        shared = [
+            position
+            for position in positions
+            if self.headings[position] in self.facts and len({row[position] for row in self.rows}) == 1
+        ]
+        return [position for position in positions if position not in shared], shared
+
+    def said(self, shared: list[int]) -> str:
+        """The title with what all rows share."""
+        facts = (f"{self.headings[position]} {self.rows[0][position]}" for position in shared)
+        return " · ".join(part for part in (self.title, *facts) if part)
+
+    def halves(self, number: int, position: int) -> tuple[str, str, bool]:
+        """A cell's value, the interval and what else stands behind it, and whether the value is strong."""
+        cell, is_strong = printable(self.rows[number][position]), (number, self.headings[position]) in self.strong
+        if self.headings[position] not in self.shares:
+            return cell, "", is_strong
+        end = next((found.start() for found in BEHIND.finditer(cell)), len(cell))
+        return cell[:end], cell[end:], is_strong
+
+    def _marked(self, number: int, position: int) -> str:
+        value, rest, is_strong = self.halves(number, position)
+        shown = f"**{markdown_text(value)}**" if is_strong else markdown_text(value)
+        return shown + (" " if rest.startswith(" ") else "") + markdown_text(rest)
+
+    def _drawn(self, number: int, position: int, form: int, *, is_plain: bool) -> Text:
+        value, rest, is_strong = self.halves(number, position)
+        shown = _laid_out(value, form) if self.headings[position] in self.shares else value
+        star = "*" if is_strong and is_plain else ""
+        return Text.assemble((shown + star, "bold" if is_strong else ""), _laid_out(rest, form))
+
+    def _fits(self, shown: list[int], width: int | None, form: int) -> bool:
         """Whether these columns fit side by side, three characters between them."""
-        cells = [[self.headings[position], *(self._cell(row, position, " [") for row in self.rows)] for position in shown]
-        widest = [max(len(line) for cell in column for line in cell.split("\n")) for column in cells]
-        return width is None or sum(3 + most for most in widest) <= width
+        return width is None or sum(3 + self._widest(position, form) for position in shown) <= width
 
-    def _cell(self, row: tuple[str, ...], position: int, breaks: str) -> str:
-        """A cell's text; of a share, the spread over seeds below it and the interval where `breaks` puts it."""
-        is_share = self.headings[position] in self.shares
-        return row[position].replace(" [", breaks).replace("; ", "\n") if is_share else row[position]
+    def _leaves_room(self, shown: list[int], width: int | None) -> bool:
+        """Whether numbers at their narrowest, two characters between columns, leave some room for the texts."""
+        taken = (NARROWEST if self.headings[position] in self.texts else self._widest(position, BARE) for position in shown)
+        return width is None or sum(2 + most for most in taken) <= width
+
+    def _widest(self, position: int, form: int) -> int:
+        cells = [self.halves(number, position) for number in range(len(self.rows))]
+        lines = (line for value, rest, _ in cells for line in (value + _laid_out(rest, form)).split("\n"))
+        return max(len(self.headings[position]), *map(len, lines), 0)
 
 
-def markdown_text(text: str) -> str:
-    """User text stays text: no cell may end the row, open a tag or start emphasis."""
-    for char in "\\`*_[]<>|":
-        text = text.replace(char, "\\" + char)
-    return " ".join(text.split())
+def _laid_out(text: str, form: int) -> str:
+    """A value or what stands behind it, the interval where `form` puts it, and further parts below."""
+    shown = text.replace("; ", "\n")
+    if form == BELOW:
+        return shown.replace(" [", "\n[")
+    shown = INTERVAL.sub(r"\n\1…\2", shown) if form in (BARE, STACKED) else shown
+    return shown.replace("…", "…\n").replace(" ± ", "\n± ") if form == STACKED else shown

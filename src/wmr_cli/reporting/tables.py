@@ -1,114 +1,103 @@
-"""Records to one line per alpha_test, and lines to the main table or to CSV."""
+"""Records to the main table, and to CSV: a line per model and alpha_test."""
 
-import csv
-import io
-import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from statistics import fmean, stdev
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from ..measures import Estimate
-from ..spec import Spec, exact
-from ..storage.records import Record, RepeatAlphaRow, RepeatRow
+from ..spec import exact
+from ..storage.records import Record
+from .csvs import csv_text
+from .lines import SHARES as NAMES
+from .lines import Line, attack_name, line_name, lines, lines_of, run_name
+from .peers import Peers, by_setting, differing
+from .percents import over_training, percent, with_spread
+from .ranking import Evidence, strong
 from .sheets import Sheet
 
 HEADINGS = ("run", "defense", "α_train", "attack", "ε", "α_test", "A_nat", "A_rob", "A_sa", "A_tr", "n", "ESS")
-FACTS = ("run", "defense", "α_train", "attack", "ε", "n")
-SHARES = ("A_nat", "A_rob", "A_sa", "A_tr")
+FACTS = ("run", "defense", "α_train", "seeds", "attack", "ε", "n")
+SHARES = tuple(NAMES.values())
 TEXTS = ("run", "defense", "attack")
 CAPTION = "percent, with 95 % intervals over test images; ESS is the effective sample size behind A_sa"
 SEEDS = "mean ± standard deviation over seeds of the attack stand with the interval, which belongs to the first seed"
-
-
-@dataclass(frozen=True)
-class Line:
-    """One row of the table: a record at one alpha_test."""
-
-    record: Record
-    alpha_test: float | None
-    a_sa: Estimate | None
-    a_tr: Estimate | None
-
-    def over_seeds(self, name: str) -> tuple[float, float] | None:
-        """Mean and standard deviation of `a_rob`, `a_sa` or `a_tr` over the seeds of the attack; none without repeats."""
-        parts: Iterable[RepeatRow | RepeatAlphaRow] = self.record.repeats
-        if name != "a_rob":
-            parts = (row for part in self.record.repeats for row in part.by_alpha if row.alpha_test == self.alpha_test)
-        values = [value for part in parts if (value := getattr(part, name)) is not None]
-        return (fmean(values), stdev(values)) if len(values) > 1 else None
-
-
-def lines(records: Iterable[Record]) -> Iterator[Line]:
-    """A line per alpha; one line for a record without any."""
-    for record in records:
-        for row in record.by_alpha:
-            yield Line(record, row.alpha_test, row.a_sa, row.a_tr)
-        if not record.by_alpha:
-            yield Line(record, None, None, None)
-
-
-def percent(share: Estimate | None) -> str:
-    """`57.2 [53.1, 61.1]`, with no more digits than the interval supports."""
-    if share is None:
-        return "-"
-    if share.degenerate:
-        return "100 (all right)" if share.value else "0 (all wrong)"
-    half = 50 * (share.high - share.low)
-    digits = min(3, max(0, 1 - math.floor(math.log10(half))))
-    value, low, high = (f"{100 * number:.{digits}f}" for number in (share.value, share.low, share.high))
-    return f"{value} [{low}, {high}]"
-
-
-def with_spread(share: Estimate | None, spread: tuple[float, float] | None) -> str:
-    """The share and, where the attack was repeated, mean ± standard deviation over its seeds: `57.2 [53.1, 61.1]; 57.0 ± 0.3`."""
-    if spread is None:
-        return percent(share)
-    mean, deviation = (100 * number for number in spread)
-    digits = 1 if deviation == 0 else min(4, max(1, 1 - math.floor(math.log10(deviation))))
-    return f"{percent(share)}; {mean:.{digits}f} ± {deviation:.{digits}f}"
-
-
-def run_name(record: Record) -> str:
-    """The run's folder, and the file where it is not the last checkpoint."""
-    path = Path(record.checkpoint.path)
-    folder = path.absolute().parent.name
-    return folder if path.name == "last.safetensors" else f"{folder}/{path.name}"
-
-
-def attack_name(record: Record) -> str:
-    """The attack as a spec with its restarts, or that this is the worst of several."""
-    if record.attack.of is not None:
-        return "worst of all"
-    spec = Spec.parse(record.attack.spec)
-    return str(spec if record.attack.restarts == 1 else spec.with_params(restarts=str(record.attack.restarts)))
+TRAINED = "runs that differ in the seed of training alone are one line: mean ± standard deviation over seeds, and mean interval"
+BOLD = "bold (in plain text a star): the best of its column and all that cannot be told from it, among lines of the same α_test"
+NO_BOLD = "nothing is bold: no line can be told from the best of its column"
+APART = "only lines that were measured alike are compared; the others differ in {}"
+REPEATED = ("a_rob", "a_sa", "a_tr")
+CSV_HEADINGS = (
+    "run", "id", "defense", "alpha_train", "kernel", "dataset", "split", "n", "norm", "eps", "attack", "alpha_test", "ess",
+    *(name + part for name in NAMES for part in ("", "_low", "_high")),
+    "seeds", *(name + part for name in REPEATED for part in ("_mean", "_sd")),
+    "train_seed", "peers", "model", "train_seeds", *(name + part for name in NAMES for part in ("_train_mean", "_train_sd")),
+)  # fmt: skip
 
 
 def cells(line: Line) -> tuple[str, ...]:
     """The texts of one line, in the order of the headings."""
     record = line.record
-    ess = next((share.ess for share in (line.a_sa, line.a_tr) if share is not None and share.ess is not None), None)
     norm = "" if record.threat.norm == "linf" else f" {record.threat.norm}"
     return (
-        run_name(record),
+        line_name(line),
         record.checkpoint.defense,
         _plain(record.checkpoint.alpha_train),
         attack_name(record),
         exact(record.threat.eps) + norm,
         _plain(line.alpha_test),
-        percent(record.a_nat),
-        with_spread(record.a_rob, line.over_seeds("a_rob")),
-        with_spread(line.a_sa, line.over_seeds("a_sa")),
-        with_spread(line.a_tr, line.over_seeds("a_tr")),
+        *(share_text(line, name) for name in NAMES),
         str(record.dataset.n),
-        "-" if ess is None else f"{ess:.0f}",
+        "-" if line.ess is None else f"{line.ess:.0f}",
     )
 
 
+def share_text(line: Line, name: str) -> str:
+    """A share with its interval, and with the spread over seeds of training or of the attack."""
+    if line.seeds > 1:
+        return over_training(line.share(name), line.over_training(name))
+    return percent(line.share(name)) if name == "a_nat" else with_spread(line.share(name), line.over_seeds(name))
+
+
 def sheet(records: Sequence[Record]) -> Sheet:
-    """The main table: a row per record and alpha."""
+    """The main table with a row per record and alpha, nothing taken together and nothing ranked."""
     rows = [cells(line) for line in lines(records)]
     return Sheet(HEADINGS, rows, caption(records), texts=TEXTS, facts=FACTS, shares=SHARES)
+
+
+def ranked_sheet(found: Sequence[Peers], evidence: Evidence) -> Sheet:
+    """The main table with peers together, seeds of training taken together, and the best in bold."""
+    rows: list[Line] = []
+    bold: set[tuple[int, str]] = set()
+    ends: set[int] = set()
+    for peers in found:
+        bold |= {(len(rows) + number, NAMES[name]) for number, name in strong(peers, evidence)}
+        rows += [line for entry in peers.entries for line in lines_of(entry)]
+        ends.add(len(rows) - 1)
+    is_trained = any(line.seeds > 1 for line in rows)
+    texts = [(cells(line), str(line.seeds)) for line in rows]
+    return Sheet(
+        headings=(*HEADINGS[:3], "seeds", *HEADINGS[3:]) if is_trained else HEADINGS,
+        rows=[(*shown[:3], seeds, *shown[3:]) if is_trained else shown for shown, seeds in texts],
+        caption=caption(line.record for line in rows),
+        texts=TEXTS,
+        facts=FACTS,
+        shares=SHARES,
+        strong=frozenset(bold),
+        ends=frozenset(ends),
+        notes=tuple(_notes(found, is_trained=is_trained, is_bold=bool(bold))),
+        splits=True,
+    )
+
+
+def _notes(found: Sequence[Peers], *, is_trained: bool, is_bold: bool) -> Iterable[str]:
+    if is_trained:
+        yield TRAINED
+    if is_bold:
+        yield BOLD
+    elif any(len(peers.entries) > 1 for peers in found):
+        yield NO_BOLD
+    if len(found) > 1:
+        words = {"eps": "ε", "data": "test images"}
+        yield APART.format(" or ".join(words.get(word, word) for word in differing([peers.setting for peers in found])))
 
 
 def caption(records: Iterable[Record]) -> str:
@@ -116,45 +105,61 @@ def caption(records: Iterable[Record]) -> str:
     return f"{CAPTION}; {SEEDS}" if any(record.repeats for record in records) else CAPTION
 
 
-def comma_separated(records: Iterable[Record]) -> str:
-    """Fractions in full, every interval in columns of its own."""
-    columns = [
-        "run",
-        "id",
-        "defense",
-        "alpha_train",
-        "kernel",
-        "dataset",
-        "split",
-        "n",
-        "norm",
-        "eps",
-        "attack",
-        "alpha_test",
-        "ess",
-    ]
-    shares, repeated = ["a_nat", "a_rob", "a_sa", "a_tr"], ["a_rob", "a_sa", "a_tr"]
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    headings = [f"{share}{part}" for share in shares for part in ("", "_low", "_high")]
-    writer.writerow([*columns, *headings, "seeds", *(f"{share}{part}" for share in repeated for part in ("_mean", "_sd"))])
-    for line in lines(records):
-        record = line.record
-        ess = next((share.ess for share in (line.a_sa, line.a_tr) if share is not None), None)
-        facts = [
-            run_name(record), record.id, record.checkpoint.defense, record.checkpoint.alpha_train, record.kernel,
-            record.dataset.name, record.dataset.split, record.dataset.n, record.threat.norm, record.threat.eps,
-            attack_name(record), line.alpha_test, ess,
-        ]  # fmt: skip
-        measured = [
-            None if share is None else getattr(share, part)
-            for share in (record.a_nat, record.a_rob, line.a_sa, line.a_tr)
-            for part in ("value", "low", "high")
-        ]
-        spread = [number for share in repeated for number in line.over_seeds(share) or (None, None)]
-        seeds = len(record.repeats) or 1
-        writer.writerow(["" if value is None else value for value in [*facts, *measured, seeds, *spread]])
-    return stream.getvalue()
+def comma_separated(records: Sequence[Record]) -> str:
+    """A line per record and alpha: fractions in full, every interval in columns of its own.
+
+    Behind them how the line belongs to others: lines with one `peers` were measured alike, and those with one `model` besides
+    differ in their training seed alone; they all carry mean and standard deviation over its seeds.
+    """
+    placed = places(by_setting(records))
+    return csv_text(
+        CSV_HEADINGS, ([*_facts(line), *_measured(line), *_seeds(line, placed[line.record.id])] for line in lines(records))
+    )
+
+
+def _facts(line: Line) -> list[Any]:
+    record = line.record
+    return [
+        run_name(record), record.id, record.checkpoint.defense, record.checkpoint.alpha_train, record.kernel,
+        record.dataset.name, record.dataset.split, record.dataset.n, record.threat.norm, record.threat.eps,
+        attack_name(record), line.alpha_test, line.ess,
+    ]  # fmt: skip
+
+
+def _measured(line: Line) -> list[float | None]:
+    shares: list[Estimate | None] = [line.share(name) for name in NAMES]
+    return [None if share is None else getattr(share, part) for share in shares for part in ("value", "low", "high")]
+
+
+def _seeds(line: Line, place: "Place") -> list[Any]:
+    """Over seeds of the attack, then over seeds of training."""
+    whole = place.lines.get(line.alpha_test, line)
+    attacked = [line.over_seeds(name) or (None, None) for name in REPEATED]
+    trained = [(None, None) if one is None else (one.mean, one.sd) for one in map(whole.over_training, NAMES)]
+    return [
+        len(line.record.repeats) or 1, *(number for pair in attacked for number in pair),
+        line.record.checkpoint.seed, place.peers, place.model, whole.seeds, *(number for pair in trained for number in pair),
+    ]  # fmt: skip
+
+
+class Place(NamedTuple):
+    """Where a record stands among the others: the number of its peers, that of its model, and its lines over all seeds."""
+
+    peers: int
+    model: int
+    seeds: int
+    lines: dict[float | None, Line]
+
+
+def places(found: Sequence[Peers]) -> dict[str, Place]:
+    """The place of every record by its id."""
+    entries = [(number, entry) for number, peers in enumerate(found, 1) for entry in peers.entries]
+    return {
+        record.id: Place(number, model, len(entry), {line.alpha_test: line for line in lines_of(entry)})
+        for model, (number, entry) in enumerate(entries, 1)
+        for records in entry
+        for record in records
+    }
 
 
 def _plain(value: float | None) -> str:

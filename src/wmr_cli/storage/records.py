@@ -26,7 +26,7 @@ class Struct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CheckpointFacts(Struct, frozen=True, kw_only=True):
-    """Which weights were evaluated."""
+    """Which weights were evaluated; `epoch` and `config` are null for weights from elsewhere and in records of wmr 0.1.0."""
 
     path: str
     sha256: str
@@ -35,6 +35,8 @@ class CheckpointFacts(Struct, frozen=True, kw_only=True):
     kernel: str
     alpha_train: float | None
     seed: int
+    epoch: int | None = None
+    config: dict[str, Any] | None = None
 
 
 class DatasetFacts(Struct, frozen=True, kw_only=True):

@@ -230,6 +230,7 @@ def recorded(task: Task, rows: Rows, repeats: list[RepeatRow], seconds: float, i
     checkpoint, config = task.checkpoint, task.config
     scores = scoring.scores(rows, config, list(task.kernels), dict(enumerate(checkpoint.class_names or ())))
     assert scores.a_nat is not None  # clean rows are always there
+    is_ours = checkpoint.defense != IMPORTED
     return Record(
         id=task.id,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -242,6 +243,8 @@ def recorded(task: Task, rows: Rows, repeats: list[RepeatRow], seconds: float, i
             kernel=checkpoint.kernel,
             alpha_train=checkpoint.alpha_train,
             seed=checkpoint.seed,
+            epoch=checkpoint.epoch if is_ours else None,
+            config=msgspec.json.decode(msgspec.json.encode(checkpoint.config)) if is_ours else None,
         ),
         dataset=DatasetFacts(
             name=task.dataset,

@@ -3,15 +3,20 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from ..config import EvaluateConfig
-from ..errors import BadFile
+from ..errors import BadFile, BadInput
+from ..reporting.comparisons import comparisons
+from ..reporting.documents import Document
+from ..reporting.lines import lines_of
+from ..reporting.paper.beside import beside
+from ..reporting.peers import by_setting
+from ..spec import Spec
 from ..storage import records
 from ..storage.records import Record
 from . import scoring
+from .compare import Weighed, weighed
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ def gather(paths: Iterable[Path], alphas: Sequence[float] | None = None, rhos: S
             if file.resolve() in found:
                 continue
             try:
-                record = records.load(file)
+                record = _legible(file, records.load(file))
                 found[file.resolve()] = file, rescored(file, record, alphas, rhos)
             except BadFile as problem:
                 problems.append(problem)
@@ -48,7 +53,7 @@ def rescored(file: Path, record: Record, alphas: Sequence[float] | None, rhos: S
     """The record at other alphas and radii: A_sa and DRO from its rows; A_tr only where its own attack was run."""
     if alphas is None and rhos is None:
         return record
-    rows, config = records.load_rows(records.rows_path(file)), asked_of(file, record)
+    rows, config = records.load_rows(records.rows_path(file)), scoring.asked_of(file, record)
     if rhos is not None:
         config = msgspec.structs.replace(config, rho=tuple(rhos))
         record = msgspec.structs.replace(record, dro=scoring.worst_in_ball(rows, config))
@@ -58,19 +63,34 @@ def rescored(file: Path, record: Record, alphas: Sequence[float] | None, rhos: S
     return record
 
 
-def asked_of(file: Path, record: Record) -> EvaluateConfig:
-    """What the record answers, as far as it concerns arithmetic; every accuracy that its rows allow."""
-    stored: dict[str, Any] = {name: record.config[name] for name in ("ci", "dro_loss") if name in record.config}
-    try:
-        return msgspec.convert(
-            {
-                **stored,
-                "kernel": record.kernel,
-                "seed": record.attack.seed,
-                "per_class": bool(record.per_class),
-                "metrics": ("nat", "rob", "sa", "tr"),
-            },
-            EvaluateConfig,
-        )
-    except msgspec.ValidationError as error:
-        raise BadFile(f"{file} has a config that this version does not know: {error}", hint="update wmr") from None
+def _legible(file: Path, record: Record) -> Record:
+    """A record whose components can be read, too."""
+    for text in (record.attack.spec, record.checkpoint.defense, record.dataset.name):
+        try:
+            Spec.parse(text)
+        except BadInput as problem:
+            raise BadFile(f"{file} is not an evaluation record: {problem}", hint=problem.hint) from None
+    return record
+
+
+def assembled(
+    gathered: Gathered, *, ranks: bool = True, compare: bool = False, paper: str | None = None
+) -> tuple[Document, list[BadFile]]:
+    """The report of these records, and everything that could not be read for it.
+
+    Rows are opened only to rank records or to compare them. To rank, records without rows make do with their intervals; to
+    compare, they are left out and named.
+    """
+    peers = by_setting(gathered.records)
+    files = {record.id: file for file, record in gathered.found}
+    made = weighed(peers, files, seeds=compare) if ranks or compare else Weighed()
+    lines = (line for members in peers for entry in members.entries for line in lines_of(entry))
+    document = Document(
+        found=gathered.found,
+        peers=peers,
+        evidence=made.evidence,
+        comparisons=comparisons(peers, made.evidence) if compare else None,
+        matches=beside(lines, paper) if paper and gathered.found else None,
+        shows_paper=paper == "all",
+    )
+    return document, [*gathered.problems, *(made.problems if compare else ())]

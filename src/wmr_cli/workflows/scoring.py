@@ -1,15 +1,18 @@
 """Rows to the numbers of a record: accuracies, the worst case in a ball, classes, repetitions. No torch: `report` asks too."""
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import measures
 from ..config import EvaluateConfig
+from ..errors import BadFile
 from ..measures import Estimate, Outcome
-from ..storage.records import AlphaRow, ClassAlphaRow, ClassRow, DroRow, RepeatAlphaRow, RepeatRow, Rows
+from ..storage.records import AlphaRow, ClassAlphaRow, ClassRow, DroRow, Record, RepeatAlphaRow, RepeatRow, Rows
 
 Name = TypeVar("Name", bound=Hashable)
 Alphas = Sequence[float | None]
@@ -144,3 +147,21 @@ def needed(rows: Rows, *, comparing: bool = False) -> Rows:
         for name, values in rows.items()
         if not name.startswith("clean/") and (name.rpartition("/")[2] in kept or "/log_weight" in name)
     }
+
+
+def asked_of(file: Path, record: Record) -> EvaluateConfig:
+    """What the record answers, as far as it concerns arithmetic; every accuracy that its rows allow."""
+    stored: dict[str, Any] = {name: record.config[name] for name in ("ci", "dro_loss") if name in record.config}
+    try:
+        return msgspec.convert(
+            {
+                **stored,
+                "kernel": record.kernel,
+                "seed": record.attack.seed,
+                "per_class": bool(record.per_class),
+                "metrics": ("nat", "rob", "sa", "tr"),
+            },
+            EvaluateConfig,
+        )
+    except msgspec.ValidationError as error:
+        raise BadFile(f"{file} has a config that this version does not know: {error}", hint="update wmr") from None

@@ -1,0 +1,49 @@
+"""Text that users gave, as text: in a terminal, in Markdown and in LaTeX."""
+
+import re
+import unicodedata
+
+MARKDOWN = "\\`*_[]<>|&~$"
+LATEX = {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", '"': r"\texttt{\char34}", "`": r"\`{}", "[": "{[}", "]": "{]}", "*": "{*}",
+    **{char: f"\\{char}" for char in "_%&#${}"},
+    "α": r"$\alpha$", "β": r"$\beta$", "ε": r"$\varepsilon$", "λ": r"$\lambda$", "ρ": r"$\rho$", "χ": r"$\chi$", "²": "$^2$",
+    "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "≥": r"$\geq$", "≤": r"$\leq$", "−": "$-$", "–": r"\textendash{}",
+    "…": r"\ldots{}", "†": r"\dag{}", "‡": r"\ddag{}", "§": r"\S{}", "¶": r"\P{}", "Δ": r"$\Delta$",
+}  # fmt: skip
+"""Brackets and stars are wrapped: after the end of a row LaTeX would read them as its own."""
+SYMBOL = re.compile(r"(?P<symbol>A|α|ε|ρ)(?:_(?P<index>[a-z]+))?")
+
+
+def printable(text: str) -> str:
+    """One line without control characters: a newline is written `\\n`."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def markdown_text(text: str) -> str:
+    """User text stays text: no cell may end the row, open a tag or start emphasis."""
+    shown = "".join(f"\\{char}" if char in MARKDOWN else char for char in printable(text))
+    return " ".join(shown.split())
+
+
+def latex_text(text: str) -> str:
+    """Text that any LaTeX can set. A letter that plain LaTeX has no glyph for is named by its code: `[U+540D]`."""
+    made = "".join(_latex_char(char) for char in printable(text))
+    return re.sub("-(?=-)", "-{}", made)  # two hyphens would become a dash
+
+
+def latex_heading(text: str) -> str:
+    """Our own headings: `A_nat` and `α_train` are symbols, the rest is text."""
+    symbol = SYMBOL.fullmatch(text)
+    if symbol is None:
+        return latex_text(text)
+    index = f"_{{\\mathrm{{{symbol['index']}}}}}" if symbol["index"] else ""
+    return f"${LATEX.get(symbol['symbol'], symbol['symbol']).strip('$')}{index}$"
+
+
+def _latex_char(char: str) -> str:
+    if char in LATEX:
+        return LATEX[char]
+    is_accented = len(unicodedata.normalize("NFD", char)) == 2 and ord(char) < 0x180
+    return char if char.isascii() or is_accented or char in "ßæøåÆØÅ" else f"{{[}}U+{ord(char):04X}{{]}}"

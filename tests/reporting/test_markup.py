@@ -1,0 +1,145 @@
+"""Names are text in every format, whatever stands in them."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+from markdown_it import MarkdownIt
+from rich.console import Console
+
+import made
+from wmr_cli.reporting.documents import Document
+from wmr_cli.reporting.latex import latex
+from wmr_cli.reporting.markup import latex_heading, latex_text, markdown_text, printable
+from wmr_cli.reporting.sheets import Sheet
+from wmr_cli.workflows.report import assembled, gather
+
+HOSTILE = [
+    "<script>alert(1)</script>", '"quoted" \'too\'', "[bold]x[/bold]", "[/x]", "two\nlines", "_ % & # $ { } ~ ^ \\", "*starred*",
+    "[2pt]", "**a** `b` | c", "&lt;", "a--b---c", "x^2_3", "\x1b[31mred", "tab\there", "名前", "grün ß", "<<>>", "~~no~~ $y$",
+]  # fmt: skip
+
+
+def sheet(text: str) -> Sheet:
+    return Sheet(
+        headings=("run", "α_test", "A_nat"),
+        rows=[(text, "1", "57.2 [53.1, 61.1]"), (text, "2", "50.0 ± 0.4 [47.0, 53.0]; 49.9 ± 0.3")],
+        caption="percent, with 95 % intervals",
+        title=f"about {text}",
+        texts=("run",),
+        shares=("A_nat",),
+        strong=frozenset({(0, "A_nat")}),
+        ends=frozenset({0, 1}),
+        notes=(f"† {text}",),
+    )
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_terminal_shows_the_text(text):
+    console = Console(width=500, record=True, force_terminal=True)
+    with console.capture() as captured:
+        console.print(sheet(text).table(500))
+    shown = re.sub(r"\x1b\[[\d;]*m", "", captured.get())
+    assert shown.count(printable(text)) == 4
+    assert "\x1b[1m57.2" in captured.get()
+    assert "\x1b[31m" not in captured.get()
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_markdown_renders_to_the_text(text):
+    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(sheet(text).markdown())
+    cells = [token.children for token in tokens if token.type == "inline"]
+    plain = ["".join(child.content for child in children) for children in cells]
+    assert plain[0] == f"about {' '.join(printable(text).split())}"
+    assert plain[4:7] == [" ".join(printable(text).split()), "1", "57.2 [53.1, 61.1]"]
+    kinds = {child.type for children in cells for child in children}
+    assert kinds == {"text", "strong_open", "strong_close", "text_special"} - ({"text_special"} - kinds)
+    assert len([token for token in tokens if token.type == "tr_open"]) == 3
+
+
+def balanced(text: str) -> bool:
+    depth = 0
+    for brace in re.findall(r"(?<!\\)(?:\\\\)*([{}])", text):
+        depth += 1 if brace == "{" else -1
+        assert depth >= 0
+    return depth == 0
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_latex_has_no_special_character_left(text):
+    written = latex_text(text)
+    assert balanced(written)
+    plain = re.sub(r"\\(?:[_%&#${}]|`\{\}|[A-Za-z]+(?:\{\})?)|\$\^2\$|\\char34", "", written)
+    assert not re.search(r"[%&#$~^_\\\n]", plain)
+    assert not re.search(r"(?<!\{)[\[\]*]", plain)
+    assert not re.search(r"--", plain)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_latex_fragment_is_whole(text):
+    fragment = latex(sheet(text))
+    begun, ended = (re.findall(rf"\\{word}{{(\w+)}}", fragment) for word in ("begin", "end"))
+    assert sorted(begun) == sorted(ended)
+    assert balanced(fragment)
+    body = fragment.partition(r"\midrule")[2].partition(r"\bottomrule")[0]
+    rows = [line for line in body.splitlines() if line.endswith(r"\\")]
+    assert [len(re.findall(r"(?<!\\)&", row)) for row in rows] == [2, 2]
+    assert r"\textbf{57.2}" in rows[0]
+    assert body.count(r"\midrule") == 1
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_the_fragment_compiles(tmp_path):
+    fragments = "\n".join(latex(sheet(text)) for text in HOSTILE)
+    document = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n" + fragments + "\\end{document}\n"
+    (tmp_path / "x.tex").write_text(document, encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "x.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_headings_are_symbols_in_latex():
+    assert latex_heading("A_nat") == r"$A_{\mathrm{nat}}$"
+    assert latex_heading("α_train") == r"$\alpha_{\mathrm{train}}$"
+    assert latex_heading("ε") == r"$\varepsilon$"
+    assert latex_heading("run") == "run"
+    assert latex_heading("1/λ") == r"1/$\lambda$"
+
+
+def test_negative_numbers_have_a_minus_in_latex():
+    negative = Sheet(
+        ("run", "A_nat"), [("a-1 -2", "-0.9 [-3.0, +1.3]; seeds -4.8 to +7.0")], "", texts=("run",), shares=("A_nat",)
+    )
+    assert r"a-1 -2 & \begin{tabular}[t]{@{}r@{}}$-$0.9 \\ \scriptsize {[}$-$3.0, +1.3{]} \\ \scriptsize seeds $-$4.8" in latex(
+        negative
+    )
+
+
+def test_words_behind_a_value_without_interval_stand_below_it():
+    equal = Sheet(("A_nat",), [("0; not distinguishable",)], "", shares=("A_nat",))
+    assert r"0 \\ \scriptsize not distinguishable\end" in latex(equal)
+    assert "| 0; not distinguishable |" in equal.markdown()
+
+
+def test_letters_that_latex_lacks_are_named():
+    assert latex_text("é 名") == "é {[}U+540D{]}"
+    assert markdown_text("é 名") == "é 名"
+
+
+@pytest.mark.parametrize("text", [text for text in HOSTILE if "/" not in text])
+def test_a_run_may_have_any_name(tmp_path, text):
+    for name in (text, "other"):
+        made.saved(tmp_path, made.rows(60), name)
+    document, problems = assembled(gather([tmp_path]), compare=True)
+    assert not problems
+    assert isinstance(document, Document)
+    assert text in document.comma_separated() or '"' in text
+    assert {one["checkpoint"]["path"] for one in document.as_data()["records"]} == {
+        f"runs/{text}/last.safetensors",
+        "runs/other/last.safetensors",
+    }
+    for one in document.sheets():
+        assert markdown_text(text) in one.markdown()
+        assert latex_text(text) in latex(one)
+        assert balanced(latex(one))

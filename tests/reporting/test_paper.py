@@ -1,0 +1,256 @@
+"""The paper's numbers: complete, corrected where they are known to be wrong, and beside a user's own."""
+
+import csv
+import hashlib
+
+import msgspec
+import pytest
+
+import made
+from wmr_cli.measures import worst_accuracy
+from wmr_cli.reporting import paper
+from wmr_cli.reporting.latex import latex
+from wmr_cli.reporting.lines import lines
+from wmr_cli.reporting.paper import matched, printed
+from wmr_cli.reporting.paper.beside import beside
+from wmr_cli.reporting.paper.corrections import Footnotes, corrected_rows
+
+MNIST = {"dataset": "mnist", "eps": 0.3, "attack": "pgd:steps=40,step=0.01", "training": {"eps": 0.3, "epochs": 100}}
+CIFAR = {
+    "dataset": "cifar10", "eps": 0.031, "attack": "pgd:steps=20,step=0.003", "model": "resnet18", "defense": "trades:beta=5",
+    "training": {"eps": 0.031, "epochs": 100},
+}  # fmt: skip
+
+
+def test_everything_the_paper_prints_is_there():
+    assert paper.results().counts == paper.counts(paper.results()) == {
+        "tables": 12, "rows": 220, "values": 590, "figures": 2, "panels": 10, "series": 32, "points": 184,
+        "errata": 25, "disputed": 1, "suspect_points": 8,
+    }  # fmt: skip
+
+
+def test_results_that_are_not_complete_are_refused(monkeypatch):
+    monkeypatch.setattr(paper, "counts", lambda found: {})
+    paper.results.cache_clear()
+    with pytest.raises(paper.BadFile, match="not complete"):
+        paper.results()
+    paper.results.cache_clear()
+
+
+def test_every_misprint_is_where_the_errata_say():
+    rows = {(table.name, row.line): row for table in paper.results().tables for row in table.rows}
+    for erratum in paper.results().errata:
+        assert getattr(rows[erratum.table, erratum.line], erratum.field) == erratum.printed
+    fixed = {(made_of.table, made_of.row.line): made_of for made_of in corrected_rows()}
+    for erratum in paper.results().errata:
+        made_of = fixed[erratum.table, erratum.line]
+        assert getattr(made_of.row, erratum.field) == erratum.corrected
+        assert str(erratum.printed) in made_of.reasons[erratum.field]
+
+
+def test_nothing_else_is_changed():
+    printed_rows = [row for table in paper.results().tables for row in table.rows]
+    changed = [made_of for made_of, row in zip(corrected_rows(), printed_rows, strict=True) if made_of.row != row]
+    assert len(changed) == len({(erratum.table, erratum.line) for erratum in paper.results().errata}) == 24
+
+
+def test_tables_agree_with_each_other_but_for_the_disputed_value():
+    found: dict[tuple, set[float]] = {}
+    for made_of in corrected_rows():
+        row = made_of.row
+        for share in paper.SHARES:
+            alpha = row.alpha_test if share in ("a_sa", "a_tr") else None
+            key = (made_of.dataset, row.defense, row.alpha_train, row.eps_test, row.attack, share, alpha)
+            found.setdefault(key, set()).update({value} if (value := getattr(row, share)) is not None else ())
+    conflicts = [key for key, values in found.items() if len(values) > 1]
+    assert conflicts == [("tiny-imagenet", "TRADES+ours", 1.5, 0.016, "10-PGD", "a_rob", None)]
+    assert paper.results().disputed[0].values == {"T5": 28.24, "T12": 28.66}
+
+
+def test_figures_are_served_with_suspect_points_marked():
+    f3, f4 = paper.figure("F3"), paper.figure("F4")
+    assert [panel.name for panel in f3.panels] == list("abcdef")
+    assert {panel.metric for panel in f3.panels} == {"a_sa"}
+    assert sum(len(curve.x) for one in (f3, f4) for panel in one.panels for curve in panel.series) == 184
+    assert not any(flag for panel in f3.panels for curve in panel.series for flag in curve.is_suspect)
+    suspect = {panel.name: [curve.is_suspect for curve in panel.series] for panel in f4.panels}
+    assert suspect["a"] == suspect["b"] == [(False,) * 8] * 2
+    assert suspect["c"] == suspect["d"] == [(True, True, *(False,) * 6)] * 2
+
+
+def test_curves_of_the_figures_fall_with_alpha_and_with_rho():
+    for name in ("F3", "F4"):
+        for panel in paper.figure(name).panels:
+            for curve in panel.series:
+                values = curve.y if panel.metric != "loss" else [-value for value in curve.y]
+                assert list(values) == sorted(values, reverse=True)
+
+
+def test_the_accuracy_of_f4_lies_above_the_least_accuracy_in_the_ball():
+    """Its accuracy at rho -> 0 is 53.22 %, by the line through its points."""
+    (panel, *_) = paper.figure("F4").panels
+    right = [True] * 5322 + [False] * 4678
+    for rho, accuracy in zip(panel.series[0].x, panel.series[0].y, strict=True):
+        assert accuracy >= worst_accuracy(right, rho) - 1e-9
+
+
+def test_the_tables_are_shown_with_marks_and_reasons():
+    sheets = list(printed.sheets())
+    assert len(sheets) == 12
+    assert sum(len(sheet.rows) for sheet in sheets) == 220
+    t2, t5, t7, t12 = (sheets[number] for number in (1, 4, 6, 11))
+    assert [row[1] for row in t2.rows[:2]] == ["-", "0.1†"]
+    assert t2.notes == ("† corrected, printed 2.0: " + paper.results().errata[0].why,)
+    assert t5.rows[1][:2] == ("PGD+ours", "-†")
+    assert "28.24‡" in t5.rows[8]
+    assert t5.notes[1] == "‡ disputed: 28.24 in T5 and 28.66 in T12"
+    assert any("28.66†" in row for row in t12.rows)
+    assert any("-†" in row for row in t7.rows)
+    assert t7.notes[0].startswith("† left out, printed 76.88")
+    assert all("likely" in note for note in t7.notes)
+
+
+def test_the_tables_fit_into_latex_and_markdown():
+    for sheet in printed.sheets():
+        fragment = latex(sheet)
+        assert fragment.isascii()
+        assert sheet.markdown().count("\n| ") == 2 + len(sheet.rows)
+
+
+def test_csv_and_json_hold_all_rows_as_fractions():
+    rows = list(csv.DictReader(printed.comma_separated().splitlines()))
+    assert len(rows) == 220
+    assert (rows[0]["table"], rows[0]["a_rob"], rows[0]["alpha_train"]) == ("T1", "0.9395", "")
+    data = printed.as_data()
+    assert [len(table["rows"]) for table in data["tables"]] == [12, 12, 16, 12, 13, 9, 36, 45, 36, 9, 9, 11]
+    assert data["tables"][0]["rows"][0]["a_sa"] == 0.7485
+    assert sum(len(curve["y"]) for one in data["figures"] for panel in one["panels"] for curve in panel["series"]) == 184
+    assert (len(data["errata"]), len(data["disputed"]), len(data["suspect_points"])) == (25, 1, 1)
+    assert sum(bool(row["notes"]) for row in rows) == 24 + 2
+
+
+def test_footnotes_go_on_when_marks_run_out():
+    footnotes = Footnotes()
+    marks = [footnotes.mark([str(number)]) for number in (0, 1, 2, 3, 4, 0)]
+    assert marks == ["†", "‡", "§", "¶", "††", "†"]
+    assert footnotes.notes()[4] == "†† 4"
+
+
+def matches(asked="auto", alphas=(1.0, 2.0), **facts):
+    return beside(lines([made.record(made.rows(60, alphas=alphas), alphas=alphas, **facts)]), asked)
+
+
+def test_a_weighted_model_meets_the_row_of_its_alpha():
+    at_1, at_2 = matches(**MNIST)
+    assert at_2.tables == ["T1", "T6", "T10"]
+    shares = {name: share.value for name, share in at_2.shares.items()}
+    assert shares == {"a_nat": 0.9897, "a_rob": 0.952, "a_sa": 0.6671, "a_tr": 0.6561}
+    assert at_1.shares["a_sa"].value == 0.8634
+    value, low, high = at_2.difference("a_rob")
+    share = at_2.line.share("a_rob")
+    assert (value, low, high) == (share.value - 0.952, share.low - 0.952, share.high - 0.952)
+
+
+@pytest.mark.parametrize("baseline", [{"alpha_train": 0.0}, {"alpha_train": None, "kernel": "none"}], ids=str)
+@pytest.mark.parametrize(("defense", "a_rob"), [("trades:beta=6", 0.9559), ("pgd", 0.9395)])
+def test_no_weights_are_the_baseline(defense, a_rob, baseline):
+    (match, _) = matches(**MNIST, defense=defense, **baseline)
+    assert match.shares["a_rob"].value == a_rob
+    assert not match.rows[0].row.defense.endswith("+ours")
+
+
+@pytest.mark.parametrize(
+    ("attack", "a_rob", "a_sa"),
+    [
+        ("pgd:steps=20,step=0.003", 0.541, 0.3636),
+        ("pgd:steps=100,step=0.003", 0.5244, 0.3638),
+        ("pgd-margin:steps=20,step=0.003", 0.4895, 0.257),
+        ("pgd:steps=20,step=0.003,loss=margin", 0.4895, 0.257),
+        ("authors-eval:steps=20,step=0.0031", 0.541, 0.3636),
+    ],
+)
+def test_the_attack_must_be_of_the_same_kind_with_as_many_steps(attack, a_rob, a_sa):
+    (match, _) = matches(**{**CIFAR, "attack": attack})
+    assert (match.shares["a_rob"].value, match.shares["a_sa"].value) == (a_rob, a_sa)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"eps": 8 / 255},
+        {"norm": "l2"},
+        {"attack": "apgd-ce:steps=20"},
+        {"attack": "pgd:steps=30,step=0.003"},
+        {"attack": "pgd:steps=20,loss=dlr"},
+        {"attack": "worst"},
+        {"alpha_train": 3.0},
+        {"kernel": "mail"},
+        {"defense": "mart"},
+        {"dataset": "cifar100"},
+        {"dataset": "digits"},
+    ],
+    ids=str,
+)
+def test_anything_else_has_no_row(other):
+    assert matches(**{**CIFAR, **other}) == []
+
+
+def test_a_data_set_can_be_named_for_data_of_your_own():
+    own = {**MNIST, "dataset": "arrays:path=mnist.npz"}
+    assert matches(**own) == []
+    assert len(matches("mnist", **own)) == 2
+    assert matches("cifar10", **MNIST) == []  # what is known to be MNIST is not CIFAR
+
+
+def test_an_alpha_that_the_paper_does_not_have_still_meets_the_plain_accuracies():
+    (match,) = matches(**MNIST, alphas=(7.0,))
+    assert match.shares["a_sa"].value is None
+    assert match.shares["a_nat"].value == 0.9897
+    assert match.difference("a_sa") is None
+
+
+def test_disputed_and_missing_values_have_no_difference():
+    tiny = {"dataset": "tiny-imagenet", "eps": 0.016, "attack": "pgd:steps=10,step=0.0015", "model": "resnet50"}
+    (match, _) = matches(**tiny, alpha_train=1.5)
+    assert match.shares["a_rob"].values == {28.24: ("T5",), 28.66: ("T12",)}
+    assert match.difference("a_rob") is None
+    assert match.difference("a_nat") is not None
+    (gone, _) = matches(**{**CIFAR, "eps": 0.0078, "defense": "pgd"}, alpha_train=0.05)
+    assert gone.shares["a_rob"].value is None
+    assert "76.88" in gone.shares["a_rob"].reasons[0]
+    (sheet,) = [matched.sheet([match, gone])]
+    assert "28.24 or 28.66†" in sheet.rows[1]
+    assert "-‡" in sheet.rows[4]
+
+
+def test_known_departures_from_the_paper_are_told():
+    (exact, _) = matches(**MNIST)
+    assert exact.departures == ("60 test images for 10000",)
+    (other, _) = matches(**{**MNIST, "training": {"eps": 0.2, "epochs": 3}, "model": "resnet18", "defense": "trades:beta=1"})
+    assert other.departures == (
+        "network resnet18 for small-cnn", "beta 1 for 6", "3 epochs for 100", "ε of training 0.2 for 0.3",
+        "60 test images for 10000",
+    )  # fmt: skip
+
+
+def test_yours_the_papers_and_the_difference_stand_below_each_other():
+    found = matches(**MNIST)
+    sheet = matched.sheet(found)
+    assert [row[0] for row in sheet.rows[:3]] == [
+        "digits-trades-a2-s0",
+        f"paper: TRADES+ours, α 2 ({', '.join(found[0].tables)})",
+        "difference",
+    ]
+    assert sheet.rows[1][1:4] == ("40-PGD", "0.3", "1")
+    assert sheet.ends == {2, 5}
+    lines_of_csv = list(csv.DictReader(matched.comma_separated(found).splitlines()))
+    assert float(lines_of_csv[1]["paper"]) == 0.952
+    assert float(lines_of_csv[1]["difference"]) == found[0].difference("a_rob")[0]
+    (first, _) = matched.as_data(found)
+    assert first["a_rob"]["difference"]["value"] == found[0].difference("a_rob")[0]
+
+
+def test_the_results_are_the_ones_that_were_checked():
+    """Whoever corrects a number changes this line with it."""
+    content = msgspec.json.encode(paper.results(), order="deterministic")
+    assert hashlib.sha256(content).hexdigest()[:16] == "cd29336c954ec56e"

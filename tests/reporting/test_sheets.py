@@ -1,0 +1,57 @@
+"""Tables on terminals of any width: no number is ever cut, and what was set apart stays apart."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+import made
+from wmr_cli.reporting import tables
+from wmr_cli.reporting.peers import by_setting
+from wmr_cli.reporting.sheets import Sheet
+
+SEEDS = [made.record(made.rows(2000, skill=0.3 * seed), f"digits-trades-a2-s{seed}", seed=seed) for seed in range(2)]
+OTHERS = [made.record(made.rows(2000), "digits-trades-a0-s0", eps=eps, alpha_train=0.0) for eps in (0.1, 0.15)]
+
+
+def printed(sheet: Sheet, width: int) -> str:
+    stream = io.StringIO()
+    for table in sheet.tables(width):
+        Console(file=stream, width=width).print(table)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("width", [66, 80, 100, 120, 160, 250])
+@pytest.mark.parametrize("records", [SEEDS, OTHERS, SEEDS + OTHERS], ids=["seeds", "balls", "both"])
+def test_no_number_is_cut_and_no_line_is_too_long(records, width):
+    sheet = tables.ranked_sheet(by_setting(records), {})
+    text = printed(sheet, width)
+    assert max(map(len, text.splitlines())) <= width
+    shares = [cell for row in sheet.rows for name, cell in zip(sheet.headings, row, strict=True) if name in sheet.shares]
+    for number in {number for share in shares for number in re.findall(r"\d+\.\d+", share)}:
+        assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d.])", text), number
+
+
+def test_a_narrow_terminal_gets_a_table_for_each_ball():
+    sheet = tables.ranked_sheet(by_setting(OTHERS), {})
+    assert len(sheet.tables(200)) == 1
+    first, second = sheet.tables(60)
+    assert ("ε 0.1 " in f"{first.title} ", "ε 0.15 " in f"{second.title} ") == (True, True)
+    assert (first.caption, sheet.notes[-1] in second.caption) == (None, True)
+
+
+def test_bold_follows_its_row_when_a_sheet_is_split():
+    sheet = tables.ranked_sheet(by_setting(OTHERS), {})
+    marked = Sheet(sheet.headings, sheet.rows, "", texts=sheet.texts, facts=sheet.facts, shares=sheet.shares,
+                   strong=frozenset({(2, "A_rob")}), ends=sheet.ends, splits=True)  # fmt: skip
+    styles = [[cell.spans for cell in table.columns[-4].cells] for table in marked.tables(60)]
+    assert [[bool(spans) for spans in table] for table in styles] == [[False, False], [True, False]]
+
+
+def test_plain_text_has_a_star_for_bold():
+    sheet = Sheet(("x",), [("1.5 [1.0, 2.0]",)], "", shares=("x",), strong=frozenset({(0, "x")}))
+    assert "1.5 [1.0, 2.0]" in printed(sheet, 40)
+    stream = io.StringIO()
+    Console(file=stream, width=40).print(sheet.table(None))
+    assert "1.5* [1.0, 2.0]" in stream.getvalue()

@@ -1,0 +1,145 @@
+"""wmr report with many records, broken ones, comparisons and the paper."""
+
+import csv
+import json
+import re
+import time
+
+import pytest
+
+import made
+from test_cli import wmr
+
+PAPER = {"dataset": "mnist", "eps": 0.3, "attack": "pgd:steps=40,step=0.01", "training": {"eps": 0.3, "epochs": 100}}
+FORMATS = ("table", "markdown", "latex", "csv", "json")
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two models that meet a row of the paper, one of them trained with two seeds."""
+    folder = tmp_path / "runs"
+    for seed in range(2):
+        made.saved(folder, made.rows(skill=0.4 + 0.01 * seed, seed=seed), f"mnist-trades-a2-s{seed}", seed=seed, **PAPER)
+    made.saved(folder, made.rows(), "mnist-trades-a0-s0", **PAPER, alpha_train=0.0)
+    return folder
+
+
+@pytest.mark.parametrize("flags", [(), ("--compare",), ("--paper", "auto"), ("--paper", "all")], ids=" ".join)
+@pytest.mark.parametrize("output", FORMATS)
+def test_every_format_shows_what_was_asked_for(runs, tmp_path, output, flags):
+    result = wmr("report", runs, "--format", output, *flags)
+    assert result.stderr == ""
+    if output == "json":
+        data = json.loads(result.stdout)
+        assert len(data if not flags else data["records"]) == 3
+    elif output == "csv":
+        lines = list(csv.reader(result.stdout.splitlines()))
+        assert {len(line) for line in lines} == {len(lines[0])}
+    else:
+        assert "mnist-trades-a2-s" in result.stdout
+        assert ("difference to" in result.stdout) == ("--compare" in flags)
+        assert ("paper: TRADES" in result.stdout) == ("--paper" in flags)
+        assert ("CIFAR-10, several attacks" in result.stdout) == ("all" in flags)
+    file = tmp_path / "made" / "report"
+    wmr("report", runs, "--format", output, *flags, "--out", file, "-q")
+    assert file.read_text(encoding="utf-8") == result.stdout
+
+
+@pytest.mark.parametrize(("name", "begins"), [("x.tex", "% needs"), ("x.md", "| run"), ("x.csv", "run,id"), ("x.json", "[")])
+def test_the_ending_of_a_file_says_its_format(runs, tmp_path, name, begins):
+    wmr("report", runs, "--out", tmp_path / name, "-q")
+    assert (tmp_path / name).read_text(encoding="utf-8").startswith(begins)
+    wmr("report", runs, "--out", tmp_path / name, "--format", "json", "-q")
+    assert json.loads((tmp_path / name).read_text(encoding="utf-8"))
+
+
+def test_seeds_are_one_line_and_the_best_is_marked(runs):
+    shown = wmr("report", runs).stdout
+    rows = [line for line in shown.splitlines() if line.strip().startswith("mnist")]
+    assert len(rows) == 4
+    assert [row.split()[0] for row in rows] == ["mnist-trades-a0-s0"] * 2 + ["mnist-trades-a2-s*"] * 2
+    assert all(re.search(r"\d ± \d+\.\d\* \[", row) for row in rows[2:])
+
+
+def test_the_paper_alone_needs_no_records():
+    for output in FORMATS:
+        assert wmr("report", "--paper", "all", "--format", output).stdout
+    markdown = wmr("report", "--paper", "all", "--format", "markdown").stdout
+    assert len([line for line in markdown.splitlines() if line.startswith("| --- |")]) == 12
+    assert len([line for line in markdown.splitlines() if line.startswith("| ")]) == 220 + 2 * 12
+    assert len(wmr("report", "--paper", "all", "--format", "csv").stdout.splitlines()) == 221
+    data = json.loads(wmr("report", "--paper", "all", "--format", "json").stdout)
+    assert sum(len(table["rows"]) for table in data["paper"]["tables"]) == 220
+
+
+def test_what_the_paper_does_not_have_is_said(tmp_path):
+    made.saved(tmp_path / "runs", made.rows(60))
+    result = wmr("report", tmp_path / "runs", "--paper", "auto")
+    assert "no row of the paper fits" in result.stderr
+    assert "beside the paper" not in result.stdout
+    data = json.loads(wmr("report", tmp_path / "runs", "--paper", "mnist", "--format", "json").stdout)
+    assert data["beside_paper"] == []
+
+
+def test_one_model_cannot_be_compared(tmp_path):
+    made.saved(tmp_path / "runs", made.rows(60))
+    result = wmr("report", tmp_path / "runs", "--compare")
+    assert "nothing can be compared" in result.stderr
+    assert json.loads(wmr("report", tmp_path / "runs", "--compare", "--format", "json").stdout)["comparisons"] == []
+
+
+def test_one_csv_is_one_table(runs):
+    refused = wmr("report", runs, "--compare", "--paper", "auto", "--format", "csv", status=2)
+    assert "one CSV holds one table" in refused.stderr
+    assert wmr("report", "--paper", "mnst", status=2).stderr.count("did you mean 'mnist'?") == 1
+
+
+@pytest.mark.parametrize("flags", [(), ("--compare",), ("--paper", "auto"), ("--alpha-test", "1", "--compare")], ids=" ".join)
+@pytest.mark.parametrize("damage", ["broken", "truncated", "future", "spec"])
+def test_a_bad_record_is_named_and_the_rest_is_shown(runs, damage, flags):
+    made.saved(runs, made.rows(), "bad", **PAPER, alpha_train=1.0)
+    (file,) = (runs / "bad" / "evaluations").glob("*.json")
+    text = file.read_text(encoding="utf-8")
+    edited = {
+        "broken": "{",
+        "truncated": text[: len(text) // 2],
+        "future": text.replace('"schema": 1', '"schema": 2'),
+        "spec": text.replace('"pgd:steps=40,step=0.01"', '"pgd:(("'),
+    }
+    file.write_text(edited[damage], encoding="utf-8")
+    for output in ("table", "json"):
+        result = wmr("report", runs, *flags, "--format", output, status=1)
+        assert str(file) in result.stderr
+        assert "mnist-trades-a2-s" in result.stdout
+        assert "bad/last" not in result.stdout
+
+
+def test_rows_that_cannot_be_read_are_left_out_of_comparisons(runs):
+    made.saved(runs, made.rows(), "bad", **PAPER, alpha_train=1.0)
+    (rows,) = (runs / "bad" / "evaluations").glob("*.safetensors")
+    rows.write_bytes(rows.read_bytes()[:-8])
+    result = wmr("report", runs, "--compare", "--format", "json", status=1)
+    assert rows.name in result.stderr
+    data = json.loads(result.stdout)
+    assert len(data["records"]) == 4
+    assert {made_of["run"] for made_of in data["comparisons"]} == {"mnist-trades-a2-s*"}
+    assert "bad" in wmr("report", runs).stdout  # to rank, its intervals will do
+
+
+@pytest.fixture(scope="module")
+def hundred(tmp_path_factory):
+    """A hundred models on the same 10,000 images, with logits as evaluations have them."""
+    folder = tmp_path_factory.mktemp("hundred")
+    for number in range(100):
+        given = made.rows(10_000, skill=0.002 * number, seed=number, logits=True)
+        made.saved(folder, given, f"run{number}", training={"lr": 0.001 * (number + 1)})
+    return folder
+
+
+@pytest.mark.parametrize(
+    "flags", [(), ("--compare", "--format", "json"), ("--format", "csv"), ("--alpha-test", "1,3")], ids=" ".join
+)
+def test_a_hundred_records_take_seconds(hundred, flags):
+    started = time.process_time()  # of this process: tests run side by side
+    wmr("report", hundred, *flags, "-q")
+    assert time.process_time() - started < 10
