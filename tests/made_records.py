@@ -19,7 +19,11 @@ def made_rows(n=200, seed=0, shift=0.2, classes=4, alphas=ALPHAS) -> Rows:
     label = np.arange(n) % classes
     rows: Rows = {"index": np.arange(n), "label": label}
     noise = rng.normal(size=n)
-    for prefix, centre in (("clean", shift + 0.4), ("uniform", shift), *((f"weighted@{alpha!r}", shift - 0.05) for alpha in alphas)):
+    for prefix, centre in (
+        ("clean", shift + 0.4),
+        ("uniform", shift),
+        *((f"weighted@{alpha!r}", shift - 0.05) for alpha in alphas),
+    ):
         margin = np.tanh(centre + 0.5 * noise)
         rows[f"{prefix}/prediction"] = np.where(margin > 0, label, (label + 1) % classes)
         rows[f"{prefix}/margin"] = margin
@@ -28,7 +32,9 @@ def made_rows(n=200, seed=0, shift=0.2, classes=4, alphas=ALPHAS) -> Rows:
     return rows
 
 
-def made_record(rows: Rows, run="x", *, alphas=ALPHAS, metrics=("nat", "rob", "sa", "tr", "dro"), per_class=False, **changes) -> Record:
+def made_record(
+    rows: Rows, run="x", *, alphas=ALPHAS, metrics=("nat", "rob", "sa", "tr", "dro"), per_class=False, **changes
+) -> Record:
     """What an evaluation would have recorded of these rows."""
     config = EvaluateConfig(metrics=metrics, per_class=per_class, kernel=changes.get("kernel", "exp"))
     found = scoring.scores(rows, config, alphas, {})

@@ -23,12 +23,16 @@ def report(
     rho: Annotated[
         str | None, typer.Option(metavar="LIST", help="The worst case of the stored rows in balls of these radii.")
     ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Draw the records into this folder, as PNG, SVG and PDF.")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Show evaluations side by side, at any alpha and rho, without attacking again."""
     from ..reporting.doubts import doubts
     from ..reporting.tables import run_name
     from ..workflows.report import gather
+    from .drawing import draw
     from .output import put
 
     read("--format", output, choice(*FORMATS))
@@ -41,7 +45,8 @@ def report(
             say(f"{run_name(record)}: {text}", quiet=quiet, warns=True)
     if out is not None:
         say(f"wrote {out}", quiet=quiet)
+    is_drawn = figures is None or draw(gathered.found, figures, quiet=quiet)
     for problem in gathered.problems:
         say_error(f"skipped: {problem}", problem.hint)
-    if gathered.problems:
+    if gathered.problems or not is_drawn:
         raise typer.Exit(1)

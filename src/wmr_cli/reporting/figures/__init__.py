@@ -21,6 +21,10 @@ class Drawn:
 
     files: list[Path]
 
+    def __str__(self) -> str:
+        """`figures/curves-digits.png, .svg, .pdf`."""
+        return ", ".join([str(self.files[0]), *(file.suffix for file in self.files[1:])])
+
 
 def draw(found: Sequence[tuple[Path, Record]], folder: Path) -> list[Path]:
     """Every figure that these records, each with its file, allow; the files written."""

@@ -36,7 +36,7 @@ def figures(material: Material) -> Iterator[Made]:
     for groups in material.by_dataset():
         for member in (member for group in groups for member in group.members):
             if why := obstacle(member):
-                yield Undrawn(f"no worst case in a ball: {member.name}: {why}")
+                yield Undrawn(f"{member.name}: {why}, so there is no worst case in a ball to draw")
         drawn = [group.keeping(lambda member: not obstacle(member)) for group in groups]
         for page in pages([part for group in drawn for part in _by_loss(group)], ROWS):
             yield Drawing(f"worst-case-{page[0].dataset}", _figure(page))
@@ -46,7 +46,7 @@ def obstacle(member: Member) -> str:
     """Why there is no worst case to draw; empty where there is one."""
     losses = measures.attacked_losses(member.rows, loss_of(member))
     if losses is None:
-        return "its attack leaves no losses" if "uniform/prediction" in member.rows else "was not attacked"
+        return "the attack leaves no losses" if "uniform/prediction" in member.rows else "nothing was attacked"
     if member.record.attack.of is not None and loss_of(member) != "zero-one":
         return "the image of lowest margin need not be that of largest loss"
     return "" if np.isfinite(losses).all() else "a loss is not finite"
@@ -86,7 +86,7 @@ def _by_loss(group: Group) -> Iterator[Group]:
 
 def _figure(groups: Sequence[Group]) -> Figure:
     facts = [group.facts for group in groups]
-    figure = framed(WIDTH, 2.2 * len(groups), facts, [entry(member) for member in members_of(groups)])
+    figure = framed(WIDTH, 2.2 * len(groups), facts, [entry(member.look, member.label) for member in members_of(groups)])
     grid = figure.subplots(len(groups), 3, squeeze=False, sharex="row")
     for axes, group in zip(grid, groups, strict=True):
         draw(axes, group)
@@ -103,9 +103,8 @@ def draw(axes: Sequence[Axes], group: Group) -> None:
     for member in group.members:
         found = worst(member, fine)
         for panel, values in zip(axes, (found.loss, 100 * found.accuracy, 100 * found.least), strict=True):
-            panel.plot(
-                found.rho, values, **member.look.line, marker=member.look.marker, markevery=marked, label=member.label, clip_on=False
-            )  # fmt: skip
+            look = {**member.look.line, "marker": member.look.marker, "markevery": marked}
+            panel.plot(found.rho, values, **look, label=member.label, clip_on=False)
     for panel, name in zip(axes, AXES, strict=True):
         panel.set_xscale("log")
         panel.xaxis.set_major_formatter(lambda rho, _: f"{rho:g}")

@@ -12,13 +12,14 @@ from matplotlib.patheffects import withStroke
 from ... import measures
 from ...measures import Estimate, Outcome
 from ...spec import exact
-from .layout import Drawing, Made, framed, pages
+from .layout import Drawing, Made, extra, framed, pages
 from .material import Group, Material, Member
 from .style import INK, SHADES, WIDTH
 from .words import A_NAT, A_ROB, A_SA, wrapped
 
 ROWS, CLASSES = 6, 20
 """Models on a page, and classes side by side: of more, the ones that fare worst."""
+NOTE = "with 95 % intervals of each class by itself"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def bars(member: Member, labels: Sequence[int]) -> list[Bars]:
         (A_SA + at, SHADES[2], member.sampled(alpha)),
     )
     masks = [member.rows["label"] == label for label in labels]
-    return [Bars(name, shade, [_share(outcome, mask) for mask in masks]) for name, shade, outcome in measured if outcome is not None]
+    return [Bars(name, shade, [_share(outcome, mask) for mask in masks]) for name, shade, outcome in measured if outcome]
 
 
 def worst_classes(group: Group) -> list[int]:
@@ -74,15 +75,16 @@ def _share(outcome: Outcome, members: np.ndarray) -> Estimate | None:
 def _figure(group: Group, labels: Sequence[int]) -> Figure:
     kinds = {part.name: part.shade for member in group.members for part in bars(member, labels)}
     total = len(np.unique(group.members[0].rows["label"]))
-    note = "with 95 % intervals of each class by itself" + (f"; the {len(labels)} worst of {total} classes" if total > len(labels) else "")
+    note = NOTE + (f"; the {len(labels)} worst of {total} classes" if total > len(labels) else "")
     entries = [(Patch(facecolor=shade), name) for name, shade in kinds.items()]
-    figure = framed(WIDTH, 1.35 * len(group.members) + 0.2, [group.facts], entries, note)
+    height = 0.2 + sum(1.35 + extra(member.label) for member in group.members)
+    figure = framed(WIDTH, height, [group.facts], entries, note)
     grid = figure.subplots(len(group.members), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
     for axes, member in zip(grid, group.members, strict=True):
         draw(axes, bars(member, labels))
         axes.set_title(member.label, loc="left")
         axes.set_ylabel("accuracy (%)")
-    _name(grid[-1], group.members[0], labels)
+    _name(grid[-1], group, labels)
     return figure
 
 
@@ -98,13 +100,13 @@ def draw(axes: Axes, parts: Sequence[Bars]) -> None:
         bars.lines[2][0].set_path_effects([withStroke(linewidth=1.8, foreground="white")])  # seen on dark bars, too
     axes.set_ylim(0, 102)
     axes.set_xlim(-0.6, len(parts[0].shares) - 0.4)
-
-
-def _name(axes: Axes, member: Member, labels: Sequence[int]) -> None:
-    """Classes by their names where the record knows them."""
-    names = {row.label: row.name for row in member.record.per_class}
-    texts = [wrapped(names.get(label) or str(label), 16) for label in labels]
-    longest = max(len(text) for text in texts)
-    axes.set_xticks(range(len(labels)), texts, rotation=0 if longest * len(labels) < 100 else 90)
     axes.tick_params(axis="x", length=0)
+
+
+def _name(axes: Axes, group: Group, labels: Sequence[int]) -> None:
+    """Classes by their names where a record knows them."""
+    names = {row.label: row.name for member in group.members for row in member.record.per_class}
+    texts = [wrapped(names.get(label) or str(label), 16) for label in labels]
+    longest = max(len(line) for text in texts for line in text.split("\n"))
+    axes.set_xticks(range(len(labels)), texts, rotation=0 if longest * len(labels) < 100 else 90)
     axes.set_xlabel("class")

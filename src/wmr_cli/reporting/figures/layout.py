@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from .material import Group, Member, Undrawn
-from .style import FAINT, WIDTH, new_figure
+from .style import FAINT, WIDTH, Look, new_figure
+from .words import wrapped
 
 T = TypeVar("T")
 Entry = tuple[Artist, str]
@@ -71,16 +72,23 @@ def members_of(groups: Iterable[Group]) -> list[Member]:
     return [found[number] for number in sorted(found)]
 
 
-def entry(member: Member, *, marked: bool = True) -> Entry:
+def entry(look: Look, label: str, *, marked: bool = True) -> Entry:
     """A model in the legend."""
-    return Line2D([], [], **member.look.line, marker=member.look.marker if marked else ""), member.label
+    return Line2D([], [], **look.line, marker=look.marker if marked else ""), label
+
+
+def extra(label: str) -> float:
+    """The height of a label's lines after the first."""
+    return LINE * label.count("\n")
 
 
 def _folded(text: str, letters: int) -> list[str]:
-    """Text on lines of about so many letters, broken after a comma; a longer part has a line for itself."""
+    """Text on lines of about so many letters, broken after a comma, or anywhere in a part that is longer."""
     lines: list[str] = []
     for part in text.split(", ") if text else ():
-        if lines and _length(lines[-1] + part) + 2 <= letters:
+        if not FORMULA.search(part) and len(part) > letters:
+            lines += wrapped(part.replace(r"\$", "$"), letters).split("\n")
+        elif lines and _length(lines[-1] + part) + 2 <= letters:
             lines[-1] += f", {part}"
         else:
             lines.append(part)

@@ -18,7 +18,7 @@ NOTE = "share of images with at most this margin: at 0, that of wrong images"
 def figures(material: Material) -> Iterator[Made]:
     """A figure for each data set: a panel for clean images, one for each attack and radius, a line for each model."""
     for groups in material.by_dataset():
-        attacked = [group.keeping(lambda member: "uniform/margin" in member.rows) for group in groups]
+        attacked = [group.keeping(lambda member: {"clean/margin", "uniform/margin"} <= member.rows.keys()) for group in groups]
         for page in pages([group for group in attacked if group.members], PANELS - 1):
             yield Drawing(f"margins-{page[0].dataset}", _figure(page))
 
@@ -34,7 +34,7 @@ def _figure(groups: Sequence[Group]) -> Figure:
     members = members_of(groups)
     rows, columns = shape(len(groups) + 1)
     facts = [{**group.facts, "side": ""} for group in groups]
-    figure = framed(WIDTH, 2.3 * rows, facts, [entry(member, marked=False) for member in members], NOTE)
+    figure = framed(WIDTH, 2.3 * rows, facts, [entry(member.look, member.label, marked=False) for member in members], NOTE)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     panels = list(grid.flat)
     draw(panels[0], members, "clean")

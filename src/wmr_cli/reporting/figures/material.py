@@ -1,6 +1,6 @@
 """What there is to draw: records with their rows in groups that may be compared, and the logs of the runs they lie in."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,13 +12,13 @@ from ... import measures
 from ...config import TrainConfig
 from ...errors import BadFile
 from ...measures import Outcome
-from ...spec import exact
+from ...spec import Spec, exact
 from ...storage import records
 from ...storage.records import Record, Rows
 from ...storage.runs import RunFolder
 from ..tables import attack_name, run_name
 from .style import Look
-from .words import EPS, Model, labels, literal, model_of
+from .words import Model, ball, labels, literal, model_of
 
 NEEDED = ("label", "prediction", "margin", "logit_margin", "loss")
 """Logits are left on the disk: of many records with many classes they would fill the memory."""
@@ -54,11 +54,11 @@ class Member:
     def obstacle(self) -> str:
         """Why there is no A_sa to draw against alpha; empty where there is one."""
         if "uniform/prediction" not in self.rows:
-            return "was not attacked"
+            return "nothing was attacked"
         if "uniform/margin" not in self.rows:
-            return f"{attack_name(self.record)} leaves no margins to weigh by"
+            return "the attack leaves no margins to weigh by"
         if self.sampled(0.0) is None and not any(self.sampled(alpha) for alpha in self.alphas):
-            return f"kernel {self.record.kernel} has no alpha"
+            return f"the kernel {self.record.kernel} has no alpha"
         return ""
 
     @property
@@ -80,19 +80,21 @@ class Group:
 
     @property
     def dataset(self) -> str:
-        return self.members[0].record.dataset.name
+        """For the names of files: the data set."""
+        return Spec.parse(self.members[0].record.dataset.name).short
 
     @property
     def name(self) -> str:
-        """For the names of files."""
+        """For the names of files: data set, attack and radius."""
         first = self.members[0].record
-        return f"{first.dataset.name}-{first.attack.spec.partition(':')[0]}-{exact(first.threat.eps)}"
+        return f"{self.dataset}-{Spec.parse(first.attack.spec).short}-{exact(first.threat.eps)}"
 
 
 @dataclass(frozen=True)
 class Training:
     """A run's log with the name and look of its model."""
 
+    folder: Path
     label: str
     look: Look
     config: TrainConfig
@@ -121,16 +123,17 @@ def gathered(found: Sequence[tuple[Path, Record]]) -> Material:
     names = labels([record for _, record in found])
     looks = {model: Look(number) for number, model in enumerate(names)}
     left_out: list[Undrawn] = []
+    attacks = {record.id: attack_name(record) for _, record in found}
     sorted_in: dict[Any, dict[Model, Member]] = {}
     for file, record in found:
         try:
-            rows = records.load_rows(records.rows_path(file))
+            rows = _rows(file, record)
         except BadFile as problem:
             left_out.append(Undrawn(str(problem), problem.hint, skipped=True))
             continue
         model = model_of(record)
-        member = Member(record, _needed(rows), names[model], looks[model])
-        members = sorted_in.setdefault(_comparable(record, found), {})
+        member = Member(record, rows, names[model], looks[model])
+        members = sorted_in.setdefault(_comparable(record, attacks), {})
         if model in members:
             left_out.append(Undrawn(f"{member.name} was evaluated more than once: the record that says most is drawn"))
         members[model] = max(members.get(model, member), member, key=_says)
@@ -147,16 +150,23 @@ def _order(record: Record) -> tuple[Any, ...]:
 
 def _place(record: Record) -> tuple[Any, ...]:
     """Panels by data set, attack and radius."""
-    return record.dataset.name, record.dataset.split, -record.dataset.n, attack_name(record), record.threat.norm, record.threat.eps
+    return (
+        record.dataset.name,
+        record.dataset.split,
+        -record.dataset.n,
+        attack_name(record),
+        record.threat.norm,
+        record.threat.eps,
+    )
 
 
-def _needed(rows: Rows) -> Rows:
-    """A copy of the rows that figures use."""
-    return {
-        name: np.array(values)
-        for name, values in rows.items()
-        if name.rpartition("/")[2] in NEEDED or "/log_weight" in name
-    }
+def _rows(file: Path, record: Record) -> Rows:
+    """A copy of those rows of a record that figures use."""
+    path = records.rows_path(file)
+    rows = records.load_rows(path)
+    if len(rows.get("label", ())) != record.dataset.n:
+        raise BadFile(f"the rows {path} are not those of their record", hint="evaluate again")
+    return {name: np.array(rows[name]) for name in rows if name.rpartition("/")[2] in NEEDED or "/log_weight" in name}
 
 
 def _says(member: Member) -> tuple[int, int, str]:
@@ -169,23 +179,19 @@ def _images(record: Record) -> tuple[Any, ...]:
     return data.name, data.split, data.sha256, data.n, None if data.indices is None else tuple(data.indices)
 
 
-def _comparable(record: Record, found: Sequence[tuple[Path, Record]]) -> tuple[Any, ...]:
-    """What two records must have in common to share a panel."""
-    attacks = {other.id: (other.attack.spec, other.attack.restarts) for _, other in found}
-    attack: Any = record.attack.spec, record.attack.restarts
-    if record.attack.of is not None:
-        attack = tuple(sorted(str(attacks.get(part, part)) for part in record.attack.of))
-    return *_images(record), record.threat, attack, record.attack.seed, record.kernel
+def _comparable(record: Record, attacks: Mapping[str, str]) -> tuple[Any, ...]:
+    """What two records must have in common to share a panel; `attacks` names those that a worst case may be of."""
+    attack = sorted(attacks.get(part, part) for part in record.attack.of or ()) or attack_name(record)
+    return *_images(record), record.threat, str(attack), record.attack.seed, record.kernel
 
 
 def _facts(members: Sequence[Member]) -> dict[str, str]:
     """What a reader should know of a group; what all panels share is said once."""
     record = members[0].record
-    norm = {"linf": r"$L_\infty$", "l2": r"$L_2$"}.get(record.threat.norm, literal(record.threat.norm))
     return {
         "data": f"{literal(record.dataset.name)} {literal(record.dataset.split)}, {record.dataset.n} images",
         "attack": literal(attack_name(record)),
-        "eps": f"{norm} {EPS} = {exact(record.threat.eps)}",
+        "eps": ball(record.threat.norm, record.threat.eps),
         "seed": f"seed {record.attack.seed}" if record.attack.seed else "",
         "kernel": "" if record.kernel == "exp" else f"kernel {literal(record.kernel)}",
     }
@@ -206,4 +212,4 @@ def _trainings(
         except (OSError, ValueError) as error:
             left_out.append(Undrawn(f"the log of {folder} cannot be read: {error}", "train again", skipped=True))
             continue
-        yield Training(names[model_of(record)], looks[model_of(record)], config, entries)
+        yield Training(folder, names[model_of(record)], looks[model_of(record)], config, entries)

@@ -112,7 +112,9 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """As PNG, SVG and PDF."""
+    """As PNG, SVG and PDF, laid out once for all three."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
     files = [folder / f"{name}.{kind}" for kind in TIMELESS]
     for file, (kind, metadata) in zip(files, TIMELESS.items(), strict=True):
         write_atomically(file, lambda there, kind=kind, metadata=metadata: figure.savefig(there, format=kind, metadata=metadata))
@@ -121,7 +123,7 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 def opacity(count: int) -> float:
     """Of the bands of so many models: many lie on each other."""
-    return 0.16 if count <= FEW else 0.07
+    return 0.16 * min(1.0, FEW / count)
 
 
 def blank(axes: "Axes") -> None:

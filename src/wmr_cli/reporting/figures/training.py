@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ...spec import exact
-from .layout import Drawing, Made, framed
+from ...spec import Spec, exact
+from .layout import Drawing, Made, entry, framed
 from .material import Material, Training, Undrawn
 from .style import WIDTH, blank, opacity
-from .words import A_NAT, A_ROB, A_SA, EPS, literal
+from .words import A_NAT, A_ROB, A_SA, ball, literal
 
 COLUMNS, SPARSE = 4, 15
+NOTE = "bands: 95 % intervals over held-out images"
 PANELS = {
     "loss": ("training loss", 1.0),
     "val_a_nat": (f"held-out {A_NAT} (%)", 100.0),
@@ -36,9 +36,11 @@ def figures(material: Material) -> Iterator[Made]:
         together.setdefault(_comparable(training), []).append(training)
     for trainings in together.values():
         logged = [training for training in trainings if training.entries]
-        yield from (Undrawn(f"no training curve: the log of {training.label} is empty") for training in trainings if not training.entries)
+        for training in trainings:
+            if not training.entries:
+                yield Undrawn(f"the log of {training.folder} is empty, so there is no training to draw")
         if logged:
-            yield Drawing(f"training-{logged[0].config.dataset}", _figure(logged))
+            yield Drawing(f"training-{Spec.parse(logged[0].config.dataset).short}", _figure(logged))
 
 
 def series(training: Training, field: str) -> list[tuple[int, dict[str, Any]]]:
@@ -57,11 +59,11 @@ def _figure(trainings: Sequence[Training]) -> Figure:
     rows = -(-len(shown) // COLUMNS)
     facts = {
         "data": literal(config.dataset),
-        "eps": f"{EPS} = {exact(config.eps)}",
+        "eps": ball(config.norm, config.eps),
         "alpha": rf"held-out {A_SA} at $\alpha$ = {exact(max(config.evaluate.alpha_test))}" if "val_a_sa" in shown else "",
     }
-    entries = [(Line2D([], [], **training.look.line), training.label) for training in trainings]
-    figure = framed(WIDTH, 1.65 * rows, [facts], entries, "bands: 95 % intervals over held-out images" if "val_a_nat" in shown else "")
+    entries = [entry(training.look, training.label) for training in trainings]
+    figure = framed(WIDTH, 1.65 * rows, [facts], entries, NOTE if "val_a_nat" in shown else "")
     for number, axes in enumerate(figure.subplots(rows, COLUMNS, squeeze=False, sharex=True).flat):
         if number >= len(shown):
             blank(axes)

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from ...measures import WeightedAccuracy, normalized_weights
 from ...measures.weights import Floats
 from ...spec import exact
-from .layout import Drawing, Made, framed, pages
+from .layout import Drawing, Made, extra, framed, pages
 from .material import Group, Material, Member
 from .style import FAINT, RIGHT, WIDTH, WRONG, blank
 from .words import ALPHA_TEST
@@ -67,7 +67,8 @@ def spread(member: Member, alpha: float) -> Spread | None:
 
 def _figure(group: Group, alphas: Sequence[float]) -> Figure:
     entries = [(_patch(colour, hatch), f"{name} images") for name, colour, hatch in PARTS]
-    tall = [1.45] * (len(group.members) - 1) + [1.63]  # the last has the axis's name
+    tall = [1.45 + extra(member.label) for member in group.members]
+    tall[-1] += 0.18  # the name of the axis
     figure = framed(WIDTH, sum(tall), [group.facts], entries, NOTE)
     found = [[spread(member, alpha) for alpha in alphas] for member in group.members]
     edges = [_edges([row[place] for row in found]) for place in range(len(alphas))]

@@ -1,7 +1,6 @@
 """Text in figures: what comes from users stays as it is, and every model has a name of its own."""
 
 import functools
-import textwrap
 from collections.abc import Callable, Sequence
 
 from matplotlib import font_manager
@@ -13,7 +12,8 @@ from .style import SETTINGS
 
 A_NAT, A_ROB, A_SA, A_TR = (rf"$A_\mathrm{{{name}}}$" for name in ("nat", "rob", "sa", "tr"))
 ALPHA_TEST, ALPHA_TRAIN, EPS, RHO = r"$\alpha_\mathrm{test}$", r"$\alpha_\mathrm{train}$", r"$\varepsilon$", r"$\rho$"
-WIDEST = 46
+NORMS = {"linf": r"$L_\infty$", "l2": "$L_2$"}
+WIDEST = 52
 """Characters of a name on one line."""
 
 
@@ -23,9 +23,14 @@ def literal(text: str) -> str:
 
 
 def wrapped(text: str, width: int = WIDEST) -> str:
-    """User text on as many lines as it needs, cut only where it must be."""
-    lines = textwrap.wrap("".join(_shown(char) for char in text), width, break_on_hyphens=True, drop_whitespace=False)
-    return "\n".join(line.replace("$", r"\$") for line in lines)
+    """User text on as many lines as it needs, cut after a sign between words where there is one near the end of a line."""
+    rest, lines = "".join(_shown(char) for char in text), []
+    while len(rest) > width:
+        signs = [place for place in range(2 * width // 3, width) if not rest[place].isalnum()]
+        cut = signs[-1] + 1 if signs else width
+        lines.append(rest[:cut])
+        rest = rest[cut:]
+    return "\n".join(line.replace("$", r"\$") for line in (*lines, rest))
 
 
 def _shown(char: str) -> str:
@@ -39,6 +44,11 @@ def _glyphs() -> frozenset[int]:
     """The characters that our fonts can draw."""
     fonts = (font_manager.get_font(font_manager.findfont(name)) for name in SETTINGS["font.family"])
     return frozenset(code for font in fonts for code in font.get_charmap())
+
+
+def ball(norm: str, eps: float) -> str:
+    """What the attacker may change."""
+    return f"{NORMS.get(norm) or literal(norm)} {EPS} = {exact(eps)}"
 
 
 Model = tuple[str, str]
