@@ -11,19 +11,17 @@ from wmr_cli.storage.records import AttackFacts, CheckpointFacts, DatasetFacts, 
 from wmr_cli.workflows import scoring
 
 ALPHAS = (1.0, 1.5, 2.0)
+METRICS = ("nat", "rob", "sa", "tr", "dro")
 
 
-def made_rows(n=200, seed=0, shift=0.2, classes=4, alphas=ALPHAS) -> Rows:
+def made_rows(n=200, seed=0, shift=0.2, clean=0.6, classes=4, alphas=ALPHAS) -> Rows:
     """Clean images are nearer to right than attacked ones; the weighted attacks do a little more harm."""
     rng = np.random.default_rng(seed)
     label = np.arange(n) % classes
     rows: Rows = {"index": np.arange(n), "label": label}
     noise = rng.normal(size=n)
-    for prefix, centre in (
-        ("clean", shift + 0.4),
-        ("uniform", shift),
-        *((f"weighted@{alpha!r}", shift - 0.05) for alpha in alphas),
-    ):
+    weighted = {f"weighted@{alpha!r}": shift - 0.05 for alpha in alphas}
+    for prefix, centre in {"clean": clean, "uniform": shift, **weighted}.items():
         margin = np.tanh(centre + 0.5 * noise)
         rows[f"{prefix}/prediction"] = np.where(margin > 0, label, (label + 1) % classes)
         rows[f"{prefix}/margin"] = margin
@@ -32,9 +30,7 @@ def made_rows(n=200, seed=0, shift=0.2, classes=4, alphas=ALPHAS) -> Rows:
     return rows
 
 
-def made_record(
-    rows: Rows, run="x", *, alphas=ALPHAS, metrics=("nat", "rob", "sa", "tr", "dro"), per_class=False, **changes
-) -> Record:
+def made_record(rows: Rows, run="x", *, alphas=ALPHAS, metrics=METRICS, per_class=False, **changes) -> Record:
     """What an evaluation would have recorded of these rows."""
     config = EvaluateConfig(metrics=metrics, per_class=per_class, kernel=changes.get("kernel", "exp"))
     found = scoring.scores(rows, config, alphas, {})

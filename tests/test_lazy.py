@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from made_records import made_record, made_rows, stored
 from wmr_cli.measures import Estimate
 from wmr_cli.storage import records
 from wmr_cli.storage.records import AlphaRow, AttackFacts, CheckpointFacts, DatasetFacts, Record, Threat
@@ -72,6 +73,14 @@ def test_a_report_imports_nothing_heavy(record, flags):
     modules = imported("report", str(record), *flags)
     assert modules & HEAVY == set()
     assert "wmr_cli.workflows.report" in modules  # it did run
+
+
+def test_figures_are_drawn_without_torch(tmp_path):
+    rows = made_rows(20)
+    stored(tmp_path / "evaluations", made_record(rows), rows)
+    modules = imported("report", str(tmp_path), "--figures", str(tmp_path / "figures"))
+    assert modules & HEAVY == {"matplotlib"}
+    assert "matplotlib.pyplot" not in modules  # no screen, no global state
 
 
 def test_a_mistake_is_refused_before_anything_heavy_is_imported():

@@ -47,11 +47,11 @@ def walk(found: Sequence[tuple[Path, Record]], folder: Path) -> "Iterator[Drawn 
                 part = next(made, None)
                 if part is None:
                     break
-                told = Drawn(style.save(part.figure, folder, _untaken(part.name, taken))) if isinstance(part, Drawing) else part
+                told = Drawn(style.save(part.figure, folder, untaken(part.name, taken))) if isinstance(part, Drawing) else part
             yield told
 
 
-def _untaken(name: str, taken: set[str]) -> str:
+def untaken(name: str, taken: set[str]) -> str:
     """A name for files, safe in any file system and used once."""
     plain = re.sub(r"[^\w.+-]+", "_", name)[:80]
     number = 1

@@ -12,6 +12,8 @@ from .material import Group, Material, Member
 from .style import FAINT, WIDTH, blank
 
 PANELS = 12
+GRID = np.arange(-400, 401) / 400
+"""Margins at which the share is taken: files do not grow with the images."""
 NOTE = "share of images with at most this margin: at 0, that of wrong images"
 
 
@@ -23,11 +25,9 @@ def figures(material: Material) -> Iterator[Made]:
             yield Drawing(f"margins-{page[0].dataset}", _figure(page))
 
 
-def distribution(margins: Floats) -> tuple[Floats, Floats]:
-    """The share of images at or below each margin, in steps from -1 to 1."""
-    ordered = np.sort(margins.astype(np.float64))
-    ends, shares = np.array([-1.0, *ordered, 1.0]), np.arange(len(ordered) + 1) / len(ordered)
-    return ends, np.array([*shares, 1.0])
+def distribution(margins: Floats) -> Floats:
+    """The share of images at or below each margin of the grid."""
+    return np.searchsorted(np.sort(margins), GRID, side="right") / len(margins)
 
 
 def _figure(groups: Sequence[Group]) -> Figure:
@@ -54,10 +54,9 @@ def _figure(groups: Sequence[Group]) -> Figure:
 
 
 def draw(axes: Axes, members: Sequence[Member], prefix: str) -> None:
-    """A line of steps for each model."""
+    """A line for each model."""
     for member in members:
-        margins, shares = distribution(member.rows[f"{prefix}/margin"])
-        axes.step(margins, 100 * shares, where="post", **member.look.line, label=member.label)
+        axes.plot(GRID, 100 * distribution(member.rows[f"{prefix}/margin"]), **member.look.line, label=member.label)
     axes.axvline(0, color=FAINT, linewidth=0.6)
     axes.set_xlim(-1, 1)
     axes.set_xticks([-1, -0.5, 0, 0.5, 1], ["−1", "−0.5", "0", "0.5", "1"])

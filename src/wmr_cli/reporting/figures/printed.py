@@ -49,20 +49,20 @@ class Picture:
 def redraw(picture: Picture, folder: Path, name: str) -> list[Path]:
     """The picture in our style as PNG, SVG and PDF; suspect points are ringed."""
     with style.styled():
-        return style.save(_figure(picture), folder, name)
+        return style.save(figure(picture), folder, name)
 
 
-def _figure(picture: Picture) -> Figure:
+def figure(picture: Picture) -> Figure:
+    """The same, not yet written."""
     looks = _looks(picture)
     rows, columns = shape(len(picture.panels))
-    figure = framed(WIDTH if columns > 1 else 4.6, 2.3 * rows, [{"title": literal(picture.title)}], _entries(picture, looks))
-    panels = figure.subplots(rows, columns, squeeze=False).flat
-    for number, axes in enumerate(panels):
+    made = framed(WIDTH if columns > 1 else 4.6, 2.3 * rows, [{"title": literal(picture.title)}], _entries(picture, looks))
+    for number, axes in enumerate(made.subplots(rows, columns, squeeze=False).flat):
         if number >= len(picture.panels):
             style.blank(axes)
         else:
             draw(axes, picture.panels[number], looks)
-    return figure
+    return made
 
 
 def draw(axes: Axes, panel: Panel, looks: dict[str, Look]) -> None:
