@@ -11,7 +11,7 @@ PICTURES = Path(__file__).parent / "pictures"
 STUDY = (
     ("train", "--defense", "pgd", "--alpha", "0", "--epochs", "12", "--validate-every", "1"),
     *(("train", "--alpha", alpha, "--epochs", "12", "--validate-every", "1") for alpha in ("0", "2")),
-    ("evaluate", "runs/digits-pgd-a0-s0", "runs/digits-trades-a0-s0", "runs/digits-trades-a2-s0", "--eps", "0.1", "--eps", "0.15"),
+    ("evaluate", *(f"runs/digits-{run}-s0" for run in ("pgd-a0", "trades-a0", "trades-a2")), "--eps", "0.1", "--eps", "0.15"),
     ("report", "--figures", "figures"),
 )
 SHOWN = ("curves-digits", "weights-digits-pgd-0.15", "training-digits")

@@ -54,8 +54,9 @@ def obstacle(member: Member) -> str:
 
 def loss_of(member: Member) -> str:
     """The loss that the record's worst case is about."""
-    stored = [row.attack_loss for row in member.record.dro] or [member.record.config.get("dro_loss")]
-    return stored[0] if stored[0] in LOSSES else "ce"
+    asked = member.record.config.get("dro_loss")
+    stored = member.record.dro[0].attack_loss if member.record.dro else asked
+    return stored if stored in LOSSES else "ce"
 
 
 def worst(member: Member, rhos: Sequence[float]) -> Worst:
@@ -80,8 +81,8 @@ def radii(group: Group) -> tuple[list[float], list[float]]:
 def _by_loss(group: Group) -> Iterator[Group]:
     """Different losses do not share a panel."""
     for loss in dict.fromkeys(loss_of(member) for member in group.members):
-        chosen = group.keeping(lambda member, loss=loss: loss_of(member) == loss)
-        yield Group({**group.facts, "loss": f"loss: {LOSSES[loss]}"}, chosen.members)
+        chosen = tuple(member for member in group.members if loss_of(member) == loss)
+        yield Group({**group.facts, "loss": f"loss: {LOSSES[loss]}"}, chosen)
 
 
 def _figure(groups: Sequence[Group]) -> Figure:

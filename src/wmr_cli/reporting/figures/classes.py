@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
+from numpy.typing import NDArray
 
 from ... import measures
 from ...measures import Estimate, Outcome
@@ -66,7 +67,7 @@ def _judged(member: Member) -> str:
     return "uniform" if "uniform/prediction" in member.rows else "clean"
 
 
-def _share(outcome: Outcome, members: np.ndarray) -> Estimate | None:
+def _share(outcome: Outcome, members: NDArray[np.bool_]) -> Estimate | None:
     part = outcome.among(members)
     has_weight = part.log_weights is None or bool((part.log_weights > -np.inf).any())
     return part.estimate() if len(part.correct) and has_weight else None

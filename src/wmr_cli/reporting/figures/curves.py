@@ -78,7 +78,7 @@ def _shifts(group: Group, up_to: float) -> Floats:
     """How far aside each model's points stand: apart from each other, and nearer to their own alpha than to the next."""
     named = sorted({0.0, up_to, *(alpha for member in group.members for alpha in member.alphas)})
     step = min(0.025 * up_to, 0.5 * float(np.diff(named).min()) / len(group.members))
-    return step * (np.arange(len(group.members)) - (len(group.members) - 1) / 2)
+    return np.asarray(step * (np.arange(len(group.members)) - (len(group.members) - 1) / 2))
 
 
 def _crafted(axes: Axes, member: Member, shift: float) -> None:

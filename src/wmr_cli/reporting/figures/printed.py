@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,8 +14,8 @@ from .layout import Entry, entry, framed, shape
 from .style import INK, WIDTH, Look
 from .words import literal
 
-RING = {"marker": "o", "markersize": 8.5, "markerfacecolor": "none", "markeredgecolor": INK, "markeredgewidth": 0.8}
-SUSPECT = {"linestyle": "", **RING}
+RING = {"markersize": 8.5, "markerfacecolor": "none", "markeredgecolor": INK, "markeredgewidth": 0.8}
+SUSPECT: dict[str, Any] = {"linestyle": "", "marker": "o", **RING}
 
 
 @dataclass(frozen=True)

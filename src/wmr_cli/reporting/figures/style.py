@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,11 +114,10 @@ def new_figure(width: float, height: float) -> Figure:
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """As PNG, SVG and PDF, laid out once for all three."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
     files = [folder / f"{name}.{kind}" for kind in TIMELESS]
     for file, (kind, metadata) in zip(files, TIMELESS.items(), strict=True):
-        write_atomically(file, lambda there, kind=kind, metadata=metadata: figure.savefig(there, format=kind, metadata=metadata))
+        write_atomically(file, partial(figure.savefig, format=kind, metadata=metadata))
+        figure.set_layout_engine("none")  # it has its place now
     return files
 
 

@@ -85,8 +85,8 @@ def draw(axes: Axes, trainings: Sequence[Training], field: str) -> None:
         marker = training.look.marker if len(found) <= SPARSE else ""
         axes.plot(epochs, values, **training.look.line, marker=marker, markersize=2.5, label=training.label)
         if found and f"{field}_low" in found[0][1]:
-            ends = [np.array([unit * entry[f"{field}_{end}"] for _, entry in found]) for end in ("low", "high")]
-            axes.fill_between(epochs, *ends, color=training.look.colour, alpha=opacity(len(trainings)), linewidth=0)
+            low, high = (np.array([unit * entry[f"{field}_{end}"] for _, entry in found]) for end in ("low", "high"))
+            axes.fill_between(epochs, low, high, color=training.look.colour, alpha=opacity(len(trainings)), linewidth=0)
     axes.set_title(name)
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.margins(x=0.03)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -72,7 +73,7 @@ def _figure(group: Group, alphas: Sequence[float]) -> Figure:
     figure = framed(WIDTH, sum(tall), [group.facts], entries, NOTE)
     found = [[spread(member, alpha) for alpha in alphas] for member in group.members]
     edges = [_edges([row[place] for row in found]) for place in range(len(alphas))]
-    tallest = max(sum(one.heights(bins)).max() for row in found for one, bins in zip(row, edges, strict=True) if one)
+    tallest = max(float(np.add(*one.heights(bins)).max()) for row in found for one, bins in zip(row, edges, strict=True) if one)
     rows = figure.subfigures(len(group.members), 1, squeeze=False, height_ratios=tall)[:, 0]
     for part, member, spreads in zip(rows, group.members, found, strict=True):
         part.suptitle(member.label, x=0.01, ha="left")
@@ -108,7 +109,7 @@ def draw(axes: Axes, one: Spread, edges: Floats) -> None:
     """Right images, and wrong ones on top of them."""
     below = np.zeros(len(edges) - 1)
     for heights, (name, colour, hatch) in zip(one.heights(edges), PARTS, strict=True):
-        look = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
+        look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
         axes.bar(edges[:-1], heights, np.diff(edges), below, align="edge", label=name, **look)
         below = below + heights
     axes.axvline(1, color=FAINT, linewidth=0.6, linestyle=(0, (2, 2)))
