@@ -14,6 +14,8 @@ from .style import WIDTH, blank, opacity
 from .words import A_SA, A_TR, ALPHA_TEST
 
 POINTS, PANELS = 81, 12
+NARROW, CROWD = 4.6, 6
+"""The width of a single panel, and how many models are too many for it."""
 UP_TO = 2.0
 """The largest alpha where no record names one: the paper's."""
 NOTE = f"lines: {A_SA}; points: {A_TR}; with 95 % intervals; ESS: effective sample size behind {A_SA}"
@@ -40,7 +42,8 @@ def _figure(groups: Sequence[Group]) -> Figure:
     rows, columns = shape(len(groups))
     facts = [group.facts for group in groups]
     entries = [entry(member.look, member.label) for member in members_of(groups)]
-    figure = framed(4.6 if columns == 1 else WIDTH, 3.3 * rows, facts, entries, NOTE)
+    is_small = columns == 1 and len(entries) <= CROWD
+    figure = framed(NARROW if is_small else WIDTH, 3.3 * rows, facts, entries, NOTE)
     grid = figure.subplots(2 * rows, columns, squeeze=False, sharex=True, sharey="row", height_ratios=[3, 1] * rows)
     for place in range(rows * columns):
         row, column = divmod(place, columns)

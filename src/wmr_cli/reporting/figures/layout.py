@@ -18,8 +18,8 @@ T = TypeVar("T")
 Entry = tuple[Artist, str]
 """A line of the legend."""
 Facts = Mapping[str, str]
-PER_INCH, LINE = 17, 0.165
-"""Letters that fit side by side in an inch, and the height of a line of them."""
+PER_INCH, LINE, ROW = 17, 0.19, 0.16
+"""Letters that fit side by side in an inch; the height of a line of text, and of a row of the legend."""
 FORMULA = re.compile(r"(?<!\\)\$.*?(?<!\\)\$")
 
 
@@ -48,10 +48,10 @@ def shape(panels: int) -> tuple[int, int]:
 
 def framed(width: float, height: float, facts: Sequence[Facts], entries: Sequence[Entry], note: str = "") -> Figure:
     """A figure with so much room for panels: what all of them share and how to read them stands above, the legend below."""
-    columns, lines = _legend_shape(entries, width)
+    columns, below = _legend_shape(entries, width)
     shared = ", ".join(text for name, text in facts[0].items() if text and len({other[name] for other in facts}) == 1)
     above = [line for text in (shared, note) for line in _folded(text, int(width * PER_INCH))]
-    figure = new_figure(width, height + LINE * (lines + len(above) + 1))
+    figure = new_figure(width, height + LINE * (len(above) + 1) + below)
     figure.suptitle("\n".join(above), color=FAINT)
     if entries:
         handles, texts = zip(*entries, strict=True)
@@ -100,12 +100,12 @@ def _length(text: str) -> int:
     return max(len(line) for line in FORMULA.sub("sign", text).split("\n"))
 
 
-def _legend_shape(entries: Sequence[Entry], width: float) -> tuple[int, int]:
-    """Columns that the longest name leaves room for, and lines of text below each other."""
+def _legend_shape(entries: Sequence[Entry], width: float) -> tuple[int, float]:
+    """Columns that the longest name leaves room for, and the height of the tallest."""
     if not entries:
-        return 1, 0
+        return 1, 0.0
     longest = max(_length(text) for _, text in entries)
     columns = max(1, min(len(entries), int(width * PER_INCH) // (longest + 9)))
     rows = -(-len(entries) // columns)  # a column is filled before the next
-    heights = [text.count("\n") + 1 for _, text in entries]
+    heights = [LINE * (text.count("\n") + 1) if "\n" in text else ROW for _, text in entries]
     return columns, max(sum(heights[first : first + rows]) for first in range(0, len(entries), rows))
