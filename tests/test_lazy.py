@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from made_records import made_record, made_rows, stored
 from wmr_cli.measures import Estimate
 from wmr_cli.storage import records
 from wmr_cli.storage.records import AlphaRow, AttackFacts, CheckpointFacts, DatasetFacts, Record, Threat
@@ -75,6 +76,15 @@ def test_a_report_imports_nothing_heavy(record, flags):
     modules = imported("report", str(record), *flags)
     assert modules & HEAVY == set()
     assert "wmr_cli.workflows.report" in modules  # it did run
+
+
+def test_figures_are_drawn_without_torch(tmp_path):
+    rows = {name: values for name, values in made_rows(20).items() if name in ("index", "label", "clean/prediction")}
+    stored(tmp_path / "evaluations", made_record(rows, alphas=(), metrics=("nat",)), rows)
+    modules = imported("report", str(tmp_path), "--figures", str(tmp_path / "figures"))
+    assert modules & HEAVY == {"matplotlib"}
+    assert "matplotlib.pyplot" not in modules  # no screen, no global state
+    assert "wmr_cli.reporting.figures.curves" in modules  # it did run
 
 
 def test_a_mistake_is_refused_before_anything_heavy_is_imported():

@@ -39,10 +39,14 @@ def report(
         str | None,
         typer.Option(metavar="|".join(PAPER), help="The paper's numbers beside yours; all: every table of the paper."),
     ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Draw the records into this folder, as PNG, SVG and PDF.")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Show evaluations side by side, at any alpha and rho, without attacking again."""
     from ..workflows.report import Gathered, assembled, gather
+    from .drawing import draw
     from .output import ENDINGS, put_document
 
     asked = read("--format", output, choice(*REPORTS)) or ENDINGS.get("" if out is None else out.suffix, "table")
@@ -58,9 +62,10 @@ def report(
         say(text, quiet=quiet, warns=True)
     if out is not None:
         say(f"wrote {out}", quiet=quiet)
+    is_drawn = figures is None or draw(gathered.found, figures, quiet=quiet)
     for problem in problems:
         say_error(f"skipped: {problem}", problem.hint)
-    if problems:
+    if problems or not is_drawn:
         raise typer.Exit(1)
 
 

@@ -1,4 +1,4 @@
-"""Figures, drawn by matplotlib without a screen."""
+"""Attacked images beside the clean ones."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..storage.files import write_atomically
+from ...storage.files import write_atomically
 
 Array = NDArray[Any]
 

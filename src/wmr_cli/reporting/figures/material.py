@@ -1,0 +1,215 @@
+"""What there is to draw: records with their rows in groups that may be compared, and the logs of the runs they lie in."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ... import measures
+from ...config import TrainConfig
+from ...errors import BadFile
+from ...measures import Outcome
+from ...spec import Spec, exact
+from ...storage import records
+from ...storage.records import Record, Rows
+from ...storage.runs import RunFolder
+from ..tables import attack_name, run_name
+from .style import Look
+from .words import Model, ball, labels, literal, model_of
+
+NEEDED = ("label", "prediction", "margin", "logit_margin", "loss")
+"""Logits are left on the disk: of many records with many classes they would fill the memory."""
+
+
+@dataclass(frozen=True)
+class Undrawn:
+    """What is missing from the figures, and why; `skipped` where a file of the user's could not be read."""
+
+    text: str
+    hint: str = ""
+    skipped: bool = False
+
+
+@dataclass(frozen=True)
+class Member:
+    """A model in a group: its record, its rows, and how it is named and drawn in every figure."""
+
+    record: Record
+    rows: Rows = field(repr=False)
+    label: str
+    look: Look
+
+    @property
+    def alphas(self) -> list[float]:
+        return [row.alpha_test for row in self.record.by_alpha if row.alpha_test is not None]
+
+    def sampled(self, alpha: float | None) -> Outcome | None:
+        """What is behind A_sa at one alpha."""
+        return measures.sampled_outcome(self.rows, self.record.kernel, alpha)
+
+    @cached_property
+    def obstacle(self) -> str:
+        """Why there is no A_sa to draw against alpha; empty where there is one."""
+        if "uniform/prediction" not in self.rows:
+            return "nothing was attacked"
+        if "uniform/margin" not in self.rows:
+            return "the attack leaves no margins to weigh by"
+        if self.sampled(0.0) is None and not any(self.sampled(alpha) for alpha in self.alphas):
+            return f"the kernel {self.record.kernel} has no alpha"
+        return ""
+
+    @property
+    def name(self) -> str:
+        """For messages: the run, the attack and its radius."""
+        return f"{run_name(self.record)} under {attack_name(self.record)}, ε {exact(self.record.threat.eps)}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Models on the same images under the same attack, weighed by the same rule: what may share a panel."""
+
+    facts: dict[str, str]
+    members: tuple[Member, ...]
+
+    def keeping(self, wanted: Callable[[Member], bool]) -> "Group":
+        """The group with some of its members."""
+        return Group(self.facts, tuple(member for member in self.members if wanted(member)))
+
+    @property
+    def dataset(self) -> str:
+        """For the names of files: the data set."""
+        return Spec.parse(self.members[0].record.dataset.name).short
+
+    @property
+    def name(self) -> str:
+        """For the names of files: data set, attack and radius."""
+        first = self.members[0].record
+        return f"{self.dataset}-{Spec.parse(first.attack.spec).short}-{exact(first.threat.eps)}"
+
+
+@dataclass(frozen=True)
+class Training:
+    """A run's log with the name and look of its model."""
+
+    folder: Path
+    label: str
+    look: Look
+    config: TrainConfig
+    entries: list[dict[str, Any]] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Material:
+    """Everything that the figures are drawn from, and what had to be left out."""
+
+    groups: list[Group]
+    trainings: list[Training]
+    left_out: list[Undrawn]
+
+    def by_dataset(self) -> Iterator[list[Group]]:
+        """The groups on the same images, together."""
+        together: dict[Any, list[Group]] = {}
+        for group in self.groups:
+            together.setdefault(_images(group.members[0].record), []).append(group)
+        return iter(together.values())
+
+
+def gathered(found: Sequence[tuple[Path, Record]]) -> Material:
+    """Records to groups, models in the order of their training. One that cannot be read is left out with the reason."""
+    found = sorted(found, key=lambda one: _order(one[1]))
+    names = labels([record for _, record in found])
+    looks = {model: Look(number) for number, model in enumerate(names)}
+    left_out: list[Undrawn] = []
+    attacks = {record.id: attack_name(record) for _, record in found}
+    sorted_in: dict[Any, dict[Model, Member]] = {}
+    for file, record in found:
+        try:
+            rows = _rows(file, record)
+        except BadFile as problem:
+            left_out.append(Undrawn(str(problem), problem.hint, skipped=True))
+            continue
+        model = model_of(record)
+        member = Member(record, rows, names[model], looks[model])
+        members = sorted_in.setdefault(_comparable(record, attacks), {})
+        if model in members:
+            left_out.append(Undrawn(f"{member.name} was evaluated more than once: the record that says most is drawn"))
+        members[model] = max(members.get(model, member), member, key=_says)
+    groups = [Group(_facts(tuple(members.values())), tuple(members.values())) for members in sorted_in.values()]
+    groups.sort(key=lambda group: _place(group.members[0].record))
+    return Material(groups, list(_trainings(found, names, looks, left_out)), left_out)
+
+
+def _order(record: Record) -> tuple[Any, ...]:
+    """By defense and how strongly it weighs, the unweighted first; then as the table names them."""
+    weights = record.checkpoint
+    return weights.defense, weights.kernel, -1.0 if weights.alpha_train is None else weights.alpha_train, run_name(record)
+
+
+def _place(record: Record) -> tuple[Any, ...]:
+    """Panels by data set, attack and radius."""
+    return (
+        record.dataset.name,
+        record.dataset.split,
+        -record.dataset.n,
+        attack_name(record),
+        record.threat.norm,
+        record.threat.eps,
+    )
+
+
+def _rows(file: Path, record: Record) -> Rows:
+    """A copy of those rows of a record that figures use."""
+    path = records.rows_path(file)
+    rows = records.load_rows(path)
+    if len(rows.get("label", ())) != record.dataset.n:
+        raise BadFile(f"the rows {path} are not those of their record", hint="evaluate again")
+    return {name: np.array(rows[name]) for name in rows if name.rpartition("/")[2] in NEEDED or "/log_weight" in name}
+
+
+def _says(member: Member) -> tuple[int, int, str]:
+    """How much a record knows: at how many alphas, how many rows, how late."""
+    return len(member.alphas), len(member.rows), member.record.created
+
+
+def _images(record: Record) -> tuple[Any, ...]:
+    data = record.dataset
+    return data.name, data.split, data.sha256, data.n, None if data.indices is None else tuple(data.indices)
+
+
+def _comparable(record: Record, attacks: Mapping[str, str]) -> tuple[Any, ...]:
+    """What two records must have in common to share a panel; `attacks` names those that a worst case may be of."""
+    attack = sorted(attacks.get(part, part) for part in record.attack.of or ()) or attack_name(record)
+    return *_images(record), record.threat, str(attack), record.attack.seed, record.kernel
+
+
+def _facts(members: Sequence[Member]) -> dict[str, str]:
+    """What a reader should know of a group; what all panels share is said once."""
+    record = members[0].record
+    return {
+        "data": f"{literal(record.dataset.name)} {literal(record.dataset.split)}, {record.dataset.n} images",
+        "attack": literal(attack_name(record)),
+        "eps": ball(record.threat.norm, record.threat.eps),
+        "seed": f"seed {record.attack.seed}" if record.attack.seed else "",
+        "kernel": "" if record.kernel == "exp" else f"kernel {literal(record.kernel)}",
+    }
+
+
+def _trainings(
+    found: Sequence[tuple[Path, Record]], names: dict[Model, str], looks: dict[Model, Look], left_out: list[Undrawn]
+) -> Iterator[Training]:
+    """The log of every run that a record lies in, once; named after its last weights where those were evaluated."""
+    runs: dict[Path, Record] = {}
+    for file, record in found:
+        folder = file.absolute().parent.parent
+        if (folder / "log.jsonl").is_file() and (folder not in runs or record.checkpoint.path.endswith("last.safetensors")):
+            runs[folder] = record
+    for folder, record in runs.items():
+        try:
+            config, entries = TrainConfig.from_json(RunFolder(folder).config.read_bytes()), RunFolder(folder).read_log()
+        except (OSError, ValueError) as error:
+            left_out.append(Undrawn(f"the log of {folder} cannot be read: {error}", "train again", skipped=True))
+            continue
+        yield Training(folder, names[model_of(record)], looks[model_of(record)], config, entries)

@@ -1,0 +1,330 @@
+"""What is drawn is what was measured: the artists of every figure against the measures."""
+
+import json
+from pathlib import Path
+
+import matplotlib
+import msgspec
+import numpy as np
+import pytest
+
+from made_records import ALPHAS, made_record, made_rows, stored
+from wmr_cli import measures
+from wmr_cli.config import TrainConfig
+from wmr_cli.reporting.figures import balls, classes, curves, margins, printed, training, weights
+from wmr_cli.reporting.figures.layout import Drawing
+from wmr_cli.reporting.figures.material import Undrawn, gathered
+from wmr_cli.reporting.figures.printed import Panel, Picture, Series
+from wmr_cli.reporting.figures.style import styled
+from wmr_cli.storage.records import AttackFacts, Threat
+from wmr_cli.storage.runs import RunFolder
+
+
+@pytest.fixture
+def found(tmp_path):
+    """Two models under attacks of two radii."""
+    made = []
+    for number, eps in ((0, 0.1), (1, 0.1), (0, 0.2), (1, 0.2)):
+        rows = made_rows(120, seed=number, shift=0.1 + 0.2 * number - eps)
+        record = made_record(rows, f"run{number}", threat=Threat(norm="linf", eps=eps))
+        made.append((*stored(tmp_path, record, rows), rows))
+    return made
+
+
+def drawn(maker, found):
+    with styled():
+        return list(maker.figures(gathered([(file, record) for file, record, *_ in found])))
+
+
+def figure_of(maker, found):
+    (drawing,) = (part for part in drawn(maker, found) if isinstance(part, Drawing))
+    return drawing.figure
+
+
+def line(axes, label):
+    """The x and y of the line that has this label."""
+    (one,) = (one for one in axes.get_lines() if one.get_label() == label)
+    return np.asarray(one.get_xdata(), dtype=float), np.asarray(one.get_ydata(), dtype=float)
+
+
+def at(x, y, place):
+    (value,) = y[x == place]
+    return value
+
+
+def test_the_curve_at_a_stored_alpha_is_the_records_a_sa(found):
+    figure = figure_of(curves, found)
+    above, below = figure.axes[:2], figure.axes[2:]
+    for axes, (first, second) in zip(above, (found[:2], found[2:]), strict=True):
+        for label, (_, record, _) in (("run0", first), ("run1", second)):
+            x, y = line(axes, label)
+            assert at(x, y, 0.0) == pytest.approx(100 * record.a_rob.value)
+            for row in record.by_alpha:
+                assert at(x, y, row.alpha_test) == pytest.approx(100 * row.a_sa.value)
+            assert (np.diff(y) <= 1e-9).all()  # A_sa never rises with alpha
+            assert (x.min(), x.max()) == (0.0, max(ALPHAS))
+    x, y = line(below[0], "run0")
+    assert at(x, y, 2.0) == pytest.approx(100 * found[0][1].by_alpha[-1].a_sa.ess / 120)
+    assert at(x, y, 0.0) == pytest.approx(100)
+
+
+def test_bands_hold_their_line(found):
+    (axes, *_) = figure_of(curves, found).axes
+    lines = [one for one in axes.get_lines() if len(one.get_xdata()) > 10]
+    bands = [band for band in axes.collections if isinstance(band, matplotlib.collections.PolyCollection)]
+    assert len(lines) == len(bands) == 2
+    for one, band in zip(lines, bands, strict=True):
+        corners = band.get_paths()[0].vertices
+        for x, y in zip(one.get_xdata(), one.get_ydata(), strict=True):
+            ends = corners[np.isclose(corners[:, 0], x), 1]
+            assert ends.min() <= y <= ends.max()
+    _, record, rows = found[0]
+    ends = bands[0].get_paths()[0].vertices
+    share = measures.sampled_accuracy(rows, "exp", 2.0)
+    assert {round(end, 9) for end in (100 * share.low, 100 * share.high)} <= {
+        round(y, 9) for y in ends[np.isclose(ends[:, 0], 2.0), 1]
+    }
+    assert record.by_alpha[-1].a_sa == share
+
+
+def test_crafted_points_stand_at_their_alphas_with_their_intervals(found):
+    (axes, *_) = figure_of(curves, found).axes
+    for container, (_, record, _) in zip(axes.containers, found[:2], strict=True):
+        points, _, (bars,) = container
+        assert points.get_ydata() == pytest.approx([100 * row.a_tr.value for row in record.by_alpha])
+        assert points.get_xdata() == pytest.approx(ALPHAS, abs=0.1)  # moved aside, nearer to their own than to the next
+        ends = [segment[:, 1] for segment in bars.get_segments()]
+        assert np.allclose(ends, [(100 * row.a_tr.low, 100 * row.a_tr.high) for row in record.by_alpha])
+
+
+def test_a_kernel_with_stored_weights_is_drawn_where_they_are_known(tmp_path):
+    rows = made_rows(50)
+    rows |= {f"uniform/log_weight@{alpha!r}": alpha * rows["uniform/loss"].astype(float) for alpha in ALPHAS}
+    record = made_record(rows, kernel="tilt")
+    (axes, *_) = figure_of(curves, [(*stored(tmp_path, record, rows), rows)]).axes
+    x, y = line(axes, axes.get_lines()[0].get_label())
+    assert list(x) == list(ALPHAS)
+    assert y == pytest.approx([100 * row.a_sa.value for row in record.by_alpha])
+
+
+def test_a_kernel_without_alpha_has_no_curve(tmp_path):
+    rows = made_rows(50)
+    rows["uniform/log_weight"] = np.zeros(50)
+    record = made_record(rows, kernel="cvar", alphas=(None,))
+    (said,) = drawn(curves, [(*stored(tmp_path, record, rows), rows)])
+    assert isinstance(said, Undrawn)
+    assert "kernel cvar has no alpha" in said.text
+    assert drawn(weights, [(*stored(tmp_path, record, rows), rows)]) == []
+    assert len(drawn(classes, [(*stored(tmp_path, record, rows), rows)])) == 1
+
+
+def test_the_worst_case_is_that_of_the_record(found):
+    figure = figure_of(balls, found)
+    assert len(figure.axes) == 6
+    for start, records in ((0, found[:2]), (3, found[2:])):
+        for label, (_, record, _) in zip(("run0", "run1"), records, strict=True):
+            for axes, field, unit in zip(
+                figure.axes[start : start + 3], ("loss", "accuracy", "worst_accuracy"), (1, 100, 100), strict=True
+            ):
+                x, y = line(axes, label)
+                assert [at(x, y, row.rho) for row in record.dro] == pytest.approx(
+                    [unit * getattr(row, field) for row in record.dro]
+                )
+                assert axes.get_xscale() == "log"
+    x, y = line(figure.axes[0], "run0")
+    assert len(x) > len(found[0][1].dro)
+    assert (np.diff(y) >= -1e-9).all()
+
+
+def test_radii_follow_the_record(found, tmp_path):
+    rows = made_rows(50)
+    config = made_record(rows).config
+    losses = [row for row in made_record(rows).dro if row.rho in (0.02, 0.64)]
+    record = made_record(rows, dro=[msgspec.structs.replace(losses[0], rho=0.0), *losses])
+    (axes, *_) = figure_of(balls, [(*stored(tmp_path, record, rows), rows)]).axes
+    x, _ = line(axes, axes.get_lines()[0].get_label())
+    assert (x.min(), x.max()) == (0.02, 0.64)  # zero has no place on a log axis
+    asked = made_record(rows, "other", dro=[], config={**config, "dro_loss": "margin"})
+    (drawing,) = drawn(balls, [(*stored(tmp_path, one, rows), rows) for one in (record, asked)])
+    assert len(drawing.figure.axes) == 6, "different losses share no panel"
+
+
+def test_the_worst_of_attacks_has_no_worst_case(tmp_path):
+    rows = made_rows(50)
+    record = made_record(rows, attack=AttackFacts(spec="worst", seed=0, restarts=1, of=["a", "b"]), dro=[])
+    (said,) = drawn(balls, [(*stored(tmp_path, record, rows), rows)])
+    assert "need not be that of largest loss" in said.text
+    rows["uniform/loss"][0] = np.inf
+    (said,) = drawn(balls, [(*stored(tmp_path, made_record(rows, metrics=("nat", "rob"), dro=[]), rows), rows)])
+    assert "not finite" in said.text
+
+
+def test_weights_are_those_behind_a_sa(found):
+    drawing, _ = drawn(weights, found)
+    rows = drawing.figure.subfigs
+    assert [part.get_suptitle() for part in rows] == ["run0", "run1"]
+    for part, (_, record, own) in zip(rows, found[:2], strict=True):
+        for axes, row in zip(part.axes, record.by_alpha, strict=True):
+            bars = [np.array([bar.get_height() for bar in container]) for container in axes.containers]
+            assert bars[0].sum() == pytest.approx(100 * record.a_rob.value)  # right images
+            assert sum(bars).sum() == pytest.approx(100)  # no weight is off the axis
+            assert f"{100 * row.a_sa.ess / 120:.0f} %" in axes.get_title()
+            exact = measures.normalized_weights(measures.exponential_log_weights(own["uniform/margin"], row.alpha_test))
+            assert axes.get_xlim()[1] >= 120 * exact.max()
+
+
+def test_many_alphas_are_thinned_to_a_few():
+    assert weights.chosen([1.0, 2.0]) == [1.0, 2.0]
+    many = [float(number) for number in range(20)]
+    picked = weights.chosen(many)
+    assert (len(picked), picked[0], picked[-1]) == (weights.COLUMNS, 0.0, 19.0)
+
+
+def test_margins_cross_zero_at_the_share_of_wrong_images(found):
+    figure = figure_of(margins, found)
+    clean, weak, strong = figure.axes
+    for axes, records, name in ((clean, found[:2], "a_nat"), (weak, found[:2], "a_rob"), (strong, found[2:], "a_rob")):
+        for label, (_, record, _) in zip(("run0", "run1"), records, strict=True):
+            x, y = line(axes, label)
+            assert y[x <= 0].max() == pytest.approx(100 * (1 - getattr(record, name).value))
+            assert (y.min(), y.max()) == (0, 100)
+
+
+def test_classes_have_their_own_shares_and_intervals(tmp_path):
+    rows = made_rows(80)
+    record = made_record(rows, per_class=True)
+    figure = figure_of(classes, [(*stored(tmp_path, record, rows), rows)])
+    (axes,) = figure.axes
+    bars = [part for part in axes.containers if isinstance(part, matplotlib.container.BarContainer)]
+    spans = [part for part in axes.containers if isinstance(part, matplotlib.container.ErrorbarContainer)]
+    expected = {
+        0: [row.a_nat for row in record.per_class],
+        1: [row.a_rob for row in record.per_class],
+        2: [row.by_alpha[-1].a_sa for row in record.per_class],
+    }
+    for place, shares in expected.items():
+        assert [bar.get_height() for bar in bars[place]] == pytest.approx([100 * share.value for share in shares])
+        ends = [segment[:, 1] for segment in spans[place].lines[2][0].get_segments()]
+        assert np.allclose(ends, [(100 * share.low, 100 * share.high) for share in shares])
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "1", "2", "3"]
+
+
+def test_class_names_are_shown_as_they_are(tmp_path):
+    rows = made_rows(80)
+    record = made_record(rows, per_class=True)
+    named = [
+        msgspec.structs.replace(row, name=name) for row, name in zip(record.per_class, ("$a$", "b_c", "d", None), strict=True)
+    ]
+    figure = figure_of(classes, [(*stored(tmp_path, msgspec.structs.replace(record, per_class=named), rows), rows)])
+    assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == [r"\$a\$", "b_c", "d", "3"]
+
+
+def test_of_many_classes_the_worst_are_shown(tmp_path):
+    rows = made_rows(500, classes=50)
+    rows["uniform/prediction"] = np.where(rows["label"] % 5 == 0, 99, rows["label"])  # ten classes are always wrong
+    figure = figure_of(classes, [(*stored(tmp_path, made_record(rows), rows), rows)])
+    shown = [int(text.get_text()) for text in figure.axes[0].get_xticklabels()]
+    assert len(shown) == classes.CLASSES
+    assert set(range(0, 50, 5)) <= set(shown)
+    assert "the 20 worst of 50 classes" in figure.get_suptitle()
+
+
+def entry(epoch, **more):
+    return {"epoch": epoch, "loss": 2.0 / epoch, "weight_mean": 1.0, "weight_max": 2.0, "weight_ess": 0.9, **more}
+
+
+def logged(folder: Path, run: str, entries, **settings) -> tuple:
+    """A run folder with a log and one record in it."""
+    rows = made_rows(30)
+    path, record = stored(folder / run / "evaluations", made_record(rows, run), rows)
+    RunFolder(folder / run).config.write_text(TrainConfig(**settings).to_json())
+    RunFolder(folder / run).write_log(entries)
+    return path, record, rows
+
+
+def held_out(value):
+    return {
+        f"val_a_{name}{end}": value + shift
+        for name in ("nat", "rob", "sa")
+        for end, shift in (("", 0), ("_low", -0.1), ("_high", 0.1))
+    }
+
+
+def test_training_is_drawn_from_the_log(tmp_path):
+    entries = [entry(1, attack_success=0.5), entry(2, attack_success=0.4, **held_out(0.5)), entry(3, **held_out(0.6))]
+    figure = figure_of(training, [logged(tmp_path, "a", entries), logged(tmp_path, "b", entries[:2])])
+    panels = {axes.get_title(): axes for axes in figure.axes}
+    assert len(panels) == 8
+    x, y = line(panels["training loss"], "a")
+    assert (list(x), list(y)) == ([1, 2, 3], pytest.approx([2, 1, 2 / 3]))
+    (rob,) = (axes for title, axes in panels.items() if "rob" in title)
+    x, y = line(rob, "a")
+    assert (list(x), list(y)) == ([2, 3], pytest.approx([50, 60]))
+    ends = rob.collections[0].get_paths()[0].vertices
+    assert (ends[:, 1].min(), ends[:, 1].max()) == pytest.approx((40, 70))
+    assert line(panels["attack success (%)"], "b")[1] == pytest.approx([50, 40])
+    assert line(panels["ESS of weights (%)"], "b")[1] == pytest.approx([90, 90])
+
+
+def test_runs_that_cannot_be_compared_have_figures_of_their_own(tmp_path):
+    runs = [logged(tmp_path, name, [entry(1)], eps=eps) for name, eps in (("a", 0.1), ("b", 0.2), ("c", 0.1))]
+    drawings = drawn(training, runs)
+    assert [len(part.figure.axes[0].get_lines()) for part in drawings] == [2, 1]
+    assert not any("held-out" in part.figure.get_suptitle() for part in drawings)
+
+
+def test_a_log_that_is_empty_or_damaged_is_said(tmp_path):
+    run = logged(tmp_path, "a", [])
+    (said,) = drawn(training, [run])
+    assert "is empty" in said.text
+    (tmp_path / "a" / "log.jsonl").write_text("{]\n")
+    (said,) = gathered([run[:2]]).left_out
+    assert said.skipped
+    (tmp_path / "a" / "log.jsonl").unlink()
+    assert gathered([run[:2]]).trainings == []
+
+
+PAPER = json.loads(Path(__file__).with_name("paper_excerpt.json").read_text(encoding="utf-8"))
+
+
+def picture(number):
+    """A figure of the paper as neutral series."""
+    figure = PAPER["figures"][number]
+    suspect = {
+        panel: part["x"] for part in PAPER["suspect_points"] if part["figure"] == figure["figure"] for panel in part["panels"]
+    }
+    return Picture(
+        figure["figure"],
+        [
+            Panel(
+                panel["caption"],
+                panel["xlabel"],
+                panel["ylabel"],
+                [Series(one["label"], one["x"], one["y"], suspect.get(panel["panel"], ())) for one in panel["series"]],
+                is_log=panel["xlabel"] == "rho",
+            )
+            for panel in figure["panels"]
+        ],
+    )
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_printed_series_are_redrawn_point_by_point(number, tmp_path):
+    files = printed.redraw(picture(number), tmp_path, "paper")
+    assert [file.name for file in files] == ["paper.png", "paper.svg", "paper.pdf"]
+    with styled():
+        figure = printed.figure(picture(number))
+    for axes, panel in zip(figure.axes, PAPER["figures"][number]["panels"], strict=True):
+        for one in panel["series"]:
+            x, y = line(axes, one["label"])
+            assert (list(x), list(y)) == (one["x"], one["y"])
+
+
+def test_suspect_points_are_ringed_and_the_legend_says_so():
+    with styled():
+        figure = printed.figure(picture(1))
+    sound, doubtful = figure.axes
+    assert not any(one.get_label().startswith("suspect") for one in sound.get_lines())
+    rings = [one for one in doubtful.get_lines() if one.get_label().startswith("suspect")]
+    assert [list(ring.get_xdata()) for ring in rings] == [[0.01, 0.02]] * 2
+    assert "suspect point" in [text.get_text() for text in figure.legends[0].get_texts()]
