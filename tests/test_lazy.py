@@ -65,7 +65,15 @@ def test_nothing_heavy_is_imported(args):
 
 @pytest.mark.parametrize(
     "flags",
-    [[], ["--format", "json"], ["--format", "csv"], ["--format", "markdown"], ["--rho", "0.1"], ["--alpha-test", "1"]],
+    [
+        [],
+        ["--format", "json"],
+        ["--format", "csv"],
+        ["--format", "markdown"],
+        ["--format", "html"],
+        ["--rho", "0.1"],
+        ["--alpha-test", "1"],
+    ],
     ids=" ".join,
 )
 def test_a_report_imports_nothing_heavy(record, flags):
