@@ -8,7 +8,7 @@ RUN := runs/digits-trades-a2-s0
 # one thread per test process: they share the cores
 TEST_ENV := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-slow test-data test-gpu test-peers lint docs clean
+.PHONY: demo test test-slow test-data test-browser test-gpu test-peers lint docs clean
 
 demo: .venv/.installed  ## train, evaluate and report on the embedded data
 	$(WMR) train --resume
@@ -16,13 +16,16 @@ demo: .venv/.installed  ## train, evaluate and report on the embedded data
 	$(WMR) report $(RUN)
 
 test: .venv/.installed-dev  ## the test suite
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not browser"
 
 test-slow: .venv/.installed-dev  ## training over several seeds, kills at random moments, many processes
 	$(BIN)/python -m pytest -m slow
 
 test-data: .venv/.installed-dev  ## real data sets and published checkpoints, from WMR_DATA_DIR and WMR_TEST_CHECKPOINTS
 	$(BIN)/python -m pytest -m data -rs
+
+test-browser: .venv/.installed-browser  ## the page of a report in Chromium, where it is installed; WMR_CHROMIUM may name one
+	$(TEST_ENV) $(BIN)/python -m pytest -m browser -rs
 
 test-gpu: .venv/.installed-dev  ## the main tests on this machine's accelerator
 	$(BIN)/python -m pytest -m gpu -rs
@@ -54,6 +57,10 @@ clean:  ## everything that can be made again; runs are kept
 
 .venv/.installed-dev: .venv/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+.venv/.installed-browser: .venv/.installed-dev
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
 	touch $@
 
 .venv/.installed-docs: .venv/.installed

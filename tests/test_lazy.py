@@ -67,7 +67,8 @@ def test_nothing_heavy_is_imported(args):
 @pytest.mark.parametrize(
     "flags",
     [
-        [], ["--format", "json"], ["--format", "csv"], ["--format", "markdown"], ["--format", "latex"], ["--rho", "0.1"],
+        [], ["--format", "json"], ["--format", "csv"], ["--format", "markdown"], ["--format", "latex"], ["--format", "html"],
+        ["--rho", "0.1"],
         ["--alpha-test", "1"], ["--compare"], ["--paper", "auto"], ["--paper", "all"],
     ],
     ids=" ".join,

@@ -21,7 +21,7 @@ LOSSES: tuple[Literal["ce", "margin", "zero-one"], ...] = ("ce", "margin", "zero
 INTERVALS: tuple[Literal["delta", "bootstrap"], ...] = ("delta", "bootstrap")
 LARGEST = 1e9
 FORMATS = ("table", "markdown", "csv", "json")
-REPORTS = ("table", "markdown", "latex", "csv", "json")
+REPORTS = ("table", "markdown", "latex", "csv", "json", "html")
 PAPER = ("auto", "mnist", "cifar10", "tiny-imagenet", "all")
 
 

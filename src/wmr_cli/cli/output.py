@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from ..errors import BadFile
 from ..reporting import tables
 from ..reporting.documents import Document, listed
 from ..reporting.extras import extras
@@ -14,7 +15,7 @@ from ..storage.files import write_text
 from ..storage.records import Record
 from .console import as_text, show, width, write
 
-ENDINGS = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json"}
+ENDINGS = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json", ".html": "html"}
 """What a file is when its name alone says it."""
 BOOKTABS = "% needs \\usepackage{booktabs}\n"
 
@@ -28,14 +29,21 @@ def put(found: Sequence[tuple[Path, Record]], output: str) -> None:
         write(tables.comma_separated(records) if output == "csv" else _json(listed(found)))
 
 
-def put_document(document: Document, output: str, out: Path | None) -> None:
-    """Print a report, or write it to `out`."""
+def put_document(document: Document, output: str, out: Path | None) -> list[BadFile]:
+    """Print a report, or write it to `out`; what could not be read for it is returned."""
+    problems: list[BadFile] = []
     if output == "csv":
         _leave(document.comma_separated(), out)
+    elif output == "html":
+        from ..reporting.page import drawn
+
+        text, problems = drawn(document.found)
+        _leave(text, out)
     elif output == "json":
         _leave(_json(document.as_data()), out)
     else:
         _draw(document.sheets(), output, out)
+    return problems
 
 
 def _draw(sheets: Sequence[Sheet], output: str, out: Path | None) -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import BadFile
-from .console import say, say_error
+from ..errors import BadFile, BadInput
+from .console import say, say_error, width
 from .options import PAPER, REPORTS, Quiet, choice, read, sizes
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ def report(
     from .output import ENDINGS, put_document
 
     asked = read("--format", output, choice(*REPORTS)) or ENDINGS.get("" if out is None else out.suffix, "table")
+    if asked == "html" and out is None and width() is not None:
+        raise BadInput("a page is not for the terminal", hint="name a file with --out report.html, and open it in a browser")
     alphas, radii = read("--alpha-test", alpha_test, sizes), read("--rho", rho, sizes)
     beside = read("--paper", paper, choice(*PAPER))
     is_paper_alone = beside == "all" and paths is None
@@ -57,7 +59,7 @@ def report(
     if not gathered.found and not gathered.problems and not is_paper_alone:
         raise BadFile("there are no evaluations here", hint="make one with `wmr evaluate runs/NAME`")
     document, problems = assembled(gathered, ranks=asked not in ("csv", "json"), compare=compare, paper=beside)
-    put_document(document, asked, out)
+    problems += put_document(document, asked, out)
     for text in remarks(document):
         say(text, quiet=quiet, warns=True)
     if out is not None:

@@ -85,7 +85,7 @@ def attack(
     seconds = time.perf_counter() - started
     crafted = Crafted(*(torch.cat([getattr(piece, name) for piece in pieces]) for name in Crafted.__dataclass_fields__))
     if save:
-        save_images(save, crafted, task, as_uint8)
+        save_images(save, crafted, task, as_uint8, weighted)
         yield Message(f"saved {len(crafted.label)} images to {save}")
     if grid:
         from ..reporting.figures import attack_grid
@@ -128,8 +128,8 @@ def rounded(attacked: Attacked, model: nn.Module, batch: Batch, task: Task) -> A
         return Attacked(images, model(images), attacked.steps_survived)
 
 
-def save_images(path: Path, crafted: Crafted, task: Task, as_uint8: bool) -> None:
-    """Images with index, label and both predictions; as they are, or as 8-bit."""
+def save_images(path: Path, crafted: Crafted, task: Task, as_uint8: bool, weighted: bool) -> None:
+    """Images with index, label and both predictions; as they are, or as 8-bit. Of a weighted attack the header has alpha."""
     images = (crafted.images.double() * 255).round().to(torch.uint8) if as_uint8 else crafted.images
     tensors = {
         "images": images,
@@ -146,6 +146,7 @@ def save_images(path: Path, crafted: Crafted, task: Task, as_uint8: bool) -> Non
         "split": task.config.split,
         "checkpoint_sha256": task.checkpoint.sha256,
         "seed": str(task.config.seed),
+        **({"alpha": repr(next(iter(task.kernels)))} if weighted else {}),
     }
     save_tensors(path, tensors, header)
 

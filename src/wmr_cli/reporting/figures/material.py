@@ -16,7 +16,7 @@ from ...spec import Spec, exact
 from ...storage import records
 from ...storage.records import Record, Rows
 from ...storage.runs import RunFolder
-from ..tables import attack_name, run_name
+from ..lines import attack_name, run_name
 from .style import Look
 from .words import Model, ball, labels, literal, model_of
 

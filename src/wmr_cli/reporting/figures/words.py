@@ -7,7 +7,7 @@ from matplotlib import font_manager
 
 from ...spec import Spec, exact
 from ...storage.records import Record
-from ..tables import run_name
+from ..lines import run_name
 from .style import SETTINGS
 
 A_NAT, A_ROB, A_SA, A_TR = (rf"$A_\mathrm{{{name}}}$" for name in ("nat", "rob", "sa", "tr"))

@@ -1,0 +1,124 @@
+// Plots of all chosen models over a setting: alpha, temperature, the radius of the ball.
+
+/** A_sa over alpha, or over the share of images that it effectively rests on. */
+function plotAlpha(chosen, alphas, alpha, axisName) {
+  const across = (model, at, estimate) => (axisName === "ess" ? estimate.ess / model.size : at);
+  const traces = chosen.flatMap((model) => {
+    const points = alphas.map((at) => [at, model.computed(at)]).filter(([, estimate]) => estimate);
+    if (!points.length) return [];
+    const x = points.map(([at, estimate]) => across(model, at, estimate));
+    const text = points.map(
+      ([at, estimate]) => `${plain(model.name)}<br>α ${at}: ${percent(estimate)}, ESS ${fixed(estimate.ess, 0)}`,
+    );
+    const ends = ["low", "high"].map((end) => points.map(([, estimate]) => 100 * estimate[end]));
+    const line = style(model.number);
+    return [
+      {
+        x: [...x, ...[...x].reverse()],
+        y: [...ends[1], ...ends[0].reverse()],
+        type: "scatter",
+        mode: "lines",
+        fill: "toself",
+        fillcolor: faint(line.color, 0.13),
+        line: { width: 0 },
+        hoverinfo: "skip",
+      },
+      {
+        x,
+        y: points.map(([, estimate]) => 100 * estimate.value),
+        type: "scatter",
+        mode: "lines",
+        line,
+        text,
+        hovertemplate: "%{text}<extra></extra>",
+      },
+      ...recordedMarks(model, across),
+    ];
+  });
+  const isEss = axisName === "ess";
+  const now = isEss ? [] : [setting(alpha)];
+  const x = isEss ? axis("effective sample size / images", { autorange: "reversed" }) : axis("α", { rangemode: "tozero" });
+  return draw(
+    "plot-alpha",
+    traces,
+    layout(x, inPercent(mostOf(chosen)), { shapes: now }),
+    `A_sa of ${chosen.length} models over alpha, falling; the table has the values at your alpha`,
+  );
+}
+
+/** Recorded values: A_sa filled, A_tr open. */
+function recordedMarks(model, across) {
+  if (!model.isWhole) return [];
+  const kinds = [
+    ["A_sa", "a_sa", ""],
+    ["A_tr", "a_tr", "-open"],
+  ];
+  return kinds.map(([title, name, open]) => {
+    const rows = model.by_alpha.filter((row) => row[name] && row.alpha_test !== null && model.computed(row.alpha_test));
+    return {
+      x: rows.map((row) => across(model, row.alpha_test, model.computed(row.alpha_test))),
+      y: rows.map((row) => 100 * row[name].value),
+      text: rows.map((row) => `${plain(model.name)}<br>recorded ${title} at α ${row.alpha_test}: ${percent(row[name])}`),
+      type: "scatter",
+      mode: "markers",
+      marker: { color: colourOf(model.number), symbol: MARKS[model.number % MARKS.length] + open, size: 8 },
+      hovertemplate: "%{text}<extra></extra>",
+    };
+  });
+}
+
+function plotTemperature(chosen, alpha, temperature) {
+  const traces = chosen.map((model) => {
+    const points = TEMPERATURES.map((at) => [at, model.computed(alpha, at)]).filter(([, estimate]) => estimate);
+    return {
+      x: points.map(([at]) => at),
+      y: points.map(([, estimate]) => 100 * estimate.value),
+      text: points.map(([at, estimate]) => `${plain(model.name)}<br>T ${fixed(at, 2)}: ${percent(estimate)}`),
+      type: "scatter",
+      mode: "lines+markers",
+      line: style(model.number),
+      marker: { color: colourOf(model.number), symbol: MARKS[model.number % MARKS.length], size: 5 },
+      hovertemplate: "%{text}<extra></extra>",
+    };
+  });
+  const x = axis("temperature T", { type: "log", tickvals: [0.25, 0.5, 1, 2, 4], ticktext: ["¼", "½", "1", "2", "4"] });
+  return draw(
+    "plot-temperature",
+    traces,
+    layout(x, inPercent(mostOf(chosen)), { shapes: [setting(temperature)] }),
+    `A_sa of ${chosen.length} models over temperature`,
+  );
+}
+
+function plotBall(chosen, rhos, rho) {
+  const traces = chosen.flatMap((model) => {
+    const points = rhos.map((at) => [at, model.inBall(at)]).filter(([, worst]) => worst);
+    const kinds = [
+      ["accuracy", "solid", "accuracy where the loss is largest"],
+      ["least", "dot", "least accuracy"],
+    ];
+    return kinds.map(([name, dash, title]) => {
+      const shown = points.filter(([, worst]) => worst[name] !== null);
+      return {
+        x: shown.map(([at]) => at),
+        y: shown.map(([, worst]) => 100 * worst[name]),
+        text: shown.map(([at, worst]) => `${plain(model.name)}<br>ρ ${at}: ${title} ${fixed(100 * worst[name], 1)}`),
+        type: "scatter",
+        mode: "lines",
+        line: { color: colourOf(model.number), width: name === "least" ? 1.4 : 2, dash },
+        hovertemplate: "%{text}<extra></extra>",
+      };
+    });
+  });
+  const x = axis("ρ", {
+    type: "log",
+    tickvals: [0.001, 0.01, 0.1, 1, 10, 100],
+    ticktext: ["0.001", "0.01", "0.1", "1", "10", "100"],
+  });
+  return draw(
+    "plot-ball",
+    traces,
+    layout(x, inPercent(mostOf(chosen)), { shapes: [setting(Math.max(rho, rhos[0]))] }),
+    "Accuracy in the worst case over the radius of the ball, falling",
+  );
+}

@@ -1,0 +1,84 @@
+"""Records that may be compared: the same images, attacked alike. All others are kept apart and never ranked together."""
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...spec import exact
+from ...storage.records import Record
+from ..lines import attack_name, run_name
+
+Found = Sequence[tuple[Path, Record]]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Records with their files and the name of each, all on the same images under the same attack."""
+
+    title: str
+    found: list[tuple[Path, Record]]
+    names: list[str]
+
+    @property
+    def records(self) -> list[Record]:
+        return [record for _, record in self.found]
+
+
+def grouped(found: Found) -> list[Panel]:
+    """In the order in which their first records were found."""
+    by_id = {record.id: record for _, record in found}
+    groups: dict[Hashable, list[tuple[Path, Record]]] = {}
+    for file, record in found:
+        groups.setdefault(_key(record, by_id), []).append((file, record))
+    titles = _distinct([_title(members[0][1], by_id) for members in groups.values()])
+    return [
+        Panel(title, members, _names([record for _, record in members]))
+        for title, members in zip(titles, groups.values(), strict=True)
+    ]
+
+
+def _key(record: Record, by_id: Mapping[str, Record]) -> Hashable:
+    """Everything that two records must share to be compared."""
+    data, threat = record.dataset, record.threat
+    images = (data.sha256, data.split, data.n, None if data.indices is None else tuple(data.indices))
+    return images, threat.norm, threat.eps, _attacks(record, by_id), record.kernel
+
+
+def _attacks(record: Record, by_id: Mapping[str, Record]) -> tuple[str, ...]:
+    """The attack, or those whose worst case this is: by what they are, or by their records where those were not found."""
+    if record.attack.of is None:
+        return (attack_name(record),)
+    parts = (attack_name(by_id[part]) if part in by_id else f"record {part}" for part in record.attack.of)
+    return ("worst of", *sorted(parts))
+
+
+def _title(record: Record, by_id: Mapping[str, Record]) -> str:
+    """`digits test, 550 images · linf ε 0.15 · pgd:steps=20`."""
+    data, threat = record.dataset, record.threat
+    first, *parts = _attacks(record, by_id)
+    attack = f"{first} {', '.join(parts)}" if parts else first
+    kernel = [] if record.kernel == "exp" else [f"kernel {record.kernel}"]
+    return " · ".join([f"{data.name} {data.split}, {data.n} images", f"{threat.norm} ε {exact(threat.eps)}", attack, *kernel])
+
+
+def _names(records: Sequence[Record]) -> list[str]:
+    """The runs; where two have one name, with the seed of the attack or, if that does not help, the record."""
+    names = [run_name(record) for record in records]
+    for tell in (lambda record: f"attack seed {record.attack.seed}", lambda record: record.id[:8]):
+        counts = Counter(names)
+        names = [
+            name if counts[name] == 1 else f"{run_name(record)}, {tell(record)}"
+            for name, record in zip(names, records, strict=True)
+        ]
+    return _distinct(names)
+
+
+def _distinct(texts: Sequence[str]) -> list[str]:
+    """The same texts, numbered where one comes again."""
+    seen: Counter[str] = Counter()
+    made = []
+    for text in texts:
+        seen[text] += 1
+        made.append(text if seen[text] == 1 else f"{text} ({seen[text]})")
+    return made

@@ -1,0 +1,162 @@
+// Plots of one model: its classes, its weights, its images.
+
+const FEWER = 2000;
+const BINS = 40;
+const MOST_TICKS = 40;
+
+/** A_rob and A_sa of every chosen class of one model. */
+function plotClasses(model, classes, alpha, temperature) {
+  const labels = classes.map((one) => one.label);
+  const parts = labels.map((label) => classPart(model, label, alpha, temperature));
+  const { quiet } = colours();
+  const kinds = [
+    ["A_rob", "rob", quiet, "circle-open", -0.12],
+    [`A_sa at α ${alpha}`, "sa", colourOf(model.number), "circle", 0.12],
+  ];
+  const traces = kinds.map(([title, name, color, symbol, shift]) => {
+    const shown = parts.map((part, i) => [i + shift, part[name], part]).filter(([, estimate]) => estimate);
+    return {
+      name: title,
+      x: shown.map(([at]) => at),
+      y: shown.map(([, estimate]) => 100 * estimate.value),
+      error_y: {
+        type: "data",
+        symmetric: false,
+        thickness: 1.2,
+        width: 0,
+        color,
+        array: shown.map(([, estimate]) => 100 * (estimate.high - estimate.value)),
+        arrayminus: shown.map(([, estimate]) => 100 * (estimate.value - estimate.low)),
+      },
+      text: shown.map(([, estimate, part]) => `${plain(part.name)}, ${part.size} images<br>${title}: ${percent(estimate)}`),
+      type: "scatter",
+      mode: "markers",
+      marker: { color, symbol, size: 8 },
+      hovertemplate: "%{text}<extra></extra>",
+    };
+  });
+  const x = axis("class", {
+    ...classTicks(parts.map((part) => part.name)),
+    range: [-0.6, parts.length - 0.4],
+    showgrid: false,
+    zeroline: false,
+  });
+  return draw("plot-classes", traces, layout(x, inPercent(), legend()), "Accuracy under attack and A_sa of each class");
+}
+
+/** Names along an axis; of very many, some. */
+function classTicks(names) {
+  const every = Math.ceil(names.length / MOST_TICKS);
+  const positions = [...names.keys()].filter((i) => i % every === 0);
+  return { tickvals: positions, ticktext: positions.map((i) => plain(names[i], 14)) };
+}
+
+/** One class of a model by itself; nothing of the model's own choice of classes changes. */
+function classPart(model, label, alpha, temperature) {
+  const positions = model.positions.filter((i) => model.label[i] === label);
+  const right = picked(model.right, positions);
+  const margins = model.isLive ? model.marginsOf(positions, temperature) : null;
+  return {
+    name: model.nameOf(label),
+    size: positions.length,
+    rob: plainAccuracy(right),
+    sa: margins && weightedAccuracy(exponentialLogWeights(margins, alpha), right),
+  };
+}
+
+/** Images and weight by margin. */
+function plotWeights(model, alpha, temperature) {
+  const margins = model.marginsAt(temperature);
+  const weights = model.weights(alpha, temperature);
+  const [images, weight] = [new Float64Array(BINS), new Float64Array(BINS)];
+  margins.forEach((margin, i) => {
+    const bin = Math.min(BINS - 1, Math.max(0, Math.floor(((margin + 1) / 2) * BINS)));
+    images[bin] += 100 / margins.length;
+    weight[bin] += (100 * weights[i]) / margins.length;
+  });
+  const x = Array.from(images, (_, i) => -1 + (2 * i + 1) / BINS);
+  const text = x.map(
+    (at, i) =>
+      `margin ${fixed(at - 1 / BINS, 2)} to ${fixed(at + 1 / BINS, 2)}<br>${fixed(images[i], 1)} % of the images, ${fixed(weight[i], 1)} % of the weight`,
+  );
+  const { quiet } = colours();
+  const common = { x, hovertext: text, hovertemplate: "%{hovertext}<extra></extra>", width: 2 / BINS };
+  const traces = [
+    { ...common, name: "weight", y: Array.from(weight), type: "bar", marker: { color: faint(colourOf(model.number), 0.75) } },
+    {
+      ...common,
+      width: undefined,
+      name: "images",
+      y: Array.from(images),
+      type: "scatter",
+      mode: "lines",
+      line: { shape: "hvh", color: quiet, width: 1.4 },
+    },
+  ];
+  return draw(
+    "plot-weights",
+    traces,
+    layout(axis("margin", { range: [-1.02, 1.02] }), axis("percent", { rangemode: "tozero" }), {
+      ...legend(),
+      barmode: "overlay",
+      bargap: 0,
+    }),
+    "Share of images and of weight by margin",
+  );
+}
+
+const hasWebGl = (() => {
+  const canvas = document.createElement("canvas");
+  return Boolean(canvas.getContext("webgl2") ?? canvas.getContext("webgl"));
+})();
+
+/** A point per image by margin and class; without WebGL, of every so many images one. */
+function plotImages(model, classes, alpha, temperature, looked) {
+  const margins = model.marginsAt(temperature) ?? model.at("margin");
+  const weights = model.weights(alpha, temperature) ?? new Float64Array(margins.length).fill(1);
+  const rows = new Map(classes.map((one, i) => [one.label, i]));
+  const every = hasWebGl ? 1 : Math.ceil(margins.length / FEWER);
+  const height = (i) => rows.get(model.label[model.positions[i]]) + 0.7 * (((i * 0.6180339887) % 1) - 0.5);
+  const usual = margins.length > 4000 ? 3 : 5;
+  const size = (i) => Math.min(22, Math.max(usual / 2, usual * Math.sqrt(weights[i])));
+  const { right, wrong, ink } = colours();
+  const kinds = [
+    ["right", 1, right, "circle"],
+    ["wrong", 0, wrong, "diamond"],
+  ];
+  const traces = kinds.map(([name, outcome, color, symbol]) => {
+    const shown = [...margins.keys()].filter((i) => i % every === 0 && model.right[model.positions[i]] === outcome);
+    return {
+      name,
+      x: shown.map((i) => margins[i]),
+      y: shown.map(height),
+      customdata: shown.map((i) => model.positions[i]),
+      type: hasWebGl ? "scattergl" : "scatter",
+      mode: "markers",
+      marker: { color, symbol, size: shown.map(size), opacity: margins.length > 4000 ? 0.4 : 0.55, line: { width: 0 } },
+      hoverinfo: "none",
+    };
+  });
+  const at = model.positions.indexOf(looked ?? -1);
+  traces.push({
+    x: at < 0 ? [] : [margins[at]],
+    y: at < 0 ? [] : [height(at)],
+    type: "scatter",
+    mode: "markers",
+    showlegend: false,
+    hoverinfo: "skip",
+    marker: { symbol: "circle-open", size: 24, color: ink, line: { width: 2 } },
+  });
+  const y = axis("class", {
+    ...classTicks(classes.map((one) => model.nameOf(one.label))),
+    range: [classes.length - 0.4, -0.6],
+    showgrid: false,
+    zeroline: false,
+  });
+  return draw(
+    "plot-images",
+    traces,
+    layout(axis("margin", { range: [-1.04, 1.04] }), y, legend()),
+    "Every image by margin and class; the box below shows one at a time",
+  );
+}

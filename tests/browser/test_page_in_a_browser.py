@@ -1,0 +1,418 @@
+"""The page as a reader meets it: in Chromium, from the disk, without network."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from pages import evaluated, made_rows, save_pictures
+from wmr_cli import measures
+from wmr_cli.config import EvaluateConfig
+from wmr_cli.reporting import tables
+from wmr_cli.reporting.page import page as made_page
+from wmr_cli.storage import records
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser: pip install -e '.[browser]'")
+CHROMIUM = os.environ.get("WMR_CHROMIUM") or next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None
+)
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed here; WMR_CHROMIUM may name one"),
+]
+
+MILLISECONDS = 120_000
+HARD = "<b>bold</b><script>alert(1)</script>\"'[x]\nline"
+ASKED = EvaluateConfig(metrics=("nat", "rob", "sa", "dro"), rho=(0.01, 0.1, 1.0), per_class=True)
+NO_WEBGL = """const usual = HTMLCanvasElement.prototype.getContext;
+HTMLCanvasElement.prototype.getContext = function (kind, ...more) {
+  return kind.startsWith("webgl") ? null : usual.call(this, kind, ...more);
+};"""
+
+
+class Report:
+    """An opened page: what it asks for and complains of, and its numbers."""
+
+    def __init__(self, browser, path: Path, **context):
+        self.context = browser.new_context(offline=True, **{"viewport": {"width": 1400, "height": 900}, **context})
+        self.context.set_default_timeout(MILLISECONDS)
+        self.page = self.context.new_page()
+        self.path, self.requests, self.complaints = path, [], []
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
+        self.page.on("console", self.listen)
+
+    def listen(self, message) -> None:
+        if message.type in ("error", "warning") and "GL Driver Message" not in message.text:
+            self.complaints.append(message.text)
+
+    def open(self):
+        self.page.goto(self.path.as_uri())
+        self.page.wait_for_selector("html[data-ready]")
+        return self
+
+    def settle(self):
+        """Numbers change in the next frame, plots right after it: their timer is set before this one."""
+        self.page.evaluate(
+            "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 20))))"
+        )
+
+    def slide(self, id: str, value: float):
+        """The slider as a hand moves it; the value must be one that it offers."""
+        position = self.page.evaluate(
+            """([id, value]) => {
+              const [range, box] = [document.getElementById(id), document.getElementById(`${id}-exact`)];
+              for (let i = Number(range.min); i <= Number(range.max); i += 1) {
+                range.value = i;
+                range.dispatchEvent(new Event("input", { bubbles: true }));
+                if (Number(box.value) === value) return i;
+              }
+              return null;
+            }""",
+            [id, value],
+        )
+        assert position is not None, f"the slider {id} has no {value}"
+        self.settle()
+
+    def type(self, id: str, value: float):
+        box = self.page.locator(f"#{id}-exact")
+        box.fill(repr(value))
+        box.press("Enter")
+        self.settle()
+
+    def cell(self, model: str, name: str):
+        return self.page.locator(f"#numbers tr[data-model={json.dumps(model)}] [data-cell={name}]")
+
+    def text(self, model: str, name: str) -> str:
+        return self.cell(model, name).inner_text().replace("\n", " ").strip()
+
+    def value(self, model: str, name: str) -> float:
+        return float(self.cell(model, name).get_attribute("data-value"))
+
+    def computed(self, model: str) -> dict:
+        return json.loads(self.cell(model, "a_sa").get_attribute("data-computed"))
+
+    @property
+    def models(self) -> list[str]:
+        return self.page.locator("#numbers tbody tr").evaluate_all("(rows) => rows.map((row) => row.dataset.model)")
+
+    def choose_classes(self, *labels: int):
+        self.page.locator("#classes-field").evaluate("(field) => { field.open = true; }")
+        self.page.locator("#classes-none").click()
+        for label in labels:
+            self.page.locator("#classes input").nth(label).check()
+        self.settle()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        launched = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"] if os.geteuid() == 0 else [], timeout=MILLISECONDS
+        )
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """Three runs under one attack, one of them under a second attack that stops early."""
+    folder = tmp_path_factory.mktemp("evaluations")
+    resampled = msgspec.structs.replace(ASKED, ci="bootstrap")
+    plain = evaluated(folder, "plain", made_rows(0, 400), ASKED)
+    save_pictures(plain[0].parent / "saved.safetensors", plain[1], made_rows(0, 400), 400, (1, 8, 8))
+    return {
+        "plain": plain,
+        "other": evaluated(folder, "other", made_rows(1, 400, skill=2.3), ASKED, alphas=[1 / 3, 2.0, 7.0]),
+        "resampled": evaluated(folder, "resampled", made_rows(2, 400, skill=1.8), resampled),
+        "early": evaluated(folder, "plain", made_rows(5, 400, stops_early=True), ASKED, attack="autoattack"),
+    }
+
+
+@pytest.fixture(scope="module")
+def path(found, tmp_path_factory):
+    made = tmp_path_factory.mktemp("page") / "report.html"
+    made.write_text(made_page(list(found.values())), encoding="utf-8")
+    return made
+
+
+@pytest.fixture
+def report(browser, path):
+    opened = Report(browser, path).open()
+    yield opened
+    opened.context.close()
+    assert opened.complaints == []
+    assert opened.requests == [path.as_uri()]
+
+
+def rows_of(pair):
+    return records.load_rows(records.rows_path(pair[0]))
+
+
+@pytest.mark.parametrize("name", ["plain", "other", "resampled"])
+def test_at_every_recorded_alpha_the_page_shows_the_record(report, found, name):
+    record = found[name][1]
+    for row in record.by_alpha:
+        report.slide("alpha", row.alpha_test)
+        assert report.text(name, "a_sa") == tables.percent(row.a_sa)
+        assert report.text(name, "ess").removesuffix(" few") == f"{row.a_sa.ess:.0f}"
+        ours = report.computed(name)
+        assert ours["value"] == pytest.approx(row.a_sa.value, abs=1e-12)
+        assert ours["ess"] == pytest.approx(row.a_sa.ess, rel=1e-12)
+
+
+def test_between_recorded_alphas_it_computes_what_python_would(report, found):
+    for alpha in (0.0, 0.7, 3.95, 2.0001, 30.0):
+        report.type("alpha", alpha)
+        for name in ("plain", "other"):
+            ours = measures.sampled_accuracy(rows_of(found[name]), "exp", alpha)
+            assert report.text(name, "a_sa") == tables.percent(ours)
+            assert report.value(name, "ess") == pytest.approx(ours.ess, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["plain", "resampled"])
+def test_at_every_recorded_rho_the_page_shows_the_record(report, found, name):
+    for row in found[name][1].dro:
+        report.slide("rho", row.rho)
+        assert report.text(name, "ball") == f"{100 * row.accuracy:.1f}"
+        assert report.value(name, "ball") == pytest.approx(row.accuracy, abs=1e-9)
+        assert report.value(name, "least") == pytest.approx(row.worst_accuracy, abs=1e-9)
+
+
+def test_the_page_checks_itself_against_the_records(report):
+    said = report.page.locator("#checked").inner_text()
+    assert said.startswith("18 recorded numbers were computed again")
+    assert report.page.locator("#trouble").is_hidden()
+
+
+def test_a_record_that_its_rows_do_not_give_raises_an_alarm(browser, found, tmp_path):
+    file, record = found["plain"]
+    first = record.by_alpha[0]
+    better = msgspec.structs.replace(first, a_sa=msgspec.structs.replace(first.a_sa, value=first.a_sa.value + 0.01))
+    changed = tmp_path / "changed.html"
+    changed.write_text(made_page([(file, msgspec.structs.replace(record, by_alpha=[better]))]), encoding="utf-8")
+    opened = Report(browser, changed).open()
+    assert "do not give the numbers" in opened.page.locator("#trouble").inner_text()
+    opened.context.close()
+
+
+def test_classes_are_chosen_as_python_would(report, found):
+    report.type("alpha", 1.5)
+    report.slide("rho", 0.1)
+    report.choose_classes(0, 3, 7)
+    for name in ("plain", "other", "resampled"):
+        rows = rows_of(found[name])
+        chosen = np.isin(rows["label"], (0, 3, 7))
+        some = {key: values[chosen] for key, values in rows.items()}
+        assert report.text(name, "a_nat") == tables.percent(measures.accuracy(some, "clean"))
+        assert report.text(name, "a_rob") == tables.percent(measures.accuracy(some, "uniform"))
+        assert report.text(name, "a_sa") == tables.percent(measures.sampled_accuracy(some, "exp", 1.5))
+        worst = measures.worst_case(measures.attacked_losses(some, "ce"), 0.1)
+        assert report.value(name, "ball") == pytest.approx(worst.accuracy(measures.correct(some, "uniform")), abs=1e-9)
+    assert report.page.locator("#classes-count").inner_text() == "3 of 10"
+    report.choose_classes()
+    assert report.text("plain", "a_sa") == "-"
+    assert "No class is chosen" in report.page.locator("#numbers-note").inner_text()
+
+
+def test_models_are_chosen_and_ranked_among_each_other(report, found):
+    assert report.models == ["plain", "other", "resampled"]
+    report.slide("alpha", 2.0)
+    values = {name: found[name][1].by_alpha[-1 if name != "other" else 1].a_sa.value for name in report.models}
+    order = sorted(values, key=values.get, reverse=True)
+    assert {name: int(report.text(name, "rank")) for name in order} == {name: place for place, name in enumerate(order, 1)}
+    report.page.get_by_role("checkbox", name=order[0]).uncheck()
+    report.settle()
+    assert order[0] not in report.models
+    assert report.text(order[1], "rank") == "1"
+
+
+def test_the_temperature_moves_the_margins_and_not_the_decisions(report, found):
+    report.slide("alpha", 2.0)
+    assert report.text("plain", "a_sa_t") == report.text("plain", "a_sa")
+    for temperature in (0.25, 0.5, 2.0, 4.0):
+        report.slide("temperature", temperature)
+        ours = {name: measures.tempered_accuracy(rows_of(found[name]), 2.0, temperature).value for name in report.models}
+        for name, value in ours.items():
+            assert report.value(name, "a_sa_t") == pytest.approx(value, abs=2e-4)
+        order = sorted(ours, key=ours.get, reverse=True)
+        assert sorted(report.models, key=lambda name: int(report.text(name, "rank_t").split()[0])) == order
+    assert report.text("plain", "a_sa") == tables.percent(found["plain"][1].by_alpha[2].a_sa)
+
+
+def test_another_attack_is_another_panel(report, found):
+    assert report.page.locator("#panel option").count() == 2
+    report.page.locator("#panel").select_option("1")
+    report.settle()
+    assert report.models == ["plain"]
+    assert report.text("plain", "a_rob") == tables.percent(found["early"][1].a_rob)
+    assert report.text("plain", "a_sa") == "-"
+    assert report.page.locator("#figure-alpha").is_hidden()
+    assert report.page.locator("#figure-ball").is_visible()
+    report.page.locator("#panel").select_option("0")
+    report.settle()
+    assert report.models == ["plain", "other", "resampled"]
+
+
+def test_sliders_follow_the_keyboard(report, found):
+    report.slide("alpha", 2.0)
+    slider = report.page.get_by_role("slider", name="α")
+    slider.focus()
+    slider.press("ArrowRight")
+    report.settle()
+    assert report.page.locator("#alpha-exact").input_value() == "2.05"
+    slider.press("ArrowLeft")
+    report.settle()
+    assert slider.get_attribute("aria-valuetext") == "α 2, recorded"
+    slider.press("Home")
+    report.settle()
+    assert report.value("plain", "a_sa") == pytest.approx(found["plain"][1].a_rob.value, abs=1e-12)
+    for id in ("rho", "temperature"):
+        before = report.page.locator(f"#{id}-exact").input_value()
+        report.page.locator(f"#{id}").press("ArrowLeft")
+        report.settle()
+        assert report.page.locator(f"#{id}-exact").input_value() != before
+
+
+def test_a_keyboard_reaches_everything_from_the_skip_link_on(report):
+    report.page.keyboard.press("Tab")
+    assert report.page.evaluate("document.activeElement.className") == "skip"
+    report.page.keyboard.press("Enter")
+    reached = set()
+    while "larger" not in reached and len(reached) < 60:
+        report.page.keyboard.press("Tab")
+        reached.add(report.page.evaluate("document.activeElement.id || document.activeElement.outerHTML.slice(0, 80)"))
+    assert {"panel", "alpha", "alpha-exact", "rho", "temperature", "looked", "axis", "image", "smaller", "larger"} <= reached
+
+
+def test_every_control_has_a_name(report):
+    nameless = report.page.evaluate(
+        """() => [...document.querySelectorAll("input, select, button")].filter((one) =>
+             !one.labels?.length && !one.getAttribute("aria-label") && !one.textContent.trim()).map((one) => one.outerHTML)"""
+    )
+    assert nameless == []
+
+
+def test_a_screen_reader_is_told_the_new_numbers(report, found):
+    report.slide("alpha", 1.0)
+    told = report.page.locator("#told")
+    assert told.get_attribute("aria-live") == "polite"
+    report.page.wait_for_function("document.getElementById('told').textContent.startsWith('α 1,')")
+    assert f"plain: A_sa {tables.percent(found['plain'][1].by_alpha[0].a_sa)}" in told.text_content()
+
+
+def test_an_image_is_shown_where_one_points(report, found):
+    rows = rows_of(found["plain"])
+    place = report.page.locator("#plot-images")
+    place.scroll_into_view_if_needed()
+    spot, position = place.evaluate(
+        """(plot) => {
+          const [trace, { xaxis, yaxis }] = [plot.data[1], plot._fullLayout];
+          const box = plot.getBoundingClientRect();
+          const at = trace.x.indexOf(Math.min(...trace.x));
+          const [x, y] = [xaxis._offset + xaxis.d2p(trace.x[at]), yaxis._offset + yaxis.d2p(trace.y[at])];
+          return [[box.left + x, box.top + y], trace.customdata[at]];
+        }"""
+    )
+    report.page.mouse.move(spot[0] + 40, spot[1])
+    report.page.mouse.move(*spot, steps=4)
+    card = report.page.locator("#card")
+    report.page.wait_for_function("document.getElementById('card').textContent.startsWith('index')")
+    assert position == rows["uniform/margin"].argmin()
+    text = f"index {rows['index'][position]}: label {rows['label'][position]}, seen as {rows['uniform/prediction'][position]}"
+    assert card.inner_text().startswith(f"{text}, margin {rows['uniform/margin'][position]:.4f}")
+    report.page.locator("#picture").wait_for(state="visible")
+    pixels = report.page.locator("#picture").evaluate(
+        "(canvas) => [...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data]"
+    )[::4]
+    saved = np.random.default_rng(1).random((400, 1, 8, 8), dtype=np.float32)[position]
+    np.testing.assert_array_equal(pixels, np.rint(255 * saved).ravel())
+
+
+def test_images_are_reached_by_index_and_by_margin(report, found):
+    rows = rows_of(found["plain"])
+    order = np.argsort(rows["uniform/margin"], kind="stable")
+    image = report.page.locator("#image")
+    image.fill(str(order[5]))
+    image.press("Enter")
+    assert report.page.locator("#card").inner_text().startswith(f"index {order[5]}:")
+    report.page.locator("#larger").click()
+    assert image.input_value() == str(order[6])
+    for _ in range(2):
+        report.page.locator("#smaller").click()
+    assert image.input_value() == str(order[4])
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_light_and_dark_follow_the_reader_and_the_button(browser, path, scheme):
+    opened = Report(browser, path, color_scheme=scheme).open()
+
+    def is_dark():
+        opened.settle()
+        ground = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        ink = opened.page.evaluate("document.getElementById('plot-alpha')._fullLayout.font.color")
+        dark = [int(part) < 128 for part in ground.strip("rgb()").split(", ")]
+        assert len(set(dark)) == 1
+        assert (ink == "#e8eaec") == dark[0]
+        return dark[0]
+
+    assert is_dark() == (scheme == "dark")
+    opened.page.locator("#theme").click()
+    assert is_dark() == (scheme != "dark")
+    opened.context.close()
+    assert opened.complaints == []
+
+
+@pytest.mark.parametrize("width", [390, 768, 1400])
+def test_nothing_is_wider_than_the_screen(browser, path, width):
+    opened = Report(browser, path, viewport={"width": width, "height": 844}, has_touch=width < 800).open()
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+    opened.context.close()
+
+
+def test_on_paper_there_are_tables_and_no_controls(report):
+    report.page.emulate_media(media="print")
+    assert report.page.locator("#settings").is_hidden()
+    assert report.page.locator("#theme").is_hidden()
+    assert report.page.locator("#recorded table").first.is_visible()
+    assert len(report.page.pdf()) > 10_000
+
+
+def test_hard_names_are_only_names(browser, found, tmp_path):
+    file, record = found["plain"]
+    checkpoint = msgspec.structs.replace(record.checkpoint, path=f"{HARD}.safetensors")
+    names = [msgspec.structs.replace(row, name=HARD) for row in record.per_class]
+    hard = msgspec.structs.replace(record, checkpoint=checkpoint, per_class=names)
+    made = tmp_path / "hard.html"
+    made.write_text(made_page([(file, hard), found["other"]]), encoding="utf-8")
+    opened = Report(browser, made).open()
+    assert opened.models[0] == tables.run_name(hard)
+    shown = opened.page.locator("#plot-classes .xtick text").first.inner_html()
+    assert "<b>" not in shown
+    assert "&lt;b&gt;" in shown
+    assert opened.page.locator("b:text-is('bold')").count() == 0
+    opened.context.close()
+    assert opened.complaints == []
+
+
+def test_without_webgl_some_images_are_drawn_all_the_same(browser, path):
+    opened = Report(browser, path)
+    opened.page.add_init_script(NO_WEBGL)
+    opened.open()
+    assert opened.page.locator("#plot-images .scatterlayer .point").count() > 100
+    opened.context.close()
+    assert opened.complaints == []
+
+
+def test_without_javascript_the_recorded_numbers_are_there(browser, path, found):
+    opened = Report(browser, path, java_script_enabled=False)
+    opened.page.goto(path.as_uri())
+    text = opened.page.locator("#recorded").inner_text()
+    assert all(tables.percent(row.a_sa).partition(" ")[0] in text for row in found["plain"][1].by_alpha)
+    assert opened.page.locator("#live").is_hidden()
+    opened.context.close()

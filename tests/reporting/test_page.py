@@ -1,0 +1,336 @@
+"""The interactive page as a file: what is in it, what is not, and how large it may get."""
+
+import base64
+import gzip
+import io
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+from PIL import Image
+
+from pages import evaluated, made_rows, save_pictures
+from wmr_cli.config import EvaluateConfig
+from wmr_cli.measures import RHOS
+from wmr_cli.reporting import tables
+from wmr_cli.reporting.page import SCRIPTS, drawn, json_text, page, pictures
+from wmr_cli.reporting.page.arrays import Arrays, below_largest, smallest_whole
+from wmr_cli.reporting.page.panels import grouped
+from wmr_cli.storage import records
+
+ROOT = Path(__file__).parent.parent.parent
+HARD = "<script>alert(1)</script>\"'[bold]</td>&amp;\u2028{{script}}"
+TYPES = {"f8": "<f8", "f4": "<f4", "f2": "<f2", "u1": "<u1", "u2": "<u2", "u4": "<u4"}
+
+
+class Page(HTMLParser):
+    """The elements of a page with their attributes and texts."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.open = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs), []))
+        self.open.append(self.found[-1])
+
+    def handle_data(self, data):
+        if self.open:
+            self.open[-1][2].append(data)
+
+    def handle_endtag(self, tag):
+        while self.open and self.open.pop()[0] != tag:
+            pass
+
+    def all(self, tag):
+        return [(attrs, "".join(texts)) for name, attrs, texts in self.found if name == tag]
+
+    def script(self, id):
+        (text,) = [text for attrs, text in self.all("script") if attrs.get("id") == id]
+        return text
+
+    @property
+    def data(self):
+        return json.loads(self.script("data"))
+
+    def arrays(self):
+        content = gzip.decompress(base64.b64decode(self.script("arrays")))
+        return [np.frombuffer(content, TYPES[part["type"]], part["length"], part["start"]) for part in self.data["arrays"]]
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Two runs under one attack."""
+    return [evaluated(tmp_path, name, made_rows(seed)) for seed, name in enumerate(("first", "second"))]
+
+
+def test_a_page_asks_nothing_of_the_network(two):
+    text = page(two)
+    assert re.findall(r"https?:|//www|@import|url\(", text) == []
+    made = Page(text)
+    assert [attrs for _, attrs, _ in made.found if {"src", "srcset", "data", "action"} & set(attrs)] == []
+    assert {attrs["href"][0] for attrs, _ in made.all("a")} == {"#"}
+    assert made.all("link") == made.all("iframe") == []
+    policies = [attrs["content"] for attrs, _ in made.all("meta") if attrs.get("http-equiv") == "Content-Security-Policy"]
+    assert policies[0].startswith("default-src 'none'")
+
+
+def test_the_arrays_are_the_rows_bit_for_bit(two):
+    made = Page(page(two))
+    arrays = made.arrays()
+    (panel,) = made.data["panels"]
+    for (file, _), model in zip(two, panel["models"], strict=True):
+        rows = records.load_rows(records.rows_path(file))
+        stored = {name: arrays[number] for name, number in model["rows"].items()}
+        for name, row in {"index": "index", "label": "label", "prediction": "uniform/prediction"}.items():
+            np.testing.assert_array_equal(stored[name], rows[row])
+        assert stored["margin"].tobytes() == rows["uniform/margin"].tobytes()
+        assert stored["loss"].tobytes() == rows["uniform/loss"].tobytes()
+        right = np.unpackbits(stored["clean"], bitorder="little", count=len(rows["label"])).astype(bool)
+        np.testing.assert_array_equal(right, rows["clean/prediction"] == rows["label"])
+        logits = rows["uniform/logits"].astype(np.float64)
+        near = stored["logits"].reshape(logits.shape).astype(np.float64)
+        np.testing.assert_allclose(near, logits - logits.max(axis=1, keepdims=True), rtol=1e-3)
+    first, second = (model["rows"] for model in panel["models"])
+    assert first["label"] == second["label"]  # shared, so stored once
+    assert first["margin"] != second["margin"]
+
+
+def test_the_records_come_back_equal(two):
+    (panel,) = Page(page(two)).data["panels"]
+    for (_, record), model in zip(two, panel["models"], strict=True):
+        assert msgspec.convert(model["by_alpha"], list[records.AlphaRow]) == record.by_alpha
+        assert msgspec.convert(model["dro"], list[records.DroRow]) == record.dro
+        assert model["id"] == record.id
+
+
+def test_the_table_has_the_texts_of_the_main_table(two):
+    shown = {text for _, text in Page(re.sub(r"</?span[^>]*>", "", page(two))).all("td")}
+    lines = [tables.cells(line) for _, record in two for line in tables.lines([record])]
+    assert {cell for line in lines for cell in line[5:10]} <= shown
+
+
+@pytest.mark.parametrize("classes", [10, 20])
+def test_ten_evaluations_of_ten_thousand_images_stay_below_ten_megabytes(tmp_path, classes):
+    asked = EvaluateConfig(metrics=("nat", "rob", "sa", "dro"), rho=RHOS, per_class=True)
+    found = []
+    for seed in range(10):
+        rows = made_rows(seed, 10_000, classes)
+        found.append(evaluated(tmp_path, f"run-{seed}", rows, asked))
+        save_pictures(found[-1][0].parent / "pictures.safetensors", found[-1][1], rows, 300, (3, 32, 32))
+    text = page(found)
+    assert len(text.encode()) < 10_000_000
+    (panel,) = Page(text).data["panels"]
+    assert all({"margin", "loss", "logits"} <= set(model["rows"]) and model["tiles"] for model in panel["models"])
+
+
+def test_many_classes_or_too_many_logits_leave_the_logits_out(tmp_path, monkeypatch):
+    few, many = (evaluated(tmp_path, f"of {classes}", made_rows(0, 50, classes), data=str(classes)) for classes in (20, 21))
+    first, second = Page(page([few, many])).data["panels"]
+    assert "logits" in first["models"][0]["rows"]
+    assert "logits" not in second["models"][0]["rows"]
+    monkeypatch.setattr("wmr_cli.reporting.page.contents.MOST_LOGITS", 999)
+    assert "logits" not in Page(page([few])).data["panels"][0]["models"][0]["rows"]
+
+
+def test_hard_names_are_text_everywhere(tmp_path):
+    names = dict.fromkeys(range(10), HARD)
+    asked = EvaluateConfig(metrics=("nat", "rob", "sa", "dro"), per_class=True)
+    file, record = evaluated(tmp_path, "plain", made_rows(0), asked, class_names=names)
+    checkpoint = msgspec.structs.replace(record.checkpoint, path=f"{HARD}\n/x.safetensors", defense=HARD, model=HARD)
+    hard = msgspec.structs.replace(
+        record,
+        checkpoint=checkpoint,
+        kernel=HARD,
+        dataset=msgspec.structs.replace(record.dataset, name=HARD),
+        attack=msgspec.structs.replace(record.attack, spec='file.py:A,x="</script>"'),
+    )
+    made, usual = Page(page([(file, hard)])), Page(page([(file, record)]))
+    assert [attrs for attrs, _ in made.all("script")] == [attrs for attrs, _ in usual.all("script")]
+    assert [tag for tag, _, _ in made.found] == [tag for tag, _, _ in usual.found]
+    name = tables.run_name(hard)
+    assert "\n" in name
+    assert name in {text for _, text in made.all("th")}
+    (panel,) = made.data["panels"]
+    assert panel["models"][0]["name"] == name
+    assert panel["classes"][0]["name"] == HARD
+    assert HARD in made.all("title")[0][1]
+    assert made.all("script")[-1][1] == usual.all("script")[-1][1]  # a name cannot fill a slot
+
+
+def test_json_in_a_script_element_cannot_end_it():
+    hard = {"</script><!--": "\u2028\u2029&"}
+    text = json_text(hard)
+    assert not set("<>&\u2028\u2029") & set(text)
+    assert json.loads(text) == hard
+
+
+def test_no_script_of_ours_ends_its_element():
+    for name in SCRIPTS:
+        assert "</script" not in (ROOT / "src/wmr_cli/reporting/page" / name).read_text(encoding="utf-8")
+
+
+def test_what_cannot_be_compared_stands_apart(tmp_path):
+    rows = made_rows(0)
+    found = [
+        evaluated(tmp_path, "a", rows),
+        evaluated(tmp_path, "b", made_rows(1)),
+        evaluated(tmp_path, "a", rows, eps=0.2),
+        evaluated(tmp_path, "a", rows, norm="l2"),
+        evaluated(tmp_path, "a", rows, attack="pgd:steps=40"),
+        evaluated(tmp_path, "a", rows, data="other"),
+        evaluated(tmp_path, "a", rows, indices=list(range(300))),
+    ]
+    made = grouped(found)
+    assert [panel.names for panel in made] == [["a", "b"], *[["a"]] * 5]
+    assert len({panel.title for panel in made}) == 6
+    sections = [attrs for attrs, _ in Page(page(found)).all("section") if attrs.get("class") == "panel"]
+    assert len(sections) == 6
+    other = (found[1][0], msgspec.structs.replace(found[1][1], kernel="mail"))
+    assert [panel.names for panel in grouped([found[0], other])] == [["a"], ["b"]]
+
+
+def test_the_worst_of_several_attacks_is_known_by_its_parts(tmp_path):
+    parts = {
+        run: [evaluated(tmp_path, run, made_rows(seed), attack=attack) for attack in ("pgd", "fgsm")]
+        for seed, run in enumerate("ab")
+    }
+    worst = [
+        evaluated(tmp_path, run, made_rows(seed), attack="worst", of=[record.id for _, record in parts[run]])
+        for seed, run in enumerate("ab")
+    ]
+    made = grouped([*parts["a"], *parts["b"], *worst])
+    assert [panel.names for panel in made] == [["a", "b"]] * 3
+    assert "worst of fgsm, pgd" in made[-1].title
+    assert [panel.names for panel in grouped(worst)] == [["a"], ["b"]]  # nobody knows what they are the worst of
+
+
+def test_models_of_one_name_are_told_apart(tmp_path):
+    found = [evaluated(tmp_path / str(seed), "a", made_rows(seed), seed=seed) for seed in (0, 1)]
+    again = evaluated(tmp_path / "2", "a", made_rows(2), seed=1)
+    assert grouped(found)[0].names == ["a, attack seed 0", "a, attack seed 1"]
+    (panel,) = grouped([*found, again])
+    assert len(set(panel.names)) == 3
+
+
+def test_a_record_without_its_rows_keeps_its_numbers(two):
+    records.rows_path(two[0][0]).unlink()
+    text, (problem,) = drawn(two)
+    (panel,) = Page(text).data["panels"]
+    assert [model["rows"] is None for model in panel["models"]] == [True, False]
+    assert panel["models"][0]["problem"] == str(problem)
+    assert text.count('<th scope="rowgroup"') == 2
+
+
+def test_an_attack_that_stops_early_leaves_nothing_to_weigh(tmp_path):
+    rows = made_rows(0, stops_early=True)
+    (panel,) = Page(page([evaluated(tmp_path, "a", rows)])).data["panels"]
+    assert set(panel["models"][0]["rows"]) == {"index", "label", "clean", "prediction"}
+
+
+def test_the_worst_of_several_attacks_has_no_losses(tmp_path):
+    asked = EvaluateConfig(metrics=("nat", "rob", "sa"))
+    (panel,) = Page(page([evaluated(tmp_path, "a", made_rows(0), asked, attack="worst", of=["x", "y"])])).data["panels"]
+    assert "loss" not in panel["models"][0]["rows"]
+
+
+def test_the_margin_loss_is_minus_the_margin(tmp_path):
+    asked = EvaluateConfig(metrics=("nat", "rob", "dro"), dro_loss="margin")
+    rows = made_rows(0)
+    made = Page(page([evaluated(tmp_path, "a", rows, asked)]))
+    (model,) = made.data["panels"][0]["models"]
+    assert model["loss"] == "margin"
+    np.testing.assert_array_equal(made.arrays()[model["rows"]["loss"]], -rows["uniform/logit_margin"])
+
+
+def test_a_page_is_the_same_each_time(two):
+    assert page(two) == page(two)
+
+
+def test_a_page_of_nothing_is_a_page():
+    assert Page(page([])).data == {"panels": [], "arrays": []}
+
+
+class TestPictures:
+    """Images that `wmr attack --save` wrote beside a record."""
+
+    @pytest.fixture
+    def found(self, tmp_path):
+        rows = made_rows(0)
+        file, record = evaluated(tmp_path, "a", rows)
+        return file, record, rows
+
+    def tiles(self, file, record):
+        return Page(page([(file, record)])).data["panels"][0]["models"][0]["tiles"]
+
+    @pytest.mark.parametrize("folder", [0, 1], ids=["beside the record", "in the run folder"])
+    def test_they_are_shown_in_the_order_of_margins(self, found, folder):
+        file, record, rows = found
+        path = file.parents[folder] / "saved.safetensors"
+        save_pictures(path, record, rows, 20)
+        made = self.tiles(file, record)
+        assert made["positions"] == np.argsort(rows["uniform/margin"][:20], kind="stable").tolist()
+        sheet = Image.open(io.BytesIO(base64.b64decode(made["sheet"].partition(",")[2])))
+        assert sheet.size == (8 * pictures.COLUMNS, 16)
+        pixels = np.random.default_rng(1).random((20, 3, 8, 8), dtype=np.float32)[made["positions"][17]]
+        np.testing.assert_array_equal(np.asarray(sheet)[8:16, 8:16], np.rint(255 * np.moveaxis(pixels, 0, -1)))
+
+    @pytest.mark.parametrize(
+        "other",
+        [{"alpha": "2.0"}, {"eps": "0.2"}, {"attack": "fgsm"}, {"checkpoint_sha256": "x"}, {"seed": "1"}, {"split": "val"}],
+    )
+    def test_those_of_another_attack_are_not(self, found, other):
+        file, record, rows = found
+        save_pictures(file.parent / "saved.safetensors", record, rows, 20, **other)
+        assert self.tiles(file, record) is None
+
+    def test_one_with_another_prediction_is_left_out(self, found):
+        file, record, rows = found
+        save_pictures(
+            file.parent / "saved.safetensors", record, {**rows, "uniform/prediction": 1 - rows["uniform/prediction"]}, 20
+        )
+        assert self.tiles(file, record) is None
+
+    def test_large_ones_are_shrunk_and_many_are_cut(self, found):
+        file, record, rows = found
+        save_pictures(file.parent / "saved.safetensors", record, rows, 200, (3, 64, 128))
+        made = self.tiles(file, record)
+        assert (made["width"], made["height"]) == (64, 32)
+        assert len(made["positions"]) == pictures.BUDGET // (64 * 32 * 3)
+
+    def test_grey_ones_stay_grey(self, found):
+        file, record, rows = found
+        save_pictures(file.parent / "saved.safetensors", record, rows, 3, (1, 8, 8))
+        sheet = Image.open(io.BytesIO(base64.b64decode(self.tiles(file, record)["sheet"].partition(",")[2])))
+        assert sheet.mode == "L"
+
+
+def test_arrays_are_aligned_and_kept_once():
+    arrays = Arrays()
+    numbers = [arrays.add(values) for values in (np.ones(3, np.uint8), np.ones(2), np.ones(3, np.uint8), np.ones(3, np.uint16))]
+    assert numbers == [0, 1, 0, 2]
+    assert [part["start"] % 8 for part in arrays.described] == [0, 0, 0]
+
+
+def test_whole_numbers_take_the_least_room():
+    assert [smallest_whole(np.array([0, most])).dtype for most in (255, 256, 70_000)] == [np.uint8, np.uint16, np.uint32]
+    assert smallest_whole(np.array([], np.int64)).dtype == np.uint8
+
+
+def test_far_logits_do_not_overflow_a_half():
+    assert np.isfinite(below_largest([[1e30, -1e30], [0.0, 1.0]])).all()
+
+
+def test_the_files_of_the_page_are_in_the_wheel():
+    packed = {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
+    own = {"page.html", "page.css", *SCRIPTS}
+    assert {f"wmr_cli/reporting/page/{name}" for name in own} <= packed
+    assert {
+        path.name for path in (ROOT / "src/wmr_cli/reporting/page").iterdir() if path.suffix in (".js", ".css", ".html")
+    } == own

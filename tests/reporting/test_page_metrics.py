@@ -1,0 +1,156 @@
+"""The page's arithmetic beside ours: metrics.js, run by node."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pages import made_rows
+from wmr_cli import measures
+from wmr_cli.measures import Estimate
+from wmr_cli.reporting import page as page_module
+from wmr_cli.reporting.doubts import rests_on_few
+from wmr_cli.reporting.page.arrays import below_largest
+from wmr_cli.reporting.tables import percent
+
+NODE = shutil.which("node")
+OWN = Path(page_module.__file__).parent
+pytestmark = pytest.mark.skipif(NODE is None, reason="node runs the page's arithmetic, and there is none here")
+
+RNG = np.random.default_rng(0)
+MARGINS = {
+    "usual": RNG.uniform(-1, 1, 10_000),
+    "all right": RNG.uniform(0.1, 1, 50),
+    "all wrong": RNG.uniform(-1, -0.1, 50),
+    "one": np.array([0.25]),
+    "two": np.array([0.25, -0.5]),
+    "ties": np.repeat([-1.0, 0.5, 1.0], 20),
+}
+LOSSES = {
+    "usual": RNG.exponential(1, 10_000),
+    "float32": RNG.exponential(1, 500).astype(np.float32).astype(np.float64),
+    "ties": RNG.integers(0, 4, 60).astype(np.float64),
+    "zero-one": RNG.integers(0, 2, 101).astype(np.float64),
+    "equal": np.full(7, 0.3),
+    "one": np.array([2.0]),
+    "far": 1e6 + RNG.exponential(1, 200),
+    "signed": RNG.normal(0, 3, 300),
+    "tied at the top": np.array([3.0, 3.0, 1.0, 0.0]),
+}
+RHOS = [0.0, 1e-14, 1e-3, 0.01, 0.0321, 0.1, 0.32, 0.5, 0.64, 1.0, 1.5, 3.0, 24.5, 200.0]
+
+
+def run(code: str, given: object, *scripts: str):
+    """What `code` makes of `given`, with our scripts before it."""
+    text = "\n".join((OWN / name).read_text(encoding="utf-8") for name in ("metrics.js", *scripts))
+    whole = f"{text}\nconst given = {json.dumps(given)};\nconsole.log(JSON.stringify(({code})(given)));"
+    done = subprocess.run([NODE, "-"], input=whole, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", MARGINS)
+def test_weighted_accuracy_is_ours_to_twelve_digits(name):
+    margins, alphas = MARGINS[name], [0, 0.1, 1, 1.5, 2, 7.3, 50, 1000]
+    right = margins > 0
+    code = """({margins, right, alphas}) => alphas.map((alpha) => {
+      const found = weightedAccuracy(exponentialLogWeights(margins, alpha), right);
+      return {...found, text: percent(found)};
+    })"""
+    theirs = run(code, {"margins": margins.tolist(), "right": right.astype(int).tolist(), "alphas": alphas})
+    for alpha, found in zip(alphas, theirs, strict=True):
+        ours = measures.weighted_accuracy(measures.exponential_log_weights(margins, alpha), right)
+        assert found["value"] == pytest.approx(ours.value, rel=1e-12, abs=1e-300)
+        assert [found["low"], found["high"]] == pytest.approx([ours.low, ours.high], rel=1e-9, abs=1e-12)
+        assert found["ess"] == pytest.approx(ours.ess, rel=1e-12)
+        assert found["text"] == percent(ours)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_worst_case_is_ours(name):
+    losses = LOSSES[name]
+    right = losses < np.median(losses)
+    code = """({losses, right, rhos}) => {
+      const ranking = ranked(losses);
+      return rhos.map((rho) => {
+        const worst = worstCase(ranking, rho);
+        return [worst.value, worst.ess, worst.zeroWeights, ballAccuracy(ranking, worst, right), worstAccuracy(right, rho)];
+      });
+    }"""
+    theirs = run(code, {"losses": losses.tolist(), "right": right.astype(int).tolist(), "rhos": RHOS})
+    for ours, (value, ess, zeros, accuracy, least) in zip(measures.worst_cases(losses, RHOS), theirs, strict=True):
+        assert value == pytest.approx(ours.value, rel=1e-12)
+        assert (ess, zeros) == (pytest.approx(ours.ess), ours.zero_weights)
+        assert accuracy == pytest.approx(ours.accuracy(right), abs=1e-9)
+        assert least == pytest.approx(measures.worst_accuracy(right, ours.rho), abs=1e-12)
+
+
+def test_plain_shares_are_ours():
+    pairs = [(hits, total) for total in (1, 2, 7, 100, 10_000) for hits in sorted({0, 1, total // 3, total - 1, total})]
+    theirs = run("(pairs) => pairs.map(([hits, total]) => wilson(hits, total))", pairs)
+    for (hits, total), found in zip(pairs, theirs, strict=True):
+        ours = measures.wilson(hits, total)
+        assert [found["value"], found["low"], found["high"]] == pytest.approx([ours.value, ours.low, ours.high], abs=1e-15)
+
+
+@pytest.mark.parametrize("temperature", [0.25, 0.5, 1, 1.7, 4])
+def test_margins_at_a_temperature_are_ours(temperature):
+    rows = made_rows(3, images=200)
+    code = "({logits, labels, t}) => [...probabilityMargins(Float64Array.from(logits), 10, labels, t)]"
+    given = {"logits": rows["uniform/logits"].astype(float).ravel().tolist(), "labels": rows["label"].tolist(), "t": temperature}
+    ours = measures.probability_margins(rows["uniform/logits"], rows["label"], temperature)
+    np.testing.assert_allclose(run(code, given), ours, atol=1e-14)
+
+
+@pytest.mark.parametrize("temperature", [0.25, 0.5, 2, 4])
+def test_logits_in_half_precision_are_good_for_a_hundredth_of_a_point(temperature):
+    rows = made_rows(4, images=2000)
+    halves = {**rows, "uniform/logits": below_largest(rows["uniform/logits"])}
+    exact, near = (measures.tempered_accuracy(some, 2.0, temperature) for some in (rows, halves))
+    assert near.value == pytest.approx(exact.value, abs=1e-4)
+
+
+def test_halves_are_read_as_numpy_reads_them():
+    bits = np.arange(0x7C00, dtype=np.uint16)  # every finite half that is not negative
+    both = np.concatenate([bits, bits | 0x8000])
+    theirs = run("(bits) => bits.map(halfToFloat)", both.tolist(), "data.js")
+    np.testing.assert_array_equal(theirs, both.view(np.float16).astype(np.float64))
+
+
+def test_texts_are_those_of_python_to_the_digit():
+    values = [0.5, 1.5, 2.5, 0.125, 0.375, 56.25, 56.75, 0.0625, 12.35, 12.345, 1e-9, 0.0, 99.95, 99.9995, 100.0, -0.125, 33.3]
+    values += [100 * hits / total for total in (16, 40, 64, 160, 1600) for hits in range(total)]
+    theirs = run("(values) => [0, 1, 2, 3].map((digits) => values.map((value) => fixed(value, digits)))", values)
+    assert theirs == [[f"{value:.{digits}f}" for value in values] for digits in range(4)]
+
+
+def test_shares_are_written_as_in_the_tables():
+    shares = [
+        measures.wilson(hits, total) for total in (3, 10, 64, 550, 10_000) for hits in range(0, total + 1, max(1, total // 50))
+    ]
+    shares += [Estimate(1.0, 1.0, 1.0), Estimate(0.0, 0.0, 0.0), Estimate(0.5, 0.0, 1.0), Estimate(0.5, 0.49999, 0.50001)]
+    given = [{"value": share.value, "low": share.low, "high": share.high} for share in shares]
+    assert run("(shares) => [null, ...shares].map(percent)", given) == ["-", *map(percent, shares)]
+
+
+def test_few_images_are_as_few_as_ours():
+    pairs = [(ess, images) for ess in (3.5, 35.0, 99.0, 100.0, 120.0, 150.0) for images in (36, 199, 200, 1000, 1500, 2000)]
+    assert run("(pairs) => pairs.map(([ess, n]) => restsOnFew(ess, n))", pairs) == [rests_on_few(*pair) for pair in pairs]
+
+
+def test_sliders_offer_every_recorded_value():
+    alphas, rhos = [0.1, 1 / 3, 2.0, 7.0, 1e4], [0.01, 0.0123, 5.0]
+    code = "({alphas, rhos}) => [alphaValues(alphas), rhoValues(rhos), temperatureValues()]"
+    offered = run(code, {"alphas": alphas, "rhos": rhos}, "controls.js")
+    assert set(alphas) | {0.0} <= set(offered[0])
+    assert set(rhos) | {0.0} <= set(offered[1])
+    assert {0.25, 0.5, 1.0, 2.0, 4.0} <= set(offered[2])
+    assert all(values == sorted(set(values)) and len(values) < 200 for values in offered)
+
+
+@pytest.mark.parametrize("name", page_module.SCRIPTS)
+def test_every_script_is_one(name):
+    subprocess.run([NODE, "--check", OWN / name], check=True)

@@ -1,0 +1,71 @@
+"""`wmr report --format html` as a user meets it, from a real run with saved images."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+
+from test_cli import wmr
+from wmr_cli.cli import report as report_module
+from wmr_cli.reporting import tables
+from wmr_cli.storage import records
+
+
+@pytest.fixture(scope="module")
+def run(tiny_run, tmp_path_factory) -> Path:
+    """A run with one record and the images of the same attack. Nobody writes to it."""
+    folder = Path(shutil.copytree(tiny_run, tmp_path_factory.mktemp("page") / "tiny"))
+    asked = (folder, "--limit", 40, "--steps", 2, "-q")
+    wmr("evaluate", *asked)
+    wmr("attack", *asked, "--save", folder / "attacked.safetensors")
+    wmr("attack", *asked, "--alpha", 2, "--save", folder / "a-weighted.safetensors")
+    return folder
+
+
+def data(text: str) -> dict:
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text)[1])
+
+
+def test_a_page_is_written_where_it_was_asked_for(run, tmp_path):
+    done = wmr("report", run, "--format", "html", "--out", tmp_path / "made" / "report.html")
+    assert (done.stdout, "wrote" in done.stderr) == ("", True)
+    text = (tmp_path / "made" / "report.html").read_text(encoding="utf-8")
+    (file,) = records.find(run)
+    assert all(tables.percent(row.a_sa).partition(" ")[0] in text for row in records.load(file).by_alpha)
+    assert wmr("report", run, "--format", "html", "-q").stdout == text
+
+
+def test_the_images_of_that_attack_are_in_it_and_no_others(run):
+    with safe_open(run / "a-weighted.safetensors", framework="numpy") as file:
+        assert file.metadata()["alpha"] == "2.0"
+    (panel,) = data(wmr("report", run, "--format", "html", "-q").stdout)["panels"]
+    tiles = panel["models"][0]["tiles"]
+    assert sorted(tiles["positions"]) == list(range(40))
+    assert (tiles["width"], tiles["height"]) == (8, 8)
+
+
+def test_the_page_has_the_alphas_and_radii_asked_for(run):
+    (panel,) = data(wmr("report", run, "--format", "html", "--alpha-test", "0,3", "--rho", "0.5", "-q").stdout)["panels"]
+    (model,) = panel["models"]
+    assert [row["alpha_test"] for row in model["by_alpha"]] == [0.0, 3.0]
+    assert [row["rho"] for row in model["dro"]] == [0.5]
+
+
+def test_damaged_rows_are_said_and_the_rest_is_shown(run, tmp_path):
+    folder = Path(shutil.copytree(run, tmp_path / "tiny"))
+    (file,) = records.find(folder)
+    rows = records.rows_path(file)
+    rows.write_bytes(rows.read_bytes()[:-8] + b"damaged!")
+    done = wmr("report", folder, "--format", "html", "--out", tmp_path / "report.html", status=1)
+    assert "are damaged" in done.stderr
+    (panel,) = data((tmp_path / "report.html").read_text(encoding="utf-8"))["panels"]
+    assert "are damaged" in panel["models"][0]["problem"]
+
+
+def test_a_terminal_is_no_place_for_a_page(run, monkeypatch):
+    monkeypatch.setattr(report_module, "width", lambda: 80)
+    done = wmr("report", run, "--format", "html", status=2)
+    assert "--out report.html" in done.stderr
