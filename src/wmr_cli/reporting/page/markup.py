@@ -6,6 +6,7 @@ from html import escape
 
 from ...storage.records import Record
 from .. import tables
+from ..lines import lines as lines_of
 from ..sheets import Sheet
 
 SHOWN = ("run", "A_nat", "A_rob", "α_test", "A_sa", "A_tr", "ESS")
@@ -25,7 +26,7 @@ def main_table(names: Sequence[str], records: Sequence[Record], caption: str) ->
 
 def _body(name: str, record: Record) -> tuple[Sheet, str]:
     """The rows of one record below each other, with what they share beside them."""
-    lines = [dict(zip(tables.HEADINGS, tables.cells(line), strict=True)) for line in tables.lines([record])]
+    lines = [dict(zip(tables.HEADINGS, tables.cells(line), strict=True)) for line in lines_of([record])]
     alpha = [] if record.checkpoint.alpha_train is None else [f"α_train {lines[0]['α_train']}"]
     facts = ", ".join([lines[0]["defense"], *alpha])
     rows = [tuple({**line, "run": name}[heading] for heading in SHOWN) for line in lines]
