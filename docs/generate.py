@@ -27,7 +27,7 @@ from wmr_cli.plugins import OURS, installed
 from wmr_cli.registry import GIVEN, KINDS, Entry
 from wmr_cli.spec import Spec, exact
 from wmr_cli.storage.records import Record
-from wmr_cli.workflows.parts import ALWAYS_KNOWN
+from wmr_cli.workflows.combining import ALWAYS_KNOWN
 
 DOCS = Path(__file__).parent
 SOURCE = DOCS.parent / "src" / "wmr_cli"

@@ -10,7 +10,7 @@ from wmr_cli.config import EvaluationSettings, TrainConfig, read_file, resolve, 
 from wmr_cli.errors import BadFile, BadInput, UnknownName, WmrError
 from wmr_cli.plugins import OURS, installed
 from wmr_cli.spec import Spec
-from wmr_cli.workflows import parts
+from wmr_cli.workflows import combining, parts
 
 DEFENSES = [owned.entry.name for kind, owned in installed().registry if kind == "defense" and owned.owner == OURS]
 
@@ -301,9 +301,9 @@ def test_every_preset_can_train_every_defense(name, defense, registry):
     assert Spec.parse(config.defense).name == defense
     attack, chosen = parts.training_attack(registry, config), parts.defense(registry, config.defense)
     kernel = parts.training_kernel(registry, config, attack, chosen)
-    timetable = parts.replayed(config, chosen)
-    parts.check_ramps(attack, kernel, config)
-    parts.check_pair(chosen, kernel, timetable)
+    timetable = combining.replayed(config, chosen)
+    combining.check_ramps(attack, kernel, config)
+    combining.check_pair(chosen, kernel, timetable)
     assert getattr(chosen, "warmup", 0) < timetable.epochs
     if config.schedule == "multistep" and not name.startswith("authors/"):  # whose last milestones no run of theirs reaches
         assert all(milestone < timetable.epochs for milestone in timetable.milestones)

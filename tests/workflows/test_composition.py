@@ -15,7 +15,7 @@ from wmr_cli.errors import BadInput, BrokenContract, RunFolderError
 from wmr_cli.storage import checkpoints, records
 from wmr_cli.storage.runs import RunFolder
 from wmr_cli.testing import RecordingLearner, tiny_batch, tiny_model
-from wmr_cli.workflows import parts
+from wmr_cli.workflows import combining, parts
 from wmr_cli.workflows.assembly import assemble
 from wmr_cli.workflows.evaluate import evaluate
 from wmr_cli.workflows.events import EpochDone, EvaluationDone, StepDone
@@ -200,7 +200,7 @@ def test_a_table_that_cannot_be_read_leaves_no_run(few, registry, tmp_path):
 )
 def test_the_epochs_and_milestones_of_free_training_are_divided_and_rounded_up(replays, epochs, milestones, expected, registry):
     config = TrainConfig(defense=f"free:m={replays}", epochs=epochs, milestones=milestones)
-    timetable = parts.replayed(config, parts.defense(registry, config.defense))
+    timetable = combining.replayed(config, parts.defense(registry, config.defense))
     assert (timetable.epochs, timetable.milestones) == expected
     assert msgspec.structs.replace(timetable, epochs=epochs, milestones=milestones) == config, "nothing else changes"
 
@@ -209,7 +209,7 @@ def test_other_defenses_keep_their_timetable(registry):
     config = TrainConfig(epochs=7, milestones=(3, 5))
     for defense in DEFENSES.values():
         if not defense.startswith("free"):
-            assert parts.replayed(config, parts.defense(registry, defense)) == config
+            assert combining.replayed(config, parts.defense(registry, defense)) == config
 
 
 def test_free_training_runs_by_its_timetable(few, registry, tmp_path):
@@ -540,7 +540,7 @@ def test_a_warm_up_as_long_as_the_run_is_refused(registry):
     config = resolve({"defense": "iaat:warmup=10", "epochs": 10})
     chosen = parts.defense(registry, config.defense)
     with pytest.raises(BadInput, match="warms up for 10 epochs"):
-        parts.check_pair(chosen, parts.kernel(registry, "exp", 0.0), config)
+        combining.check_pair(chosen, parts.kernel(registry, "exp", 0.0), config)
 
 
 @pytest.mark.parametrize("defense", ["trades:terms=nat", "trades:terms=both", "mart:terms=kl"])

@@ -16,7 +16,7 @@ from wmr_cli.core.contracts import Batch, Evidence
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.margins import probability_margin
 from wmr_cli.errors import BadInput
-from wmr_cli.workflows import parts
+from wmr_cli.workflows import combining
 from wmr_cli.workflows.averaging import Average
 from wmr_cli.workflows.learner import FabricLearner
 from wmr_cli.workflows.optimization import Pace, make_optimizer, pace, parameter_groups
@@ -74,10 +74,10 @@ def test_a_ramp_shrinks_the_ball_of_the_attack_and_the_weights():
 def test_a_ramp_of_what_cannot_grow_is_refused(registry):
     kernel = registry.create("kernel", "none")
     with pytest.raises(BadInput, match="kernel 'none' has no alpha that could grow"):
-        parts.check_ramps(Pgd(), kernel, TrainConfig(alpha_ramp=0.5, kernel="none"))
+        combining.check_ramps(Pgd(), kernel, TrainConfig(alpha_ramp=0.5, kernel="none"))
     with pytest.raises(BadInput, match="has no eps that could grow"):
-        parts.check_ramps(lambda: None, kernel, TrainConfig(eps_ramp=0.5))
-    parts.check_ramps(Pgd(), kernel, TrainConfig(eps_ramp=0.5))
+        combining.check_ramps(lambda: None, kernel, TrainConfig(eps_ramp=0.5))
+    combining.check_ramps(Pgd(), kernel, TrainConfig(eps_ramp=0.5))
 
 
 def test_biases_and_norms_need_not_decay():

@@ -3,6 +3,7 @@
 from torch import Tensor
 from torch.nn import functional
 
+from .contracts import Evidence
 from .margins import at_least_float32
 
 
@@ -19,3 +20,9 @@ def log_probabilities(logits: Tensor) -> Tensor:
 def kl_divergence(target: Tensor, log_probs: Tensor) -> Tensor:
     """KL(target || other) from two log-probabilities (N, C): finite where plain probabilities would give 0 * -inf."""
     return functional.kl_div(log_probs, target, reduction="none", log_target=True).sum(dim=1)
+
+
+def loss_of(evidence: Evidence) -> Tensor:
+    """The loss that a kernel weighs by, (N,) without gradient: the one it is told, or cross-entropy."""
+    told = cross_entropy(evidence.logits, evidence.labels) if evidence.loss is None else evidence.loss
+    return told.detach()

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from .contracts import Batch, Evidence, Learner, Losses, StepReport
@@ -31,6 +32,17 @@ def pay(learner: Learner, batch: Batch, losses: Losses) -> StepReport:
         correct=logits.argmax(dim=1) == batch.labels,
         clean_correct=_clean_correct(losses.evidence),
     )
+
+
+def terms_of(first: Tensor, second: Tensor, evidence: Evidence, *, weighs_first: bool, weighs_second: bool) -> Losses:
+    """A loss of two terms (N,) each, with the weights on either, both or none."""
+    if weighs_first and weighs_second:
+        return Losses(weighted=first + second, evidence=evidence)
+    if weighs_first:
+        return Losses(weighted=first, evidence=evidence, plain=second)
+    if weighs_second:
+        return Losses(weighted=second, evidence=evidence, plain=first)
+    return Losses(weighted=torch.zeros_like(first), evidence=evidence, plain=first + second)
 
 
 def _clean_correct(evidence: Evidence) -> Tensor | None:

@@ -17,7 +17,7 @@ from ..core.modes import evaluating
 from ..core.noise import derive
 from ..errors import BadInput
 from ..registry import Registry
-from . import parts
+from . import combining, parts
 from .averaging import Average
 from .devices import lay_out
 from .learner import FabricLearner
@@ -113,10 +113,10 @@ def assemble(config: TrainConfig, registry: Registry, data_dir: Path, fabric: "F
     parts.check_fits(model, config.model, source.num_classes, source.input_shape)
     attack, defense = parts.training_attack(registry, config), parts.defense(registry, config.defense)
     kernel, optimizer = parts.training_kernel(registry, config, attack, defense), make_optimizer(config, model)
-    parts.check_ramps(attack, kernel, config)
-    timetable = parts.replayed(config, defense)
-    parts.check_pair(defense, kernel, timetable)
-    parts.check_reach(kernel, split)
+    combining.check_ramps(attack, kernel, config)
+    timetable = combining.replayed(config, defense)
+    combining.check_pair(defense, kernel, timetable)
+    combining.check_reach(kernel, split)
     if hasattr(kernel, "observe") and "val" not in source.splits:
         problem = f"kernel {config.kernel!r} learns from held-out images, and the data set has none"
         raise BadInput(problem, hint="let the data set hold some out, or choose another kernel")

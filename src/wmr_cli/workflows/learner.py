@@ -16,8 +16,9 @@ from ..core.modes import evaluating
 from ..core.noise import derive
 from ..core.norms import NORMS
 from ..core.objectives import Weighted
+from .combining import check_evidence
 from .optimization import Pace
-from .parts import check_evidence, scaled
+from .parts import scaled
 from .ranks import meet, pooled, share
 
 if TYPE_CHECKING:

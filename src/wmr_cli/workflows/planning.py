@@ -17,7 +17,7 @@ from ..registry import Registry
 from ..spec import Spec, exact, in_proportion, number
 from ..storage import records
 from ..storage.checkpoints import IMPORTED, Checkpoint
-from . import parts
+from . import combining, parts
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def plan(
     positions = subset(split, config.limit)
     kernels = choice_rules(registry, config, checkpoint)
     for kernel_of_alpha in kernels.values():
-        parts.check_reach(kernel_of_alpha, split, positions)
+        combining.check_reach(kernel_of_alpha, split, positions)
     for spec, norm, eps, steps, step_size in attacks(registry, config, checkpoint):
         attack = parts.attack(registry, spec, norm=norm, eps=eps, steps=steps, step_size=step_size, restarts=config.restarts)
         described = parts.described(attack, spec, registry, steps=steps, step=step_size)
@@ -161,8 +161,8 @@ def choice_rules(registry: Registry, config: EvaluateConfig, checkpoint: Checkpo
     if any(getattr(rule, "needs_training", False) for rule in rules.values()):
         raise BadInput(f"kernel {spec.name!r} weighs by what is seen in training only", hint="evaluate with --kernel exp")
     for rule in rules.values():
-        parts.check_climbable(rule)
-    for needed in (name for rule in rules.values() for name in getattr(rule, "needs", ()) if name not in parts.ALWAYS_KNOWN):
+        combining.check_climbable(rule)
+    for needed in (name for rule in rules.values() for name in getattr(rule, "needs", ()) if name not in combining.ALWAYS_KNOWN):
         problem = f"kernel {spec.name!r} weighs by {needed.replace('_', ' ')}, which an evaluation does not know"
         raise BadInput(problem, hint="evaluate with --kernel exp")
     return rules

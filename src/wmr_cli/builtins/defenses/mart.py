@@ -6,10 +6,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...core.contracts import Batch, Evidence, Learner, Losses, StepReport
+from ...core.contracts import Batch, Evidence, Learner, StepReport
 from ...core.losses import cross_entropy, kl_divergence, log_probabilities
 from ...core.margins import at_least_float32
-from ...core.training import descend
+from ...core.training import descend, terms_of
 from ...errors import BadInput
 
 
@@ -43,19 +43,8 @@ class Mart:
         evidence = Evidence(
             adversarial, batch.labels, batch.index, clean_logits=clean, steps_survived=attacked.steps_survived, loss=boosted
         )
-        return descend(learner, batch, self._losses(boosted, self.lam * divergence, evidence))
-
-    def _losses(self, boosted: Tensor, divergence: Tensor, evidence: Evidence) -> Losses:
-        """Both terms (N,), where the weights belong."""
-        match self.terms:
-            case "adv":
-                return Losses(weighted=boosted, evidence=evidence, plain=divergence)
-            case "kl":
-                return Losses(weighted=divergence, evidence=evidence, plain=boosted)
-            case "both":
-                return Losses(weighted=boosted + divergence, evidence=evidence)
-            case "none":
-                return Losses(weighted=torch.zeros_like(boosted), evidence=evidence, plain=boosted + divergence)
+        weighs = {"weighs_first": self.terms in ("adv", "both"), "weighs_second": self.terms in ("kl", "both")}
+        return descend(learner, batch, terms_of(boosted, self.lam * divergence, evidence, **weighs))
 
 
 def second_place(logits: Tensor, labels: Tensor) -> Tensor:

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
 
-from ...core.contracts import Batch, Evidence, Learner, Losses, Objective, StepReport
+from ...core.contracts import Batch, Evidence, Learner, Objective, StepReport
 from ...core.losses import cross_entropy, kl_divergence, log_probabilities
 from ...core.objectives import Divergence
-from ...core.training import descend
+from ...core.training import descend, terms_of
 from ...errors import BadInput
 
 
@@ -44,22 +43,12 @@ class Trades:
         evidence = Evidence(
             adversarial, batch.labels, batch.index, clean_logits=clean, steps_survived=attacked.steps_survived, loss=divergence
         )
-        return descend(learner, batch, self._losses(learner.label_loss(clean, batch.labels), self.beta * divergence, evidence))
+        natural, unstable = learner.label_loss(clean, batch.labels), self.beta * divergence
+        weighs = {"weighs_first": self.terms in ("nat", "both"), "weighs_second": self.terms in ("kl", "both")}
+        return descend(learner, batch, terms_of(natural, unstable, evidence, **weighs))
 
     def _objective(self, learner: Learner, batch: Batch) -> Objective:
         if self.climbs == "ce":
             return cross_entropy
         with learner.attack_mode(), torch.no_grad():
             return Divergence.from_logits(learner.model(batch.images))
-
-    def _losses(self, natural: Tensor, divergence: Tensor, evidence: Evidence) -> Losses:
-        """Both terms (N,), where the weights belong."""
-        match self.terms:
-            case "kl":
-                return Losses(weighted=divergence, evidence=evidence, plain=natural)
-            case "nat":
-                return Losses(weighted=natural, evidence=evidence, plain=divergence)
-            case "both":
-                return Losses(weighted=natural + divergence, evidence=evidence)
-            case "none":
-                return Losses(weighted=torch.zeros_like(natural), evidence=evidence, plain=natural + divergence)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ...core.contracts import Evidence
-from ...core.losses import cross_entropy
+from ...core.losses import loss_of
 from ...errors import BadInput, BrokenContract
 from ...measures import worst_case
 
@@ -30,8 +30,8 @@ class ChiSquared:
             raise BadInput(f"rho is {self.rho:g}", hint="rho is not negative; 0 weighs all images the same")
 
     def __call__(self, evidence: Evidence) -> Tensor:
-        losses = cross_entropy(evidence.logits, evidence.labels) if evidence.loss is None else evidence.loss
+        losses = loss_of(evidence)
         if not losses.isfinite().all():
             raise BrokenContract("the loss of an image is not finite", hint="try a smaller --lr or --clip-grad 1")
-        worst = worst_case(losses.detach().cpu().numpy(), self.rho)
+        worst = worst_case(losses.cpu().numpy(), self.rho)
         return torch.from_numpy(worst.weights * len(losses)).log().to(losses)

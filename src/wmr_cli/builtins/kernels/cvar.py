@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ...core.contracts import Evidence
-from ...core.losses import cross_entropy
+from ...core.losses import loss_of
 from ...errors import BadInput
 
 
@@ -29,7 +29,7 @@ class Cvar:
             raise BadInput(f"share is {self.share:g}", hint="share is above 0 and at most 1")
 
     def __call__(self, evidence: Evidence) -> Tensor:
-        losses = (cross_entropy(evidence.logits, evidence.labels) if evidence.loss is None else evidence.loss).detach()
+        losses = loss_of(evidence)
         count = self.share * len(losses)
         border = losses.topk(min(int(-(-count // 1)), len(losses))).values[-1]
         above, tied = (losses > border).to(losses), (losses == border).to(losses)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ...core.contracts import Evidence
-from ...core.losses import cross_entropy
+from ...core.losses import loss_of
 from ...errors import BadInput
 
 
@@ -28,4 +28,4 @@ class Tilt:
             raise BadInput(f"t is {self.t:g}", hint="t is not negative; 0 weighs all images the same")
 
     def __call__(self, evidence: Evidence) -> Tensor:
-        return self.t * (cross_entropy(evidence.logits, evidence.labels) if evidence.loss is None else evidence.loss)
+        return self.t * loss_of(evidence)
