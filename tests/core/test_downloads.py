@@ -233,6 +233,20 @@ def test_several_processes_that_want_one_file_get_it(server, tmp_path):
     assert len(server.running.asked) == 1
 
 
+def test_the_unfinished_file_may_vanish_while_others_wait_for_it(tmp_path):
+    part, inside = tmp_path / "data.bin.part", []
+
+    def take(_):
+        with downloads._alone(part) as stream:
+            inside.append(stream)
+            assert len(inside) == 1
+            inside.remove(stream)
+            part.unlink()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(list(pool.map(take, range(200)))) == 200
+
+
 @pytest.mark.parametrize("kind", ["zip", "tar.gz"])
 def test_an_archive_of_something_else_is_refused(tmp_path, kind):
     with pytest.raises(BadFile, match="has no folder 'top'"):

@@ -92,9 +92,17 @@ def _alone(part: Path) -> Iterator[BinaryIO]:
     while True:
         with part.open("ab") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
-            if part.exists() and part.stat().st_ino == os.fstat(stream.fileno()).st_ino:
+            if _names(part, stream):
                 yield stream
                 return
+
+
+def _names(path: Path, stream: BinaryIO) -> bool:
+    """Whether the open file is the one of that name, which another process may take away at any moment."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(stream.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def _receive(url: str, remote: Remote, stream: BinaryIO) -> None:
