@@ -44,6 +44,13 @@ def test_other_alphas_reach_the_figures(tmp_path, monkeypatch):
     assert [row.alpha_test for row in record.by_alpha] == [0.0, 7.0]
 
 
+def test_the_papers_own_figures_come_with_its_tables(tmp_path):
+    result = wmr("report", "--paper", "all", "--figures", tmp_path)
+    assert "T1: MNIST" in result.stdout
+    assert sorted(file.name for file in tmp_path.glob("*.png")) == ["paper-figure-3.png", "paper-figure-4.png"]
+    assert str(tmp_path / "paper-figure-4.png") in " ".join(result.stderr.split())
+
+
 def test_a_figure_needs_a_place(folder):
     taken = next(folder.glob("evaluations/*.json"))
     assert "cannot write" in wmr("report", folder, "--figures", taken, status=2).stderr

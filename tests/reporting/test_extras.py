@@ -122,14 +122,26 @@ def test_on_a_narrow_terminal_shared_facts_move_up_and_intervals_down():
 
 def test_the_spread_over_seeds_stands_with_the_value_at_its_alpha():
     first, second = (tables.cells(line) for line in tables.lines([REPEATED]))
-    at = tables.HEADINGS.index
-    assert second[at("A_rob")].endswith("; 51.0 ± 1.4")
-    assert second[at("A_sa")].endswith("; 42.0 ± 2.8")
-    assert ";" not in first[at("A_sa")]  # no repetition at that alpha
-    assert second[at("A_tr")] == "-"
-    assert second[at("run")] == "x; y"
+    assert second["A_rob"].endswith("; 51.0 ± 1.4")
+    assert second["A_sa"].endswith("; 42.0 ± 2.8")
+    assert ";" not in first["A_sa"]  # no repetition at that alpha
+    assert second["A_tr"] == "-"
+    assert second["run"] == "x; y"
     assert tables.SEEDS in tables.sheet([REPEATED]).markdown()
     assert tables.SEEDS not in tables.sheet([PLAIN]).markdown()
+
+
+def test_kernels_are_columns_where_they_are_not_the_usual_ones():
+    trained = msgspec.structs.replace(PLAIN.checkpoint, kernel="mail")
+    other = msgspec.structs.replace(PLAIN, kernel="cvar:q=0.1", checkpoint=trained)
+    assert not {"kernel_train", "kernel_test", "seeds"} & set(tables.sheet([PLAIN]).headings)
+    both = tables.sheet([PLAIN, other])
+    columns = dict(zip(both.headings, zip(*both.rows, strict=True), strict=True))
+    assert set(columns["kernel_train"]) == {"exp", "mail"}
+    assert set(columns["kernel_test"]) == {"exp", "cvar:q=0.1"}
+    (classes,) = extras([msgspec.structs.replace(other, per_class=CLASSES.per_class)])
+    assert classes.title.endswith("kernel cvar:q=0.1")
+    assert "mail" in tables.comma_separated([other])
 
 
 def test_csv_has_one_header_whatever_was_asked_for():

@@ -1,6 +1,5 @@
 """What is drawn is what was measured: the artists of every figure against the measures."""
 
-import json
 from pathlib import Path
 
 import matplotlib
@@ -11,10 +10,11 @@ import pytest
 from made_records import ALPHAS, made_record, made_rows, stored
 from wmr_cli import measures
 from wmr_cli.config import TrainConfig
+from wmr_cli.reporting import paper
 from wmr_cli.reporting.figures import balls, classes, curves, margins, printed, training, weights
 from wmr_cli.reporting.figures.layout import Drawing
 from wmr_cli.reporting.figures.material import Undrawn, gathered
-from wmr_cli.reporting.figures.printed import Panel, Picture, Series
+from wmr_cli.reporting.figures.paper import pictures
 from wmr_cli.reporting.figures.style import styled
 from wmr_cli.storage.records import AttackFacts, Threat
 from wmr_cli.storage.runs import RunFolder
@@ -284,47 +284,29 @@ def test_a_log_that_is_empty_or_damaged_is_said(tmp_path):
     assert gathered([run[:2]]).trainings == []
 
 
-PAPER = json.loads(Path(__file__).with_name("paper_excerpt.json").read_text(encoding="utf-8"))
-
-
-def picture(number):
-    """A figure of the paper as neutral series."""
-    figure = PAPER["figures"][number]
-    suspect = {
-        panel: part["x"] for part in PAPER["suspect_points"] if part["figure"] == figure["figure"] for panel in part["panels"]
-    }
-    return Picture(
-        figure["figure"],
-        [
-            Panel(
-                panel["caption"],
-                panel["xlabel"],
-                panel["ylabel"],
-                [Series(one["label"], one["x"], one["y"], suspect.get(panel["panel"], ())) for one in panel["series"]],
-                is_log=panel["xlabel"] == "rho",
-            )
-            for panel in figure["panels"]
-        ],
-    )
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_printed_series_are_redrawn_point_by_point(number, tmp_path):
-    files = printed.redraw(picture(number), tmp_path, "paper")
-    assert [file.name for file in files] == ["paper.png", "paper.svg", "paper.pdf"]
+@pytest.mark.parametrize(("name", "panels"), [("paper-figure-3", 6), ("paper-figure-4", 4)])
+def test_the_papers_figures_are_redrawn_point_by_point(name, panels, tmp_path):
+    picture = dict(pictures())[name]
+    files = printed.redraw(picture, tmp_path, name)
+    assert [file.name for file in files] == [f"{name}.png", f"{name}.svg", f"{name}.pdf"]
     with styled():
-        figure = printed.figure(picture(number))
-    for axes, panel in zip(figure.axes, PAPER["figures"][number]["panels"], strict=True):
-        for one in panel["series"]:
-            x, y = line(axes, one["label"])
-            assert (list(x), list(y)) == (one["x"], one["y"])
+        figure = printed.figure(picture)
+    source = paper.figure({"paper-figure-3": "F3", "paper-figure-4": "F4"}[name])
+    assert len(source.panels) == panels
+    for axes, panel in zip(figure.axes, source.panels, strict=True):
+        drawn = [one for one in axes.get_lines() if not one.get_label().startswith("suspect")]
+        assert len(drawn) == len(panel.series)
+        for one, series in zip(drawn, panel.series, strict=True):
+            assert one.get_label().split(",")[0] == series.defense
+            assert tuple(one.get_xdata()) == series.x
+            scale = 1 if panel.metric == "loss" else 100
+            np.testing.assert_allclose(one.get_ydata(), [scale * value for value in series.y])
 
 
 def test_suspect_points_are_ringed_and_the_legend_says_so():
     with styled():
-        figure = printed.figure(picture(1))
-    sound, doubtful = figure.axes
-    assert not any(one.get_label().startswith("suspect") for one in sound.get_lines())
-    rings = [one for one in doubtful.get_lines() if one.get_label().startswith("suspect")]
-    assert [list(ring.get_xdata()) for ring in rings] == [[0.01, 0.02]] * 2
+        figure = printed.figure(dict(pictures())["paper-figure-4"])
+    for axes, expected in zip(figure.axes, [[], [], [[0.01, 0.02]] * 2, [[0.01, 0.02]] * 2], strict=True):
+        rings = [one for one in axes.get_lines() if one.get_label().startswith("suspect")]
+        assert [list(ring.get_xdata()) for ring in rings] == expected
     assert "suspect point" in [text.get_text() for text in figure.legends[0].get_texts()]

@@ -113,7 +113,7 @@ def test_the_records_come_back_equal(two):
 def test_the_table_has_the_texts_of_the_main_table(two):
     shown = {text for _, text in Page(re.sub(r"</?span[^>]*>", "", page(two))).all("td")}
     lines = [tables.cells(line) for _, record in two for line in tables.lines([record])]
-    assert {cell for line in lines for cell in line[5:10]} <= shown
+    assert {line[name] for line in lines for name in ("α_test", *tables.SHARES)} <= shown
 
 
 @pytest.mark.parametrize("classes", [10, 20])
@@ -214,9 +214,10 @@ def test_the_worst_of_several_attacks_is_known_by_its_parts(tmp_path):
 def test_models_of_one_name_are_told_apart(tmp_path):
     found = [evaluated(tmp_path / str(seed), "a", made_rows(seed), seed=seed) for seed in (0, 1)]
     again = evaluated(tmp_path / "2", "a", made_rows(2), seed=1)
-    assert grouped(found)[0].names == ["a, attack seed 0", "a, attack seed 1"]
-    (panel,) = grouped([*found, again])
-    assert len(set(panel.names)) == 3
+    first, second = grouped([*found, again])
+    assert first.names == ["a"]
+    assert len(set(second.names)) == 2
+    assert second.title == f"{first.title} · attack seed 1"
 
 
 def test_a_record_without_its_rows_keeps_its_numbers(two):

@@ -1,17 +1,18 @@
 """Figures of a report: what was drawn, and what could not be."""
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
-from ..reporting.figures import Drawn, walk
+from ..reporting.figures import Drawn, walk, walk_paper
 from ..storage.records import Record
 from .console import say, say_error
 
 
-def draw(found: Sequence[tuple[Path, Record]], folder: Path, *, quiet: bool) -> bool:
-    """Draw everything these records allow; whether all their files could be read."""
+def draw(found: Sequence[tuple[Path, Record]], folder: Path, *, with_paper: bool, quiet: bool) -> bool:
+    """Draw everything these records allow, and the paper's figures if asked; whether all files could be read."""
     is_whole = True
-    for part in walk(found, folder):
+    for part in chain(walk(found, folder), walk_paper(folder) if with_paper else ()):
         if isinstance(part, Drawn):
             say(f"drew {part}", quiet=quiet)
         elif part.skipped:

@@ -1,5 +1,6 @@
 """wmr report"""
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -64,7 +65,7 @@ def report(
         say(text, quiet=quiet, warns=True)
     if out is not None:
         say(f"wrote {out}", quiet=quiet)
-    is_drawn = figures is None or draw(gathered.found, figures, quiet=quiet)
+    is_drawn = figures is None or draw(gathered.found, figures, with_paper=beside == "all", quiet=quiet)
     for problem in problems:
         say_error(f"skipped: {problem}", problem.hint)
     if problems or not is_drawn:
@@ -74,10 +75,13 @@ def report(
 def remarks(document: "Document") -> Iterator[str]:
     """What a reader should know before trusting the numbers, and what was asked for and is not there."""
     from ..reporting.doubts import doubts
-    from ..reporting.lines import run_name
+    from ..reporting.lines import conditions, run_name
 
+    evaluations = Counter(run_name(record) for record in document.records)
     for record in document.records:
-        yield from (f"{run_name(record)}: {text}" for text in doubts(record))
+        name = run_name(record)
+        which = name if evaluations[name] == 1 else f"{name} {conditions(record)}"
+        yield from (f"{which}: {text}" for text in doubts(record))
     if document.comparisons is not None and not document.comparisons:
         yield "nothing can be compared: it takes two models on the same images, in the same ball, under the same attack"
     if document.matches is not None and not document.matches and not document.shows_paper:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..spec import exact
 from .csvs import csv_text
-from .lines import SHARES, Line, attack_name, line_name, lines_of
+from .lines import SHARES, Line, attack_name, conditions, line_name, lines_of
 from .peers import Entry, Peers
 from .percents import points
 from .ranking import Evidence, Gap, gap
@@ -66,8 +66,6 @@ def sheets(compared: Sequence[Comparison]) -> Iterator[Sheet]:
 
 def _sheet(compared: Sequence[Comparison]) -> Sheet:
     first = compared[0].reference.record
-    norm = "" if first.threat.norm == "linf" else f" {first.threat.norm}"
-    under = f"under {attack_name(first)}, ε {exact(first.threat.eps)}{norm}, on {first.dataset.n} images"
     names = tuple(SHARES.values())
     return Sheet(
         headings=("run", "α_test", *names),
@@ -80,7 +78,7 @@ def _sheet(compared: Sequence[Comparison]) -> Sheet:
             for made in compared
         ],
         caption=CAPTION,
-        title=f"difference to {line_name(compared[0].reference)} {under}",
+        title=f"difference to {line_name(compared[0].reference)} {conditions(first)}, on {first.dataset.n} images",
         texts=("run",),
         facts=("run",),
         shares=names,

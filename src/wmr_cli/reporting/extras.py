@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from ..spec import exact
 from ..storage.records import ClassAlphaRow, ClassRow, Record
 from .doubts import rests_on_few
-from .lines import attack_name, run_name
+from .lines import attack_name, ball_name, conditions, run_name
 from .percents import percent
 from .sheets import Sheet
 
@@ -33,7 +33,7 @@ def extras(records: Sequence[Record]) -> Iterator[Sheet]:
 def _ball_cells(record: Record) -> Iterator[tuple[str, ...]]:
     for row in record.dro:
         yield (
-            run_name(record), attack_name(record), exact(record.threat.eps), row.attack_loss, exact(row.rho), f"{row.loss:.3f}",
+            run_name(record), attack_name(record), ball_name(record), row.attack_loss, exact(row.rho), f"{row.loss:.3f}",
             f"{100 * row.accuracy:.1f}", f"{100 * row.worst_accuracy:.1f}", str(row.zero_weights), f"{row.ess:.0f}",
         )  # fmt: skip
 
@@ -43,7 +43,7 @@ def _class_sheet(record: Record) -> Sheet:
     worst = min(record.per_class, key=lambda row: row.joint.value)
     last = _at_largest_alpha(worst)
     at = "" if last is None or last.alpha_test is None else f" at α {exact(last.alpha_test)}"
-    title = f"classes of {run_name(record)} under {attack_name(record)}, ε {exact(record.threat.eps)}"
+    title = f"classes of {run_name(record)} {conditions(record)}"
     headings = ("class", "n", "A_nat", "A_rob", f"A_sa{at}", "weight", "ESS")
     rows = [_class_cells(row, row is worst) for row in record.per_class]
     return Sheet(headings, rows, BY_CLASS, title, texts=("class",), shares=headings[2:5])
@@ -51,7 +51,7 @@ def _class_sheet(record: Record) -> Sheet:
 
 def _check_sheet(record: Record) -> Sheet:
     """Every check with its number and its verdict."""
-    title = f"checks of {run_name(record)} under {attack_name(record)}, ε {exact(record.threat.eps)}"
+    title = f"checks of {run_name(record)} {conditions(record)}"
     headings = ("check", "number", "verdict", "the number is")
     rows: list[tuple[str, ...]] = [(check.name, f"{check.value:.4g}", check.verdict, check.text) for check in record.checks]
     return Sheet(headings, rows, CHECKS, title, texts=(headings[0], *headings[2:]))

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from ..measures import Estimate, Spread, spread
-from ..spec import Spec
+from ..spec import Spec, exact
 from ..storage.records import Record, RepeatAlphaRow, RepeatRow
 from .peers import Entry, single
 
@@ -126,3 +126,14 @@ def attack_name(record: Record) -> str:
         return "worst of all"
     spec = Spec.parse(record.attack.spec)
     return str(spec if record.attack.restarts == 1 else spec.with_params(restarts=str(record.attack.restarts)))
+
+
+def ball_name(record: Record) -> str:
+    """The radius, with the norm where it is not the usual one."""
+    return exact(record.threat.eps) + ("" if record.threat.norm == "linf" else f" {record.threat.norm}")
+
+
+def conditions(record: Record) -> str:
+    """Under what a model was measured: `under pgd:steps=20, ε 0.15`, with the kernel where it is not the usual one."""
+    kernel = "" if record.kernel == "exp" else f", kernel {record.kernel}"
+    return f"under {attack_name(record)}, ε {ball_name(record)}{kernel}"

@@ -1,6 +1,7 @@
 """Records to the main table, and to CSV: a line per model and alpha_test."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..measures import Estimate
@@ -8,16 +9,18 @@ from ..spec import exact
 from ..storage.records import Record
 from .csvs import csv_text
 from .lines import SHARES as NAMES
-from .lines import Line, attack_name, line_name, lines, lines_of, run_name
+from .lines import Line, attack_name, ball_name, line_name, lines, lines_of, run_name
 from .peers import Peers, by_setting, differing
 from .percents import over_training, percent, with_spread
 from .ranking import Evidence, strong
 from .sheets import Sheet
 
-HEADINGS = ("run", "defense", "α_train", "attack", "ε", "α_test", "A_nat", "A_rob", "A_sa", "A_tr", "n", "ESS")
-FACTS = ("run", "defense", "α_train", "seeds", "attack", "ε", "n")
 SHARES = tuple(NAMES.values())
-TEXTS = ("run", "defense", "attack")
+HEADINGS = ("run", "defense", "kernel_train", "α_train", "seeds", "attack", "ε", "kernel_test", "α_test", *SHARES, "n", "ESS")
+USUAL = {"kernel_train": ("exp", "none"), "seeds": ("1",), "kernel_test": ("exp",)}
+"""Columns that are shown where some line has something else to say; `none` is told by its missing α."""
+FACTS = ("run", "defense", "kernel_train", "α_train", "seeds", "attack", "ε", "kernel_test", "n")
+TEXTS = ("run", "defense", "kernel_train", "attack", "kernel_test")
 CAPTION = "percent, with 95 % intervals over test images; ESS is the effective sample size behind A_sa"
 SEEDS = "mean ± standard deviation over seeds of the attack stand with the interval, which belongs to the first seed"
 TRAINED = "runs that differ in the seed of training alone are one line: mean ± standard deviation over seeds, and mean interval"
@@ -29,25 +32,28 @@ CSV_HEADINGS = (
     "run", "id", "defense", "alpha_train", "kernel", "dataset", "split", "n", "norm", "eps", "attack", "alpha_test", "ess",
     *(name + part for name in NAMES for part in ("", "_low", "_high")),
     "seeds", *(name + part for name in REPEATED for part in ("_mean", "_sd")),
-    "train_seed", "peers", "model", "train_seeds", *(name + part for name in NAMES for part in ("_train_mean", "_train_sd")),
+    "train_seed", "train_kernel", "peers", "model", "train_seeds",
+    *(name + part for name in NAMES for part in ("_train_mean", "_train_sd")),
 )  # fmt: skip
 
 
-def cells(line: Line) -> tuple[str, ...]:
-    """The texts of one line, in the order of the headings."""
+def cells(line: Line) -> dict[str, str]:
+    """The texts of one line by their headings."""
     record = line.record
-    norm = "" if record.threat.norm == "linf" else f" {record.threat.norm}"
-    return (
-        line_name(line),
-        record.checkpoint.defense,
-        _plain(record.checkpoint.alpha_train),
-        attack_name(record),
-        exact(record.threat.eps) + norm,
-        _plain(line.alpha_test),
-        *(share_text(line, name) for name in NAMES),
-        str(record.dataset.n),
-        "-" if line.ess is None else f"{line.ess:.0f}",
-    )
+    return {
+        "run": line_name(line),
+        "defense": record.checkpoint.defense,
+        "kernel_train": record.checkpoint.kernel,
+        "α_train": _plain(record.checkpoint.alpha_train),
+        "seeds": str(line.seeds),
+        "attack": attack_name(record),
+        "ε": ball_name(record),
+        "kernel_test": record.kernel,
+        "α_test": _plain(line.alpha_test),
+        **{heading: share_text(line, name) for name, heading in NAMES.items()},
+        "n": str(record.dataset.n),
+        "ESS": "-" if line.ess is None else f"{line.ess:.0f}",
+    }
 
 
 def share_text(line: Line, name: str) -> str:
@@ -59,8 +65,7 @@ def share_text(line: Line, name: str) -> str:
 
 def sheet(records: Sequence[Record]) -> Sheet:
     """The main table with a row per record and alpha, nothing taken together and nothing ranked."""
-    rows = [cells(line) for line in lines(records)]
-    return Sheet(HEADINGS, rows, caption(records), texts=TEXTS, facts=FACTS, shares=SHARES)
+    return _sheet(list(lines(records)))
 
 
 def ranked_sheet(found: Sequence[Peers], evidence: Evidence) -> Sheet:
@@ -72,20 +77,20 @@ def ranked_sheet(found: Sequence[Peers], evidence: Evidence) -> Sheet:
         bold |= {(len(rows) + number, NAMES[name]) for number, name in strong(peers, evidence)}
         rows += [line for entry in peers.entries for line in lines_of(entry)]
         ends.add(len(rows) - 1)
-    is_trained = any(line.seeds > 1 for line in rows)
-    texts = [(cells(line), str(line.seeds)) for line in rows]
-    return Sheet(
-        headings=(*HEADINGS[:3], "seeds", *HEADINGS[3:]) if is_trained else HEADINGS,
-        rows=[(*shown[:3], seeds, *shown[3:]) if is_trained else shown for shown, seeds in texts],
-        caption=caption(line.record for line in rows),
-        texts=TEXTS,
-        facts=FACTS,
-        shares=SHARES,
+    return replace(
+        _sheet(rows),
         strong=frozenset(bold),
         ends=frozenset(ends),
-        notes=tuple(_notes(found, is_trained=is_trained, is_bold=bool(bold))),
+        notes=tuple(_notes(found, is_trained=any(line.seeds > 1 for line in rows), is_bold=bool(bold))),
         splits=True,
     )
+
+
+def _sheet(shown: Sequence[Line]) -> Sheet:
+    texts = [cells(line) for line in shown]
+    headings = tuple(name for name in HEADINGS if any(text[name] not in USUAL.get(name, ()) for text in texts))
+    rows = [tuple(text[name] for name in headings) for text in texts]
+    return Sheet(headings, rows, caption(line.record for line in shown), texts=TEXTS, facts=FACTS, shares=SHARES)
 
 
 def _notes(found: Sequence[Peers], *, is_trained: bool, is_bold: bool) -> Iterable[str]:
@@ -138,7 +143,8 @@ def _seeds(line: Line, place: "Place") -> list[Any]:
     trained = [(None, None) if one is None else (one.mean, one.sd) for one in map(whole.over_training, NAMES)]
     return [
         len(line.record.repeats) or 1, *(number for pair in attacked for number in pair),
-        line.record.checkpoint.seed, place.peers, place.model, whole.seeds, *(number for pair in trained for number in pair),
+        line.record.checkpoint.seed, line.record.checkpoint.kernel, place.peers, place.model, whole.seeds,
+        *(number for pair in trained for number in pair),
     ]  # fmt: skip
 
 

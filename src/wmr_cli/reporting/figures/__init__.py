@@ -12,7 +12,7 @@ from .grid import attack_grid
 if TYPE_CHECKING:
     from .material import Undrawn
 
-__all__ = ["Drawn", "attack_grid", "draw", "walk"]
+__all__ = ["Drawn", "attack_grid", "draw", "walk", "walk_paper"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,15 @@ def walk(found: Sequence[tuple[Path, Record]], folder: Path) -> "Iterator[Drawn 
                     break
                 told = Drawn(style.save(part.figure, folder, untaken(part.name, taken))) if isinstance(part, Drawing) else part
             yield told
+
+
+def walk_paper(folder: Path) -> Iterator[Drawn]:
+    """The paper's own figures."""
+    from .paper import pictures
+    from .printed import redraw
+
+    for name, picture in pictures():
+        yield Drawn(redraw(picture, folder, name))
 
 
 def untaken(name: str, taken: set[str]) -> str:

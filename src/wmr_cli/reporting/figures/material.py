@@ -1,6 +1,6 @@
 """What there is to draw: records with their rows in groups that may be compared, and the logs of the runs they lie in."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,8 @@ from ...spec import Spec, exact
 from ...storage import records
 from ...storage.records import Record, Rows
 from ...storage.runs import RunFolder
-from ..lines import attack_name, run_name
+from ..lines import attack_name, conditions, run_name
+from ..peers import Setting, setting_of
 from .style import Look
 from .words import Model, ball, labels, literal, model_of
 
@@ -63,8 +64,8 @@ class Member:
 
     @property
     def name(self) -> str:
-        """For messages: the run, the attack and its radius."""
-        return f"{run_name(self.record)} under {attack_name(self.record)}, ε {exact(self.record.threat.eps)}"
+        """For messages: the run and how it was attacked."""
+        return f"{run_name(self.record)} {conditions(self.record)}"
 
 
 @dataclass(frozen=True)
@@ -123,8 +124,8 @@ def gathered(found: Sequence[tuple[Path, Record]]) -> Material:
     names = labels([record for _, record in found])
     looks = {model: Look(number) for number, model in enumerate(names)}
     left_out: list[Undrawn] = []
-    attacks = {record.id: attack_name(record) for _, record in found}
-    sorted_in: dict[Any, dict[Model, Member]] = {}
+    known = {record.id: record for _, record in found}
+    sorted_in: dict[Setting, dict[Model, Member]] = {}
     for file, record in found:
         try:
             rows = _rows(file, record)
@@ -133,7 +134,7 @@ def gathered(found: Sequence[tuple[Path, Record]]) -> Material:
             continue
         model = model_of(record)
         member = Member(record, rows, names[model], looks[model])
-        members = sorted_in.setdefault(_comparable(record, attacks), {})
+        members = sorted_in.setdefault(setting_of(record, known), {})
         if model in members:
             left_out.append(Undrawn(f"{member.name} was evaluated more than once: the record that says most is drawn"))
         members[model] = max(members.get(model, member), member, key=_says)
@@ -177,12 +178,6 @@ def _says(member: Member) -> tuple[int, int, str]:
 def _images(record: Record) -> tuple[Any, ...]:
     data = record.dataset
     return data.name, data.split, data.sha256, data.n, None if data.indices is None else tuple(data.indices)
-
-
-def _comparable(record: Record, attacks: Mapping[str, str]) -> tuple[Any, ...]:
-    """What two records must have in common to share a panel; `attacks` names those that a worst case may be of."""
-    attack = sorted(attacks.get(part, part) for part in record.attack.of or ()) or attack_name(record)
-    return *_images(record), record.threat, str(attack), record.attack.seed, record.kernel
 
 
 def _facts(members: Sequence[Member]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from ..lines import lines as lines_of
 from ..sheets import Sheet
 
 SHOWN = ("run", "A_nat", "A_rob", "α_test", "A_sa", "A_tr", "ESS")
-"""Columns of the main table. Defense and α_train stand below the name of the run, all others in the heading of the panel."""
+"""Columns of the main table. How the run was trained stands below its name, all else in the heading of the panel."""
 
 MERGED = ("run", "A_nat", "A_rob")
 """Those that do not depend on α: once per record, beside all its rows."""
@@ -26,9 +26,10 @@ def main_table(names: Sequence[str], records: Sequence[Record], caption: str) ->
 
 def _body(name: str, record: Record) -> tuple[Sheet, str]:
     """The rows of one record below each other, with what they share beside them."""
-    lines = [dict(zip(tables.HEADINGS, tables.cells(line), strict=True)) for line in lines_of([record])]
+    lines = [tables.cells(line) for line in lines_of([record])]
+    kernel = [] if record.checkpoint.kernel in tables.USUAL["kernel_train"] else [f"kernel {record.checkpoint.kernel}"]
     alpha = [] if record.checkpoint.alpha_train is None else [f"α_train {lines[0]['α_train']}"]
-    facts = ", ".join([lines[0]["defense"], *alpha])
+    facts = ", ".join([lines[0]["defense"], *kernel, *alpha])
     rows = [tuple({**line, "run": name}[heading] for heading in SHOWN) for line in lines]
     sheet = Sheet(SHOWN, rows, "", texts=tables.TEXTS, shares=tables.SHARES)
     return sheet, f"<tbody>{_rows(sheet, MERGED, facts)}</tbody>"

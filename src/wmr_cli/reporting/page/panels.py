@@ -1,13 +1,14 @@
 """Records that may be compared: the same images, attacked alike. All others are kept apart and never ranked together."""
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...spec import exact
 from ...storage.records import Record
 from ..lines import attack_name, run_name
+from ..peers import Setting, setting_of
 
 Found = Sequence[tuple[Path, Record]]
 
@@ -28,21 +29,14 @@ class Panel:
 def grouped(found: Found) -> list[Panel]:
     """In the order in which their first records were found."""
     by_id = {record.id: record for _, record in found}
-    groups: dict[Hashable, list[tuple[Path, Record]]] = {}
+    groups: dict[Setting, list[tuple[Path, Record]]] = {}
     for file, record in found:
-        groups.setdefault(_key(record, by_id), []).append((file, record))
+        groups.setdefault(setting_of(record, by_id), []).append((file, record))
     titles = _distinct([_title(members[0][1], by_id) for members in groups.values()])
     return [
         Panel(title, members, _names([record for _, record in members]))
         for title, members in zip(titles, groups.values(), strict=True)
     ]
-
-
-def _key(record: Record, by_id: Mapping[str, Record]) -> Hashable:
-    """Everything that two records must share to be compared."""
-    data, threat = record.dataset, record.threat
-    images = (data.sha256, data.split, data.n, None if data.indices is None else tuple(data.indices))
-    return images, threat.norm, threat.eps, _attacks(record, by_id), record.kernel
 
 
 def _attacks(record: Record, by_id: Mapping[str, Record]) -> tuple[str, ...]:
@@ -58,20 +52,19 @@ def _title(record: Record, by_id: Mapping[str, Record]) -> str:
     data, threat = record.dataset, record.threat
     first, *parts = _attacks(record, by_id)
     attack = f"{first} {', '.join(parts)}" if parts else first
+    seed = [f"attack seed {record.attack.seed}"] if record.attack.seed else []
     kernel = [] if record.kernel == "exp" else [f"kernel {record.kernel}"]
-    return " · ".join([f"{data.name} {data.split}, {data.n} images", f"{threat.norm} ε {exact(threat.eps)}", attack, *kernel])
+    images, ball = f"{data.name} {data.split}, {data.n} images", f"{threat.norm} ε {exact(threat.eps)}"
+    return " · ".join([images, ball, attack, *seed, *kernel])
 
 
 def _names(records: Sequence[Record]) -> list[str]:
-    """The runs; where two have one name, with the seed of the attack or, if that does not help, the record."""
+    """The runs; where two have one name, with the record."""
     names = [run_name(record) for record in records]
-    for tell in (lambda record: f"attack seed {record.attack.seed}", lambda record: record.id[:8]):
-        counts = Counter(names)
-        names = [
-            name if counts[name] == 1 else f"{run_name(record)}, {tell(record)}"
-            for name, record in zip(names, records, strict=True)
-        ]
-    return _distinct(names)
+    counts = Counter(names)
+    return _distinct(
+        [name if counts[name] == 1 else f"{name}, {record.id[:8]}" for name, record in zip(names, records, strict=True)]
+    )
 
 
 def _distinct(texts: Sequence[str]) -> list[str]:
