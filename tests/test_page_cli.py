@@ -5,6 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 from safetensors import safe_open
 
@@ -52,6 +53,29 @@ def test_the_page_has_the_alphas_and_radii_asked_for(run):
     (model,) = panel["models"]
     assert [row["alpha_test"] for row in model["by_alpha"]] == [0.0, 3.0]
     assert [row["rho"] for row in model["dro"]] == [0.5]
+
+
+def test_what_stands_beside_the_records_is_on_the_page(run, tmp_path):
+    other = Path(shutil.copytree(run, tmp_path / "other"))
+    (file,) = records.find(other)
+    record = records.load(file)
+    checkpoint = msgspec.structs.replace(record.checkpoint, path="runs/o<b>ther/last.safetensors", sha256="other")
+    changed = msgspec.structs.replace(record, id="0" * 16, checkpoint=checkpoint)
+    records.save(file.with_name("other.json"), changed, records.load_rows(records.rows_path(file)))
+    file.unlink()
+    text = wmr("report", run, other, "--compare", "--format", "html", "-q").stdout
+    beside = text.partition('<section id="beside"')[2]
+    assert "difference to tiny under pgd" in beside
+    assert "o&lt;b&gt;ther" in beside
+    assert "not distinguishable" in beside
+    assert '<section id="beside"' not in wmr("report", run, "--format", "html", "-q").stdout
+
+
+def test_the_papers_tables_are_a_page_by_themselves():
+    text = wmr("report", "--paper", "all", "--format", "html", "-q").stdout
+    assert '<section id="recorded"' not in text
+    assert all(f"<summary>T{number}: " in text for number in range(1, 13))
+    assert "the paper&#x27;s own numbers" in text
 
 
 def test_damaged_rows_are_said_and_the_rest_is_shown(run, tmp_path):

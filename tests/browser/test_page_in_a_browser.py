@@ -13,6 +13,8 @@ from pages import evaluated, made_rows, save_pictures
 from wmr_cli import measures
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.reporting import tables
+from wmr_cli.reporting.documents import Document
+from wmr_cli.reporting.page import drawn
 from wmr_cli.reporting.page import page as made_page
 from wmr_cli.storage import records
 
@@ -416,3 +418,12 @@ def test_without_javascript_the_recorded_numbers_are_there(browser, path, found)
     assert all(tables.percent(row.a_sa).partition(" ")[0] in text for row in found["plain"][1].by_alpha)
     assert opened.page.locator("#live").is_hidden()
     opened.context.close()
+
+
+def test_a_page_of_the_paper_alone_has_no_controls(browser, tmp_path):
+    path = tmp_path / "paper.html"
+    path.write_text(drawn((), Document(shows_paper=True).sheets())[0], encoding="utf-8")
+    opened = Report(browser, path).open()
+    assert opened.page.locator("#beside table").count() == 12
+    assert opened.page.locator("#live").is_hidden()
+    assert opened.complaints == []

@@ -37,7 +37,7 @@ def put_document(document: Document, output: str, out: Path | None) -> list[BadF
     elif output == "html":
         from ..reporting.page import drawn
 
-        text, problems = drawn(document.found)
+        text, problems = drawn(document.found, document.beside())
         _leave(text, out)
     elif output == "json":
         _leave(_json(document.as_data()), out)

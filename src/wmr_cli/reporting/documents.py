@@ -39,7 +39,11 @@ class Document:
     def sheets(self) -> list[Sheet]:
         """Every table, the main one first."""
         made = [tables.ranked_sheet(self.peers, self.evidence or {}), *extras(self.records)] if self.found else []
-        made += compared.sheets(self.comparisons or ())
+        return made + self.beside()
+
+    def beside(self) -> list[Sheet]:
+        """What was asked for beside the records: differences between models, the paper's rows, the paper's tables."""
+        made = list(compared.sheets(self.comparisons or ()))
         made += [matched.sheet(self.matches)] if self.matches else []
         return made + (list(printed.sheets()) if self.shows_paper else [])
 

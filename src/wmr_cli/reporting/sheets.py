@@ -41,7 +41,7 @@ class Sheet:
     def tables(self, width: int | None = None) -> list[Table]:
         """For the terminal. Where that is too narrow, a sheet that `splits` gives a table for each part between rules."""
         fits = self._leaves_room(self.unshared()[0], width)
-        return [self.table(width)] if fits or not self.splits else [part.table(width) for part in self._parts()]
+        return [self.table(width)] if fits or not self.splits else [part.table(width) for part in self.parts()]
 
     def table(self, width: int | None = None) -> Table:
         """For the terminal, or for plain text where nothing limits the width. What comes from users is text, not markup.
@@ -76,7 +76,7 @@ class Sheet:
         title = f"{markdown_text(self.title)}\n\n" if self.title else ""
         return title + f"{pipes}\n{self.caption}\n" + "".join(f"\n{markdown_text(note)}\n" for note in self.notes)
 
-    def _parts(self) -> list["Sheet"]:
+    def parts(self) -> list["Sheet"]:
         """The rows up to each rule by themselves; caption and notes stand below the last."""
         firsts = [0, *sorted(end + 1 for end in self.ends if end + 1 < len(self.rows))]
         lasts = [*firsts[1:], len(self.rows)]

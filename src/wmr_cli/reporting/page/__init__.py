@@ -34,8 +34,11 @@ def page(found: Sequence[tuple[Path, Record]]) -> str:
     return drawn(found)[0]
 
 
-def drawn(found: Sequence[tuple[Path, Record]]) -> tuple[str, list[BadFile]]:
-    """The page, and the rows that could not be read: their records have no live numbers, and the page says why."""
+def drawn(found: Sequence[tuple[Path, Record]], beside: Sequence[Sheet] = ()) -> tuple[str, list[BadFile]]:
+    """The page with the sheets that stand beside the records, and the rows that could not be read.
+
+    Records without rows have no live numbers, and the page says why.
+    """
     shown = grouped(found)
     made = collected(shown)
     plotly, notice = _plotly()
@@ -45,7 +48,8 @@ def drawn(found: Sequence[tuple[Path, Record]]) -> tuple[str, list[BadFile]]:
             "title": escape(_title(found)),
             "lead": escape(_lead(found, shown)),
             "style": _own("page.css"),
-            "tables": "\n".join(_section(number, panel) for number, panel in enumerate(shown)),
+            "recorded": _part("recorded", "As recorded", [_section(number, panel) for number, panel in enumerate(shown)]),
+            "beside": _part("beside", "In comparison", [_folded(sheet, is_open=sheet is beside[0]) for sheet in beside]),
             "data": json_text({"panels": made.panels, "arrays": made.arrays.described}),
             "arrays": made.arrays.text(),
             "plotly": plotly,
@@ -88,6 +92,8 @@ def _title(found: Sequence[tuple[Path, Record]]) -> str:
 
 
 def _lead(found: Sequence[tuple[Path, Record]], shown: Sequence[Panel]) -> str:
+    if not found:
+        return "the paper's own numbers"
     checkpoints = {record.checkpoint.sha256 for _, record in found}
     days = sorted({record.created[:10] for _, record in found})
     parts = [
@@ -105,10 +111,7 @@ def _counted(count: int, what: str) -> str:
 
 def _section(number: int, panel: Panel) -> str:
     """The recorded numbers of one panel, and where they come from."""
-    more = "".join(
-        f"<details><summary>{escape(sheet.title)}</summary>{markup.table(sheet)}</details>\n"
-        for sheet in (*extras(panel.records), _sources(panel))
-    )
+    more = "".join(_folded(sheet) for sheet in (*extras(panel.records), _sources(panel)))
     told = "".join(
         f"<li>{escape(f'{name}: {text}')}</li>"
         for name, record in zip(panel.names, panel.records, strict=True)
@@ -118,6 +121,19 @@ def _section(number: int, panel: Panel) -> str:
     heading = f'<h3 id="panel-{number}">{escape(panel.title)}</h3>\n'
     recorded = markup.main_table(panel.names, panel.records, "accuracies as recorded")
     return f'<section class="panel" aria-labelledby="panel-{number}">\n{heading}{recorded}{doubted}{more}</section>\n'
+
+
+def _part(name: str, heading: str, contents: Sequence[str]) -> str:
+    """A part of the page below its heading, where there is anything in it."""
+    if not contents:
+        return ""
+    opening = f'<section id="{name}" aria-labelledby="{name}-heading" tabindex="-1">\n<h2 id="{name}-heading">{heading}</h2>\n'
+    return opening + "".join(contents) + "</section>"
+
+
+def _folded(sheet: Sheet, *, is_open: bool = False) -> str:
+    opening = "<details open>" if is_open else "<details>"
+    return f"{opening}<summary>{escape(sheet.title)}</summary>{markup.table(sheet)}</details>\n"
 
 
 def _sources(panel: Panel) -> Sheet:

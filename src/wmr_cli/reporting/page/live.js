@@ -229,7 +229,11 @@ function alarm(text) {
 async function start() {
   const arrays = viewed(found.arrays, await unpacked("arrays"));
   state.panels = found.panels.map((panel) => panel.models.map((facts, i) => new Model(facts, i, arrays, panel.classes)));
-  if (!state.panels.length) return;
+  if (state.panels.length) await openLive();
+  document.documentElement.dataset.ready = "yes";
+}
+
+async function openLive() {
   options(
     at("panel"),
     found.panels.map((panel) => panel.title),
@@ -246,7 +250,6 @@ async function start() {
   await loadScript("plotly");
   at("plots").hidden = false;
   redraw();
-  document.documentElement.dataset.ready = "yes";
 }
 
 let isListening = false;

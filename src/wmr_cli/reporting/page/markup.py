@@ -36,16 +36,17 @@ def _body(name: str, record: Record) -> tuple[Sheet, str]:
 
 
 def table(sheet: Sheet) -> str:
-    """Any other sheet."""
-    return _table(sheet, f"<tbody>{_rows(sheet)}</tbody>", sheet.title, sheet.caption)
+    """Any other sheet: a body per part between rules, and its notes below."""
+    bodies = "".join(f"<tbody>{_rows(part)}</tbody>" for part in sheet.parts())
+    return _table(sheet, bodies, sheet.title, sheet.caption, *sheet.notes)
 
 
-def _table(sheet: Sheet, bodies: str, caption: str, note: str) -> str:
+def _table(sheet: Sheet, bodies: str, caption: str, *notes: str) -> str:
     heads = "".join(f'<th scope="col"{_kind(sheet, heading)}>{escape(heading)}</th>' for heading in sheet.headings)
+    below = "".join(f'<p class="note">{escape(note)}</p>\n' for note in notes)
     return (
         f'<div class="scroll" role="region" aria-label="{escape(caption)}" tabindex="0">'
-        f"<table><caption>{escape(caption)}</caption><thead><tr>{heads}</tr></thead>{bodies}</table></div>\n"
-        f'<p class="note">{escape(note)}</p>\n'
+        f"<table><caption>{escape(caption)}</caption><thead><tr>{heads}</tr></thead>{bodies}</table></div>\n{below}"
     )
 
 
