@@ -3,12 +3,17 @@
 import csv
 import json
 import re
+import shutil
 import time
 
+import msgspec
+import numpy as np
 import pytest
 
 import made
 from test_cli import wmr
+from wmr_cli.storage import records
+from wmr_cli.storage.records import AttackFacts
 
 PAPER = {"dataset": "mnist", "eps": 0.3, "attack": "pgd:steps=40,step=0.01", "training": {"eps": 0.3, "epochs": 100}}
 FORMATS = ("table", "markdown", "latex", "csv", "json")
@@ -123,7 +128,7 @@ def test_rows_that_cannot_be_read_are_left_out_of_comparisons(runs):
     data = json.loads(result.stdout)
     assert len(data["records"]) == 4
     assert {made_of["run"] for made_of in data["comparisons"]} == {"mnist-trades-a2-s*"}
-    assert "bad" in wmr("report", runs).stdout  # to rank, its intervals will do
+    assert "bad" in wmr("report", runs, status=1).stdout  # to rank, its intervals will do
 
 
 @pytest.fixture(scope="module")
@@ -143,3 +148,103 @@ def test_a_hundred_records_take_seconds(hundred, flags):
     started = time.process_time()  # of this process: tests run side by side
     wmr("report", hundred, *flags, "-q")
     assert time.process_time() - started < 10
+
+
+def spoiled(rows, name, values):
+    return {**rows, name: values}
+
+
+BAD_ROWS = {
+    "a margin that is no number": lambda rows: spoiled(rows, "uniform/margin", rows["uniform/margin"] * np.nan),
+    "a loss that is no number": lambda rows: spoiled(rows, "uniform/loss", rows["uniform/loss"] * np.nan),
+    "no labels": lambda rows: {name: values for name, values in rows.items() if name != "label"},
+    "no index": lambda rows: {name: values for name, values in rows.items() if name != "index"},
+    "fewer images": lambda rows: {name: values[:50] for name, values in rows.items()},
+    "ragged": lambda rows: spoiled(rows, "uniform/margin", rows["uniform/margin"][:-1]),
+    "in two dimensions": lambda rows: spoiled(rows, "uniform/margin", rows["uniform/margin"][:, None]),
+    "labels that are no whole numbers": lambda rows: spoiled(rows, "label", rows["label"] + 0.5),
+}
+
+
+@pytest.mark.parametrize(
+    "flags", [(), ("--compare",), ("--alpha-test", "3"), ("--rho", "0.1"), ("--format", "html")], ids=" ".join
+)
+@pytest.mark.parametrize("spoil", BAD_ROWS.values(), ids=BAD_ROWS)
+def test_rows_that_are_not_those_of_their_record_are_named_and_the_rest_is_shown(runs, spoil, flags):
+    rows = made.rows(seed=5)
+    record = made.saved(runs, rows, "bad", **PAPER)
+    file = runs / "bad" / "evaluations" / f"{record.id}.json"
+    records.save_rows(records.rows_path(file), spoil(rows))
+    result = wmr("report", runs, *flags, status=1)
+    assert "mnist-trades-a2-s" in result.stdout
+    assert f"{record.id}.safetensors are not those of their record" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"a_rob": {"value": 0.5, "low": 0.9, "high": 0.1}}, "is no share with its interval"),
+        ({"a_nat": {"value": 7.0, "low": 0.0, "high": 1.0}}, "is no share with its interval"),
+        ({"config": {"metrics": 5}}, "metrics that are no list"),
+        ({"schema": 2, "new": [1]}, "this version reads schema 1: update wmr"),
+        ({"new": [1]}, "is not an evaluation record"),
+    ],
+)
+def test_records_that_cannot_be_are_named_and_the_rest_is_shown(runs, change, said):
+    record = made.saved(runs, made.rows(seed=5), "bad", **PAPER)
+    file = runs / "bad" / "evaluations" / f"{record.id}.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    result = wmr("report", runs, status=1)
+    assert "mnist-trades-a2-s" in result.stdout
+    assert said in " ".join(result.stderr.split())
+
+
+def test_a_record_may_travel_without_its_rows(runs):
+    next(runs.glob("mnist-trades-a0-s0/evaluations/*.safetensors")).unlink()
+    assert wmr("report", runs).stderr == ""
+    assert "cannot be read" in wmr("report", runs, "--compare", status=1).stderr
+
+
+def test_a_report_beside_the_records_is_no_record(runs):
+    for folder in (runs, runs / "mnist-trades-a0-s0"):
+        wmr("report", folder, "--out", folder / "table.json", "-q")
+        assert wmr("report", folder).stderr == ""
+
+
+def test_a_copied_run_is_shown_once(runs, tmp_path):
+    shown = wmr("report", runs).stdout
+    shutil.copytree(runs / "mnist-trades-a0-s0", tmp_path / "runs" / "copy")
+    assert wmr("report", runs).stdout == shown
+
+
+def test_the_worst_of_several_attacks_has_no_worst_case_in_a_ball(runs):
+    rows = made.rows(seed=5)
+    record = msgspec.structs.replace(
+        made.record(rows, "worst", **PAPER), attack=AttackFacts(spec="worst", seed=0, restarts=1, of=["a", "b"])
+    )
+    records.save(runs / "worst" / "evaluations" / f"{record.id}.json", record, rows)
+    result = wmr("report", runs / "worst", "--rho", "0.1")
+    assert "worst case in a ball" not in result.stdout
+    assert "no losses for a worst case in a ball" in " ".join(result.stderr.split())
+
+
+def test_a_loss_without_bounds_has_no_worst_case(tmp_path):
+    rows = made.rows()
+    made.saved(tmp_path, spoiled(rows, "uniform/loss", rows["uniform/loss"] + np.inf))
+    result = wmr("report", tmp_path, "--rho", "0.1")
+    assert "worst case in a ball" not in result.stdout
+    assert "no losses for a worst case in a ball" in " ".join(result.stderr.split())
+
+
+def test_what_sets_lines_apart_is_shown(tmp_path):
+    rows = made.rows()
+    for number, changes in enumerate(({}, {"dataset": "fashion-mnist"})):
+        made.saved(tmp_path, rows, f"run{number}", **{**PAPER, **changes})
+    shown = wmr("report", tmp_path).stdout
+    assert "mnist test" in shown
+    assert "fashion-mnist test" in shown
+    assert "test images" in shown
+
+
+def test_what_csv_has_no_place_for_is_said(runs):
+    assert "CSV has no place" in wmr("report", runs, "--rho", "0.1", "--format", "csv").stderr

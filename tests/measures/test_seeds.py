@@ -34,10 +34,17 @@ def test_two_seeds_each_tell_little():
     assert low < 0 < high
 
 
-@pytest.mark.parametrize("others", [{}, {0: 0.5}])
-def test_one_seed_has_no_interval(others):
-    assert seeds_interval(THESE, others) is None
-    assert seeds_interval(others, THESE) is None
+@pytest.mark.parametrize(("these", "others"), [(THESE, {}), ({0: 0.5}, {0: 0.4})])
+def test_nothing_is_known_of_the_spread_without_a_second_seed(these, others):
+    assert seeds_interval(these, others) is None
+    assert seeds_interval(others, these) is None
+
+
+def test_one_seed_is_taken_to_vary_as_much_as_the_others():
+    low, high = seeds_interval(THESE, {7: 0.3})
+    half = 4.302653 * 0.03 * (4 / 3) ** 0.5  # Student's t of two degrees of freedom; the standard deviation of THESE is 0.03
+    assert (low, high) == pytest.approx((0.22 - half, 0.22 + half))
+    assert seeds_interval({7: 0.3}, THESE) == pytest.approx((-high, -low))
 
 
 def test_seeds_without_spread_leave_the_difference():

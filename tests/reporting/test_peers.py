@@ -49,7 +49,7 @@ def test_the_best_weights_of_each_seed_belong_together_whatever_their_epoch():
 
 
 def test_other_weights_of_the_same_seed_are_never_taken_for_a_seed():
-    assert sizes([record("a"), record("b"), record("c", seed=1)]) == [[1, 1, 1]]
+    assert sizes([record("a"), record("b"), record("c", seed=1)]) == [[2, 1]]
 
 
 def test_records_without_settings_stay_by_themselves():

@@ -1,7 +1,7 @@
 """wmr report"""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,7 +61,7 @@ def report(
         raise BadFile("there are no evaluations here", hint="make one with `wmr evaluate runs/NAME`")
     document, problems = assembled(gathered, ranks=asked not in ("csv", "json"), compare=compare, paper=beside)
     problems += put_document(document, asked, out)
-    for text in remarks(document):
+    for text in remarks(document, alphas=alphas, radii=radii, output=asked):
         say(text, quiet=quiet, warns=True)
     if out is not None:
         say(f"wrote {out}", quiet=quiet)
@@ -72,7 +72,7 @@ def report(
         raise typer.Exit(1)
 
 
-def remarks(document: "Document") -> Iterator[str]:
+def remarks(document: "Document", *, alphas: Sequence[float] | None, radii: Sequence[float] | None, output: str) -> Iterator[str]:
     """What a reader should know before trusting the numbers, and what was asked for and is not there."""
     from ..reporting.doubts import doubts
     from ..reporting.lines import conditions, run_name
@@ -82,7 +82,13 @@ def remarks(document: "Document") -> Iterator[str]:
         name = run_name(record)
         which = name if evaluations[name] == 1 else f"{name} {conditions(record)}"
         yield from (f"{which}: {text}" for text in doubts(record))
+        if alphas and not any(row.a_sa for row in record.by_alpha):
+            yield f"{which}: its rows hold no weights at these alphas"
+        if radii and not record.dro and "dro" not in record.config.get("metrics", ()):
+            yield f"{which}: its rows hold no losses for a worst case in a ball, or one without bounds"
     if document.comparisons is not None and not document.comparisons:
         yield "nothing can be compared: it takes two models on the same images, in the same ball, under the same attack"
+    if radii and output == "csv":
+        yield "CSV has no place for the worst case in a ball: take --format json"
     if document.matches is not None and not document.matches and not document.shows_paper:
         yield "no row of the paper fits: it takes the same data set, defense, alpha, eps and number of PGD steps"

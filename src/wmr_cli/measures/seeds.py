@@ -30,17 +30,22 @@ def seeds_interval(these: Mapping[int, float], others: Mapping[int, float]) -> t
     """The 95 % interval of the difference between two means over seeds, these minus the others; values are given by seed.
 
     It asks for other seeds of training on the same test images. Where both were trained with the same seeds they are compared
-    seed by seed (Student), else as two samples (Welch). Of two seeds each it is very wide, and rightly so; of one there is none.
+    seed by seed (Student), else as two samples (Welch). Of two seeds each it is very wide, and rightly so. A side of one seed is
+    taken to vary as much as the other; where both have one there is no interval.
     """
-    if len(these) < 2 or len(others) < 2:
+    if not these or not others or len(these) + len(others) < 3:
         return None
+    difference = fmean(these.values()) - fmean(others.values())
+    if len(these) < 2 or len(others) < 2:
+        several = max(these, others, key=len)
+        return _around(difference, stdev(several.values()) ** 2 * (1 + 1 / len(several)), len(several) - 1)
     if these.keys() == others.keys():
         differences = [value - others[seed] for seed, value in these.items()]
         return _around(fmean(differences), stdev(differences) ** 2 / len(differences), len(differences) - 1)
     ours, theirs = (stdev(side.values()) ** 2 / len(side) for side in (these, others))
     split = ours**2 / (len(these) - 1) + theirs**2 / (len(others) - 1)
     freedom = (ours + theirs) ** 2 / split if split else 1.0
-    return _around(fmean(these.values()) - fmean(others.values()), ours + theirs, int(freedom))
+    return _around(difference, ours + theirs, int(freedom))
 
 
 def _around(value: float, variance: float, freedom: int) -> tuple[float, float]:

@@ -89,9 +89,12 @@ def _entries(records: Sequence[Record]) -> Iterable[Entry]:
         recipe = _recipe(members[0])
         entries.setdefault(sha256 if recipe is None else recipe, []).append(tuple(members))
     for entry in entries.values():
-        seeds = [model[0].checkpoint.seed for model in entry]
-        # other weights of the same seed differ in something that the settings do not tell
-        yield from [tuple(entry)] if len(set(seeds)) == len(seeds) else [(model,) for model in entry]
+        by_seed: dict[int, Model] = {}
+        for model in entry:
+            by_seed.setdefault(model[0].checkpoint.seed, model)
+        yield tuple(by_seed.values())
+        # other weights of a seed that is there differ in something that the settings do not tell
+        yield from ((model,) for model in entry if model not in by_seed.values())
 
 
 def _recipe(record: Record) -> Hashable | None:

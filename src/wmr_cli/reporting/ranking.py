@@ -17,7 +17,7 @@ Evidence = Mapping[tuple[str, str, float | None], Resampled]
 
 @dataclass(frozen=True)
 class Gap:
-    """One line's share minus another's: over images, resampled together, and over seeds where both have several."""
+    """One line's share minus another's: over images, resampled together, and over seeds where one of them has several."""
 
     images: Difference
     seeds: tuple[float, float] | None

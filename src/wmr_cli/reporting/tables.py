@@ -16,11 +16,16 @@ from .ranking import Evidence, strong
 from .sheets import Sheet
 
 SHARES = tuple(NAMES.values())
-HEADINGS = ("run", "defense", "kernel_train", "α_train", "seeds", "attack", "ε", "kernel_test", "α_test", *SHARES, "n", "ESS")
-USUAL = {"kernel_train": ("exp", "none"), "seeds": ("1",), "kernel_test": ("exp",)}
+HEADINGS = (
+    "run", "defense", "kernel_train", "α_train", "seeds", "data", "attack", "attack_seed", "ε", "kernel_test", "α_test",
+    *SHARES, "n", "ESS",
+)  # fmt: skip
+USUAL = {"kernel_train": ("exp", "none"), "seeds": ("1",), "attack_seed": ("0",), "kernel_test": ("exp",)}
 """Columns that are shown where some line has something else to say; `none` is told by its missing α."""
-FACTS = ("run", "defense", "kernel_train", "α_train", "seeds", "attack", "ε", "kernel_test", "n")
-TEXTS = ("run", "defense", "kernel_train", "attack", "kernel_test")
+DIFFERING = ("data",)
+"""Columns that are shown where lines differ in them."""
+FACTS = ("run", "defense", "kernel_train", "α_train", "seeds", "data", "attack", "attack_seed", "ε", "kernel_test", "n")
+TEXTS = ("run", "defense", "kernel_train", "data", "attack", "kernel_test")
 CAPTION = "percent, with 95 % intervals over test images; ESS is the effective sample size behind A_sa"
 SEEDS = "mean ± standard deviation over seeds of the attack stand with the interval, which belongs to the first seed"
 TRAINED = "runs that differ in the seed of training alone are one line: mean ± standard deviation over seeds, and mean interval"
@@ -46,7 +51,9 @@ def cells(line: Line) -> dict[str, str]:
         "kernel_train": record.checkpoint.kernel,
         "α_train": _plain(record.checkpoint.alpha_train),
         "seeds": str(line.seeds),
+        "data": f"{record.dataset.name} {record.dataset.split}",
         "attack": attack_name(record),
+        "attack_seed": str(record.attack.seed),
         "ε": ball_name(record),
         "kernel_test": record.kernel,
         "α_test": _plain(line.alpha_test),
@@ -88,9 +95,14 @@ def ranked_sheet(found: Sequence[Peers], evidence: Evidence) -> Sheet:
 
 def _sheet(shown: Sequence[Line]) -> Sheet:
     texts = [cells(line) for line in shown]
-    headings = tuple(name for name in HEADINGS if any(text[name] not in USUAL.get(name, ()) for text in texts))
+    headings = tuple(name for name in HEADINGS if _tells(name, {text[name] for text in texts}))
     rows = [tuple(text[name] for name in headings) for text in texts]
     return Sheet(headings, rows, caption(line.record for line in shown), texts=TEXTS, facts=FACTS, shares=SHARES)
+
+
+def _tells(name: str, values: set[str]) -> bool:
+    """Whether a column has anything to say."""
+    return len(values) > 1 if name in DIFFERING else not values <= set(USUAL.get(name, ()))
 
 
 def _notes(found: Sequence[Peers], *, is_trained: bool, is_bold: bool) -> Iterable[str]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
@@ -18,6 +19,7 @@ from ..measures import Estimate
 from .files import content_hash, write_atomically, write_text
 
 SCHEMA = 1
+RECORD_NAME = re.compile("[0-9a-f]{16}")
 Rows = dict[str, NDArray[Any]]
 
 
@@ -185,14 +187,37 @@ def save(path: Path, record: Record, rows: Rows) -> None:
 def load(path: Path) -> Record:
     """Read a record, or say why it is none."""
     try:
-        record = Record.from_json(path.read_bytes())
+        content = path.read_bytes()
+        # the schema first: a later one may have fields that this version does not know
+        schema = msgspec.json.decode(content, type=_Versioned).schema
+        if schema != SCHEMA:
+            raise BadFile(f"{path} has schema {schema}", hint=f"this version reads schema {SCHEMA}: update wmr")
+        record = Record.from_json(content)
+        for share in _shares(record):
+            if not (0 <= share.low <= share.high <= 1 and 0 <= share.value <= 1):
+                raise ValueError(f"{share.value} [{share.low}, {share.high}] is no share with its interval")
+        if not isinstance(record.config.get("metrics", []), list):
+            raise ValueError("its config has metrics that are no list")
     except OSError as error:
         raise BadFile(f"cannot read {path}: {error.strerror}") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except ValueError as error:  # msgspec's own are among them
         raise BadFile(f"{path} is not an evaluation record: {error}", hint="records are written by `wmr evaluate`") from None
-    if record.schema != SCHEMA:
-        raise BadFile(f"{path} has schema {record.schema}", hint=f"this version reads schema {SCHEMA}: update wmr")
     return record
+
+
+class _Versioned(msgspec.Struct):
+    """What every version's records have."""
+
+    schema: int = SCHEMA
+
+
+def _shares(record: Record) -> Iterator[Estimate]:
+    """Every share with an interval in the record."""
+    weighted = (share for row in record.by_alpha for share in (row.a_sa, row.a_tr))
+    by_class = (
+        share for row in record.per_class for share in (row.a_nat, row.a_rob, row.joint, *(at.a_sa for at in row.by_alpha))
+    )
+    yield from (share for share in (record.a_nat, record.a_rob, *weighted, *by_class) if share is not None)
 
 
 def save_rows(path: Path, rows: Rows) -> None:
@@ -213,6 +238,29 @@ def load_rows(path: Path) -> Rows:
     if header.get("content_sha256") != _rows_hash(rows):
         raise BadFile(f"the rows {path} are damaged: they do not match their hash", hint="evaluate again")
     return rows
+
+
+def rows_of(path: Path, record: Record) -> Rows:
+    """The rows beside a record, checked to be of as many images, and to hold what arithmetic needs."""
+    rows = load_rows(rows_path(path))
+    problem = next(_misfits(rows, record.dataset.n), None)
+    if problem is not None:
+        raise BadFile(f"the rows {rows_path(path)} are not those of their record: {problem}", hint="evaluate again")
+    return rows
+
+
+def _misfits(rows: Rows, images: int) -> Iterator[str]:
+    yield from (f"there is no {name!r}" for name in ("index", "label", "clean/prediction") if name not in rows)
+    for name, values in rows.items():
+        kind = name.rpartition("/")[2]
+        if values.ndim != (2 if kind == "logits" else 1) or len(values) != images:
+            yield f"{name!r} has shape {values.shape}, and there are {images} images"
+        elif kind in ("index", "label", "prediction") and values.dtype.kind not in "iu":
+            yield f"{name!r} holds no whole numbers"
+        elif kind in ("margin", "logit_margin", "loss") and np.isnan(values).any():  # a loss may be without bounds
+            yield f"{name!r} holds what is no number"
+        elif kind.startswith("log_weight") and (np.isnan(values) | (values == np.inf)).any():
+            yield f"{name!r} holds weights that are no numbers"
 
 
 def is_readable(path: Path) -> bool:
@@ -238,4 +286,10 @@ def find(path: Path) -> Iterator[Path]:
         return
     for folder in sorted([path, *path.rglob("*")]):
         if folder.is_dir() and (folder.name == "evaluations" or folder.suffix == ".evaluations" or folder == path):
-            yield from sorted(file for file in folder.glob("*.json") if file.name != "config.json")
+            is_ours = folder.name == "evaluations" or folder.suffix == ".evaluations"
+            yield from (file for file in sorted(folder.glob("*.json")) if is_ours or _looks_like_a_record(file))
+
+
+def _looks_like_a_record(file: Path) -> bool:
+    """Among other files, such as reports and configs: by its name, or by the rows beside it."""
+    return RECORD_NAME.fullmatch(file.stem) is not None or rows_path(file).exists()

@@ -26,14 +26,17 @@ class Weighed:
     problems: list[BadFile] = field(default_factory=list)
 
 
-def weighed(found: Iterable[Peers], files: Mapping[str, Path], *, seeds: bool) -> Weighed:
-    """The evidence of all peers among which there is anything to compare; with `seeds`, those of one model, too."""
+def weighed(found: Iterable[Peers], files: Mapping[str, Path], *, compare: bool) -> Weighed:
+    """The evidence of all peers among which there is anything to tell apart.
+
+    To `compare`, the seeds of one model are such, too, and a record needs its rows; otherwise it may make do without.
+    """
     made = Weighed()
     drawn: dict[int, Resamples] = {}
     for peers in found:
-        if len(contenders(peers) if seeds else peers.entries) < 2:
+        if len(contenders(peers) if compare else peers.entries) < 2:
             continue
-        outcomes = _outcomes(peers.records, files, made.problems)
+        outcomes = _outcomes(peers.records, files, made.problems, needs_rows=compare)
         if outcomes:
             images = len(next(iter(outcomes.values())).correct)
             resamples = drawn.setdefault(images, Resamples(images))
@@ -41,27 +44,29 @@ def weighed(found: Iterable[Peers], files: Mapping[str, Path], *, seeds: bool) -
     return made
 
 
-def _outcomes(members: Sequence[Record], files: Mapping[str, Path], problems: list[BadFile]) -> dict[Key, Outcome]:
+def _outcomes(
+    members: Sequence[Record], files: Mapping[str, Path], problems: list[BadFile], *, needs_rows: bool
+) -> dict[Key, Outcome]:
     """What is behind every share of records measured alike, image by image in one order."""
     index = None
     made: dict[Key, Outcome] = {}
     for record in {record.id: record for record in members}.values():
         file = files[record.id]
         try:
-            rows = _in_order(records.load_rows(records.rows_path(file)), file)
+            rows = _in_order(records.rows_of(file, record))
             index = rows["index"] if index is None else index
             if not np.array_equal(rows["index"], index):
                 raise BadFile(f"the rows of {file} are of other images than it says", hint="evaluate again")
             made |= _of_record(record, rows, file)
         except BadFile as problem:
-            problems.append(problem)
+            # a record may travel without its rows; what is there and cannot be read is said
+            if needs_rows or records.rows_path(file).exists():
+                problems.append(problem)
     return made
 
 
-def _in_order(rows: Rows, file: Path) -> Rows:
+def _in_order(rows: Rows) -> Rows:
     """Rows by the index of their images: they are joined by it, never by position."""
-    if "index" not in rows or "label" not in rows:
-        raise BadFile(f"the rows of {file} do not say which images they are of", hint="evaluate again")
     if (np.diff(rows["index"]) > 0).all():
         return rows
     order = np.argsort(rows["index"], kind="stable")

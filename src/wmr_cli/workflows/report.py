@@ -34,6 +34,7 @@ class Gathered:
 def gather(paths: Iterable[Path], alphas: Sequence[float] | None = None, rhos: Sequence[float] | None = None) -> Gathered:
     """Every record at or below these paths, once each, scored at `alphas` and `rhos` where those are given."""
     found: dict[Path, tuple[Path, Record]] = {}
+    known: dict[str, Record] = {}
     problems: list[BadFile] = []
     for path in paths:
         if not path.exists():
@@ -43,6 +44,9 @@ def gather(paths: Iterable[Path], alphas: Sequence[float] | None = None, rhos: S
                 continue
             try:
                 record = _legible(file, records.load(file))
+                if known.get(record.id) == record:
+                    continue  # a copy
+                known[record.id] = record
                 found[file.resolve()] = file, rescored(file, record, alphas, rhos)
             except BadFile as problem:
                 problems.append(problem)
@@ -53,8 +57,9 @@ def rescored(file: Path, record: Record, alphas: Sequence[float] | None, rhos: S
     """The record at other alphas and radii: A_sa and DRO from its rows; A_tr only where its own attack was run."""
     if alphas is None and rhos is None:
         return record
-    rows, config = records.load_rows(records.rows_path(file)), scoring.asked_of(file, record)
-    if rhos is not None:
+    rows, config = records.rows_of(file, record), scoring.asked_of(file, record)
+    if rhos is not None and (record.attack.of is None or record.dro):
+        # of the worst of several attacks the image of lowest margin is kept, which need not be that of largest loss
         config = msgspec.structs.replace(config, rho=tuple(rhos))
         record = msgspec.structs.replace(record, dro=scoring.worst_in_ball(rows, config))
     if alphas is not None:
@@ -79,11 +84,11 @@ def assembled(
     """The report of these records, and everything that could not be read for it.
 
     Rows are opened only to rank records or to compare them. To rank, records without rows make do with their intervals; to
-    compare, they are left out and named.
+    compare, they are left out and named. Rows that are there and cannot be used are named in any case.
     """
     peers = by_setting(gathered.records)
     files = {record.id: file for file, record in gathered.found}
-    made = weighed(peers, files, seeds=compare) if ranks or compare else Weighed()
+    made = weighed(peers, files, compare=compare) if ranks or compare else Weighed()
     lines = (line for members in peers for entry in members.entries for line in lines_of(entry))
     document = Document(
         found=gathered.found,
@@ -93,4 +98,4 @@ def assembled(
         matches=beside(lines, paper) if paper and gathered.found else None,
         shows_paper=paper == "all",
     )
-    return document, [*gathered.problems, *(made.problems if compare else ())]
+    return document, [*gathered.problems, *made.problems]

@@ -72,9 +72,9 @@ def estimated(outcomes: Mapping[Name, Outcome | None], ci: str, seed: int) -> di
 
 
 def worst_in_ball(rows: Rows, config: EvaluateConfig) -> list[DroRow]:
-    """The worst case at every radius; nothing where the rows hold no such loss."""
+    """The worst case at every radius; nothing where the rows hold no such loss, or one without bounds."""
     losses = measures.attacked_losses(rows, config.dro_loss)
-    if losses is None:
+    if losses is None or not np.isfinite(losses).all():
         return []
     right = measures.correct(rows, "uniform")
     return [

@@ -163,10 +163,7 @@ def _place(record: Record) -> tuple[Any, ...]:
 
 def _rows(file: Path, record: Record) -> Rows:
     """A copy of those rows of a record that figures use."""
-    path = records.rows_path(file)
-    rows = records.load_rows(path)
-    if len(rows.get("label", ())) != record.dataset.n:
-        raise BadFile(f"the rows {path} are not those of their record", hint="evaluate again")
+    rows = records.rows_of(file, record)
     return {name: np.array(rows[name]) for name in rows if name.rpartition("/")[2] in NEEDED or "/log_weight" in name}
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...errors import BadFile
 from ...measures import correct
 from ...storage.crafted import Crafted
-from ...storage.records import Record, Rows, load_rows, rows_path
+from ...storage.records import Record, Rows, rows_of
 from . import pictures
 from .arrays import Arrays, below_largest, smallest_whole
 from .panels import Panel
@@ -61,7 +61,7 @@ def _models(panel: Panel, saved: dict[Path, Crafted], problems: list[BadFile]) -
     """Each record of a panel; one whose rows cannot be read has none, and its problem goes to `problems`."""
     for name, (file, record) in zip(panel.names, panel.found, strict=True):
         try:
-            rows = load_rows(rows_path(file))
+            rows = rows_of(file, record)
         except BadFile as problem:
             problems.append(problem)
             yield Model({**_facts(name, record), "problem": str(problem)}, {})
