@@ -18,7 +18,7 @@ def doubts(record: Record) -> Iterator[str]:
         elif share.ess is not None and rests_on_few(share.ess, record.dataset.n):
             few[name] = share.ess
     if "dro" in record.config.get("metrics", ()) and not record.dro:
-        yield "the attack left no losses, or one without bounds, so there is no worst case in a ball but that of --dro-loss zero-one"
+        yield "the attack left no losses, or one without bounds: there is no worst case in a ball but that of --dro-loss zero-one"
     if few:
         least = min(few.values())
         yield f"{', '.join(few)}: as few as {least:.0f} of {record.dataset.n} images behind it (effective sample size)"
