@@ -42,7 +42,7 @@ def test_every_format_shows_what_was_asked_for(runs, tmp_path, output, flags):
         assert {len(line) for line in lines} == {len(lines[0])}
     else:
         assert "mnist-trades-a2-s" in result.stdout
-        assert ("difference to" in result.stdout) == ("--compare" in flags)
+        assert ("difference to" in result.stdout.lower()) == ("--compare" in flags)
         assert ("paper: TRADES" in result.stdout) == ("--paper" in flags)
         assert ("CIFAR-10, several attacks" in result.stdout) == ("all" in flags)
     file = tmp_path / "made" / "report"
@@ -50,12 +50,44 @@ def test_every_format_shows_what_was_asked_for(runs, tmp_path, output, flags):
     assert file.read_text(encoding="utf-8") == result.stdout
 
 
-@pytest.mark.parametrize(("name", "begins"), [("x.tex", "% needs"), ("x.md", "| run"), ("x.csv", "run,id"), ("x.json", "[")])
+ENDINGS = [
+    ("x.tex", "% needs"), ("x.md", "| run"), ("x.csv", "run,id"), ("x.json", "["), ("X.TEX", "% needs"), ("x.Csv", "run,id"),
+    ("x.html", "<!DOCTYPE"), ("x.htm", "<!DOCTYPE"), ("x.HTML", "<!DOCTYPE"), ("x.txt", " "), ("x", " "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "begins"), ENDINGS)
 def test_the_ending_of_a_file_says_its_format(runs, tmp_path, name, begins):
     wmr("report", runs, "--out", tmp_path / name, "-q")
     assert (tmp_path / name).read_text(encoding="utf-8").startswith(begins)
     wmr("report", runs, "--out", tmp_path / name, "--format", "json", "-q")
     assert json.loads((tmp_path / name).read_text(encoding="utf-8"))
+
+
+def test_an_ending_that_says_no_format_is_refused(runs, tmp_path):
+    result = wmr("report", runs, "--out", tmp_path / "x.docx", status=2)
+    assert "x.docx says no format" in result.stderr
+    assert ".html, .htm, .txt, or say --format" in result.stderr
+    assert not (tmp_path / "x.docx").exists()
+    wmr("report", runs, "--out", tmp_path / "x.docx", "--format", "csv")
+
+
+def test_colour_is_for_terminals_not_for_files(runs, tmp_path, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    wmr("report", runs, "--out", tmp_path / "x.txt", "-q")
+    assert "\x1b" not in (tmp_path / "x.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["same\x1b[31mred", "two\nlines", "right \u202e left", "bell\x07"])
+def test_a_name_cannot_steer_the_terminal_from_a_message(tmp_path, name):
+    for skill in (90.0, -90.0):  # weighted shares without an interval are warned of
+        made.saved(tmp_path, made.rows(60, skill=skill), name)
+    result = wmr("report", tmp_path, "--compare")
+    assert name.encode("unicode_escape").decode() in result.stderr
+    assert all(char.isprintable() or char == "\n" for char in result.stderr + result.stdout)
+    missing = wmr("report", tmp_path / f"no {name}", status=2).stderr
+    assert len(missing.splitlines()) == 2
+    assert all(char.isprintable() or char == "\n" for char in missing)
 
 
 def test_seeds_are_one_line_and_the_best_is_marked(runs):

@@ -36,6 +36,13 @@ def test_the_interval_is_that_of_theory_where_theory_is_good(alpha):
     assert found.is_distinguishable
 
 
+def test_the_smallest_weights_are_counted_too():
+    """Their squares are smaller than any number."""
+    logs = np.array([0.0] + [-500.0] * 20)
+    right, wrong = np.array([False] + [True] * 20), np.zeros(21, dtype=bool)
+    assert difference(Outcome(right, logs), Outcome(wrong, logs)).images == 20
+
+
 def test_pairs_tell_apart_what_two_intervals_cannot():
     this, other = outcome(0.15), outcome(0.0, seed=1)
     (mine,), (theirs,) = bootstrap([this]), bootstrap([other])

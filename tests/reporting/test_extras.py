@@ -2,15 +2,17 @@
 
 import csv
 import io
+from statistics import fmean
 
 import msgspec
 import pytest
 from rich.console import Console
 
-from wmr_cli.measures import Estimate, wilson
+from wmr_cli.measures import Estimate, spread, wilson
 from wmr_cli.reporting import tables
 from wmr_cli.reporting.doubts import doubts
 from wmr_cli.reporting.extras import extras
+from wmr_cli.reporting.percents import over_training, percent
 from wmr_cli.storage.records import (
     AlphaRow,
     AttackFacts,
@@ -63,6 +65,29 @@ REPEATED = msgspec.structs.replace(PLAIN, repeats=[repeat(0, 0.50, 0.40), repeat
 
 def test_a_plain_record_has_no_further_sheet():
     assert list(extras([PLAIN])) == []
+
+
+def test_a_ball_of_no_radius_reads_as_the_plain_accuracy():
+    """Sums of weights leave a last digit behind."""
+    ball = msgspec.structs.replace(IN_BALL, rho=0.0, accuracy=0.6174999999999999, worst_accuracy=0.6175)
+    (sheet,) = extras([msgspec.structs.replace(PLAIN, dro=[ball])])
+    cells = dict(zip(sheet.headings, sheet.rows[0], strict=True))
+    assert (cells["accuracy"], cells["worst accuracy"], percent(wilson(247, 400)).split()[0]) == ("61.8",) * 3
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ((0.0, 1.0), "50.0 ± 70.7 (no interval)"),
+        ((1.0, 1.0), "100 (all right)"),
+        ((0.0, 0.0), "0 (all wrong)"),
+        ((0.25, 0.25), "25.0 (no interval)"),
+    ],
+)
+def test_all_right_is_said_of_nothing_else(values, said):
+    share = Estimate(fmean(values), fmean(values), fmean(values), 1.0)
+    assert over_training(share, spread(values)) == said
+    assert percent(share) == said.replace(" ± 70.7", "")
 
 
 def test_the_balls_of_all_records_share_a_sheet():

@@ -3,15 +3,19 @@
 import re
 import shutil
 import subprocess
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
 import made
+from wmr_cli.reporting import tables
 from wmr_cli.reporting.documents import Document
 from wmr_cli.reporting.latex import latex
 from wmr_cli.reporting.markup import latex_heading, latex_text, markdown_text, printable
+from wmr_cli.reporting.peers import by_setting
 from wmr_cli.reporting.sheets import Sheet
 from wmr_cli.workflows.report import assembled, gather
 
@@ -89,14 +93,101 @@ def test_a_latex_fragment_is_whole(text):
     assert body.count(r"\midrule") == 1
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+needs_latex = pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+
+
+def compiled(folder: Path, body: str, options: str = "", preamble: str = "\\usepackage{booktabs,graphicx}") -> str:
+    """The log of LaTeX, which had no error."""
+    document = f"\\documentclass[{options}]{{article}}{preamble}\\begin{{document}}\n{body}\\clearpage\\end{{document}}\n"
+    (folder / "x.tex").write_text(document, encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "x.tex"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, encoding="latin-1")
+    assert done.returncode == 0, done.stdout[-2000:]
+    return (folder / "x.log").read_text(encoding="latin-1")
+
+
+@needs_latex
 def test_the_fragment_compiles(tmp_path):
     fragments = "\n".join(latex(sheet(text)) for text in HOSTILE)
-    document = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n" + fragments + "\\end{document}\n"
-    (tmp_path / "x.tex").write_text(document, encoding="utf-8")
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "x.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-2000:]
+    compiled(tmp_path, fragments)
+
+
+@needs_latex
+def test_every_latin_letter_compiles(tmp_path):
+    letters = "".join(map(chr, range(0xA0, 0x180)))
+    log = compiled(tmp_path, "\n\n".join(map(latex_text, letters)), preamble="")
+    assert "Missing character" not in log
+    assert latex_text("ąé e\u0301 Łódź") == "{[}U+0105{]}é é Łódź"
+
+
+def tall_and_wide() -> list[Sheet]:
+    """Many lines with all columns, in groups; few with long texts; and more notes than a page holds."""
+    facts = [("digits-trades-a2-s0-a-rather-long-name-of-a-run", "trades:beta=6,terms=both"), ("x" * 70, "combined:lam=1")]
+    attacks = [f"authors-eval:steps={number + 1},step=0.00{number + 1},loss=margin" for number in range(30)]
+    records = [
+        made.record(
+            made.rows(60, skill=0.01 * number, seed=number), f"{name}-{number}", defense=defense, kernel="exp-logit",
+            alpha_train=0.25 * number, eps=0.05 * (1 + number % 3), attack=attack,
+        )
+        for number, attack in enumerate(attacks) for name, defense in facts
+    ]  # fmt: skip
+    notes = tuple(f"beside the paper, {'run-' * 12}{number}: {'many words of it, ' * 8}" for number in range(60))
+    checks = Sheet(
+        ("check", "the number is"),
+        [("margin", "the share of images of which " * 6)] * 3,
+        "a check fails",
+        texts=("check", "the number is"),
+    )
+    one = tables.ranked_sheet(by_setting(records), {})
+    return [one, replace(one, ends=frozenset(), notes=notes), replace(tables.sheet(records[:1]), notes=notes[:1]), checks]
+
+
+@needs_latex
+@pytest.mark.parametrize("options", ["", "a4paper,12pt", "twocolumn"])
+def test_tables_fit_the_page(tmp_path, options):
+    log = compiled(tmp_path, "\n".join(map(latex, tall_and_wide())), options)
+    assert "Float too large" not in log
+    assert "Too many unprocessed" not in log
+    too_wide = [float(points) for points in re.findall(r"Overfull \\hbox \(([\d.]+)pt too wide", log)]
+    assert max(too_wide, default=0) < 5, too_wide
+
+
+def test_a_tall_table_goes_on_under_its_number():
+    fragment = latex(tall_and_wide()[0])
+    floats = fragment.split(r"\begin{table*}")[1:]
+    assert len(floats) > 3
+    assert [r"\addtocounter{table}{-1}\caption{Continued.}" in part for part in floats] == [False] + [True] * (len(floats) - 1)
+    assert [part.count(r"A_{\mathrm{nat}}") for part in floats] == [1] * len(floats)
+    assert fragment.count("authors-eval:") == 120  # a line each
+
+
+def test_notes_stand_below_the_last_rows():
+    rows = [(f"run {number}", "57.2 [53.1, 61.1]") for number in range(19)]  # two lines each
+    sheet = Sheet(("run", "A_nat"), rows, "percent", texts=("run",), shares=("A_nat",), notes=("one", "two"))
+    last = latex(sheet).split(r"\begin{table}")[-1]
+    assert "run 18" in last
+    assert "One." in last
+
+
+def test_sentences_of_ours_have_capitals_and_names_keep_theirs():
+    fragment = latex(
+        Sheet(("run",), [("mnist-05",)], "percent", "beside mnist-05", texts=("run",), notes=("α of it", "so A_sa, it is"))
+    )
+    assert r"\caption{Beside mnist-05. Percent.}" in fragment
+    assert r"\raggedright $\alpha$ of it." in fragment
+    assert r"\raggedright So $A_{\mathrm{sa}}$, it is." in fragment
+
+
+@pytest.mark.parametrize(
+    "text", ["# head", "- item", "+ item", "1. first", "12) twelfth", "---", "===", "> said", "    code", "***"]
+)
+def test_a_note_in_markdown_is_a_paragraph(text):
+    one = Sheet(("run",), [("x",)], "percent", title=text, texts=("run",), notes=(text,))
+    tokens = MarkdownIt("commonmark").enable("table").parse(one.markdown())
+    kinds = [token.type for token in tokens if token.level == 0 and token.type != "inline"]
+    assert kinds == ["paragraph_open", "paragraph_close", "table_open", "table_close", *["paragraph_open", "paragraph_close"] * 2]
+    said = ["".join(child.content for child in token.children) for token in tokens if token.type == "inline"]
+    assert said[0] == said[-1] == text.strip()
 
 
 def test_headings_are_symbols_in_latex():

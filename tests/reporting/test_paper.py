@@ -2,23 +2,34 @@
 
 import csv
 import hashlib
+from typing import Any
 
 import msgspec
 import pytest
 
 import made
+from wmr_cli.config import resolve
 from wmr_cli.measures import worst_accuracy
+from wmr_cli.plugins import installed
 from wmr_cli.reporting import paper
 from wmr_cli.reporting.latex import latex
 from wmr_cli.reporting.lines import lines
 from wmr_cli.reporting.paper import matched, printed
-from wmr_cli.reporting.paper.beside import beside
+from wmr_cli.reporting.paper.beside import OTHERS, beside
 from wmr_cli.reporting.paper.corrections import Footnotes, corrected_rows
+from wmr_cli.spec import exact, in_proportion
 
-MNIST = {"dataset": "mnist", "eps": 0.3, "attack": "pgd:steps=40,step=0.01", "training": {"eps": 0.3, "epochs": 100}}
+
+def as_in_the_paper(dataset: str) -> dict[str, Any]:
+    return msgspec.to_builtins(resolve({"preset": f"paper/{dataset}"}))
+
+
+MNIST = {
+    "dataset": "mnist", "eps": 0.3, "attack": "pgd:steps=40,step=0.01", "training": as_in_the_paper("mnist"), "epoch": 100,
+}  # fmt: skip
 CIFAR = {
     "dataset": "cifar10", "eps": 0.031, "attack": "pgd:steps=20,step=0.003", "model": "resnet18", "defense": "trades:beta=5",
-    "training": {"eps": 0.031, "epochs": 100},
+    "training": as_in_the_paper("cifar10"), "epoch": 100,
 }  # fmt: skip
 
 
@@ -188,11 +199,48 @@ def test_the_attack_must_be_of_the_same_kind_with_as_many_steps(attack, a_rob, a
         {"defense": "mart"},
         {"dataset": "cifar100"},
         {"dataset": "digits"},
+        {"attack": "pgd:steps=20,step=0.003,targeted=true"},
+        {"attack": "authors-eval:steps=20,step=0.0031,start=none"},
+        {"kernel": "exp:clip=1"},
     ],
     ids=str,
 )
 def test_anything_else_has_no_row(other):
     assert matches(**{**CIFAR, **other}) == []
+
+
+def changed(asked="auto", **changes):
+    """What the paper has for a record that was measured otherwise."""
+    found = made.record(made.rows(60, alphas=(2.0,)), alphas=(2.0,), **MNIST)
+    parts = {
+        name: msgspec.structs.replace(getattr(found, name), **value) if isinstance(value, dict) else value
+        for name, value in changes.items()
+    }
+    return beside(lines([msgspec.structs.replace(found, **parts)]), asked)
+
+
+@pytest.mark.parametrize(
+    "other", [{"kernel": "exp-logit"}, {"dataset": {"split": "train"}}, {"attack": {"of": ["0", "1"]}}], ids=str
+)
+def test_what_was_measured_otherwise_has_no_row(other):
+    assert len(changed()) == 1
+    assert changed(**other) == []
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_another_known_data_set_is_not_taken_for_the_papers(other):
+    for asked in ("mnist", "auto"):
+        assert changed(asked, dataset={"name": other}) == []
+
+
+def test_every_data_set_of_ours_is_the_papers_or_another_or_your_own():
+    ours = {
+        entry.name
+        for kind, owned in installed().registry
+        if kind == "dataset" and owned.owner == "wmr-cli"
+        for entry in [owned.entry]
+    }
+    assert ours == {*paper.DATASETS, *OTHERS, "folder", "arrays"}
 
 
 def test_a_data_set_can_be_named_for_data_of_your_own():
@@ -223,14 +271,75 @@ def test_disputed_and_missing_values_have_no_difference():
     assert "-‡" in sheet.rows[4]
 
 
-def test_known_departures_from_the_paper_are_told():
-    (exact, _) = matches(**MNIST)
-    assert exact.departures == ("60 test images for 10000",)
-    (other, _) = matches(**{**MNIST, "training": {"eps": 0.2, "epochs": 3}, "model": "resnet18", "defense": "trades:beta=1"})
-    assert other.departures == (
-        "network resnet18 for small-cnn", "beta 1 for 6", "3 epochs for 100", "ε of training 0.2 for 0.3",
-        "60 test images for 10000",
-    )  # fmt: skip
+IMAGES = "60 test images for 10000"
+
+
+def departed(training=None, **facts) -> list[str]:
+    """All that is said of a record, but for its few images."""
+    (match, _) = matches(**{**MNIST, **facts, "training": {**MNIST["training"], **(training or {})}})
+    assert match.departures[-1] == IMAGES
+    return list(match.departures[:-1])
+
+
+def test_what_is_as_in_the_paper_is_not_mentioned():
+    assert departed() == []
+    (match, _) = matches(**CIFAR)
+    assert match.departures == (IMAGES,)
+    step = in_proportion(0.003, 0.0078, 0.031)
+    (smaller, _) = matches(**{**CIFAR, "eps": 0.0078, "attack": f"pgd:steps=20,step={exact(step)}"})
+    assert smaller.departures == (IMAGES,)  # the step that `wmr evaluate --eps` takes
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"model": "resnet18"}, ["network resnet18 for small-cnn"]),
+        ({"model": "small-cnn:mean=0.1,std=0.3"}, ["network small-cnn:mean=0.1,std=0.3 for small-cnn"]),
+        ({"model": "my net, (x"}, ["network my net, (x for small-cnn"]),
+        ({"defense": "trades:beta=1"}, ["beta 1 for 6"]),
+        ({"defense": "trades:beta=6.0,terms=adv"}, ["terms adv"]),
+        ({"weights": "best.safetensors", "epoch": 7}, ["the best weights for the last"]),
+        ({"weights": "ema.safetensors"}, ["averaged weights for the last"]),
+        ({"epoch": 40}, ["weights after 40 epochs for 100"]),
+        ({"attack": "pgd:steps=40,step=0.3"}, ["step size 0.3 for 0.01"]),
+        ({"attack": "pgd:steps=40"}, ["step size 0.01875 for 0.01"]),
+        ({"attack": "pgd:steps=40,step=0.01,start=gauss:0.001"}, ["start gauss:0.001 for uniform"]),
+        ({"attack": "pgd:steps=40,step=0.01,keep=best"}, ["the best step for the last"]),
+        ({"attack": "authors-eval:steps=40,step=0.01"}, ["restarts 1 for 10"]),
+        ({"config": None}, ["settings of training not recorded"]),
+    ],
+    ids=str,
+)
+def test_departures_of_weights_and_attack_are_told(facts, said):
+    assert departed(**facts) == said
+
+
+@pytest.mark.parametrize(
+    ("training", "said"),
+    [
+        ({"epochs": 100, "eps": 0.2}, ["ε of training 0.2 for 0.3"]),
+        ({"steps": 1, "step_size": 0.3}, ["steps of training 1 for 40", "step size of training 0.3 for 0.01"]),
+        ({"optimizer": "adam", "momentum": 0.5}, ["optimizer adam for sgd"]),
+        ({"schedule": "cosine", "milestones": [], "gamma": 1.0}, ["schedule cosine for multistep"]),
+        ({"milestones": [30, 60]}, ["milestones 30/60 for 55/75/90"]),
+        ({"weight_grad": "none"}, ["gradient of weights none for both"]),
+        ({"normalize": "batch"}, ["weights normalised by batch for none"]),
+        ({"max_weight": 2.0}, ["largest weight 2 for none"]),
+        ({"batch_size": 64, "lr": 0.1}, ["batch size 64 for 128", "learning rate 0.1 for 0.01"]),
+        ({"seed": 3, "select": "none", "validate_every": 5, "preset": None}, []),
+    ],
+    ids=str,
+)
+def test_departures_of_training_are_told(training, said):
+    assert departed(training) == said
+
+
+def test_a_short_training_and_restarts_are_told():
+    assert departed({"epochs": 7}, epoch=7) == ["7 epochs for 100"]
+    (match,) = changed(attack={"restarts": 10})
+    assert match.departures[0] == "restarts 10 for 1"
+    (note,) = matched.sheet([match]).notes
+    assert note == f"beside the paper, digits-trades-a2-s0: restarts 10 for 1, {IMAGES}"
 
 
 def test_yours_the_papers_and_the_difference_stand_below_each_other():
@@ -241,7 +350,9 @@ def test_yours_the_papers_and_the_difference_stand_below_each_other():
         f"paper: TRADES+ours, α 2 ({', '.join(found[0].tables)})",
         "difference",
     ]
-    assert sheet.rows[1][1:4] == ("40-PGD", "0.3", "1")
+    assert [row[1:5] for row in sheet.rows[:3]] == [
+        ("mnist", "pgd:steps=40,step=0.01", "0.3", "1"), ("mnist", "40-PGD", "0.3", "1"), ("mnist", "", "0.3", "1"),
+    ]  # fmt: skip
     assert sheet.ends == {2, 5}
     lines_of_csv = list(csv.DictReader(matched.comma_separated(found).splitlines()))
     assert float(lines_of_csv[1]["paper"]) == 0.952

@@ -154,6 +154,15 @@ def texts(folder):
     return [dict(zip(sheet.headings, row, strict=True)) for row in sheet.rows]
 
 
+def test_models_that_differ_are_not_said_to_be_equal_where_weights_vanish(runs):
+    """At a large alpha only images that are wrong have any weight, in both."""
+    for skill, name in ((0.0, "a"), (0.6, "b")):
+        made.saved(runs, made.rows(skill=skill), name, training={"lr": 1 + skill}, alphas=(1e9,))
+    (row,) = texts(runs)
+    assert row["A_sa"] == "0; not distinguishable (no image makes a difference)"
+    assert "distinguishable" not in row["A_rob"]
+
+
 def test_equal_models_are_said_to_be_equal(runs):
     for name in "ab":
         made.saved(runs, made.rows(), name)

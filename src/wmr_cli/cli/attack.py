@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from ..errors import BadInput
 from ..spec import exact
-from .console import show, write_json
+from .console import as_line, show, write_json
 from .options import DataDir, Device, Model, Quiet, Seed, choice, components, default_data_dir, read, size
 
 PICTURES = (".png", ".svg", ".pdf")
@@ -113,5 +112,5 @@ def summary_table(summary: dict[str, Any]) -> Table:
     }
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, fact in facts.items():
-        table.add_row(f"[bold]{name}[/]", escape(fact))
+        table.add_row(f"[bold]{name}[/]", as_line(fact))
     return table

@@ -1,4 +1,4 @@
-"""Results go to stdout, everything else to stderr. User text is escaped before rich sees it."""
+"""Results go to stdout, everything else to stderr. User text is made one plain line before rich sees it."""
 
 import io
 import json
@@ -8,6 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from ..reporting.markup import printable
 
 WIDE = 10_000
 """Off a terminal nothing is cut or wrapped."""
@@ -40,19 +42,20 @@ def is_first() -> bool:
 def say(text: str, *, quiet: bool = False, warns: bool = False) -> None:
     """One line for the user."""
     mark = "[yellow]warning:[/] " if warns else ""
-    messages(quiet).print(mark + escape(text), soft_wrap=True)
+    messages(quiet).print(mark + as_line(text), soft_wrap=True)
 
 
 def say_error(text: str, hint: str = "") -> None:
     """One red line, and a hint."""
     console = messages()
-    console.print(f"[bold red]error:[/] {_one_line(text)}", soft_wrap=True)
+    console.print(f"[bold red]error:[/] {as_line(text)}", soft_wrap=True)
     if hint:
-        console.print(f"[dim]hint:[/] {_one_line(hint)}", soft_wrap=True)
+        console.print(f"[dim]hint:[/] {as_line(hint)}", soft_wrap=True)
 
 
-def _one_line(text: str) -> str:
-    return escape(text.replace("\r", "\\r").replace("\n", "\\n"))
+def as_line(text: str) -> str:
+    """Text for rich that is nothing but text: one line, no markup, and no character that steers a terminal."""
+    return escape(printable(text))
 
 
 def width() -> int | None:
@@ -67,9 +70,9 @@ def show(table: Table) -> None:
 
 
 def as_text(table: Table) -> str:
-    """A table as plain text, for a file."""
+    """A table as plain text, for a file, whatever FORCE_COLOR says of terminals."""
     stream = io.StringIO()
-    Console(file=stream, emoji=False, width=WIDE).print(table)
+    Console(file=stream, emoji=False, highlight=False, width=WIDE, force_terminal=False, color_system=None).print(table)
     return stream.getvalue()
 
 

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from .. import __version__
-from .console import show
+from .console import as_line, show
 from .options import DataDir, default_data_dir
 
 PACKAGES = ("torch", "torchvision", "timm", "lightning-fabric", "safetensors", "numpy", "typer", "rich", "pluggy", "msgspec")
@@ -56,9 +55,9 @@ def doctor(data_dir: DataDir = None) -> None:
     problems += [f"plugin {plugin.name}: {plugin.problem}" for plugin in found.set_aside] + check_targets(found.registry)
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, fact in facts.items():
-        table.add_row(f"[bold]{escape(name)}[/]", escape(fact))
+        table.add_row(f"[bold]{as_line(name)}[/]", as_line(fact))
     for problem in problems:
-        table.add_row("[bold red]problem[/]", escape(problem))
+        table.add_row("[bold red]problem[/]", as_line(problem))
     show(table)
     if problems:
         raise typer.Exit(1)

@@ -5,19 +5,30 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import BadFile
+from ..errors import BadFile, BadInput
 from ..reporting import tables
 from ..reporting.documents import Document, listed
 from ..reporting.extras import extras
-from ..reporting.latex import latex
+from ..reporting.latex import NEEDS, latex
 from ..reporting.sheets import Sheet
 from ..storage.files import write_text
 from ..storage.records import Record
 from .console import as_text, show, width, write
 
-ENDINGS = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json", ".html": "html"}
+ENDINGS = {
+    ".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json", ".html": "html", ".htm": "html",
+    ".txt": "table", "": "table",
+}  # fmt: skip
 """What a file is when its name alone says it."""
-BOOKTABS = "% needs \\usepackage{booktabs}\n"
+
+
+def format_of(out: Path | None) -> str:
+    """The format that the ending of a file says, in capitals or not."""
+    ending = "" if out is None else out.suffix.lower()
+    if ending not in ENDINGS:
+        known = ", ".join(ending for ending in ENDINGS if ending)
+        raise BadInput(f"the ending of {out} says no format", hint=f"end it in {known}, or say --format")
+    return ENDINGS[ending]
 
 
 def put(found: Sequence[tuple[Path, Record]], output: str) -> None:
@@ -57,7 +68,7 @@ def _draw(sheets: Sequence[Sheet], output: str, out: Path | None) -> None:
     elif output == "markdown":
         _leave("\n".join(sheet.markdown() for sheet in sheets), out)
     else:
-        _leave(BOOKTABS + "\n".join(latex(sheet) for sheet in sheets), out)
+        _leave(NEEDS + "\n".join(latex(sheet) for sheet in sheets), out)
 
 
 def _leave(text: str, out: Path | None) -> None:

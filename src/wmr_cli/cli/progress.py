@@ -5,13 +5,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ..core.watching import watched
 from ..reporting.held_out import SHARES
 from ..workflows.events import EpochDone, EvaluationStarted, Event, ImagesDone, Message, StepDone, TrainingStarted
-from .console import Terminated, messages, say
+from .console import Terminated, as_line, messages, say
 
 Result = TypeVar("Result")
 PATIENCE = 2
@@ -82,7 +81,7 @@ class BarView:
     def watch(self, what: str, done: int, total: int | None) -> None:
         """A bar of its own for every wait, as long as it lasts."""
         if what not in self._waits:
-            self._waits[what] = self._progress.add_task(escape(what), rate="")
+            self._waits[what] = self._progress.add_task(as_line(what), rate="")
         self._progress.update(self._waits[what], completed=done, total=total)
         if done == total:
             self._progress.remove_task(self._waits.pop(what))
@@ -106,14 +105,16 @@ class BarView:
                 self._progress.update(self._task, description=f"{event.epoch} of {event.epochs} epochs", rate=self._held_out)
                 self._progress.reset(self._epoch)
                 if "val_a_rob" in event.entry:
-                    self._progress.console.print(escape(epoch_line(event)))
+                    self._progress.console.print(as_line(epoch_line(event)))
             case EvaluationStarted():
-                self._task = self._progress.add_task(escape(event.label), total=event.total, rate="")
+                self._task = self._progress.add_task(as_line(event.label), total=event.total, rate="")
             case ImagesDone() if self._task is not None:
                 speed = next(task.speed for task in self._progress.tasks if task.id == self._task)
                 self._progress.update(self._task, completed=event.done, rate=_rate(speed))
             case Message():
-                self._progress.console.print(("[yellow]warning:[/] " if event.warns else "") + escape(event.text), soft_wrap=True)
+                self._progress.console.print(
+                    ("[yellow]warning:[/] " if event.warns else "") + as_line(event.text), soft_wrap=True
+                )
 
 
 class PlainView:

@@ -48,9 +48,9 @@ def report(
     """Show evaluations side by side, at any alpha and rho, without attacking again."""
     from ..workflows.report import Gathered, assembled, gather
     from .drawing import draw
-    from .output import ENDINGS, put_document
+    from .output import format_of, put_document
 
-    asked = read("--format", output, choice(*REPORTS)) or ENDINGS.get("" if out is None else out.suffix, "table")
+    asked = read("--format", output, choice(*REPORTS)) or format_of(out)
     if asked == "html" and out is None and width() is not None:
         raise BadInput("a page is not for the terminal", hint="name a file with --out report.html, and open it in a browser")
     alphas, radii = read("--alpha-test", alpha_test, sizes), read("--rho", rho, sizes)
@@ -91,4 +91,7 @@ def remarks(document: "Document", *, alphas: Sequence[float] | None, radii: Sequ
     if radii and output == "csv":
         yield "CSV has no place for the worst case in a ball: take --format json"
     if document.matches is not None and not document.matches and not document.shows_paper:
-        yield "no row of the paper fits: it takes the same data set, defense, alpha, eps and number of PGD steps"
+        yield (
+            "no row of the paper fits: it takes the same data set (its test images), defense, alpha, eps and number of PGD steps,"
+            " and the kernel exp"
+        )

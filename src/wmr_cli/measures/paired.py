@@ -51,6 +51,8 @@ class Resampled:
     def minus(self, other: "Resampled") -> Difference:
         """The difference with its percentile interval. Both must come from the same resamples."""
         parts, shares = np.abs(self.parts - other.parts), self.shares - other.shares
+        if parts.any():
+            parts /= parts.max()  # squares of the smallest weights would vanish
         squares = float(parts @ parts)
         low, high = np.nanquantile(shares, (0.025, 0.975))
         value = self.value - other.value

@@ -14,7 +14,7 @@ from .ranking import Evidence, Gap, gap
 from .sheets import Sheet
 
 UNSURE = "not distinguishable"
-SAME, FEW = f"{UNSURE} (equal on every image)", f"{UNSURE} (few images)"
+SAME, FEW = f"{UNSURE} (no image makes a difference)", f"{UNSURE} (few images)"
 CAPTION = (
     "percentage points, with 95 % intervals of the paired difference: the same test images are drawn anew for both."
     f" Where an interval holds 0, or fewer than six images make the difference, the two are {UNSURE}"

@@ -6,7 +6,7 @@ from ..spec import exact
 from ..storage.records import ClassAlphaRow, ClassRow, Record
 from .doubts import rests_on_few
 from .lines import attack_name, ball_name, conditions, run_name
-from .percents import percent
+from .percents import in_percent, percent
 from .sheets import Sheet
 
 IN_A_BALL = (
@@ -34,7 +34,7 @@ def _ball_cells(record: Record) -> Iterator[tuple[str, ...]]:
     for row in record.dro:
         yield (
             run_name(record), attack_name(record), ball_name(record), row.attack_loss, exact(row.rho), f"{row.loss:.3f}",
-            f"{100 * row.accuracy:.1f}", f"{100 * row.worst_accuracy:.1f}", str(row.zero_weights), f"{row.ess:.0f}",
+            in_percent(row.accuracy), in_percent(row.worst_accuracy), str(row.zero_weights), f"{row.ess:.0f}",
         )  # fmt: skip
 
 
@@ -72,6 +72,6 @@ def _class_cells(row: ClassRow, is_worst: bool) -> tuple[str, ...]:
         percent(row.a_nat) + (mark if row.a_rob is None else ""),
         percent(row.a_rob) + (mark if row.a_rob is not None else ""),
         "-" if last is None else percent(last.a_sa),
-        "-" if last is None or last.share is None else f"{100 * last.share:.1f}",
+        "-" if last is None or last.share is None else in_percent(last.share),
         "-" if ess is None else f"{ess:.0f}{few}",
     )

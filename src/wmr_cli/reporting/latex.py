@@ -1,48 +1,174 @@
-"""A sheet as a LaTeX table: a fragment that compiles as it is where the booktabs package is loaded."""
+"""A sheet as LaTeX tables: a fragment that compiles as it is where the packages booktabs and graphicx are loaded.
+
+No table is wider than its line: a wide one spans both columns of a two-column page, and is scaled down where that is not
+enough. No table is taller than a page: a tall one goes on in further floats under the same number.
+"""
 
 import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import ceil
 
 from .markup import latex_heading, latex_text
 from .sheets import Sheet
 
+NEEDS = "% needs \\usepackage{booktabs,graphicx}\n"
 NEGATIVE = re.compile(r"(?<![\w.])-(?=\d)")
 """A hyphen that is a minus."""
+BREAKS = re.compile(r"(?<=[,:=/_-])(?=[^\s,:=/_-])|(?<= )")
+"""Where a long name may be broken."""
+FITTED = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+SYMBOL = re.compile(r"((?:A|α|ε)_(?:nat|rob|sa|tr|train|test))([.,;:]?)")
+"""A word of ours that is a symbol."""
+LONGEST, BEHIND = 28, 20
+"""Characters in one line of a cell: of a text, and of what stands behind a value."""
+COLUMN = 58
+"""Characters of a table, two between columns, that fit into one column of a two-column page."""
+PAGE = 42
+"""Lines of a table, its caption and its notes that fit on a page, of letter paper and 12 pt, too."""
+NOTE, CAPTION = 75, 65
+"""Characters in a line."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What stands in one float: rows of the sheet by number, and notes."""
+
+    rows: list[int]
+    notes: list[str]
 
 
 def latex(sheet: Sheet) -> str:
-    """A floating table. What all rows share stands in the caption, intervals in small print, notes below the rules."""
+    """Floating tables. What all rows share stands in the caption, intervals in small print, notes below the last rule."""
     shown, shared = sheet.unshared() if len(sheet.rows) > 1 else (list(range(len(sheet.headings))), [])
+    said = sheet.said(shared)
+    # what is said begins with a word of ours
+    caption = " ".join(_sentence(text) for text in (said, sheet.caption) if text)
+    parts = _parts(sheet, shown, ceil(len(said + sheet.caption) / CAPTION))
+    kind = "table*" if _is_wide(sheet, shown) else "table"
+    return "\n".join(
+        "\n".join(_float(sheet, part, shown, kind, caption if number == 0 else None)) + "\n" for number, part in enumerate(parts)
+    )
+
+
+def _float(sheet: Sheet, part: Part, shown: list[int], kind: str, caption: str | None) -> Iterator[str]:
+    yield rf"\begin{{{kind}}}"
+    yield r"\centering"
+    yield r"\addtocounter{table}{-1}\caption{Continued.}" if caption is None else rf"\caption{{{caption}}}"
+    yield r"\footnotesize\setlength{\tabcolsep}{4pt}"
+    if part.rows:
+        yield from _tabular(sheet, part.rows, shown)
+    yield from (rf"\par\smallskip\parbox{{\linewidth}}{{\raggedright {_sentence(note)}}}" for note in part.notes)
+    yield rf"\end{{{kind}}}"
+
+
+def _tabular(sheet: Sheet, rows: list[int], shown: list[int]) -> Iterator[str]:
     columns = "".join("l" if sheet.headings[position] in sheet.texts else "r" for position in shown)
-    said = latex_text(sheet.said(shared))
-    lines = [
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{f'{said}. ' if said else ''}{_sentence(sheet.caption)}}}",
-        r"\footnotesize\setlength{\tabcolsep}{4pt}",
-        rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}",
-        r"\toprule",
-        " & ".join(latex_heading(sheet.headings[position]) for position in shown) + r" \\",
-        r"\midrule",
-    ]
+    yield FITTED
+    yield rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}"
+    yield r"\toprule"
+    yield " & ".join(latex_heading(sheet.headings[position]) for position in shown) + r" \\"
+    yield r"\midrule"
+    for number in rows:
+        yield " & ".join(_cell(sheet, number, position) for position in shown) + r" \\"
+        if number in sheet.ends and number != rows[-1]:
+            yield r"\midrule"
+    yield r"\bottomrule"
+    yield r"\end{tabular}}"
+
+
+def _parts(sheet: Sheet, shown: list[int], caption: int) -> list[Part]:
+    """Rows and then notes, as many on each page as fit.
+
+    Rows between two rules stay together where a page can hold them, and so do the last ones and the notes.
+    """
+    parts, left = [Part([], [])], PAGE - caption - 3
+    noted = sum(ceil(len(note) / NOTE) for note in sheet.notes)
+    for block in _blocks(sheet, shown):
+        needed = sum(_lines(sheet, number, shown) for number in block) + 1
+        is_last = block[-1] + 1 == len(sheet.rows) and needed + noted <= PAGE - 4
+        needed += noted if is_last else 0
+        if needed > left and parts[-1].rows:
+            parts.append(Part([], []))
+            left = PAGE - 4
+        parts[-1].rows.extend(block)
+        left -= needed - (noted if is_last else 0)
+    for note in sheet.notes:
+        needed = ceil(len(note) / NOTE)
+        if needed > left and (parts[-1].rows or parts[-1].notes):
+            parts.append(Part([], []))
+            left = PAGE - 4
+        parts[-1].notes.append(note)
+        left -= needed
+    return parts
+
+
+def _blocks(sheet: Sheet, shown: list[int]) -> Iterator[list[int]]:
+    block: list[int] = []
     for number in range(len(sheet.rows)):
-        lines.append(" & ".join(_cell(sheet, number, position) for position in shown) + r" \\")
-        if number in sheet.ends and number + 1 < len(sheet.rows):
-            lines.append(r"\midrule")
-    lines += [r"\bottomrule", r"\end{tabular}"]
-    lines += [rf"\par\smallskip\parbox{{\linewidth}}{{\raggedright {_sentence(note)}}}" for note in sheet.notes]
-    return "\n".join([*lines, r"\end{table}"]) + "\n"
+        block.append(number)
+        if number in sheet.ends or number + 1 == len(sheet.rows):
+            is_short = sum(_lines(sheet, row, shown) for row in block) <= PAGE // 2
+            yield from [block] if is_short else ([row] for row in block)
+            block = []
+
+
+def _lines(sheet: Sheet, number: int, shown: list[int]) -> int:
+    return max(len(_stacked(sheet, number, position)) for position in shown)
+
+
+def _is_wide(sheet: Sheet, shown: list[int]) -> bool:
+    def widest(position: int) -> int:
+        lines = (line for number in range(len(sheet.rows)) for line in _stacked(sheet, number, position))
+        return max(len(sheet.headings[position]), *map(len, lines), 0)
+
+    return sum(2 + widest(position) for position in shown) > COLUMN
+
+
+def _stacked(sheet: Sheet, number: int, position: int) -> list[str]:
+    """The lines of a cell: a value and what stands behind it, or a long text in pieces."""
+    value, rest, _ = sheet.halves(number, position)
+    if sheet.headings[position] in sheet.shares:
+        return [value, *(line for part in rest.strip("; ").split("; ") if part for line in _folded(part, BEHIND))]
+    return _folded(value, LONGEST) if sheet.headings[position] in sheet.texts else [value]
+
+
+def _folded(text: str, longest: int) -> list[str]:
+    lines = [""]
+    for piece in _pieces(text) if len(text) > longest else [text]:
+        if lines[-1] and len(lines[-1] + piece.rstrip()) > longest:
+            lines.append("")
+        lines[-1] += piece
+    return [line.strip() for line in lines]
+
+
+def _pieces(text: str) -> Iterable[str]:
+    """Where a text may be broken; a piece that is too long even so is broken anywhere."""
+    for piece in BREAKS.split(text):
+        yield from (piece[first : first + LONGEST] for first in range(0, max(len(piece), 1), LONGEST))
 
 
 def _cell(sheet: Sheet, number: int, position: int) -> str:
-    """A value in one line, what stands behind it in small print below."""
-    value, rest, is_strong = sheet.halves(number, position)
-    if sheet.headings[position] in sheet.shares:
-        value, rest = (NEGATIVE.sub("−", text) for text in (value, rest))
-    shown = rf"\textbf{{{latex_text(value)}}}" if is_strong else latex_text(value)
-    below = [rf"\scriptsize {latex_text(part)}" for part in rest.strip("; ").split("; ") if part]
+    """A value in one line, what stands behind it in small print below; a long text in several lines."""
+    first, *others = _stacked(sheet, number, position)
+    _, _, is_strong = sheet.halves(number, position)
+    is_share, side = sheet.headings[position] in sheet.shares, "l" if sheet.headings[position] in sheet.texts else "r"
+    if is_share:
+        first, *others = (NEGATIVE.sub("−", text) for text in (first, *others))
+    shown = rf"\textbf{{{latex_text(first)}}}" if is_strong else latex_text(first)
+    below = [rf"\scriptsize {latex_text(text)}" if is_share else latex_text(text) for text in others]
     stacked = r" \\ ".join([shown, *below])
-    return rf"\begin{{tabular}}[t]{{@{{}}r@{{}}}}{stacked}\end{{tabular}}" if below else shown
+    return rf"\begin{{tabular}}[t]{{@{{}}{side}@{{}}}}{stacked}\end{{tabular}}" if below else shown
 
 
 def _sentence(text: str) -> str:
-    return latex_text(text[:1].upper() + text[1:] + ("" if text.endswith(".") else "."))
+    """With a capital and a full stop; long words may be broken."""
+    begun = text[:1].upper() + text[1:] if text[:1].isascii() else text
+    return " ".join(map(_word, (begun + ("" if begun.endswith(".") else ".")).split(" ")))
+
+
+def _word(text: str) -> str:
+    symbol = SYMBOL.fullmatch(text)
+    if symbol is not None:
+        return latex_heading(symbol[1]) + symbol[2]
+    return latex_text(text) if len(text) <= LONGEST else r"\allowbreak{}".join(map(latex_text, _pieces(text)))

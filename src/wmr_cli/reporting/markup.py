@@ -13,6 +13,8 @@ LATEX = {
     "…": r"\ldots{}", "†": r"\dag{}", "‡": r"\ddag{}", "§": r"\S{}", "¶": r"\P{}", "Δ": r"$\Delta$",
 }  # fmt: skip
 """Brackets and stars are wrapped: after the end of a row LaTeX would read them as its own."""
+OGONEK = "\u0328"
+"""The one accent of these letters that the standard fonts of LaTeX (OT1) do not have."""
 SYMBOL = re.compile(r"(?P<symbol>A|α|ε|ρ)(?:_(?P<index>[a-z]+))?")
 
 
@@ -27,9 +29,15 @@ def markdown_text(text: str) -> str:
     return " ".join(shown.split())
 
 
+def markdown_paragraph(text: str) -> str:
+    """The same for a line by itself, which no first character may turn into a heading, a list or a rule."""
+    shown = markdown_text(text)
+    return re.sub(r"^(\d{1,9})(?=[.)])|^(?=[-#+=])", r"\1\\", shown)
+
+
 def latex_text(text: str) -> str:
     """Text that any LaTeX can set. A letter that plain LaTeX has no glyph for is named by its code: `[U+540D]`."""
-    made = "".join(_latex_char(char) for char in printable(text))
+    made = "".join(_latex_char(char) for char in unicodedata.normalize("NFC", printable(text)))
     return re.sub("-(?=-)", "-{}", made)  # two hyphens would become a dash
 
 
@@ -45,5 +53,6 @@ def latex_heading(text: str) -> str:
 def _latex_char(char: str) -> str:
     if char in LATEX:
         return LATEX[char]
-    is_accented = len(unicodedata.normalize("NFD", char)) == 2 and ord(char) < 0x180
-    return char if char.isascii() or is_accented or char in "ßæøåÆØÅ" else f"{{[}}U+{ord(char):04X}{{]}}"
+    parts = unicodedata.normalize("NFD", char)
+    is_accented = len(parts) == 2 and parts[1] != OGONEK and ord(char) < 0x180
+    return char if char.isascii() or is_accented or char in "ßæøÆØłŁœŒı" else f"{{[}}U+{ord(char):04X}{{]}}"

@@ -4,16 +4,24 @@ import math
 
 from ..measures import Difference, Estimate, Spread
 
+NO_INTERVAL = "(no interval)"
+"""Of means over seeds in each of which all images are right or all are wrong."""
+
 
 def percent(share: Estimate | None) -> str:
     """`57.2 [53.1, 61.1]`, with no more digits than the interval supports."""
     if share is None:
         return "-"
     if share.degenerate:
-        return "100 (all right)" if share.value else "0 (all wrong)"
+        return {1.0: "100 (all right)", 0.0: "0 (all wrong)"}.get(share.value, f"{in_percent(share.value)} {NO_INTERVAL}")
     digits = _digits(share.low, share.high)
-    value, low, high = (f"{100 * number:.{digits}f}" for number in (share.value, share.low, share.high))
+    value, low, high = (in_percent(number, digits) for number in (share.value, share.low, share.high))
     return f"{value} [{low}, {high}]"
+
+
+def in_percent(share: float, digits: int = 1) -> str:
+    """A share without its interval. What rounding left of a sum, 0.61749999999 for 0.6175, does not show."""
+    return f"{100 * round(share, 12):.{digits}f}"
 
 
 def with_spread(share: Estimate | None, spread: tuple[float, float] | None) -> str:
@@ -27,7 +35,7 @@ def with_spread(share: Estimate | None, spread: tuple[float, float] | None) -> s
 
 def over_training(share: Estimate | None, spread: Spread | None) -> str:
     """The mean over training seeds ± its standard deviation, with the mean interval: `57.2 ± 0.4 [53.1, 61.1]`."""
-    if share is None or spread is None or share.degenerate:
+    if share is None or spread is None or (share.degenerate and not spread.sd):
         return percent(share)
     value, _, interval = percent(share).partition(" ")
     digits = len(value.partition(".")[2])

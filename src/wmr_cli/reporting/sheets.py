@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from .markup import markdown_text, printable
+from .markup import markdown_paragraph, markdown_text, printable
 
 BEHIND = re.compile(r" \[|; ")
 INTERVAL = re.compile(r" \[(\S+), (\S+)\]")
@@ -73,8 +73,8 @@ class Sheet:
         for number, row in enumerate(self.rows):
             lines.append(tuple(self._marked(number, position) for position in range(len(row))))
         pipes = "".join("| " + " | ".join(line) + " |\n" for line in lines)
-        title = f"{markdown_text(self.title)}\n\n" if self.title else ""
-        return title + f"{pipes}\n{self.caption}\n" + "".join(f"\n{markdown_text(note)}\n" for note in self.notes)
+        title = f"{markdown_paragraph(self.title)}\n\n" if self.title else ""
+        return title + f"{pipes}\n{self.caption}\n" + "".join(f"\n{markdown_paragraph(note)}\n" for note in self.notes)
 
     def parts(self) -> list["Sheet"]:
         """The rows up to each rule by themselves; caption and notes stand below the last."""

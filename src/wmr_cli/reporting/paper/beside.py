@@ -1,20 +1,21 @@
 """The rows of the paper that belong to a user's lines, and the difference to them."""
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ...errors import BadInput
-from ...spec import Spec, exact
+from ...spec import Spec
 from ..lines import Line, line_name
 from . import DATASETS, SHARES
 from .corrections import Corrected, corrected_rows
+from .departures import departures
 
 FAMILIES = {"pgd": "PGD", "trades": "TRADES", "free": "AT4Free", "yopo": "YOPO-5-3", "iaat": "IAAT"}
-NETWORKS = {"mnist": "small-cnn", "cifar10": "resnet18", "tiny-imagenet": "resnet50"}
-BETAS = {"mnist": 6.0, "cifar10": 5.0, "tiny-imagenet": 6.0}
-RADII = {"mnist": 0.3, "cifar10": 0.031, "tiny-imagenet": 0.016}
-EPOCHS, IMAGES = 100, 10_000
+OTHERS = ("digits", "fashion-mnist", "cifar100", "svhn")
+"""Data sets that are known not to be the paper's."""
+PARAMETERS = {"pgd": {"steps", "step", "start", "keep", "loss"}, "authors-eval": {"steps", "step", "loss"}}
+PARAMETERS["pgd-margin"] = PARAMETERS["pgd"]
+"""What the paper's attack has to set; one with anything else is another attack."""
 
 
 @dataclass(frozen=True)
@@ -62,33 +63,35 @@ def _dataset(line: Line, asked: str) -> str | None:
     own = _name(line.record.dataset.name)
     if own in DATASETS:
         return own if asked in ("auto", "all", own) else None
-    return asked if asked in DATASETS else None
+    return asked if asked in DATASETS and own not in OTHERS else None
 
 
 def _match(line: Line, dataset: str) -> Match | None:
-    method, attack = _method(line), _attack(line)
-    if method is None or attack is None:
+    method, attack, record = _method(line), _attack(line), line.record
+    if method is None or attack is None or record.kernel != "exp" or record.dataset.split != "test":
         return None
     alike = [
         made
         for made in corrected_rows()
         if made.dataset == dataset
         and (made.family, made.row.alpha_train) == method
-        and (made.row.attack, made.row.eps_test) == (attack, line.record.threat.eps)
+        and (made.row.attack, made.row.eps_test) == (attack, record.threat.eps)
     ]
+    if not alike:
+        return None
     # A_nat and A_rob do not depend on alpha_test, so any row has them
     at_alpha = [made for made in alike if made.row.alpha_test == line.alpha_test and made.row.alpha_test is not None]
     shares = {name: _printed(alike if name in ("a_nat", "a_rob") else at_alpha, name) for name in SHARES}
-    return Match(line, tuple(alike), shares, tuple(_departures(line, dataset))) if alike else None
+    return Match(line, tuple(alike), shares, tuple(departures(record, dataset, (made.row.eps_train for made in alike))))
 
 
 def _method(line: Line) -> tuple[str, float | None] | None:
     """Family and alpha of training, none for the baseline; nothing for a method that the paper does not have."""
     facts = line.record.checkpoint
-    family, kernel = FAMILIES.get(_name(facts.defense)), _name(facts.kernel)
-    if family is None or kernel not in ("exp", "none"):
+    family = FAMILIES.get(_name(facts.defense))
+    if family is None or facts.kernel not in ("exp", "none"):
         return None
-    return family, (facts.alpha_train or None) if kernel == "exp" else None
+    return family, (facts.alpha_train or None) if facts.kernel == "exp" else None
 
 
 def _attack(line: Line) -> str | None:
@@ -97,7 +100,10 @@ def _attack(line: Line) -> str | None:
     spec = Spec.parse(record.attack.spec)
     loss = spec.params.get("loss", "margin" if spec.name == "pgd-margin" else "ce")
     steps = str(spec.params.get("steps", ""))
-    if spec.name not in ("pgd", "pgd-margin", "authors-eval") or record.threat.norm != "linf" or not steps.isdecimal():
+    is_other = (
+        record.attack.of is not None or spec.value is not None or not spec.params.keys() <= PARAMETERS.get(spec.name, set())
+    )
+    if is_other or record.threat.norm != "linf" or not steps.isdecimal():
         return None
     return {"ce": f"{steps}-PGD", "margin": f"{steps}-PGD-margin"}.get(str(loss))
 
@@ -114,25 +120,6 @@ def _printed(rows: Sequence[Corrected], name: str) -> Printed:
     return Printed({value: tuple(tables) for value, tables in values.items()}, tuple(reasons))
 
 
-def _departures(line: Line, dataset: str) -> Iterable[str]:
-    """Settings that are known to differ from the paper's."""
-    record, settings = line.record, line.record.checkpoint.config or {}
-    spec = Spec.parse(record.checkpoint.defense)
-    beta = str(spec.params.get("beta", ""))
-    if _name(record.checkpoint.model) != NETWORKS[dataset]:
-        yield f"network {record.checkpoint.model} for {NETWORKS[dataset]}"
-    if spec.name == "trades" and re.fullmatch(r"[\d.]+", beta) and float(beta) != BETAS[dataset]:
-        yield f"beta {beta} for {exact(BETAS[dataset])}"
-    if settings.get("epochs", EPOCHS) != EPOCHS:
-        yield f"{settings['epochs']} epochs for {EPOCHS}"
-    if "eps" in settings and not any(
-        made.row.eps_train == settings["eps"] for made in corrected_rows() if made.dataset == dataset
-    ):
-        yield f"ε of training {exact(settings['eps'])} for {exact(RADII[dataset])}"
-    if record.dataset.n != IMAGES:
-        yield f"{record.dataset.n} test images for {IMAGES}"
-
-
 def _name(text: str) -> str:
     try:
         return Spec.parse(text).name
@@ -142,4 +129,4 @@ def _name(text: str) -> str:
 
 def named(match: Match) -> str:
     """The line and in what it departs from the paper, for a note."""
-    return f"{line_name(match.line)} differs from the paper in: {', '.join(match.departures)}"
+    return f"beside the paper, {line_name(match.line)}: {', '.join(match.departures)}"

@@ -30,12 +30,12 @@ def sheet(matches: Sequence[Match]) -> Sheet:
     rows = [row for match in matches for row in _rows(match, footnotes)]
     departures = dict.fromkeys(named(match) for match in matches if match.departures)
     return Sheet(
-        headings=("run", "attack", "ε", "α_test", *SHARES.values()),
+        headings=("run", "data set", "attack", "ε", "α_test", *SHARES.values()),
         rows=rows,
         caption=CAPTION,
         title="beside the paper",
-        texts=("run", "attack"),
-        facts=("attack", "ε", "α_test"),
+        texts=("run", "data set", "attack"),
+        facts=("data set", "ε", "α_test"),
         shares=tuple(SHARES.values()),
         ends=frozenset(range(PER_MATCH - 1, len(rows), PER_MATCH)),
         notes=(*footnotes.notes(), *departures),
@@ -44,11 +44,13 @@ def sheet(matches: Sequence[Match]) -> Sheet:
 
 def _rows(match: Match, footnotes: Footnotes) -> Iterable[tuple[str, ...]]:
     first, alpha = match.rows[0], match.line.alpha_test
-    facts = (cell(first, "attack", footnotes), exact(first.row.eps_test), "-" if alpha is None else exact(alpha))
-    yield line_name(match.line), *facts, *(share_text(match.line, name) for name in SHARES)
-    yield _method(match, footnotes), *facts, *(_printed(match.shares[name], footnotes) for name in SHARES)
+    attack = cell(first, "attack", footnotes)
+    facts = (exact(first.row.eps_test), "-" if alpha is None else exact(alpha))
+    own = (match.line.record.dataset.name, attack_name(match.line.record), *facts)
+    yield line_name(match.line), *own, *(share_text(match.line, name) for name in SHARES)
+    yield _method(match, footnotes), first.dataset, attack, *facts, *(_printed(match.shares[name], footnotes) for name in SHARES)
     differences = (match.difference(name) for name in SHARES)
-    yield "difference", *facts, *("-" if found is None else signed(*found) for found in differences)
+    yield "difference", first.dataset, "", *facts, *("-" if found is None else signed(*found) for found in differences)
 
 
 def _method(match: Match, footnotes: Footnotes) -> str:
