@@ -280,13 +280,13 @@ def test_models_are_told_apart_without_colour(report):
     for plot in ("alpha", "temperature", "ball"):
         lines = report.page.evaluate(
             """(name) => document.getElementById(`plot-${name}`).data
-                 .filter((one) => one.mode === "lines+markers" && one.showlegend !== false)
+                 .filter((one) => one.mode === "lines+markers" && !one.marker.symbol.endsWith("-open"))
                  .map((one) => [one.name, one.line.dash, one.marker.symbol])""",
             plot,
         )
         assert [name for name, *_ in lines] == ["plain", "other", "resampled"]
         assert len({dash for _, dash, _ in lines}) == len({symbol for *_, symbol in lines}) == 3
-        assert report.page.locator(f"#plot-{plot} .legendtext").all_text_contents() == ["plain", "other", "resampled"]
+        assert report.page.locator(f"#key-{plot} span").all_inner_texts() == ["plain", "other", "resampled"]
     signs = report.page.locator("#numbers .swatch").evaluate_all("(signs) => signs.map((sign) => sign.innerHTML)")
     assert len(set(signs)) == 3
 

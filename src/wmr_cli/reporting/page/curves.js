@@ -21,7 +21,6 @@ function plotAlpha(chosen, alphas, alpha, axisName) {
         fillcolor: faint(colourOf(model.number), 0.13),
         line: { width: 0 },
         hoverinfo: "skip",
-        showlegend: false,
       },
       { ...marked(model), x, y: points.map(([, estimate]) => 100 * estimate.value), text },
       ...recordedMarks(model, across),
@@ -30,10 +29,11 @@ function plotAlpha(chosen, alphas, alpha, axisName) {
   const isEss = axisName === "ess";
   const now = isEss ? [] : [setting(alpha)];
   const x = isEss ? axis("effective sample size / images", { autorange: "reversed" }) : axis("α", { rangemode: "tozero" });
+  key("key-alpha", chosen);
   return draw(
     "plot-alpha",
     traces,
-    layout(x, inPercent(mostOf(chosen)), { shapes: now, ...named(chosen) }),
+    layout(x, inPercent(mostOf(chosen)), { shapes: now }),
     `A_sa of ${chosen.length} models over alpha, falling; the table has the values at your alpha`,
   );
 }
@@ -55,7 +55,6 @@ function recordedMarks(model, across) {
       mode: "markers",
       marker: { color: colourOf(model.number), symbol: markOf(model.number) + open, size: 11, line: rim(open) },
       hovertemplate: "%{text}<extra></extra>",
-      showlegend: false,
     };
   });
 }
@@ -76,10 +75,11 @@ function plotTemperature(chosen, alpha, temperature) {
     };
   });
   const x = axis("temperature T", { type: "log", tickvals: [0.25, 0.5, 1, 2, 4], ticktext: ["¼", "½", "1", "2", "4"] });
+  key("key-temperature", chosen);
   return draw(
     "plot-temperature",
     traces,
-    layout(x, inPercent(mostOf(chosen)), { shapes: [setting(temperature)], ...named(chosen) }),
+    layout(x, inPercent(mostOf(chosen)), { shapes: [setting(temperature)] }),
     `A_sa of ${chosen.length} models over temperature`,
   );
 }
@@ -91,13 +91,11 @@ function plotBall(chosen, rhos, rho) {
       ["accuracy", "", "accuracy where the loss is largest"],
       ["least", "-open", "least accuracy"],
     ];
-    const first = points.some(([, worst]) => worst.accuracy !== null) ? "accuracy" : "least";
     return kinds.map(([name, open, title]) => {
       const shown = points.filter(([, worst]) => worst[name] !== null);
       return {
         ...marked(model, { symbol: markOf(model.number) + open }),
         line: { ...style(model.number), width: open ? 1.2 : 2 },
-        showlegend: name === first,
         x: shown.map(([at]) => at),
         y: shown.map(([, worst]) => 100 * worst[name]),
         text: shown.map(([at, worst]) => `${plain(model.name)}<br>ρ ${at}: ${title} ${fixed(100 * worst[name], 1)}`),
@@ -109,10 +107,11 @@ function plotBall(chosen, rhos, rho) {
     tickvals: [0.001, 0.01, 0.1, 1, 10, 100],
     ticktext: ["0.001", "0.01", "0.1", "1", "10", "100"],
   });
+  key("key-ball", chosen);
   return draw(
     "plot-ball",
     traces,
-    layout(x, inPercent(mostOf(chosen)), { shapes: [setting(Math.max(rho, rhos[0]))], ...named(chosen) }),
+    layout(x, inPercent(mostOf(chosen)), { shapes: [setting(Math.max(rho, rhos[0]))] }),
     "Accuracy in the worst case over the radius of the ball, falling",
   );
 }

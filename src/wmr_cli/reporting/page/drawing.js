@@ -16,7 +16,7 @@ const OUTLINES = {
   pentagon: "M0,-4.6L4.4,-1.4L2.7,3.7H-2.7L-4.4,-1.4Z",
 };
 const FEW_MARKS = 8; // on a line
-const MOST_NAMED = 8; // models in the legend of a plot; beside the table all have their sign
+const MOST_NAMED = 8; // models in the key of a plot; in the table all have their sign
 const media = matchMedia("(prefers-color-scheme: dark)");
 const isTouch = matchMedia("(pointer: coarse)").matches;
 const CONFIG = {
@@ -140,7 +140,8 @@ function dashOf(number) {
 }
 
 function style(number) {
-  return { color: colourOf(number), dash: dashOf(number).map((length) => `${length}px`).join(",") || "solid", width: 2 };
+  const dashes = dashOf(number).map((length) => `${length}px`);
+  return { color: colourOf(number), dash: dashes.join(",") || "solid", width: 2 };
 }
 
 /** A line of a model with some marks on it: of many points, few. */
@@ -155,28 +156,27 @@ function marked(model, more = {}) {
   };
 }
 
-/** The models by name above a plot, unless there are so many that nothing would be left of it. */
-function named(models) {
-  if (models.length < 2 || models.length > MOST_NAMED) return {};
-  const { showlegend, legend: place, margin } = legend();
-  return { showlegend, margin, legend: { ...place, x: 0, xanchor: "left", itemclick: false, itemdoubleclick: false } };
+/** The models by sign and name above a plot, unless they are so many that the table does it better. */
+function key(id, models) {
+  const entries = (models.length > MOST_NAMED ? [] : models).map((model) => {
+    const entry = element("span");
+    entry.append(swatch(model.number), model.name);
+    return entry;
+  });
+  document.getElementById(id).replaceChildren(...entries);
 }
 
 /** A model's sign beside its name: its line with its mark. */
 function swatch(number) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  Object.entries({ class: "swatch", viewBox: "-14 -6 28 12", "aria-hidden": "true" }).forEach(([key, value]) =>
-    made.setAttribute(key, value),
-  );
-  const [line, mark] = [{ d: "M-14,0H14", "stroke-dasharray": dashOf(number).join(" ") || "none" }, { d: OUTLINES[markOf(number)] }].map(
-    (attributes) => {
-      const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
-      Object.entries(attributes).forEach(([key, value]) => path.setAttribute(key, value));
-      return path;
-    },
-  );
-  mark.setAttribute("class", "mark");
-  made.append(line, mark);
+  const made = shape("svg", { class: "swatch", viewBox: "-20 -6 40 12", "aria-hidden": "true" });
+  const line = shape("path", { d: "M-20,0H20", "stroke-dasharray": dashOf(number).join(" ") || "none" });
+  made.append(line, shape("path", { d: OUTLINES[markOf(number)], class: "mark" }));
   made.style.setProperty("--of", colourOf(number));
+  return made;
+}
+
+function shape(name, attributes) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  Object.entries(attributes).forEach(([key, value]) => made.setAttribute(key, value));
   return made;
 }

@@ -88,10 +88,11 @@ function partsOf(logWeights, right) {
   return { added, influence: weights.map((weight, i) => (weight * (right[i] - share)) / total) };
 }
 
-/** Whether one share is larger than another beyond the draw of the images: of both together where their parts are there, else by intervals. */
+/** Whether one share exceeds another beyond the draw of images: of both together where their parts are there, else by intervals. */
 function isAbove(one, other, parts, otherParts) {
   if (one.value <= other.value) return false;
-  if (!parts || !otherParts || parts.added.length !== otherParts.added.length) return isWide(one) && isWide(other) && one.low > other.high;
+  const isPaired = parts && otherParts && parts.added.length === otherParts.added.length;
+  if (!isPaired) return isWide(one) && isWide(other) && one.low > other.high;
   let [spread, made, squares] = [0, 0, 0];
   for (let i = 0; i < parts.added.length; i += 1) {
     const apart = Math.abs(parts.added[i] - otherParts.added[i]);

@@ -134,7 +134,7 @@ class Model {
     return weights.map((weight) => weight / mean);
   }
 
-  /** What each chosen image adds to A_sa, and what it would move it by if it were drawn once more; null where rows are not there. */
+  /** What each chosen image adds to A_sa, and its influence on it; null where rows are not there. */
   parts(alpha, temperature) {
     const margins = this.isLive && this.size ? this.marginsAt(temperature) : null;
     return margins && partsOf(exponentialLogWeights(margins, alpha), this.at("right"));

@@ -112,8 +112,8 @@ function notes(chosen) {
   else if (losses.length) told.push("In the ball the models were measured by different losses; do not compare those numbers.");
   if (chosen.length > 1) {
     told.push(
-      "Rank 1–3: any place from 1 to 3. A model is ranked above another only where the 95 % interval of their difference in A_sa, " +
-        "over the same images, leaves out 0, and as many as six images make that difference.",
+      "Rank 1–3 is any place from 1 to 3: a model is above another only where the 95 % interval of their difference in A_sa, " +
+        "over the same images, leaves out 0 and at least six images make it.",
     );
   }
   if (!chosenClasses().length && state.panel.classes.length) told.push("No class is chosen.");
