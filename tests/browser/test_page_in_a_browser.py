@@ -14,6 +14,7 @@ from wmr_cli import measures
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.reporting import tables
 from wmr_cli.reporting.documents import Document
+from wmr_cli.reporting.markup import printable
 from wmr_cli.reporting.page import drawn
 from wmr_cli.reporting.page import page as made_page
 from wmr_cli.storage import records
@@ -225,13 +226,69 @@ def test_classes_are_chosen_as_python_would(report, found):
 def test_models_are_chosen_and_ranked_among_each_other(report, found):
     assert report.models == ["plain", "other", "resampled"]
     report.slide("alpha", 2.0)
-    values = {name: found[name][1].by_alpha[-1 if name != "other" else 1].a_sa.value for name in report.models}
-    order = sorted(values, key=values.get, reverse=True)
-    assert {name: int(report.text(name, "rank")) for name in order} == {name: place for place, name in enumerate(order, 1)}
-    report.page.get_by_role("checkbox", name=order[0]).uncheck()
+    shares = {name: measures.sampled_outcome(rows_of(found[name]), "exp", 2.0) for name in report.models}
+    taken = dict(zip(shares, measures.Resamples(400).of(list(shares.values())), strict=True))
+
+    def places(names):
+        above = {
+            one: {two for two in names if taken[one].minus(taken[two]).is_distinguishable and taken[one].value > taken[two].value}
+            for one in names
+        }
+        ends = {one: (1 + sum(one in beaten for beaten in above.values()), len(names) - len(above[one])) for one in names}
+        return {one: str(low) if low == high else f"{low}–{high}" for one, (low, high) in ends.items()}
+
+    shown = places(report.models)
+    assert {name: report.text(name, "rank") for name in report.models} == shown
+    assert any("–" in text for text in shown.values())
+    assert "leaves out 0" in report.page.locator("#numbers-note").inner_text()
+    report.page.get_by_role("checkbox", name="other").uncheck()
     report.settle()
-    assert order[0] not in report.models
-    assert report.text(order[1], "rank") == "1"
+    assert report.models == ["plain", "resampled"]
+    assert {name: report.text(name, "rank") for name in report.models} == places(report.models)
+
+
+def test_a_closer_look_is_at_a_chosen_model(report):
+    def offered():
+        return report.page.locator("#looked option").all_inner_texts()
+
+    assert offered() == ["plain", "other", "resampled"]
+    assert report.page.locator("em.looked").first.inner_text() == "plain"
+    report.page.get_by_role("checkbox", name="plain").uncheck()
+    report.settle()
+    assert offered() == ["other", "resampled"]
+    assert report.page.locator("em.looked").first.inner_text() == "other"
+    report.page.locator("#looked").select_option(label="resampled")
+    report.page.get_by_role("checkbox", name="plain").check()
+    report.settle()
+    assert report.page.locator("#looked").evaluate("(box) => box.selectedOptions[0].text") == "resampled"
+    for name in ("plain", "other", "resampled"):
+        report.page.get_by_role("checkbox", name=name).uncheck()
+    report.settle()
+    assert [report.page.locator(f"#figure-{name}").is_visible() for name in ("classes", "weights", "images")] == [False] * 3
+    report.page.get_by_role("checkbox", name="other").check()
+    report.settle()
+    assert report.page.locator("#figure-images").is_visible()
+    assert report.page.locator("em.looked").first.inner_text() == "other"
+
+
+def test_nothing_that_takes_focus_lies_in_an_image(report):
+    assert report.page.locator(":is([role=img]) :is(a, button, [tabindex])").count() == 0
+    assert report.page.locator("#plot-alpha").get_attribute("role") == "group"
+
+
+def test_models_are_told_apart_without_colour(report):
+    for plot in ("alpha", "temperature", "ball"):
+        lines = report.page.evaluate(
+            """(name) => document.getElementById(`plot-${name}`).data
+                 .filter((one) => one.mode === "lines+markers" && !one.marker.symbol.endsWith("-open"))
+                 .map((one) => [one.name, one.line.dash, one.marker.symbol])""",
+            plot,
+        )
+        assert [name for name, *_ in lines] == ["plain", "other", "resampled"]
+        assert len({dash for _, dash, _ in lines}) == len({symbol for *_, symbol in lines}) == 3
+        assert report.page.locator(f"#key-{plot} span").all_inner_texts() == ["plain", "other", "resampled"]
+    signs = report.page.locator("#numbers .swatch").evaluate_all("(signs) => signs.map((sign) => sign.innerHTML)")
+    assert len(set(signs)) == 3
 
 
 def test_the_temperature_moves_the_margins_and_not_the_decisions(report, found):
@@ -242,8 +299,10 @@ def test_the_temperature_moves_the_margins_and_not_the_decisions(report, found):
         ours = {name: measures.tempered_accuracy(rows_of(found[name]), 2.0, temperature).value for name in report.models}
         for name, value in ours.items():
             assert report.value(name, "a_sa_t") == pytest.approx(value, abs=2e-4)
-        order = sorted(ours, key=ours.get, reverse=True)
-        assert sorted(report.models, key=lambda name: int(report.text(name, "rank_t").split()[0])) == order
+        order = {name: 1 + sum(other > value for other in ours.values()) for name, value in ours.items()}
+        for name, place in order.items():
+            ends = [int(end) for end in report.text(name, "rank_t").split()[0].split("–")]
+            assert ends[0] <= place <= ends[-1]
     assert report.text("plain", "a_sa") == tables.percent(found["plain"][1].by_alpha[2].a_sa)
 
 
@@ -393,7 +452,7 @@ def test_hard_names_are_only_names(browser, found, tmp_path):
     made = tmp_path / "hard.html"
     made.write_text(made_page([(file, hard), found["other"]]), encoding="utf-8")
     opened = Report(browser, made).open()
-    assert opened.models[0] == tables.run_name(hard)
+    assert opened.models[0] == printable(tables.run_name(hard))
     shown = opened.page.locator("#plot-classes .xtick text").first.inner_html()
     assert "<b>" not in shown
     assert "&lt;b&gt;" in shown
@@ -426,4 +485,33 @@ def test_a_page_of_the_paper_alone_has_no_controls(browser, tmp_path):
     opened = Report(browser, path).open()
     assert opened.page.locator("#beside table").count() == 12
     assert opened.page.locator("#live").is_hidden()
+    assert opened.page.locator("#skip-settings").is_hidden()
+    opened.page.locator("#theme").click()
+    assert opened.page.locator("html").get_attribute("data-theme") == "dark"
+    assert open_tables(opened) == [True] + [False] * 11
+    opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert open_tables(opened) == [True] * 12
+    opened.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert open_tables(opened) == [True] + [False] * 11
+    opened.context.close()
+    assert opened.complaints == []
+
+
+def open_tables(opened) -> list[bool]:
+    return opened.page.locator("main section details").evaluate_all(
+        "(parts) => parts.filter((one) => !one.closest('#live')).map((one) => one.open)"
+    )
+
+
+def test_on_paper_all_tables_are_open(browser, found, tmp_path):
+    path = tmp_path / "both.html"
+    path.write_text(drawn([found["plain"]], Document(shows_paper=True).sheets())[0], encoding="utf-8")
+    opened = Report(browser, path).open()
+    before = open_tables(opened)
+    assert before.count(False) > 10
+    opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert all(open_tables(opened))
+    opened.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert open_tables(opened) == before
+    opened.context.close()
     assert opened.complaints == []

@@ -137,6 +137,25 @@ def test_every_model_has_a_look_of_its_own():
     assert all(str(one.line) != str(two.line) and one.marker != two.marker for one, two in itertools.pairwise(looks))
 
 
+@pytest.mark.parametrize("maker", [curves, margins], ids=["curves", "margins"])
+def test_twelve_models_are_told_apart_in_grey(maker, tmp_path):
+    found = []
+    for number in range(12):
+        rows = made_rows(40, seed=number)
+        found.append(stored(tmp_path / str(number), made_record(rows, f"run{number:02}"), rows))
+    (drawing,) = (drawing for drawing in built(found) if drawing.name == f"{maker.__name__.rpartition('.')[2]}-digits")
+    drawn = [one for one in drawing.figure.axes[0].get_lines() if one.get_label().startswith("run") and len(one.get_xdata()) > 20]
+    grey = {(str(one._dash_pattern), one.get_marker()) for one in drawn}
+    assert len(drawn) == len(grey) == 12
+    (legend,) = drawing.figure.legends
+    assert [(str(one._dash_pattern), one.get_marker()) for one in legend.get_lines()] == [
+        (str(one._dash_pattern), one.get_marker()) for one in drawn
+    ]
+    with styled():
+        (svg,) = (file for file in save(drawing.figure, tmp_path / "figures", "told") if file.suffix == ".svg")
+    assert svg.read_text(encoding="utf-8").count("<use ") > 12 * 5  # and the marks are there
+
+
 def luminance(colour):
     red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue

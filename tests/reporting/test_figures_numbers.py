@@ -10,6 +10,7 @@ import pytest
 from made_records import ALPHAS, made_record, made_rows, stored
 from wmr_cli import measures
 from wmr_cli.config import TrainConfig
+from wmr_cli.measures import Estimate
 from wmr_cli.reporting import paper
 from wmr_cli.reporting.figures import balls, classes, curves, margins, printed, training, weights
 from wmr_cli.reporting.figures.layout import Drawing
@@ -87,14 +88,44 @@ def test_bands_hold_their_line(found):
     assert record.by_alpha[-1].a_sa == share
 
 
+def crafted(found):
+    """The points of A_tr that are drawn, by label, and the heading."""
+    figure = figure_of(curves, found)
+    return {part.get_label(): part for part in figure.axes[0].containers}, figure.get_suptitle()
+
+
+def with_a_tr(found, values):
+    """Records of the same rows with these A_tr, the same at every alpha, and narrow intervals."""
+    for (file, record, rows), value in zip(found, values, strict=True):
+        share = Estimate(value, value - 0.01, value + 0.01)
+        yield (
+            file,
+            msgspec.structs.replace(record, by_alpha=[msgspec.structs.replace(row, a_tr=share) for row in record.by_alpha]),
+            rows,
+        )
+
+
 def test_crafted_points_stand_at_their_alphas_with_their_intervals(found):
-    (axes, *_) = figure_of(curves, found).axes
-    for container, (_, record, _) in zip(axes.containers, found[:2], strict=True):
-        points, _, (bars,) = container
+    far, said = crafted(list(with_a_tr(found[:2], (0.2, 0.6))))
+    for points, _, _ in far.values():
+        assert list(points.get_xdata()) == list(ALPHAS)
+    assert "beside" not in said
+    shown, _ = crafted(found)
+    for label, (_, record, _) in zip(("run0", "run1"), found[:2], strict=True):
+        points, _, (bars,) = shown[label]
         assert points.get_ydata() == pytest.approx([100 * row.a_tr.value for row in record.by_alpha])
-        assert points.get_xdata() == pytest.approx(ALPHAS, abs=0.1)  # moved aside, nearer to their own than to the next
         ends = [segment[:, 1] for segment in bars.get_segments()]
         assert np.allclose(ends, [(100 * row.a_tr.low, 100 * row.a_tr.high) for row in record.by_alpha])
+
+
+def test_crafted_points_that_would_overlap_stand_apart_and_it_is_said(found):
+    near, said = crafted(list(with_a_tr(found[:2], (0.4, 0.405))))
+    first, second = (np.asarray(near[label][0].get_xdata()) for label in ("run0", "run1"))
+    assert (first < second).all()
+    for places in (first, second):
+        assert places == pytest.approx(ALPHAS, abs=0.1)  # nearer to their own than to the next
+        assert places.max() <= max(ALPHAS)
+    assert "would overlap stand beside" in said
 
 
 def test_a_kernel_with_stored_weights_is_drawn_where_they_are_known(tmp_path):
@@ -170,7 +201,35 @@ def test_weights_are_those_behind_a_sa(found):
             assert sum(bars).sum() == pytest.approx(100)  # no weight is off the axis
             assert f"{100 * row.a_sa.ess / 120:.0f} %" in axes.get_title()
             exact = measures.normalized_weights(measures.exponential_log_weights(own["uniform/margin"], row.alpha_test))
+            assert axes.get_xlim()[0] <= 120 * exact.min()
             assert axes.get_xlim()[1] >= 120 * exact.max()
+            (weight,) = (patch for patch in axes.patches if isinstance(patch, matplotlib.patches.StepPatch))
+            assert weight.get_data().values.sum() == pytest.approx(100)
+            wrong = sum(exact[own["uniform/prediction"] != own["label"]])
+            above = weight.get_data().edges[:-1] >= 120 * exact[own["uniform/prediction"] == own["label"]].max()
+            assert weight.get_data().values[above].sum() <= 100 * wrong + 1e-9
+
+
+def test_weights_that_lie_close_together_are_not_one_bar(tmp_path):
+    rows = made_rows(200, shift=0.3, alphas=(10.0,))
+    (drawing,) = drawn(weights, [(*stored(tmp_path, made_record(rows, alphas=(10.0,)), rows), rows)])
+    (axes,) = drawing.figure.subfigs[0].axes
+    right, wrong = ([bar.get_height() for bar in container] for container in axes.containers)
+    assert sum(height > 0 for height in wrong) > 3
+    assert sum(height > 0 for height in right) > 3
+    assert sum(map(sum, (right, wrong))) == pytest.approx(100)  # those below the first bin are in it
+    assert "in the first bin" in drawing.figure.get_suptitle()
+
+
+def test_all_pages_of_weights_share_their_axes(tmp_path):
+    found = []
+    for number in range(weights.ROWS + 1):
+        rows = made_rows(40, seed=number, shift=-0.5 if number == weights.ROWS else 0.5)
+        found.append((*stored(tmp_path, made_record(rows, f"run{number}"), rows), rows))
+    first, second = (drawing.figure.subfigs[0].axes for drawing in drawn(weights, found))
+    for one, two in zip(first, second, strict=True):
+        assert (one.get_xlim(), one.get_ylim()) == (two.get_xlim(), two.get_ylim())
+        assert [bar.get_width() for bar in one.containers[0]] == [bar.get_width() for bar in two.containers[0]]
 
 
 def test_many_alphas_are_thinned_to_a_few():

@@ -18,13 +18,15 @@ from pages import evaluated, made_rows, save_pictures
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.measures import RHOS
 from wmr_cli.reporting import tables
+from wmr_cli.reporting.documents import Document
+from wmr_cli.reporting.markup import printable
 from wmr_cli.reporting.page import SCRIPTS, drawn, json_text, page, pictures
 from wmr_cli.reporting.page.arrays import Arrays, below_largest, smallest_whole
 from wmr_cli.reporting.page.panels import grouped
 from wmr_cli.storage import records
 
 ROOT = Path(__file__).parent.parent.parent
-HARD = "<script>alert(1)</script>\"'[bold]</td>&amp;\u2028{{script}}"
+HARD = "<script>alert(1)</script>\"'[bold]</td>&amp;\u2028\u202e\x1b{{script}}"
 TYPES = {"f8": "<f8", "f4": "<f4", "f2": "<f2", "u1": "<u1", "u2": "<u2", "u4": "<u4"}
 
 
@@ -156,11 +158,14 @@ def test_hard_names_are_text_everywhere(tmp_path):
     assert [tag for tag, _, _ in made.found] == [tag for tag, _, _ in usual.found]
     name = tables.run_name(hard)
     assert "\n" in name
-    assert name in {text for _, text in made.all("th")}
+    shown = printable(name)
+    assert shown in {text for _, text in made.all("th")}
     (panel,) = made.data["panels"]
-    assert panel["models"][0]["name"] == name
-    assert panel["classes"][0]["name"] == HARD
-    assert HARD in made.all("title")[0][1]
+    assert panel["models"][0]["name"] == shown
+    assert panel["classes"][0]["name"] == printable(HARD)
+    assert printable(HARD) in made.all("title")[0][1]
+    texts = [text for _, _, parts in made.found for text in parts]
+    assert not any(char in text for text in (*texts, json.dumps(made.data, ensure_ascii=False)) for char in "\x1b\u2028\u202e")
     assert made.all("script")[-1][1] == usual.all("script")[-1][1]  # a name cannot fill a slot
 
 
@@ -258,6 +263,33 @@ def test_a_page_of_nothing_is_a_page():
     assert Page(page([])).data == {"panels": [], "arrays": []}
 
 
+def links(made):
+    """Where the links of a page lead, and what there is to lead to."""
+    ids = {attrs["id"] for _, attrs, _ in made.found if "id" in attrs}
+    return [attrs["href"].removeprefix("#") for attrs, _ in made.all("a") if "hidden" not in attrs], ids
+
+
+def test_a_page_of_tables_alone_carries_no_plots_and_no_dead_links():
+    text = drawn((), Document(shows_paper=True).sheets())[0]
+    made = Page(text)
+    targets, ids = links(made)
+    assert targets == ["beside"]
+    assert set(targets) <= ids
+    assert "plotly" not in text.partition("<script")[2].partition("// The measures")[0]
+    assert len(text) < 300_000
+    assert made.all("noscript") == []
+
+
+def test_records_have_links_and_those_with_rows_have_plots(two):
+    made = Page(drawn(two, Document(shows_paper=True).sheets())[0])
+    targets, ids = links(made)
+    assert targets == ["recorded", "beside"]
+    assert {"settings", "plotly", *targets} <= ids
+    for file, _ in two:
+        records.rows_path(file).unlink()
+    assert "plotly" not in links(Page(page(two)))[1]
+
+
 class TestPictures:
     """Images that `wmr attack --save` wrote beside a record."""
 
@@ -330,7 +362,7 @@ def test_far_logits_do_not_overflow_a_half():
 
 def test_the_files_of_the_page_are_in_the_wheel():
     packed = {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
-    own = {"page.html", "page.css", *SCRIPTS}
+    own = {"page.html", "licences.html", "page.css", *SCRIPTS}
     assert {f"wmr_cli/reporting/page/{name}" for name in own} <= packed
     assert {
         path.name for path in (ROOT / "src/wmr_cli/reporting/page").iterdir() if path.suffix in (".js", ".css", ".html")

@@ -13,6 +13,7 @@ from wmr_cli import measures
 from wmr_cli.measures import Estimate
 from wmr_cli.reporting import page as page_module
 from wmr_cli.reporting.doubts import rests_on_few
+from wmr_cli.reporting.figures import style
 from wmr_cli.reporting.page.arrays import below_largest
 from wmr_cli.reporting.tables import percent
 
@@ -43,10 +44,10 @@ LOSSES = {
 RHOS = [0.0, 1e-14, 1e-3, 0.01, 0.0321, 0.1, 0.32, 0.5, 0.64, 1.0, 1.5, 3.0, 24.5, 200.0]
 
 
-def run(code: str, given: object, *scripts: str):
+def run(code: str, given: object, *scripts: str, before: str = ""):
     """What `code` makes of `given`, with our scripts before it."""
     text = "\n".join((OWN / name).read_text(encoding="utf-8") for name in ("metrics.js", *scripts))
-    whole = f"{text}\nconst given = {json.dumps(given)};\nconsole.log(JSON.stringify(({code})(given)));"
+    whole = f"{before}{text}\nconst given = {json.dumps(given)};\nconsole.log(JSON.stringify(({code})(given)));"
     done = subprocess.run([NODE, "-"], input=whole, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -139,6 +140,62 @@ def test_shares_are_written_as_in_the_tables():
 def test_few_images_are_as_few_as_ours():
     pairs = [(ess, images) for ess in (3.5, 35.0, 99.0, 100.0, 120.0, 150.0) for images in (36, 199, 200, 1000, 1500, 2000)]
     assert run("(pairs) => pairs.map(([ess, n]) => restsOnFew(ess, n))", pairs) == [rests_on_few(*pair) for pair in pairs]
+
+
+PLACES = """({models, alpha}) => {
+  const parts = models.map(({margins, right}) => partsOf(exponentialLogWeights(margins, alpha), right));
+  const shares = models.map(({margins, right}) => weightedAccuracy(exponentialLogWeights(margins, alpha), right));
+  return [rankRanges(shares, parts), rankRanges(shares, models.map(() => null))];
+}"""
+
+
+@pytest.mark.parametrize("alpha", [0.0, 2.0])
+def test_models_are_told_apart_as_python_tells_them_apart(alpha):
+    base = np.random.default_rng(1).normal(0.2, 0.4, 2000)
+    margins = [base.clip(-1, 1), (base + 0.004).clip(-1, 1), (base + 0.1).clip(-1, 1), (base - 0.3).clip(-1, 1)]
+    models = [{"margins": one.tolist(), "right": (one > 0).astype(int).tolist()} for one in margins]
+    outcomes = [measures.Outcome(one > 0, measures.exponential_log_weights(one, alpha)) for one in margins]
+    taken = measures.Resamples(2000).of(outcomes)
+    above = [[one.minus(two).is_distinguishable and one.value > two.value for two in taken] for one in taken]
+    ours = [[1 + sum(row[k] for row in above), len(taken) - sum(above[k])] for k in range(len(taken))]
+    paired, by_intervals = run(PLACES, {"models": models, "alpha": alpha})
+    assert paired == ours
+    assert (paired[2], paired[3]) == ([1, 1], [4, 4])
+    assert by_intervals[0] == by_intervals[1] == [2, 3]
+
+
+def test_a_rank_is_a_range_where_the_images_do_not_settle_it():
+    rng = np.random.default_rng(2)
+    alike = [rng.normal(0.2, 0.4, 300).clip(-1, 1) for _ in range(4)]
+    models = [{"margins": one.tolist(), "right": (one > 0).astype(int).tolist()} for one in alike]
+    values = [float((one > 0).mean()) for one in alike]
+    assert len(set(values)) == 4  # an order there is, but by chance
+    assert run(PLACES, {"models": models, "alpha": 0.0}) == [[[1, 4]] * 4] * 2
+    code = "(shares) => rankRanges(shares, shares.map(() => null))"
+    share, best = {"value": 0.5, "low": 0.4, "high": 0.6}, {"value": 0.8, "low": 0.7, "high": 0.9}
+    assert run(code, [share, None, best]) == [[2, 2], None, [1, 1]]
+    assert run(code, [share, {"value": 1, "low": 1, "high": 1}]) == [[1, 2], [1, 2]]  # all right: no interval to go by
+
+
+def test_few_images_do_not_make_an_order():
+    right = [1] * 100
+    wrong = [0] * 5 + [1] * 95
+    code = """(models) => rankRanges(models.map((right) => weightedAccuracy(new Float64Array(100), right)),
+      models.map((right) => partsOf(new Float64Array(100), right)))"""
+    assert run(code, [right, wrong]) == [[1, 2], [1, 2]]
+    assert run(code, [right, [0, *wrong[:-1]]]) == [[1, 1], [2, 2]]
+
+
+def test_models_look_as_in_the_figures():
+    code = "() => [LIGHT, DARK, DASHES, MARKS, MARKS.map((mark) => typeof OUTLINES[mark])]"
+    before = "const matchMedia = () => ({ matches: false });\n"
+    light, dark, dashes, marks, outlines = run(code, None, "drawing.js", before=before)
+    assert tuple(light) == style.COLOURS
+    assert dark[:-1] == light[:-1]
+    assert (len(dashes), len(marks)) == (len(style.DASHES), len(style.MARKERS))
+    names = {"circle": "o", "square": "s", "triangle-up": "^", "diamond": "D", "triangle-down": "v", "cross": "P", "x": "X"}
+    assert tuple(({**names, "pentagon": "p"})[mark] for mark in marks) == style.MARKERS
+    assert outlines == ["string"] * len(marks)
 
 
 def test_sliders_offer_every_recorded_value():

@@ -1,13 +1,13 @@
 """A_sa against alpha_test, with A_tr where its attack was run: the paper's Figure 3, with intervals and what they rest on."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...measures import Estimate
-from ...measures.weights import Floats
 from .layout import Drawing, Made, entry, framed, members_of, pages, shape, title
 from .material import Group, Material, Member, Undrawn
 from .style import WIDTH, blank, opacity
@@ -18,7 +18,10 @@ NARROW, CROWD = 4.6, 6
 """The width of a single panel, and how many models are too many for it."""
 UP_TO = 2.0
 """The largest alpha where no record names one: the paper's."""
-NOTE = f"lines: {A_SA}; points: {A_TR}; with 95 % intervals; ESS: effective sample size behind {A_SA}"
+NOTE = f"lines: {A_SA}; points with bars: {A_TR}; with 95 % intervals; ESS: effective sample size behind {A_SA}"
+ASIDE = f"; points that would overlap stand beside their {ALPHA_TEST}"
+NEAR = 2.5
+"""Points whose bars are closer than this, in percent, would overlap."""
 
 
 def figures(material: Material) -> Iterator[Made]:
@@ -43,7 +46,8 @@ def _figure(groups: Sequence[Group]) -> Figure:
     facts = [group.facts for group in groups]
     entries = [entry(member.look, member.label) for member in members_of(groups)]
     is_small = columns == 1 and len(entries) <= CROWD
-    figure = framed(NARROW if is_small else WIDTH, 3.3 * rows, facts, entries, NOTE)
+    is_aside = any(point.alpha != point.at for group in groups for points in crafted(group).values() for point in points)
+    figure = framed(NARROW if is_small else WIDTH, 3.3 * rows, facts, entries, NOTE + (ASIDE if is_aside else ""))
     grid = figure.subplots(2 * rows, columns, squeeze=False, sharex=True, sharey="row", height_ratios=[3, 1] * rows)
     for place in range(rows * columns):
         row, column = divmod(place, columns)
@@ -63,37 +67,73 @@ def _figure(groups: Sequence[Group]) -> Figure:
 
 def draw(above: Axes, below: Axes, group: Group) -> None:
     """The accuracies of a group and, below, the effective sample size behind them as a share of the images."""
-    up_to = max((alpha for member in group.members for alpha in member.alphas), default=0.0) or UP_TO
-    shifts = _shifts(group, up_to)
-    for member, shift in zip(group.members, shifts, strict=True):
+    up_to, points = _up_to(group), crafted(group)
+    for number, member in enumerate(group.members):
         alphas, estimates = zip(*curve(member, up_to), strict=True)
         value, low, high = (100 * np.array([getattr(share, part) for share in estimates]) for part in ("value", "low", "high"))
-        above.plot(alphas, value, label=member.label, **member.look.line, marker="" if len(alphas) >= POINTS else ".")
+        look = member.look.marked if len(alphas) >= POINTS else member.look.marked | {"markevery": 1}
+        above.plot(alphas, value, label=member.label, **look)
         above.fill_between(alphas, low, high, color=member.look.colour, alpha=opacity(len(group.members)), linewidth=0)
         shares = [100 * (share.ess or 0.0) / member.record.dataset.n for share in estimates]
-        below.plot(alphas, shares, label=member.label, **member.look.line)
-        _crafted(above, member, shift)
+        below.plot(alphas, shares, label=member.label, **look)
+        if number in points:
+            _mark(above, member, points[number])
     below.set_ylim(0, 105)
     below.set_yticks([0, 50, 100])
 
 
-def _shifts(group: Group, up_to: float) -> Floats:
-    """How far aside each model's points stand: apart from each other, and nearer to their own alpha than to the next."""
+def _up_to(group: Group) -> float:
+    return max((alpha for member in group.members for alpha in member.alphas), default=0.0) or UP_TO
+
+
+@dataclass(frozen=True)
+class Point:
+    """A_tr in percent at its alpha, and where it stands."""
+
+    alpha: float
+    value: float
+    low: float
+    high: float
+    at: float
+
+
+def crafted(group: Group) -> dict[int, list[Point]]:
+    """A_tr of each member that has it, by its number: at its alpha, or a little beside where points would overlap."""
+    measured: dict[float, list[tuple[int, Point]]] = {}
+    for number, member in enumerate(group.members):
+        for row in member.record.by_alpha:
+            if row.alpha_test is not None and row.a_tr:
+                value, low, high = (100 * end for end in (row.a_tr.value, row.a_tr.low, row.a_tr.high))
+                measured.setdefault(row.alpha_test, []).append((number, Point(row.alpha_test, value, low, high, row.alpha_test)))
+    up_to = _up_to(group)
     named = sorted({0.0, up_to, *(alpha for member in group.members for alpha in member.alphas)})
-    step = min(0.025 * up_to, 0.5 * float(np.diff(named).min()) / len(group.members))
-    return np.asarray(step * (np.arange(len(group.members)) - (len(group.members) - 1) / 2))
+    # nearer to their own alpha than to the next
+    step = min(0.015 * up_to, 0.5 * float(np.diff(named).min()) / len(group.members))
+    found: dict[int, list[Point]] = {}
+    for alpha in sorted(measured):
+        for crowd in _crowds(measured[alpha]):
+            width = step * (len(crowd) - 1)
+            first = min(max(alpha - width / 2, 0.0), up_to - width)
+            for place, (number, point) in enumerate(sorted(crowd, key=lambda one: one[0])):
+                at = alpha if len(crowd) == 1 else first + step * place
+                found.setdefault(number, []).append(replace(point, at=at))
+    return found
 
 
-def _crafted(axes: Axes, member: Member, shift: float) -> None:
-    """A_tr as points with bars, moved a little aside so that those of several models are seen."""
-    measured = [(row.alpha_test, row.a_tr) for row in member.record.by_alpha if row.alpha_test is not None and row.a_tr]
-    if measured:
-        value, low, high = (np.array([100 * getattr(share, part) for _, share in measured]) for part in ("value", "low", "high"))
-        axes.errorbar(
-            np.array([alpha for alpha, _ in measured]) + shift,
-            value,
-            yerr=(value - low, high - value),
-            **member.look.point,
-            elinewidth=0.8,
-            label=member.label,
-        )
+def _crowds(points: Sequence[tuple[int, Point]]) -> list[list[tuple[int, Point]]]:
+    """Points at one alpha in crowds that lie on each other."""
+    crowds: list[list[tuple[int, Point]]] = []
+    top = -np.inf
+    for number, point in sorted(points, key=lambda one: one[1].low):
+        if point.low - NEAR < top:
+            crowds[-1].append((number, point))
+        else:
+            crowds.append([(number, point)])
+        top = max(top, point.high)
+    return crowds
+
+
+def _mark(axes: Axes, member: Member, points: Sequence[Point]) -> None:
+    """A_tr as points with bars."""
+    at, value, low, high = (np.array([getattr(point, part) for point in points]) for part in ("at", "value", "low", "high"))
+    axes.errorbar(at, value, yerr=(value - low, high - value), **member.look.point, elinewidth=0.8, label=member.label)

@@ -72,9 +72,9 @@ def members_of(groups: Iterable[Group]) -> list[Member]:
     return [found[number] for number in sorted(found)]
 
 
-def entry(look: Look, label: str, *, marked: bool = True) -> Entry:
+def entry(look: Look, label: str) -> Entry:
     """A model in the legend."""
-    return Line2D([], [], **look.line, marker=look.marker if marked else ""), label
+    return Line2D([], [], **look.line, marker=look.marker), label
 
 
 def extra(label: str) -> float:

@@ -34,7 +34,7 @@ def _figure(groups: Sequence[Group]) -> Figure:
     members = members_of(groups)
     rows, columns = shape(len(groups) + 1)
     facts = [{**group.facts, "side": ""} for group in groups]
-    figure = framed(WIDTH, 2.3 * rows, facts, [entry(member.look, member.label, marked=False) for member in members], NOTE)
+    figure = framed(WIDTH, 2.3 * rows, facts, [entry(member.look, member.label) for member in members], NOTE)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     panels = list(grid.flat)
     draw(panels[0], members, "clean")
@@ -56,7 +56,7 @@ def _figure(groups: Sequence[Group]) -> Figure:
 def draw(axes: Axes, members: Sequence[Member], prefix: str) -> None:
     """A line for each model."""
     for member in members:
-        axes.plot(GRID, 100 * distribution(member.rows[f"{prefix}/margin"]), **member.look.line, label=member.label)
+        axes.plot(GRID, 100 * distribution(member.rows[f"{prefix}/margin"]), **member.look.marked, label=member.label)
     axes.axvline(0, color=FAINT, linewidth=0.6)
     axes.set_xlim(-1, 1)
     axes.set_xticks([-1, -0.5, 0, 0.5, 1], ["−1", "−0.5", "0", "0.5", "1"])

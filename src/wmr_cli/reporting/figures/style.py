@@ -23,6 +23,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 """Okabe and Ito's, told apart by colour-blind readers; without yellow, which is lost on white."""
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1.2, 1.2, 1.2, 1.2, 1.2)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
+SPACING = 0.17
+"""Between two marks of a line, as a share of the panel's diagonal."""
 FEW = 4
 """More bands than these are drawn fainter."""
 RIGHT, WRONG = "#9CCBE8", "#D55E00"
@@ -90,6 +92,12 @@ class Look:
     @property
     def line(self) -> dict[str, Any]:
         return {"color": self.colour, "linestyle": DASHES[self.number % len(DASHES)]}
+
+    @property
+    def marked(self) -> dict[str, Any]:
+        """A long line with few small marks, neighbours at other places: more models than dashes are told apart in grey."""
+        sparse = (0.02 + SPACING * (self.number % len(DASHES)) / len(DASHES), SPACING)
+        return {**self.line, "marker": self.marker, "markersize": 3.2, "markevery": sparse}
 
     @property
     def point(self) -> dict[str, Any]:

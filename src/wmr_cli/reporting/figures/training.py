@@ -82,8 +82,8 @@ def draw(axes: Axes, trainings: Sequence[Training], field: str) -> None:
         found = series(training, field)
         epochs = [epoch for epoch, _ in found]
         values = [unit * entry[field] for _, entry in found]
-        marker = training.look.marker if len(found) <= SPARSE else ""
-        axes.plot(epochs, values, **training.look.line, marker=marker, markersize=2.5, label=training.label)
+        look = training.look.marked | ({"markevery": 1} if len(found) <= SPARSE else {})
+        axes.plot(epochs, values, **look, label=training.label)
         if found and f"{field}_low" in found[0][1]:
             low, high = (np.array([unit * entry[f"{field}_{end}"] for _, entry in found]) for end in ("low", "high"))
             axes.fill_between(epochs, low, high, color=training.look.colour, alpha=opacity(len(trainings)), linewidth=0)

@@ -5,21 +5,27 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ...measures import WeightedAccuracy, normalized_weights
 from ...measures.weights import Floats
 from ...spec import exact
 from .layout import Drawing, Made, extra, framed, pages
-from .material import Group, Material, Member
-from .style import FAINT, RIGHT, WIDTH, WRONG, blank
-from .words import ALPHA_TEST
+from .material import Material, Member
+from .style import FAINT, INK, RIGHT, WIDTH, WRONG, blank
+from .words import A_SA, ALPHA_TEST
 
 ROWS, COLUMNS, BINS = 8, 4, 30
 PARTS = (("right", RIGHT, ""), ("wrong", WRONG, "//////"))
-NOTE = "histograms of the weights behind $A_\\mathrm{sa}$; dashed: equal weights; ESS: effective sample size"
+FLOOR = 1e-4
+"""Smaller weights stand in the first bin: even all of them together are next to nothing."""
+CARRIED = 0.9
+NOTE = f"histograms of the weights behind {A_SA}; line: the weight of each bin; dashed: equal weights; ESS: effective sample size"
+CUT = f"; weights below {FLOOR:g} are in the first bin"
 
 
 @dataclass(frozen=True)
@@ -31,13 +37,25 @@ class Spread:
     ess: float
 
     @property
-    def largest(self) -> float:
-        return float(max(self.right.max(initial=0.0), self.wrong.max(initial=0.0)))
+    def ends(self) -> tuple[float, float]:
+        """The smallest weight that is shown as it is, and the largest."""
+        everything = np.concatenate([self.right, self.wrong])
+        return max(float(everything.min()), FLOOR), float(everything.max())
 
     def heights(self, edges: Floats) -> tuple[Floats, Floats]:
         """Both parts in percent of all images, bin by bin."""
         each = 100 / (len(self.right) + len(self.wrong))
-        return each * np.histogram(self.right, edges)[0], each * np.histogram(self.wrong, edges)[0]
+        return each * _binned(self.right, edges), each * _binned(self.wrong, edges)
+
+    def carried(self, edges: Floats) -> Floats:
+        """The weight of each bin, in percent of all weight."""
+        everything = np.concatenate([self.right, self.wrong])
+        return 100 / len(everything) * _binned(everything, edges, everything)
+
+
+def _binned(values: Floats, edges: Floats, weights: Floats | None = None) -> Floats:
+    """Counts or sums in every bin; what lies below the first is in the first."""
+    return np.asarray(np.histogram(values.clip(edges[0], edges[-1]), edges, weights=weights)[0], dtype=np.float64)
 
 
 def figures(material: Material) -> Iterator[Made]:
@@ -45,8 +63,10 @@ def figures(material: Material) -> Iterator[Made]:
     for whole in material.groups:
         group = whole.keeping(lambda member: not member.obstacle and bool(member.alphas))
         alphas = chosen(sorted({alpha for member in group.members for alpha in member.alphas}))
-        for members in pages(group.members, ROWS):
-            yield Drawing(f"weights-{group.name}", _figure(Group(group.facts, tuple(members)), alphas))
+        found = [[spread(member, alpha) for alpha in alphas] for member in group.members]
+        scales = _scales(found, len(alphas))
+        for rows in pages(list(zip(group.members, found, strict=True)), ROWS):
+            yield Drawing(f"weights-{group.name}", _figure(group.facts, rows, alphas, scales))
 
 
 def chosen(alphas: Sequence[float]) -> list[float]:
@@ -66,22 +86,39 @@ def spread(member: Member, alpha: float) -> Spread | None:
     return Spread(weights[outcome.correct], weights[~outcome.correct], ess)
 
 
-def _figure(group: Group, alphas: Sequence[float]) -> Figure:
-    entries = [(_patch(colour, hatch), f"{name} images") for name, colour, hatch in PARTS]
-    tall = [1.45 + extra(member.label) for member in group.members]
+@dataclass(frozen=True)
+class Scales:
+    """What all pages of a group share: bins at each alpha, the height of the axis, and whether a weight is below the bins."""
+
+    edges: list[Floats]
+    top: float
+    is_cut: bool
+
+
+def _scales(found: Sequence[Sequence[Spread | None]], columns: int) -> Scales:
+    edges = [_edges([row[place] for row in found]) for place in range(columns)]
+    there = [(one, bins) for row in found for one, bins in zip(row, edges, strict=True) if one]
+    tallest = max((max(np.add(*one.heights(bins)).max(), one.carried(bins).max()) for one, bins in there), default=1.0)
+    is_cut = any(min(one.right.min(initial=np.inf), one.wrong.min(initial=np.inf)) < FLOOR for one, _ in there)
+    return Scales(edges, 1.06 * float(tallest), is_cut)
+
+
+def _figure(
+    facts: dict[str, str], found: Sequence[tuple[Member, list[Spread | None]]], alphas: Sequence[float], scales: Scales
+) -> Figure:
+    entries: list[tuple[Artist, str]] = [(_patch(colour, hatch), f"{name} images") for name, colour, hatch in PARTS]
+    entries.append((Line2D([], [], color=INK, linewidth=CARRIED), "weight"))
+    tall = [1.45 + extra(member.label) for member, _ in found]
     tall[-1] += 0.18  # the name of the axis
-    figure = framed(WIDTH, sum(tall), [group.facts], entries, NOTE)
-    found = [[spread(member, alpha) for alpha in alphas] for member in group.members]
-    edges = [_edges([row[place] for row in found]) for place in range(len(alphas))]
-    tallest = max(float(np.add(*one.heights(bins)).max()) for row in found for one, bins in zip(row, edges, strict=True) if one)
-    rows = figure.subfigures(len(group.members), 1, squeeze=False, height_ratios=tall)[:, 0]
-    for part, member, spreads in zip(rows, group.members, found, strict=True):
+    figure = framed(WIDTH, sum(tall), [facts], entries, NOTE + (CUT if scales.is_cut else ""))
+    rows = figure.subfigures(len(found), 1, squeeze=False, height_ratios=tall)[:, 0]
+    for part, (member, spreads) in zip(rows, found, strict=True):
         part.suptitle(member.label, x=0.01, ha="left")
         row = part.subplots(1, len(alphas), squeeze=False, sharey=True)[0]
-        for axes, one, bins, alpha in zip(row, spreads, edges, alphas, strict=True):
+        for axes, one, bins, alpha in zip(row, spreads, scales.edges, alphas, strict=True):
             _panel(axes, one, bins, alpha)
-        row[0].set_ylim(0, 1.06 * tallest)
-        row[0].set_ylabel("images (%)")
+        row[0].set_ylim(0, scales.top)
+        row[0].set_ylabel("percent")
         for axes in row if part is rows[-1] else ():
             axes.set_xlabel("weight / equal weight")
     return figure
@@ -92,9 +129,18 @@ def _patch(colour: str, hatch: str) -> Patch:
 
 
 def _edges(spreads: Sequence[Spread | None]) -> Floats:
-    """The same bins for all models at one alpha; equal weights have room on both sides."""
-    largest = max((one.largest for one in spreads if one), default=1.0)
-    return np.linspace(0, 1.01 * max(largest, 2.0), BINS + 1)
+    """The same bins for all models at one alpha, each wider than the last by one ratio; equal weights have room on both sides."""
+    ends = [one.ends for one in spreads if one]
+    least, largest = min((low for low, _ in ends), default=1.0), max((high for _, high in ends), default=1.0)
+    return np.geomspace(min(0.99 * least, 0.5), max(1.01 * largest, 2.0), BINS + 1)
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers on a log axis, 1 among them: 1, 2 and 5 of about one decade, of more some powers of ten."""
+    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    steps, every = ((1, 2, 5), 1) if high < 20 * low else ((1,), -(-len(decades) // 5))
+    found = [digit * 10.0**decade for decade in decades if decade % every == 0 for digit in steps]
+    return [tick for tick in found if low <= tick <= high]
 
 
 def _panel(axes: Axes, one: Spread | None, edges: Floats, alpha: float) -> None:
@@ -106,11 +152,16 @@ def _panel(axes: Axes, one: Spread | None, edges: Floats, alpha: float) -> None:
 
 
 def draw(axes: Axes, one: Spread, edges: Floats) -> None:
-    """Right images, and wrong ones on top of them."""
+    """Right images, wrong ones on top of them, and the weight of both as a line."""
     below = np.zeros(len(edges) - 1)
     for heights, (name, colour, hatch) in zip(one.heights(edges), PARTS, strict=True):
         look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
         axes.bar(edges[:-1], heights, np.diff(edges), below, align="edge", label=name, **look)
         below = below + heights
+    axes.stairs(one.carried(edges), edges, color=INK, linewidth=CARRIED, label="weight")
     axes.axvline(1, color=FAINT, linewidth=0.6, linestyle=(0, (2, 2)))
-    axes.set_xlim(0, edges[-1])
+    axes.set_xscale("log")
+    axes.set_xlim(edges[0], edges[-1])
+    axes.set_xticks(_ticks(edges[0], edges[-1]))
+    axes.xaxis.set_major_formatter(lambda weight, _: f"{weight:g}")
+    axes.minorticks_off()

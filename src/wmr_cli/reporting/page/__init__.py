@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from html import escape
 from importlib import resources
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,6 +18,7 @@ from ..sheets import Sheet
 from . import markup
 from .arrays import packed
 from .contents import collected
+from .markup import plain
 from .panels import Panel, grouped
 
 SCRIPTS = tuple(
@@ -26,7 +27,21 @@ SCRIPTS = tuple(
 """In this order they are one script."""
 
 SLOT = re.compile(r"\{\{(\w+)\}\}")
+NOSCRIPT = (
+    '<noscript><p class="notice">Without JavaScript there are no sliders and no plots. '
+    "The recorded numbers are all here.</p></noscript>\n"
+)
 FACTS = ("run", "model", "trained with", "checkpoint", "attack seed", "device", "made", "wmr", "record")
+
+
+class Part(NamedTuple):
+    """A part of the page that needs no script: its heading, and what a link to it says."""
+
+    heading: str
+    target: str
+
+
+PARTS = {"recorded": Part("As recorded", "recorded numbers"), "beside": Part("In comparison", "tables in comparison")}
 
 
 def page(found: Sequence[tuple[Path, Record]]) -> str:
@@ -41,21 +56,25 @@ def drawn(found: Sequence[tuple[Path, Record]], beside: Sequence[Sheet] = ()) ->
     """
     shown = grouped(found)
     made = collected(shown)
-    plotly, notice = _plotly()
+    parts = {
+        "recorded": [_section(number, panel) for number, panel in enumerate(shown)],
+        "beside": [_folded(sheet, is_open=sheet is beside[0]) for sheet in beside],
+    }
+    filled = [name for name in parts if parts[name]]
     text = _filled(
         _own("page.html"),
         {
-            "title": escape(_title(found)),
-            "lead": escape(_lead(found, shown)),
+            "title": plain(_title(found)),
+            "lead": plain(_lead(found, shown)),
             "style": _own("page.css"),
-            "recorded": _part("recorded", "As recorded", [_section(number, panel) for number, panel in enumerate(shown)]),
-            "beside": _part("beside", "In comparison", [_folded(sheet, is_open=sheet is beside[0]) for sheet in beside]),
+            "skips": "".join(f'<a class="skip" href="#{name}">Skip to the {PARTS[name].target}</a>\n' for name in filled),
+            "noscript": NOSCRIPT if shown else "",
+            **{name: _part(name, contents) for name, contents in parts.items()},
             "data": json_text({"panels": made.panels, "arrays": made.arrays.described}),
             "arrays": made.arrays.text(),
-            "plotly": plotly,
-            "plotly_notice": escape(notice),
+            **(_plotting() if made.is_plotted else {"plotly": "", "licences": ""}),
             "script": "\n".join(_own(name) for name in SCRIPTS),
-            "version": escape(__version__),
+            "version": plain(__version__),
         },
     )
     return text, made.problems
@@ -76,6 +95,15 @@ def _filled(template: str, slots: Mapping[str, str]) -> str:
 
 def _own(name: str) -> str:
     return (resources.files(__package__) / name).read_text(encoding="utf-8")
+
+
+def _plotting() -> dict[str, str]:
+    """What a page with plots carries: the script that draws them, and its licence."""
+    script, notice = _plotly()
+    return {
+        "plotly": f'<script type="text/plain" id="plotly">{script}</script>\n',
+        "licences": _filled(_own("licences.html"), {"plotly_notice": plain(notice)}),
+    }
 
 
 @cache
@@ -113,27 +141,28 @@ def _section(number: int, panel: Panel) -> str:
     """The recorded numbers of one panel, and where they come from."""
     more = "".join(_folded(sheet) for sheet in (*extras(panel.records), _sources(panel)))
     told = "".join(
-        f"<li>{escape(f'{name}: {text}')}</li>"
+        f"<li>{plain(f'{name}: {text}')}</li>"
         for name, record in zip(panel.names, panel.records, strict=True)
         for text in doubts(record)
     )
     doubted = f'<ul class="doubts">{told}</ul>\n' if told else ""
-    heading = f'<h3 id="panel-{number}">{escape(panel.title)}</h3>\n'
+    heading = f'<h3 id="panel-{number}">{plain(panel.title)}</h3>\n'
     recorded = markup.main_table(panel.names, panel.records, "accuracies as recorded")
     return f'<section class="panel" aria-labelledby="panel-{number}">\n{heading}{recorded}{doubted}{more}</section>\n'
 
 
-def _part(name: str, heading: str, contents: Sequence[str]) -> str:
+def _part(name: str, contents: Sequence[str]) -> str:
     """A part of the page below its heading, where there is anything in it."""
     if not contents:
         return ""
-    opening = f'<section id="{name}" aria-labelledby="{name}-heading" tabindex="-1">\n<h2 id="{name}-heading">{heading}</h2>\n'
+    heading = f'<h2 id="{name}-heading">{PARTS[name].heading}</h2>\n'
+    opening = f'<section id="{name}" aria-labelledby="{name}-heading" tabindex="-1">\n{heading}'
     return opening + "".join(contents) + "</section>"
 
 
 def _folded(sheet: Sheet, *, is_open: bool = False) -> str:
     opening = "<details open>" if is_open else "<details>"
-    return f"{opening}<summary>{escape(sheet.title)}</summary>{markup.table(sheet)}</details>\n"
+    return f"{opening}<summary>{plain(sheet.title)}</summary>{markup.table(sheet)}</details>\n"
 
 
 def _sources(panel: Panel) -> Sheet:

@@ -13,6 +13,7 @@ from ...errors import BadFile
 from ...measures import correct
 from ...storage.crafted import Crafted
 from ...storage.records import Record, Rows, rows_of
+from ..markup import printable
 from . import pictures
 from .arrays import Arrays, below_largest, smallest_whole
 from .panels import Panel
@@ -40,6 +41,12 @@ class Contents:
     arrays: Arrays = field(default_factory=Arrays)
     problems: list[BadFile] = field(default_factory=list)
 
+    @property
+    def is_plotted(self) -> bool:
+        """Whether any model has rows that a plot can show."""
+        models = (model for panel in self.panels for model in panel["models"])
+        return any("prediction" in (model["rows"] or {}) for model in models)
+
 
 def collected(panels: Sequence[Panel]) -> Contents:
     """The panels with all rows that could be read."""
@@ -53,8 +60,17 @@ def collected(panels: Sequence[Panel]) -> Contents:
             kept = {name: values for name, values in model.arrays.items() if name != "logits" or logits <= MOST_LOGITS}
             rows = {name: made.arrays.add(values) for name, values in kept.items()}
             described.append({**model.facts, "rows": rows or None, "tiles": model.tiles})
-        made.panels.append({"title": panel.title, "classes": _classes(panel, models), "models": described})
+        made.panels.append(_visible({"title": panel.title, "classes": _classes(panel, models), "models": described}))
     return made
+
+
+def _visible(value: Any) -> Any:
+    """The same with every text in it as the tables print it: the script shows texts as they are."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {name: _visible(part) for name, part in value.items()}
+    return [_visible(part) for part in value] if isinstance(value, list) else value
 
 
 def _models(panel: Panel, saved: dict[Path, Crafted], problems: list[BadFile]) -> Iterator[Model]:

@@ -80,26 +80,21 @@ function element(name, text = "", attributes = {}) {
   return made;
 }
 
-/** A row of labelled checkboxes, all of them checked; `swatches` are colours to stand beside the names. */
-function checkboxes(place, names, swatches, changed) {
+/** A row of labelled checkboxes, all of them checked; `signs` stand beside the names. */
+function checkboxes(place, names, signs, changed) {
   const boxes = names.map((name, i) => {
     const box = element("input", "", { type: "checkbox" });
     box.checked = true;
     box.addEventListener("change", changed);
     const label = element("label");
-    label.append(box, ...(swatches ? [swatch(swatches[i])] : []), element("span", name));
+    label.append(box, ...(signs ? [signs[i]] : []), element("span", name));
     place.append(label);
     return box;
   });
   return boxes;
 }
 
-function swatch(colour) {
-  const made = element("span", "", { class: "swatch", "aria-hidden": "true" });
-  made.style.setProperty("--of", colour);
-  return made;
-}
-
+/** Names to choose from; the value of each is its number among all. */
 function options(select, names) {
   select.replaceChildren(...names.map((name, i) => element("option", name, { value: String(i) })));
 }

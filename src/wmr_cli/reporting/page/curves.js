@@ -11,7 +11,6 @@ function plotAlpha(chosen, alphas, alpha, axisName) {
       ([at, estimate]) => `${plain(model.name)}<br>α ${at}: ${percent(estimate)}, ESS ${fixed(estimate.ess, 0)}`,
     );
     const ends = ["low", "high"].map((end) => points.map(([, estimate]) => 100 * estimate[end]));
-    const line = style(model.number);
     return [
       {
         x: [...x, ...[...x].reverse()],
@@ -19,25 +18,18 @@ function plotAlpha(chosen, alphas, alpha, axisName) {
         type: "scatter",
         mode: "lines",
         fill: "toself",
-        fillcolor: faint(line.color, 0.13),
+        fillcolor: faint(colourOf(model.number), 0.13),
         line: { width: 0 },
         hoverinfo: "skip",
       },
-      {
-        x,
-        y: points.map(([, estimate]) => 100 * estimate.value),
-        type: "scatter",
-        mode: "lines",
-        line,
-        text,
-        hovertemplate: "%{text}<extra></extra>",
-      },
+      { ...marked(model), x, y: points.map(([, estimate]) => 100 * estimate.value), text },
       ...recordedMarks(model, across),
     ];
   });
   const isEss = axisName === "ess";
   const now = isEss ? [] : [setting(alpha)];
   const x = isEss ? axis("effective sample size / images", { autorange: "reversed" }) : axis("α", { rangemode: "tozero" });
+  key("key-alpha", chosen);
   return draw(
     "plot-alpha",
     traces,
@@ -46,7 +38,7 @@ function plotAlpha(chosen, alphas, alpha, axisName) {
   );
 }
 
-/** Recorded values: A_sa filled, A_tr open. */
+/** Recorded values, larger than the marks of a line: A_sa filled, A_tr open. */
 function recordedMarks(model, across) {
   if (!model.isWhole) return [];
   const kinds = [
@@ -61,27 +53,29 @@ function recordedMarks(model, across) {
       text: rows.map((row) => `${plain(model.name)}<br>recorded ${title} at α ${row.alpha_test}: ${percent(row[name])}`),
       type: "scatter",
       mode: "markers",
-      marker: { color: colourOf(model.number), symbol: MARKS[model.number % MARKS.length] + open, size: 8 },
+      marker: { color: colourOf(model.number), symbol: markOf(model.number) + open, size: 11, line: rim(open) },
       hovertemplate: "%{text}<extra></extra>",
     };
   });
+}
+
+/** Filled marks have a rim of the ground's colour, which keeps apart those that lie on each other. */
+function rim(open) {
+  return open ? { width: 2 } : { width: 1, color: colours().ground };
 }
 
 function plotTemperature(chosen, alpha, temperature) {
   const traces = chosen.map((model) => {
     const points = TEMPERATURES.map((at) => [at, model.computed(alpha, at)]).filter(([, estimate]) => estimate);
     return {
+      ...marked(model, { maxdisplayed: 0 }),
       x: points.map(([at]) => at),
       y: points.map(([, estimate]) => 100 * estimate.value),
       text: points.map(([at, estimate]) => `${plain(model.name)}<br>T ${fixed(at, 2)}: ${percent(estimate)}`),
-      type: "scatter",
-      mode: "lines+markers",
-      line: style(model.number),
-      marker: { color: colourOf(model.number), symbol: MARKS[model.number % MARKS.length], size: 5 },
-      hovertemplate: "%{text}<extra></extra>",
     };
   });
   const x = axis("temperature T", { type: "log", tickvals: [0.25, 0.5, 1, 2, 4], ticktext: ["¼", "½", "1", "2", "4"] });
+  key("key-temperature", chosen);
   return draw(
     "plot-temperature",
     traces,
@@ -94,19 +88,17 @@ function plotBall(chosen, rhos, rho) {
   const traces = chosen.flatMap((model) => {
     const points = rhos.map((at) => [at, model.inBall(at)]).filter(([, worst]) => worst);
     const kinds = [
-      ["accuracy", "solid", "accuracy where the loss is largest"],
-      ["least", "dot", "least accuracy"],
+      ["accuracy", "", "accuracy where the loss is largest"],
+      ["least", "-open", "least accuracy"],
     ];
-    return kinds.map(([name, dash, title]) => {
+    return kinds.map(([name, open, title]) => {
       const shown = points.filter(([, worst]) => worst[name] !== null);
       return {
+        ...marked(model, { symbol: markOf(model.number) + open }),
+        line: { ...style(model.number), width: open ? 1.2 : 2 },
         x: shown.map(([at]) => at),
         y: shown.map(([, worst]) => 100 * worst[name]),
         text: shown.map(([at, worst]) => `${plain(model.name)}<br>ρ ${at}: ${title} ${fixed(100 * worst[name], 1)}`),
-        type: "scatter",
-        mode: "lines",
-        line: { color: colourOf(model.number), width: name === "least" ? 1.4 : 2, dash },
-        hovertemplate: "%{text}<extra></extra>",
       };
     });
   });
@@ -115,6 +107,7 @@ function plotBall(chosen, rhos, rho) {
     tickvals: [0.001, 0.01, 0.1, 1, 10, 100],
     ticktext: ["0.001", "0.01", "0.1", "1", "10", "100"],
   });
+  key("key-ball", chosen);
   return draw(
     "plot-ball",
     traces,

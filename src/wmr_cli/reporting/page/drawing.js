@@ -1,9 +1,22 @@
 // What all plots share: colours, axes, layout. plotly.js reads some texts as markup, so names go through `plain` first.
 
-const LIGHT = ["#0b7285", "#d9480f", "#5f3dc4", "#2b8a3e", "#c2255c", "#1864ab", "#b58105", "#495057", "#862e9c", "#66a80f"];
-const DARK = ["#4fc3d4", "#ff9a57", "#b197fc", "#69db7c", "#f783ac", "#74c0fc", "#ffd43b", "#ced4da", "#da77f2", "#c0eb75"];
-const MARKS = ["circle", "square", "diamond", "triangle-up", "cross", "star", "hexagon", "triangle-down", "pentagon", "bowtie"];
-const DASHES = ["solid", "dash", "dashdot", "longdash"];
+/** How the n-th model looks, as in the figures: Okabe and Ito's colours, dashes and marks in cycles of different length. */
+const LIGHT = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"];
+const DARK = [...LIGHT.slice(0, -1), "#E8EAEC"];
+const DASHES = [[], [8, 3], [2, 2], [9, 3, 2, 3], [5, 2, 2, 2, 2, 2]];
+const MARKS = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "pentagon"];
+const OUTLINES = {
+  circle: "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0Z",
+  square: "M-3.5,-3.5H3.5V3.5H-3.5Z",
+  "triangle-up": "M0,-4.5L4.5,3.5H-4.5Z",
+  diamond: "M0,-5L5,0L0,5L-5,0Z",
+  "triangle-down": "M0,4.5L4.5,-3.5H-4.5Z",
+  cross: "M-4.5,-1.5H-1.5V-4.5H1.5V-1.5H4.5V1.5H1.5V4.5H-1.5V1.5H-4.5Z",
+  x: "M-4.2,-2.1L-2.1,-4.2L0,-2.1L2.1,-4.2L4.2,-2.1L2.1,0L4.2,2.1L2.1,4.2L0,2.1L-2.1,4.2L-4.2,2.1L-2.1,0Z",
+  pentagon: "M0,-4.6L4.4,-1.4L2.7,3.7H-2.7L-4.4,-1.4Z",
+};
+const FEW_MARKS = 8; // on a line
+const MOST_NAMED = 8; // models in the key of a plot; in the table all have their sign
 const media = matchMedia("(prefers-color-scheme: dark)");
 const isTouch = matchMedia("(pointer: coarse)").matches;
 const CONFIG = {
@@ -19,8 +32,8 @@ function isDark() {
 
 function colours() {
   return isDark()
-    ? { series: DARK, ink: "#e8eaec", quiet: "#a0a8af", line: "#333a40", ground: "#1b1f23", right: "#4fc3d4", wrong: "#ff9a57" }
-    : { series: LIGHT, ink: "#1d2125", quiet: "#5c646b", line: "#e4e6e8", ground: "#ffffff", right: "#0b7285", wrong: "#d9480f" };
+    ? { series: DARK, ink: "#e8eaec", quiet: "#a0a8af", line: "#333a40", ground: "#1b1f23", right: "#56B4E9", wrong: "#D55E00" }
+    : { series: LIGHT, ink: "#1d2125", quiet: "#5c646b", line: "#e4e6e8", ground: "#ffffff", right: "#0072B2", wrong: "#D55E00" };
 }
 
 function colourOf(number) {
@@ -118,6 +131,52 @@ function draw(id, traces, shape, said) {
   return Plotly.react(place, traces, shape, CONFIG);
 }
 
+function markOf(number) {
+  return MARKS[number % MARKS.length];
+}
+
+function dashOf(number) {
+  return DASHES[number % DASHES.length];
+}
+
 function style(number) {
-  return { color: colourOf(number), dash: DASHES[Math.floor(number / LIGHT.length) % DASHES.length], width: 2 };
+  const dashes = dashOf(number).map((length) => `${length}px`);
+  return { color: colourOf(number), dash: dashes.join(",") || "solid", width: 2 };
+}
+
+/** A line of a model with some marks on it: of many points, few. */
+function marked(model, more = {}) {
+  return {
+    name: plain(model.name, 28),
+    type: "scatter",
+    mode: "lines+markers",
+    line: style(model.number),
+    marker: { color: colourOf(model.number), symbol: markOf(model.number), size: 6, maxdisplayed: FEW_MARKS, ...more },
+    hovertemplate: "%{text}<extra></extra>",
+  };
+}
+
+/** The models by sign and name above a plot, unless they are so many that the table does it better. */
+function key(id, models) {
+  const entries = (models.length > MOST_NAMED ? [] : models).map((model) => {
+    const entry = element("span");
+    entry.append(swatch(model.number), model.name);
+    return entry;
+  });
+  document.getElementById(id).replaceChildren(...entries);
+}
+
+/** A model's sign beside its name: its line with its mark. */
+function swatch(number) {
+  const made = shape("svg", { class: "swatch", viewBox: "-20 -6 40 12", "aria-hidden": "true" });
+  const line = shape("path", { d: "M-20,0H20", "stroke-dasharray": dashOf(number).join(" ") || "none" });
+  made.append(line, shape("path", { d: OUTLINES[markOf(number)], class: "mark" }));
+  made.style.setProperty("--of", colourOf(number));
+  return made;
+}
+
+function shape(name, attributes) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  Object.entries(attributes).forEach(([key, value]) => made.setAttribute(key, value));
+  return made;
 }

@@ -30,21 +30,35 @@ function openPanel(number) {
   state.boxes = checkboxes(
     at("models"),
     state.models.map((model) => model.name),
-    state.models.map((model) => colourOf(model.number)),
-    changed,
+    state.models.map((model) => swatch(model.number)),
+    chooseModels,
   );
   at("classes").replaceChildren();
   const names = state.panel.classes.map(({ label, name }) => (name === null ? String(label) : `${label} ${name}`));
   state.classBoxes = checkboxes(at("classes"), names, null, chooseClasses);
   at("classes-field").hidden = names.length < 2;
   at("panel-title").textContent = state.panel.title;
+  offerLooked(-1);
+  chooseClasses();
+}
+
+function chooseModels() {
+  offerLooked(state.looked);
+  changed();
+}
+
+/** Of the chosen models one is looked at closer: this one, or else the first that has margins, or the first. */
+function offerLooked(wanted) {
+  const numbers = state.models.map((_, i) => i).filter((i) => state.boxes[i].checked);
   options(
     at("looked"),
     state.models.map((model) => model.name),
   );
-  const first = state.models.findIndex((model) => model.margin);
-  look(Math.max(0, first));
-  chooseClasses();
+  [...at("looked").options].filter((option) => !numbers.includes(Number(option.value))).forEach((option) => option.remove());
+  at("looked").disabled = !numbers.length;
+  const now = numbers.includes(wanted) ? wanted : (numbers.find((i) => state.models[i].margin) ?? numbers[0] ?? -1);
+  if (now !== wanted || now < 0) look(now);
+  else at("looked").value = String(now);
 }
 
 function chooseClasses() {
@@ -177,10 +191,15 @@ function listen() {
   at("smaller").addEventListener("click", () => step(-1));
   at("larger").addEventListener("click", () => step(1));
   at("image").addEventListener("change", () => {
-    const position = state.models[state.looked].index.indexOf(at("image").valueAsNumber);
+    const position = state.models[state.looked]?.index.indexOf(at("image").valueAsNumber) ?? -1;
     pick(position < 0 ? null : position);
   });
   at("settings").addEventListener("submit", (event) => event.preventDefault());
+}
+
+/** What every page can do, also one without a setting. */
+function listenToReader() {
+  at("theme").hidden = false;
   at("theme").addEventListener("click", () => {
     document.documentElement.dataset.theme = isDark() ? "light" : "dark";
     paint();
@@ -196,11 +215,12 @@ function onPaper(isPaper) {
   if (isPaper) [dataset.before, dataset.theme] = [dataset.theme ?? "", "light"];
   else if (dataset.before) dataset.theme = dataset.before;
   else delete dataset.theme;
-  document.querySelectorAll(isPaper ? "#recorded details:not([open])" : "[data-unfolded]").forEach((one) => {
+  document.querySelectorAll(isPaper ? ":is(#recorded, #beside) details:not([open])" : "[data-unfolded]").forEach((one) => {
     one.open = isPaper;
     one.toggleAttribute("data-unfolded", isPaper);
   });
   paint();
+  if (!state.panel) return;
   numbers();
   redraw();
 }
@@ -227,6 +247,8 @@ function alarm(text) {
 }
 
 async function start() {
+  listenToReader();
+  paint();
   const arrays = viewed(found.arrays, await unpacked("arrays"));
   state.panels = found.panels.map((panel) => panel.models.map((facts, i) => new Model(facts, i, arrays, panel.classes)));
   if (state.panels.length) await openLive();
@@ -239,14 +261,14 @@ async function openLive() {
     found.panels.map((panel) => panel.title),
   );
   at("panel-field").hidden = found.panels.length < 2;
-  at("theme").hidden = false;
   listen();
-  paint();
   const sizes = state.panels.map((models) => models.length);
   at("panel").value = String(sizes.indexOf(Math.max(...sizes)));
   openPanel(Number(at("panel").value));
   check();
   at("live").hidden = false;
+  at("skip-settings").hidden = false;
+  if (!at("plotly")) return;
   await loadScript("plotly");
   at("plots").hidden = false;
   redraw();

@@ -7,6 +7,7 @@ from html import escape
 from ...storage.records import Record
 from .. import tables
 from ..lines import lines as lines_of
+from ..markup import printable
 from ..sheets import Sheet
 
 SHOWN = ("run", "A_nat", "A_rob", "α_test", "A_sa", "A_tr", "ESS")
@@ -16,6 +17,11 @@ MERGED = ("run", "A_nat", "A_rob")
 """Those that do not depend on α: once per record, beside all its rows."""
 
 INTERVAL = re.compile(r"( \[[^\]]*\])")
+
+
+def plain(text: str) -> str:
+    """Text in HTML: no markup, and what cannot be seen or would turn the line around is written as its code."""
+    return escape(printable(text))
 
 
 def main_table(names: Sequence[str], records: Sequence[Record], caption: str) -> str:
@@ -42,11 +48,11 @@ def table(sheet: Sheet) -> str:
 
 
 def _table(sheet: Sheet, bodies: str, caption: str, *notes: str) -> str:
-    heads = "".join(f'<th scope="col"{_kind(sheet, heading)}>{escape(heading)}</th>' for heading in sheet.headings)
-    below = "".join(f'<p class="note">{escape(note)}</p>\n' for note in notes)
+    heads = "".join(f'<th scope="col"{_kind(sheet, heading)}>{plain(heading)}</th>' for heading in sheet.headings)
+    below = "".join(f'<p class="note">{plain(note)}</p>\n' for note in notes)
     return (
-        f'<div class="scroll" role="region" aria-label="{escape(caption)}" tabindex="0">'
-        f"<table><caption>{escape(caption)}</caption><thead><tr>{heads}</tr></thead>{bodies}</table></div>\n{below}"
+        f'<div class="scroll" role="region" aria-label="{plain(caption)}" tabindex="0">'
+        f"<table><caption>{plain(caption)}</caption><thead><tr>{heads}</tr></thead>{bodies}</table></div>\n{below}"
     )
 
 
@@ -64,13 +70,13 @@ def _rows(sheet: Sheet, merged: Sequence[str] = (), facts: str = "") -> str:
 
 
 def _cell(sheet: Sheet, heading: str, text: str, span: int, facts: str) -> str:
-    shown = escape(text)
+    shown = plain(text)
     if heading in sheet.shares:
         shown = INTERVAL.sub(r'<span class="interval">\1</span>', shown)
     rows = f' rowspan="{span}"' if span > 1 else ""
     if heading != sheet.headings[0]:
         return f"<td{rows}{_kind(sheet, heading)}>{shown}</td>"
-    below = f'<span class="facts">{escape(facts)}</span>' if facts else ""
+    below = f'<span class="facts">{plain(facts)}</span>' if facts else ""
     return f'<th scope="{"rowgroup" if span > 1 else "row"}"{rows}{_kind(sheet, heading)}>{shown}{below}</th>'
 
 

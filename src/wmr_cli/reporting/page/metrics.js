@@ -3,6 +3,7 @@
 
 const Z95 = 1.959963984540054;
 const TIED = 1e-150;
+const FEWEST = 6; // images that must make a difference
 
 /** A sum that keeps what rounding would lose (Neumaier), so that the order of the images is of no account. */
 class Sum {
@@ -75,6 +76,46 @@ function weightedAccuracy(logWeights, right) {
   const spread = rightSquared.value * (1 - value) ** 2 + wrongSquared * value ** 2;
   return logitDelta(value, Math.max(0, spread) / total.value ** 2, ess);
 }
+
+// --- which models can be told apart -----------------------------------------------------------------------------------
+
+/** What each image adds to a weighted share, and its influence: by how much more of it would move the share. */
+function partsOf(logWeights, right) {
+  const weights = scaledWeights(logWeights);
+  const total = sum(weights);
+  const added = weights.map((weight, i) => (right[i] ? weight / total : 0));
+  const share = sum(added);
+  return { added, influence: weights.map((weight, i) => (weight * (right[i] - share)) / total) };
+}
+
+/** Whether one share exceeds another beyond the draw of images: of both together where their parts are there, else by intervals. */
+function isAbove(one, other, parts, otherParts) {
+  if (one.value <= other.value) return false;
+  const isPaired = parts && otherParts && parts.added.length === otherParts.added.length;
+  if (!isPaired) return isWide(one) && isWide(other) && one.low > other.high;
+  let [spread, made, squares] = [0, 0, 0];
+  for (let i = 0; i < parts.added.length; i += 1) {
+    const apart = Math.abs(parts.added[i] - otherParts.added[i]);
+    spread += (parts.influence[i] - otherParts.influence[i]) ** 2;
+    made += apart;
+    squares += apart ** 2;
+  }
+  return one.value - other.value > Z95 * Math.sqrt(spread) && made ** 2 >= FEWEST * squares * (1 - 1e-9);
+}
+
+/** All right or all wrong leaves no interval to go by. */
+function isWide(share) {
+  return share.low < share.high;
+}
+
+/** The best and the worst place that each share may have; null where there is no share. */
+function rankRanges(shares, parts) {
+  const there = [...shares.keys()].filter((i) => shares[i]);
+  const beaten = shares.map((share, i) => new Set(share && there.filter((k) => isAbove(share, shares[k], parts[i], parts[k]))));
+  return shares.map((share, i) => share && [1 + there.filter((k) => beaten[k].has(i)).length, there.length - beaten[i].size]);
+}
+
+// --- plain shares and intervals ---------------------------------------------------------------------------------------
 
 /** A_nat or A_rob: every image counts the same. */
 function plainAccuracy(right) {

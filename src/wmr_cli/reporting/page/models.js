@@ -134,6 +134,12 @@ class Model {
     return weights.map((weight) => weight / mean);
   }
 
+  /** What each chosen image adds to A_sa, and its influence on it; null where rows are not there. */
+  parts(alpha, temperature) {
+    const margins = this.isLive && this.size ? this.marginsAt(temperature) : null;
+    return margins && partsOf(exponentialLogWeights(margins, alpha), this.at("right"));
+  }
+
   /** The largest difference between the record and what the browser computes at its alphas and radii. */
   difference() {
     const parts = this.storedAlphas.map((alpha) => [this.recorded(alpha)?.value, this.computed(alpha)?.value]);
@@ -148,9 +154,4 @@ function picked(values, positions) {
   const some = new values.constructor(positions.length);
   for (let i = 0; i < some.length; i += 1) some[i] = values[positions[i]];
   return some;
-}
-
-/** Ranks from the best value down; equal values share the better rank, none has none. */
-function ranks(values) {
-  return values.map((value) => (value === null ? null : 1 + values.filter((other) => other !== null && other > value).length));
 }

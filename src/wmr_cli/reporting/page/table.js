@@ -7,14 +7,20 @@ function numbers() {
   const chosen = chosenModels();
   const asRecorded = chosen.map((model) => model.aSa(alpha));
   const scaled = chosen.map((model) => model.aSa(alpha, temperature));
-  const [before, after] = [asRecorded, scaled].map((values) => ranks(values.map((estimate) => estimate?.value ?? null)));
+  const placed = (shares, used) =>
+    rankRanges(
+      shares,
+      chosen.map((model) => model.parts(alpha, used)),
+    );
+  const before = placed(asRecorded, 1);
+  const after = temperature === 1 ? before : placed(scaled, temperature);
   const isScaled = state.models.some((model) => model.logits);
   heading(alpha, rho, temperature, chosen, isScaled);
   at("numbers-body").replaceChildren(
     ...chosen.map((model, i) => {
       const row = element("tr", "", { "data-model": model.name });
       const name = element("th", "", { scope: "row" });
-      name.append(swatch(colourOf(model.number)), model.name);
+      name.append(swatch(model.number), model.name);
       row.append(
         name,
         shareCell("a_nat", model.aNat()),
@@ -72,10 +78,16 @@ function essCell(estimate, images) {
   return cell;
 }
 
-function rankCell(name, rank, usual) {
-  const hasMoved = rank !== null && usual !== null && rank !== usual;
-  const text = rank === null ? "-" : hasMoved ? `${rank} (was ${usual})` : String(rank);
-  return element("td", text, { "data-cell": name, class: hasMoved ? "moved" : "" });
+/** `2`, or `1–3` where these places are left open. */
+function rankText(range) {
+  if (range === null) return "-";
+  return range[0] === range[1] ? String(range[0]) : `${range[0]}–${range[1]}`;
+}
+
+function rankCell(name, range, usual) {
+  const [text, before] = [rankText(range), rankText(usual)];
+  const hasMoved = range !== null && usual !== null && text !== before;
+  return element("td", hasMoved ? `${text} (was ${before})` : text, { "data-cell": name, class: hasMoved ? "moved" : "" });
 }
 
 function ballCells(model, rho) {
@@ -98,7 +110,12 @@ function notes(chosen) {
   if (losses.length === 1)
     told.push(`In the ball: accuracy where the mean ${losses[0]} loss is largest, and the least accuracy.`);
   else if (losses.length) told.push("In the ball the models were measured by different losses; do not compare those numbers.");
-  if (chosen.length > 1) told.push("An order is only as sure as the intervals.");
+  if (chosen.length > 1) {
+    told.push(
+      "Rank 1–3 is any place from 1 to 3: a model is above another only where the 95 % interval of their difference in A_sa, " +
+        "over the same images, leaves out 0 and at least six images make it.",
+    );
+  }
   if (!chosenClasses().length && state.panel.classes.length) told.push("No class is chosen.");
   if (chosen.some((model) => model.kernel !== "exp"))
     told.push(`Weights of kernel ${chosen[0].kernel} are recorded, not computed here.`);
