@@ -166,17 +166,14 @@ function key(id, models) {
   document.getElementById(id).replaceChildren(...entries);
 }
 
-/** A model's sign beside its name: its line with its mark. */
+/** A model's sign beside its name: its line with its mark. The markup is all ours. */
 function swatch(number) {
-  const made = shape("svg", { class: "swatch", viewBox: "-20 -6 40 12", "aria-hidden": "true" });
-  const line = shape("path", { d: "M-20,0H20", "stroke-dasharray": dashOf(number).join(" ") || "none" });
-  made.append(line, shape("path", { d: OUTLINES[markOf(number)], class: "mark" }));
+  const place = document.createElement("template");
+  place.innerHTML =
+    `<svg class="swatch" viewBox="-20 -6 40 12" aria-hidden="true">` +
+    `<path d="M-20,0H20" stroke-dasharray="${dashOf(number).join(" ") || "none"}"/>` +
+    `<path class="mark" d="${OUTLINES[markOf(number)]}"/></svg>`;
+  const made = place.content.firstChild;
   made.style.setProperty("--of", colourOf(number));
-  return made;
-}
-
-function shape(name, attributes) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-  Object.entries(attributes).forEach(([key, value]) => made.setAttribute(key, value));
   return made;
 }
