@@ -9,9 +9,6 @@ import time
 import pytest
 
 from made_records import made_record, made_rows, stored
-from wmr_cli.measures import Estimate
-from wmr_cli.storage import records
-from wmr_cli.storage.records import AlphaRow, AttackFacts, CheckpointFacts, DatasetFacts, Record, Threat
 
 HEAVY = {"torch", "torchvision", "timm", "lightning_fabric", "sklearn", "matplotlib"}
 PROBE = """
@@ -38,21 +35,10 @@ def imported(*args: str, status: int = 0) -> set[str]:
 
 @pytest.fixture
 def record(tmp_path):
-    """A folder with one record and no rows."""
-    share = Estimate(0.5, 0.4, 0.6)
-    made = Record(
-        id="0" * 16, created="2026-01-01T00:00:00+00:00", wmr="0.1.0", kernel="exp", device="cpu", precision="32",
-        checkpoint=CheckpointFacts(
-            path="runs/x/last.safetensors", sha256="0", model="m", defense="d", kernel="exp", alpha_train=2.0, seed=0
-        ),
-        dataset=DatasetFacts(name="digits", split="test", n=4, sha256="0"),
-        threat=Threat(norm="linf", eps=0.1), attack=AttackFacts(spec="pgd:steps=2", seed=0, restarts=1),
-        a_nat=share, a_rob=share, by_alpha=[AlphaRow(alpha_test=1.0, a_sa=share, a_tr=None)],
-        seconds=1.0, images_per_second=4.0, versions={}, plugins={}, config={},
-    )  # fmt: skip
-    folder = tmp_path / "evaluations"
-    records.save(folder / f"{made.id}.json", made, {})
-    return folder
+    """A folder with one record and its rows."""
+    rows = made_rows(20)
+    stored(tmp_path / "evaluations", made_record(rows), rows)
+    return tmp_path / "evaluations"
 
 
 @pytest.mark.parametrize(
