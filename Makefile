@@ -3,12 +3,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PEERS := .venv-peers/bin
+PLUGINS := .venv-plugins/bin
+RELEASE := .venv-release/bin
 WMR := $(BIN)/wmr
 RUN := runs/digits-trades-a2-s0
 # one thread per test process: they share the cores
 TEST_ENV := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-slow test-data test-browser test-gpu test-peers lint docs clean
+.PHONY: demo test test-slow test-data test-browser test-gpu test-peers test-plugins test-release lint docs clean
 
 demo: .venv/.installed  ## train, evaluate and report on the embedded data
 	$(WMR) train --resume
@@ -18,7 +20,7 @@ demo: .venv/.installed  ## train, evaluate and report on the embedded data
 test: .venv/.installed-dev  ## the test suite
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not browser"
 
-test-slow: .venv/.installed-dev  ## training over several seeds, kills at random moments, many processes
+test-slow: .venv/.installed-dev  ## training over several seeds, the commands of the pages, kills at random moments, many processes
 	$(BIN)/python -m pytest -m slow
 
 test-data: .venv/.installed-dev  ## real data sets and published checkpoints, from WMR_DATA_DIR and WMR_TEST_CHECKPOINTS
@@ -33,6 +35,18 @@ test-gpu: .venv/.installed-dev  ## the main tests on this machine's accelerator
 test-peers: .venv-peers/.installed  ## attacks and measures beside those of other libraries, in an environment of their own
 	$(TEST_ENV) $(PEERS)/python -m pytest -m peers -rP
 
+test-plugins: .venv-plugins/.installed  ## the packages in plugins/, each with its own tests, beside the built wheel of this one
+	for package in plugins/*/; do \
+	  if [ -f $$package/Makefile ]; then $(MAKE) -C $$package test || exit 1; continue; fi; \
+	  (cd $$package && $(TEST_ENV) $(abspath $(PLUGINS))/python -m pytest -q -rs -p no:cacheprovider -c /dev/null --rootdir . tests) || exit 1; \
+	done
+
+test-release: .venv-release/.installed  ## wheel and sdist in an empty environment, where only torch is constrained
+	$(RELEASE)/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps dist/*.whl
+	tests/smoke.sh $(abspath $(RELEASE))
+	$(RELEASE)/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps dist/*.tar.gz
+	tests/smoke.sh $(abspath $(RELEASE))
+
 lint: .venv/.installed-dev  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -44,7 +58,7 @@ docs: .venv/.installed-docs  ## the site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:  ## everything that can be made again; runs are kept
-	rm -rf .venv .venv-peers site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-peers .venv-plugins .venv-release site dist build plugins/*/.venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -73,4 +87,29 @@ clean:  ## everything that can be made again; runs are kept
 	$(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt torch torchvision
 	$(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt torchattacks foolbox pyautoattack cvxpy
 	$(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt -e . pytest hypothesis
+	touch $@
+
+dist/.built: .venv/.installed-dev README.md $(shell find src -type f -not -name '*.pyc')
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+	touch $@
+
+.venv-release/.installed: dist/.built
+	$(PYTHON) -m venv --clear .venv-release
+	grep '^torch==' constraints.txt > .venv-release/constraints.txt
+	$(RELEASE)/pip install --quiet --disable-pip-version-check -c .venv-release/constraints.txt dist/*.whl
+	touch $@
+
+# built wheels of this project and of each package in plugins/, as a user gets them, not the source tree. A package whose
+# dependencies ask for versions that the constraints exclude names them in no-deps.txt; one with a Makefile has an environment of its own
+.venv-plugins/.installed: dist/.built $(shell find plugins -type f -not -path '*/tests/*' -not -name '*.pyc')
+	$(PYTHON) -m venv .venv-plugins
+	$(PLUGINS)/pip install --quiet --disable-pip-version-check -c constraints.txt torch torchvision hatchling pytest
+	$(PLUGINS)/pip install --quiet --disable-pip-version-check -c constraints.txt --force-reinstall --no-deps dist/*.whl
+	$(PLUGINS)/pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	for package in plugins/*/; do \
+	  [ ! -f $$package/Makefile ] || continue; \
+	  set -- -c constraints.txt; [ ! -f $$package/no-deps.txt ] || set -- --no-deps -r $$package/no-deps.txt; \
+	  $(PLUGINS)/pip install --quiet --disable-pip-version-check --no-build-isolation "$$@" ./$$package || exit 1; \
+	done
 	touch $@

@@ -21,8 +21,10 @@ from typing import Any
 import msgspec
 import typer
 
-from wmr_cli import presets
+import wmr_cli
+from wmr_cli import measures, presets
 from wmr_cli.cli import app
+from wmr_cli.config import resolve
 from wmr_cli.plugins import OURS, installed
 from wmr_cli.registry import GIVEN, KINDS, Entry
 from wmr_cli.spec import Spec, exact
@@ -50,9 +52,10 @@ def _helps(command: Any, name: str, parent: Any) -> Iterator[tuple[str, str]]:
     command.rich_markup_mode = None
     context = command.context_class(command, info_name=name, parent=parent, terminal_width=WIDTH)
     yield context.command_path, "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
-    for member, inner in getattr(command, "commands", {}).items():
-        if not inner.hidden:
-            yield from _helps(inner, member, context)
+    inner = getattr(command, "commands", {})
+    for member in command.list_commands(context) if inner else ():
+        if not inner[member].hidden:
+            yield from _helps(inner[member], member, context)
 
 
 def methods() -> Iterator[str]:
@@ -135,6 +138,31 @@ def digits_study() -> Iterator[str]:
         spread = [f"{100 * fmean(values):.1f} ± {100 * stdev(values):.1f}" for values in shares]
         rows.append((_anchored(defense), *spread, f"{found[defense]['cost']:.1f}"))
     yield _table(("defense", "A_nat", "A_rob", "A_sa(2)", "A_tr(2)", "time"), rows)
+
+
+def alpha_study() -> Iterator[str]:
+    """What `studies/digits_alpha.py` has found: what the log says of the weights, and what the test images say."""
+    found = json.loads((DOCS.parent / "studies" / "digits_alpha.json").read_text(encoding="utf-8"))
+    rows = []
+    for defense, by_alpha in found.items():
+        for alpha, seen in by_alpha.items():
+            mean = {name: fmean(values) for name, values in seen.items()}
+            health = (f"{mean['weight_mean']:.2f}", f"{mean['weight_max']:.3g}", f"{100 * mean['weight_ess']:.0f} %")
+            names = ("a_nat", "a_rob", "a_rob_worst", "a_sa", "a_sa_ranked", "a_tr")
+            spread = (f"{100 * mean[name]:.1f} ± {100 * stdev(seen[name]):.1f}" for name in names)
+            rows.append((_anchored(defense), alpha, *health, *spread))
+    shares = ("A_nat", "A_rob", "A_rob, worst", "A_sa(2)", "A_sa(2) by ranks", "A_tr(2)")
+    yield _table(("defense", "α", "mean weight", "largest", "ESS", *shares), rows)
+
+
+def preset_alphas() -> Iterator[str]:
+    """The α that each preset gives to the two defenses of the paper, and the α_test of its evaluation."""
+    rows = []
+    for name in presets.names():
+        configs = [resolve({"preset": name, "defense": defense}) for defense in ("pgd", "trades")]
+        alphas, tested = (exact(config.alpha or 0) for config in configs), map(exact, configs[0].evaluate.alpha_test)
+        rows.append((f"[`{name}`](presets.md#{name.replace('/', '')})", *alphas, ", ".join(tested)))
+    yield _table(("preset", "`pgd`", "`trades`", "α_test"), rows)
 
 
 def uses(kernel: Any) -> Iterator[str]:
@@ -240,6 +268,55 @@ def _json(kind: Any) -> str:
     return "object" if origin is dict else {types.NoneType: "null"}.get(kind) or _words(kind)
 
 
+PYTHON = ("load", "create", "evaluate", "Result")
+MEASURES = (
+    "Estimate", "plain_accuracy", "weighted_accuracy", "exponential_log_weights", "probability_margins",
+    "worst_case", "worst_accuracy", "bootstrap", "RunningAccuracy",
+)  # fmt: skip
+"""What a notebook begins with; the module has more."""
+
+
+def python() -> Iterator[str]:
+    """The public functions and classes, each with its signature, its docstring and its members."""
+    for module, names in ((wmr_cli, PYTHON), (measures, MEASURES)):
+        yield f"### `{module.__name__}`\n"
+        yield from (_public(name, getattr(module, name)) for name in names)
+
+
+def _public(name: str, found: Any) -> str:
+    is_class = inspect.isclass(found)
+    head = f"#### `{name}`\n\n" + ("" if is_class else f"```text\n{_signature(name, found)}\n```\n\n")
+    members = [_member(key, value) for key, value in vars(found).items() if not key.startswith("_")] if is_class else []
+    listed = "".join(f"* {line}\n" for line in members if line)
+    return head + _prose(inspect.getdoc(found) or "") + "\n" + (f"\n{listed}" if listed else "")
+
+
+def _member(name: str, value: Any) -> str:
+    """`.compute()`: what it is; nothing for a field, which the docstring of its class explains."""
+    value = value.__func__ if isinstance(value, classmethod) else value
+    if isinstance(value, property):
+        return f"`{name}`: {_prose(inspect.getdoc(value) or '')}" if value.__doc__ else ""
+    if not inspect.isfunction(value):
+        return ""
+    own = [parameter for parameter in inspect.signature(value).parameters.values() if parameter.name not in ("self", "cls")]
+    return f"`{name}({', '.join(map(_bare, own))})`: {_prose(inspect.getdoc(value) or '')}"
+
+
+def _bare(parameter: inspect.Parameter) -> str:
+    return str(parameter.replace(annotation=inspect.Parameter.empty))
+
+
+def _signature(name: str, function: Callable[..., Any]) -> str:
+    """A signature without its types, which prose and editors tell better; a line for each parameter where one is too long."""
+    parameters = list(inspect.signature(function).parameters.values())
+    texts = [_bare(parameter) for parameter in parameters]
+    named = next((at for at, one in enumerate(parameters) if one.kind is inspect.Parameter.KEYWORD_ONLY), None)
+    if named is not None:
+        texts.insert(named, "*")
+    short = f"{name}({', '.join(texts)})"
+    return short if len(short) <= WIDTH else f"{name}(\n" + "".join(f"    {text},\n" for text in texts) + ")"
+
+
 def tree() -> Iterator[str]:
     """Every module with the first sentence of its docstring; of the built-ins the folders only, `methods.md` has the rest."""
     lines = list(_branch(SOURCE, ""))
@@ -288,12 +365,15 @@ def _prose(text: str) -> str:
 
 
 PARTS: dict[str, Callable[[], Iterator[str]]] = {
+    "alpha_study": alpha_study,
     "commands": commands,
     "defenses": defenses,
     "digits_study": digits_study,
     "kernels": kernels,
     "methods": methods,
+    "preset_alphas": preset_alphas,
     "presets": settings,
+    "python": python,
     "record": record,
     "tree": tree,
 }
@@ -305,13 +385,13 @@ def pages() -> dict[Path, str]:
     def fill(block: re.Match[str]) -> str:
         return block["begin"] + "\n" + "\n".join(PARTS[block["name"]]()) + "\n" + block["end"]
 
-    texts = {page: page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("*.md"))}
+    texts = {page: page.read_text(encoding="utf-8") for page in sorted(DOCS.rglob("*.md"))}
     return {page: BLOCK.sub(fill, text) for page, text in texts.items() if BLOCK.search(text)}
 
 
 def stale() -> list[str]:
     """Pages that no longer say what the program says."""
-    return [page.name for page, text in pages().items() if page.read_text(encoding="utf-8") != text]
+    return [str(page.relative_to(DOCS)) for page, text in pages().items() if page.read_text(encoding="utf-8") != text]
 
 
 def main() -> None:

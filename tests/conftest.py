@@ -1,5 +1,6 @@
 """Shared fixtures: the registry of this environment, and one tiny run that many tests look at."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from wmr_cli.registry import Registry
 from wmr_cli.workflows.train import train
 
 torch.set_num_threads(1)  # tests run side by side
+# a job in the background of a shell ignores Ctrl-C, and would hand that on to the commands under test
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -1,35 +1,45 @@
-"""Records with rows, made up without training or attacking anything."""
+"""Records with rows, made up without training or attacking anything: margins by chance, numbers by the program itself."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from wmr_cli.config import EvaluateConfig, TrainConfig
+from wmr_cli.config import METRICS, EvaluateConfig, TrainConfig
 from wmr_cli.storage import records
 from wmr_cli.storage.records import AttackFacts, CheckpointFacts, DatasetFacts, Record, Rows, Threat
 from wmr_cli.workflows import scoring
 
+ALPHAS = (1.0, 2.0)
 SETTINGS = msgspec.to_builtins(TrainConfig())
+WITH_BALLS = EvaluateConfig(metrics=(*METRICS, "dro"))
+"""Everything that figures show."""
 
 
 def rows(
-    size: int = 400, *, skill: float = 0.0, seed: int = 0, alphas: tuple[float, ...] = (1.0, 2.0), logits: bool = False
+    size: int = 400,
+    *,
+    skill: float = 0.0,
+    seed: int = 0,
+    classes: int = 10,
+    alphas: tuple[float, ...] = ALPHAS,
+    logits: bool = False,
 ) -> Rows:
     """A network of some skill on images that are hard or easy for all networks alike."""
     difficulty, own = np.random.default_rng(99).normal(0.3, 1.0, size), np.random.default_rng(seed)
-    label = np.arange(size) % 10
+    label = np.arange(size) % classes
     made: Rows = {"index": np.arange(size), "label": label}
     shifts = {"clean": 1.5, "uniform": 0.0, **{f"weighted@{alpha!r}": -0.1 * alpha for alpha in alphas}}
     for prefix, shift in shifts.items():
         margin = np.tanh(difficulty + skill + shift + own.normal(0, 0.2, size))
-        made[f"{prefix}/prediction"] = np.where(margin > 0, label, (label + 1) % 10)
+        made[f"{prefix}/prediction"] = np.where(margin > 0, label, (label + 1) % classes)
         made[f"{prefix}/margin"] = margin
         made[f"{prefix}/logit_margin"] = (5 * margin).astype(np.float32)
         made[f"{prefix}/loss"] = (1 - margin).astype(np.float32)
         if logits:
-            made[f"{prefix}/logits"] = own.normal(size=(size, 10)).astype(np.float32)
+            made[f"{prefix}/logits"] = own.normal(size=(size, classes)).astype(np.float32)
     return made
 
 
@@ -37,7 +47,9 @@ def record(
     given: Rows,
     name: str = "digits-trades-a2-s0",
     *,
-    alphas: tuple[float, ...] = (1.0, 2.0),
+    asked: EvaluateConfig | None = None,
+    alphas: Sequence[float | None] = ALPHAS,
+    class_names: Mapping[int, str] | None = None,
     seed: int = 0,
     dataset: str = "digits",
     eps: float = 0.15,
@@ -47,8 +59,12 @@ def record(
     training: dict[str, Any] | None = None,
     **facts: Any,
 ) -> Record:
-    """The record of these rows; `training` are settings that differ from the usual, `facts` those of the checkpoint."""
-    scores = scoring.scores(given, EvaluateConfig(), list(alphas), {})
+    """What an evaluation would have recorded of these rows.
+
+    `asked` is what it was asked for, `training` are settings that differ from the usual, `facts` those of the checkpoint.
+    """
+    asked = asked or EvaluateConfig()
+    scores = scoring.scores(given, asked, list(alphas), class_names or {})
     settings = {**SETTINGS, "seed": seed, "alpha": facts.get("alpha_train", 2.0), **(training or {})}
     usual = {
         "model": "small-cnn",
@@ -59,19 +75,44 @@ def record(
         "config": settings,
     }
     path = f"runs/{name}/{weights}"
-    determining = [path, seed, dataset, eps, norm, attack, list(alphas), str(facts), str(training), len(given["index"])]
+    determining = [
+        path,
+        seed,
+        dataset,
+        eps,
+        norm,
+        attack,
+        list(alphas),
+        str(facts),
+        str(training),
+        str(asked),
+        len(given["label"]),
+    ]
     return Record(
-        id=records.record_id({"made": determining}), created="2026-01-01T00:00:00+00:00", wmr="0.1.0", kernel="exp", device="cpu",
+        id=records.record_id({"made": determining}), created="2026-01-01T00:00:00+00:00", wmr="0.1.0", kernel=asked.kernel,
         checkpoint=CheckpointFacts(path=path, seed=seed, **{**usual, "sha256": records.record_id({"path": path}), **facts}),
-        dataset=DatasetFacts(name=dataset, split="test", n=len(given["index"]), sha256=dataset),
-        threat=Threat(norm=norm, eps=eps), attack=AttackFacts(spec=attack, seed=0, restarts=1), precision="32",
-        a_nat=scores.a_nat, a_rob=scores.a_rob, by_alpha=scores.by_alpha, config={}, versions={}, plugins={},
-        seconds=1.0, images_per_second=4.0,
+        dataset=DatasetFacts(name=dataset, split="test", n=len(given["label"]), sha256=dataset),
+        threat=Threat(norm=norm, eps=eps), attack=AttackFacts(spec=attack, seed=0, restarts=1), precision="32", device="cpu",
+        a_nat=scores.a_nat, a_rob=scores.a_rob, by_alpha=scores.by_alpha, dro=scores.dro, per_class=scores.per_class,
+        config=msgspec.json.decode(msgspec.json.encode(asked)), versions={}, plugins={}, seconds=1.0, images_per_second=4.0,
     )  # fmt: skip
+
+
+def worst(name: str, parts: Sequence[Record], given: Rows, **facts: Any) -> Record:
+    """The record of the worst case of these records."""
+    attack = AttackFacts(spec="worst", seed=0, restarts=1, of=[part.id for part in parts])
+    return msgspec.structs.replace(
+        record(given, name, **facts), id=records.record_id({"worst": sorted(part.id for part in parts)}), attack=attack, dro=[]
+    )
+
+
+def stored(folder: Path, made: Record, given: Rows) -> tuple[Path, Record]:
+    """The record as `gather` finds it, saved with its rows."""
+    path = folder / f"{made.id}.json"
+    records.save(path, made, given)
+    return path, made
 
 
 def saved(folder: Path, given: Rows, name: str = "digits-trades-a2-s0", **facts: Any) -> Record:
     """The record of these rows, saved with them in its run below `folder`."""
-    made = record(given, name, **facts)
-    records.save(folder / name / "evaluations" / f"{made.id}.json", made, given)
-    return made
+    return stored(folder / name / "evaluations", record(given, name, **facts), given)[1]

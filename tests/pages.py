@@ -7,11 +7,11 @@ import msgspec
 import numpy as np
 import safetensors.numpy
 
+import made
 from wmr_cli import measures
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.storage import records
-from wmr_cli.storage.records import AttackFacts, CheckpointFacts, DatasetFacts, Record, Rows, Threat
-from wmr_cli.workflows import scoring
+from wmr_cli.storage.records import Record, Rows
 
 
 def made_rows(seed: int, images: int = 300, classes: int = 10, skill: float = 2.0, *, stops_early: bool = False) -> Rows:
@@ -36,47 +36,29 @@ def made_rows(seed: int, images: int = 300, classes: int = 10, skill: float = 2.
     return rows
 
 
-def evaluated(folder: Path, run: str, rows: Rows, asked: EvaluateConfig | None = None, **facts: Any) -> tuple[Path, Record]:
-    """The record of these rows, saved with them as `wmr evaluate` would save it."""
+def evaluated(
+    folder: Path,
+    run: str,
+    rows: Rows,
+    asked: EvaluateConfig | None = None,
+    *,
+    of: list[str] | None = None,
+    data: str = "0",
+    indices: list[int] | None = None,
+    seed: int = 0,
+    **facts: Any,
+) -> tuple[Path, Record]:
+    """The record of these rows, saved with them as `wmr evaluate` would save it; `seed` is that of the attack."""
     asked = asked or EvaluateConfig(metrics=("nat", "rob", "sa", "dro"), rho=(0.01, 0.1, 1.0))
-    names = facts.pop("class_names", {})
-    found = scoring.scores(rows, asked, facts.pop("alphas", [1.0, 1.5, 2.0]), names)
-    settings = {"eps": 0.1, "norm": "linf", "attack": "pgd:steps=20", "of": None, "data": "0", "indices": None, **facts}
-    record = Record(
-        id=records.record_id({"run": run, **settings}),
-        created="2026-01-01T00:00:00+00:00",
-        wmr="0.1.0",
-        checkpoint=CheckpointFacts(
-            path=f"runs/{run}/last.safetensors",
-            sha256=f"of {run}",
-            model="m",
-            defense="trades",
-            kernel="exp",
-            alpha_train=2.0,
-            seed=0,
-        ),
-        dataset=DatasetFacts(
-            name="digits", split="test", n=len(rows["index"]), sha256=settings["data"], indices=settings["indices"]
-        ),
-        threat=Threat(norm=settings["norm"], eps=settings["eps"]),
-        attack=AttackFacts(spec=settings["attack"], seed=settings.get("seed", 0), restarts=1, of=settings["of"]),
-        kernel=asked.kernel,
-        device="cpu",
-        precision="32",
-        a_nat=found.a_nat,
-        a_rob=found.a_rob,
-        by_alpha=found.by_alpha,
-        dro=found.dro,
-        per_class=found.per_class,
-        seconds=1.0,
-        images_per_second=4.0,
-        versions={},
-        plugins={},
-        config=msgspec.to_builtins(asked),
+    usual = {"eps": 0.1, "attack": "pgd:steps=20", "defense": "trades", "alphas": (1.0, 1.5, 2.0)}
+    plain = made.record(rows, run, asked=asked, **{**usual, **facts})
+    record = msgspec.structs.replace(
+        plain,
+        id=records.record_id({"of": [plain.id, of, data, indices, seed]}),
+        dataset=msgspec.structs.replace(plain.dataset, sha256=data, indices=indices),
+        attack=msgspec.structs.replace(plain.attack, seed=seed, of=of),
     )
-    path = folder / run.replace("/", "-").replace("\n", " ") / "evaluations" / f"{record.id}.json"
-    records.save(path, record, rows)
-    return path, record
+    return made.stored(folder / run.replace("/", "-").replace("\n", " ") / "evaluations", record, rows)
 
 
 def save_pictures(path: Path, record: Record, rows: Rows, count: int, shape: tuple[int, ...] = (3, 8, 8), **header: str) -> None:

@@ -54,17 +54,18 @@ def run(trained, tmp_path) -> Path:
     return Path(shutil.copytree(trained, tmp_path / "tiny"))
 
 
-@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)], ids=str)
+@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS), ("plugins", "new")], ids=str)
 def test_help_ends_with_a_worked_example(command):
     _, _, example = wmr(*command, "--help").stdout.rpartition("Example: ")
-    assert " ".join(example.split()).startswith(f"wmr {command[0]}" if command else "wmr train, then wmr evaluate")
+    assert " ".join(example.split()).startswith(" ".join(["wmr", *command]) if command else "wmr train, then wmr evaluate")
     assert "╯" not in example  # nothing follows it
 
 
 def test_help_names_every_command():
-    assert {command.name for command in app.registered_commands} >= set(COMMANDS)
-    text = wmr("--help").stdout
-    assert [name for name in COMMANDS if f" {name} " not in text] == []
+    text = wmr("--help").stdout.partition("Commands")[2]
+    places = [text.find(f"│ {name} ") for name in COMMANDS]
+    assert min(places) >= 0
+    assert places == sorted(places), "in the order of work"
 
 
 @pytest.mark.parametrize("kind", ["model", "dataset", "defense", "attack", "kernel", "preset"])
@@ -98,6 +99,43 @@ def test_plugins_check_passes_here_and_says_so():
     assert "wmr-cli" in result.stdout
     assert "can be loaded" in result.stderr
     assert wmr("plugins", "--check", "--quiet").stderr == ""
+
+
+def test_a_new_plugin_is_written_where_it_is_said(tmp_path):
+    result = wmr("plugins", "new", "mine", "--kind", "attack", "--kind", "kernel")
+    assert result.stdout == "wmr-mine\n"
+    assert "pip install -e 'wmr-mine[test]'" in result.stderr
+    assert Path("wmr-mine/src/wmr_mine/kernel.py").is_file()
+    result = wmr("plugins", "new", "wmr-mine", "--kind", "loss", "--out", tmp_path / "deep" / "plugin", "--quiet")
+    assert (result.stdout, result.stderr) == (f"{tmp_path}/deep/plugin\n", "")
+    assert (tmp_path / "deep" / "plugin" / "src" / "wmr_mine" / "loss.py").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "hint"),
+    [
+        (["my_attack", "--kind", "attack"], "'my_attack' cannot name a plugin", "'my-attack'"),
+        (["pgd", "--kind", "attack"], "attack 'pgd' is already offered by wmr-cli", "'my-pgd'"),
+        (["mine", "--kind", "atack"], "--kind: 'atack' is none of", "'attack'"),
+        (["mine", "--kind", "defense"], "a defense is of the kind 'loss'", "--kind loss"),
+        (["mine"], "missing option '--kind'", "wmr plugins new --help"),
+        (["--kind", "model"], "missing argument 'NAME'", "wmr plugins new --help"),
+        (["mine", "--kind", "model", "--out", "taken"], "taken is there already", "--out"),
+        (["mine", "--kind", "model", "--out", "file/mine"], "cannot write file/mine", "--out"),
+    ],
+)
+def test_a_new_plugin_that_cannot_be_is_refused_in_one_line_with_a_hint(words, error, hint):
+    Path("taken").mkdir()
+    Path("file").touch()
+    lines = wmr("plugins", "new", *words, status=2).stderr.splitlines()
+    assert len(lines) == 2
+    assert error in lines[0]
+    assert hint in lines[1]
+    assert sorted(str(path) for path in Path().rglob("*")) == ["file", "taken"]
+
+
+def test_check_and_new_do_not_go_together():
+    assert "--check" in wmr("plugins", "--check", "new", "mine", "--kind", "attack", status=2).stderr
 
 
 def test_doctor_finds_this_installation_sound(tmp_path):

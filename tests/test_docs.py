@@ -3,6 +3,7 @@
 import importlib.util
 import inspect
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -14,21 +15,24 @@ import numpy as np
 import pytest
 import torch
 
+import wmr_cli
 from wmr_cli import hookspecs, testing
 from wmr_cli.builtins.attacks.pgd import Pgd
 from wmr_cli.builtins.kernels.exp import Exponential
 from wmr_cli.config import TrainConfig
 from wmr_cli.core.contracts import Defense, Kernel, Learner, StepReport
 from wmr_cli.core.splits import MemorySource, MemorySplit
+from wmr_cli.measures import plain_accuracy
 from wmr_cli.plugins import collect, installed
 from wmr_cli.storage import checkpoints
 from wmr_cli.storage.records import Record
 from wmr_cli.workflows.examine import Examination
+from wmr_cli.workflows.scaffold import scaffold
 from wmr_cli.workflows.tally import Tally
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = sorted(DOCS.glob("*.md"))
+PAGES = sorted(DOCS.rglob("*.md"))
 NAV = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
 HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("wmr_"))
 
@@ -41,6 +45,7 @@ def imported(path: Path) -> types.ModuleType:
 
 
 generate = imported(DOCS / "generate.py")
+badges = imported(DOCS / "badges.py")
 STRUCTS = generate.structs(Record)
 DESCRIBED = [(kind, entry.name) for kind in ("defense", "kernel") for entry, _ in generate.ours(kind)]
 
@@ -79,6 +84,16 @@ def test_the_check_notices_a_stale_page(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["generate.py"])
     generate.main()
     assert (tmp_path / "presets.md").read_text(encoding="utf-8") == page("presets.md")
+
+
+@pytest.mark.parametrize(("file", "text"), badges.badges().items(), ids=lambda value: getattr(value, "stem", ""))
+def test_badges_are_true_and_shown(file, text):
+    assert file.read_text(encoding="utf-8") == text, "run `python docs/badges.py`"
+    assert f"({file.relative_to(ROOT).as_posix()})" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_there_are_no_other_badges():
+    assert sorted(badges.FOLDER.iterdir()) == sorted(badges.badges())
 
 
 @pytest.mark.parametrize("hook", HOOKS)
@@ -189,13 +204,26 @@ def test_every_field_of_the_log_is_documented():
 
 
 def test_the_example_plugin_works(tmp_path, monkeypatch):
-    project = tomllib.loads(blocks("hooks.md", "toml")[0])
+    (described,) = blocks("hooks.md", "toml")
+    project = tomllib.loads(described)
     ((name, module),) = project["project"]["entry-points"]["wmr"].items()
-    (tmp_path / f"{module}.py").write_text(blocks("hooks.md", "python")[0], encoding="utf-8")
+    (written,) = [block for block in blocks("hooks.md", "python") if "@hookimpl" in block]
+    (tmp_path / f"{module}.py").write_text(written, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     found = collect([EntryPoint(name, module, "wmr")])
     assert not found.set_aside
     testing.check_attack(found.registry.create("attack", "brightness", eps=0.1))
+
+
+def test_the_new_plugin_of_the_guide_is_the_one_that_is_written(tmp_path, registry):
+    guide = page("hooks.md").partition("## By hand")[0]
+    folder = scaffold("mine", ["attack"], tmp_path / "wmr-mine", registry)
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert set(re.findall(r"^[├└]── (\S+)", guide, re.MULTILINE)) == files
+    readme = (folder / "README.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^(?:wmr (?!plugins new)|pip install -e|python -m pytest).*$", guide, re.MULTILINE)
+    assert len(commands) == 6
+    assert [command for command in commands if f"\n{command}\n" not in readme] == []
 
 
 def test_the_example_model_keeps_the_contract():
@@ -209,6 +237,24 @@ def test_every_built_in_model_has_its_line():
     ours = [owned.entry.name for kind, owned in installed().registry if kind == "model" and owned.owner == "wmr-cli"]
     listed = page("models.md").replace("`timm:NAME`", "`timm`")
     assert [name for name in ours if f"| `{name}` |" not in listed] == []
+
+
+def test_the_examples_for_notebooks_run(tiny_run, tmp_path, capsys):
+    shutil.copytree(tiny_run, tmp_path / "runs" / "digits-trades-a2-s0")
+    names: dict = {}
+    for example in blocks("python.md", "python"):
+        exec(example, names)
+    assert capsys.readouterr().out.startswith("Estimate(value=")
+    assert names["found"].record.checkpoint.path == "linear"
+    assert names["again"].record == names["result"].record
+    assert names["attacked"].images.shape == (200, 1, 8, 8)
+    assert names["running"].compute().plain == plain_accuracy(names["right"])
+
+
+@pytest.mark.parametrize("name", sorted({*wmr_cli.__all__} - {"__version__"}))
+def test_every_public_name_is_documented(name):
+    for_plugins = page("hooks.md").partition("Public names that a plugin may import:")[2].partition("private")[0]
+    assert f"#### `{name}`\n" in page("python.md") or f"`{name}`" in for_plugins or f"`wmr_cli.{name}`" in for_plugins
 
 
 def test_the_example_of_the_metrics_runs(capsys):
@@ -241,7 +287,7 @@ def test_the_temperature_example_runs(monkeypatch, capsys):
     assert len(values) == 3
 
 
-@pytest.mark.parametrize("path", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda path: str(path.relative_to(ROOT)))
 def test_relative_links_resolve(path):
     text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text)]
@@ -249,6 +295,6 @@ def test_relative_links_resolve(path):
     assert [target for target in relative if not (path.parent / target).is_file()] == []
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
 def test_every_page_is_in_the_navigation(path):
-    assert f": {path.name}\n" in NAV
+    assert f": {path.relative_to(DOCS)}\n" in NAV

@@ -2,7 +2,7 @@
 
 import pytest
 
-from made_records import made_record, made_rows, stored
+import made
 from test_cli import wmr
 from wmr_cli.storage import records
 
@@ -10,9 +10,9 @@ from wmr_cli.storage import records
 @pytest.fixture
 def folder(tmp_path):
     """One record whose attack stops early: a figure is drawn, others cannot be."""
-    rows = made_rows(40)
+    rows = made.rows(40)
     bare = {name: rows[name] for name in ("label", "index", "clean/prediction", "uniform/prediction")}
-    stored(tmp_path / "evaluations", made_record(bare, "odd [b]name", alphas=()), bare)
+    made.stored(tmp_path / "evaluations", made.record(bare, "odd [b]name", alphas=()), bare)
     return tmp_path
 
 
@@ -20,8 +20,8 @@ def test_what_was_drawn_is_said_and_what_was_not(folder):
     result = wmr("report", folder, "--figures", folder / "figures", "--format", "json")
     assert result.stdout.startswith("[")
     said = " ".join(result.stderr.split())
-    assert f"drew {folder}/figures/classes-digits-pgd-0.1.png, .svg, .pdf" in said
-    assert "warning: odd [b]name under pgd:steps=2, ε 0.1: the attack leaves no margins to weigh by" in said
+    assert f"drew {folder}/figures/classes-digits-pgd-0.15.png, .svg, .pdf" in said
+    assert "warning: odd [b]name under pgd:steps=20,step=0.015, ε 0.15: the attack leaves no margins to weigh by" in said
     assert sorted(file.suffix for file in (folder / "figures").iterdir()) == [".pdf", ".png", ".svg"]
     assert wmr("report", folder, "--figures", folder / "figures", "-q").stderr == ""
 
@@ -35,8 +35,8 @@ def test_rows_that_cannot_be_read_are_an_error_at_the_end(folder):
 
 
 def test_other_alphas_reach_the_figures(tmp_path, monkeypatch):
-    rows = made_rows(40)
-    stored(tmp_path / "evaluations", made_record(rows), rows)
+    rows = made.rows(40)
+    made.stored(tmp_path / "evaluations", made.record(rows), rows)
     seen = []
     monkeypatch.setattr("wmr_cli.cli.drawing.walk", lambda found, folder: seen.extend(found) or ())
     wmr("report", tmp_path, "--alpha-test", "0,7", "--figures", tmp_path / "figures")

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from made_records import made_record, made_rows, stored
+import made
+from wmr_cli.config import EvaluateConfig
 
 HEAVY = {"torch", "torchvision", "timm", "lightning_fabric", "sklearn", "matplotlib"}
 PROBE = """
@@ -36,16 +37,19 @@ def imported(*args: str, status: int = 0) -> set[str]:
 @pytest.fixture
 def record(tmp_path):
     """A folder with one record and its rows."""
-    rows = made_rows(20)
-    stored(tmp_path / "evaluations", made_record(rows), rows)
+    rows = made.rows(20)
+    made.stored(tmp_path / "evaluations", made.record(rows, asked=made.WITH_BALLS), rows)
     return tmp_path / "evaluations"
 
 
 @pytest.mark.parametrize(
     "args",
-    [["--help"], ["train", "--help"], ["evaluate", "--help"], ["import", "--help"], ["list", "attacks"], ["list"], ["plugins"]],
+    [
+        ["--help"], ["train", "--help"], ["evaluate", "--help"], ["import", "--help"], ["list", "attacks"], ["list"], ["plugins"],
+        ["plugins", "new", "mine", "--kind", "attack"],
+    ],
     ids=" ".join,
-)
+)  # fmt: skip
 def test_nothing_heavy_is_imported(args):
     assert imported(*args) & HEAVY == set()
 
@@ -66,8 +70,8 @@ def test_a_report_imports_nothing_heavy(record, flags):
 
 
 def test_figures_are_drawn_without_torch(tmp_path):
-    rows = {name: values for name, values in made_rows(20).items() if name in ("index", "label", "clean/prediction")}
-    stored(tmp_path / "evaluations", made_record(rows, alphas=(), metrics=("nat",)), rows)
+    rows = {name: values for name, values in made.rows(20).items() if name in ("index", "label", "clean/prediction")}
+    made.stored(tmp_path / "evaluations", made.record(rows, alphas=(), asked=EvaluateConfig(metrics=("nat",))), rows)
     modules = imported("report", str(tmp_path), "--figures", str(tmp_path / "figures"))
     assert modules & HEAVY == {"matplotlib"}
     assert "matplotlib.pyplot" not in modules  # no screen, no global state
@@ -95,6 +99,12 @@ def test_the_package_itself_imports_next_to_nothing():
     code = "import sys; before = set(sys.modules); import wmr_cli; print(*set(sys.modules) - before)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert {name for name in done.stdout.split() if name.startswith("wmr_cli")} == {"wmr_cli"}
+
+
+def test_the_measures_are_there_without_torch():
+    code = "import sys, wmr_cli as wmr; wmr.measures.plain_accuracy([True]); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) & HEAVY == set()
 
 
 def test_help_is_there_in_a_moment():

@@ -126,6 +126,11 @@ def test_accepts_tells_what_a_user_may_set(registry):
     assert registry.accepts("attack", "free", "restarts")
 
 
+def test_declares_tells_what_a_component_names_itself(registry):
+    assert registry.declares("attack", "climb", "steps")
+    assert not registry.declares("attack", "free", "restarts")
+
+
 @pytest.mark.parametrize(
     ("target", "problem"),
     [

@@ -38,6 +38,14 @@ def test_every_public_name_can_be_imported(name):
     assert getattr(wmr_cli, name) is not None
 
 
+def test_public_names_are_listed_before_they_are_imported():
+    assert set(wmr_cli.__all__) <= set(dir(wmr_cli))
+
+
+def test_the_package_says_that_it_is_typed():
+    assert (Path(wmr_cli.__file__).parent / "py.typed").is_file()
+
+
 def test_there_are_no_other_public_names():
     with pytest.raises(AttributeError, match="no attribute 'evaluat'"):
         _ = wmr_cli.evaluat

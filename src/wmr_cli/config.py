@@ -6,6 +6,7 @@ place, and then laid over the one below.
 
 import json
 import math
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -89,6 +90,13 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
 
 
 COMMAND_LINE = "the command line"
+METRICS = ("nat", "rob", "sa", "tr")
+"""What is measured unless the user says otherwise; `dro` is the fifth."""
+
+
+def default_data_dir() -> Path:
+    """Where data sets are unless the user says otherwise."""
+    return Path(os.environ.get("WMR_DATA_DIR") or Path.home() / ".cache" / "wmr" / "data")
 
 
 class EvaluateConfig(Struct, frozen=True, kw_only=True):
@@ -104,7 +112,7 @@ class EvaluateConfig(Struct, frozen=True, kw_only=True):
     restarts: int | None = None
     alpha_test: tuple[float, ...] | None = None
     kernel: str = "exp"
-    metrics: tuple[str, ...] = ("nat", "rob", "sa", "tr")
+    metrics: tuple[str, ...] = METRICS
     rho: tuple[float, ...] | None = None
     dro_loss: Literal["ce", "margin", "zero-one"] = "ce"
     per_class: bool = False

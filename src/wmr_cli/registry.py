@@ -122,6 +122,10 @@ class Registry:
         """Whether a user may set this parameter of a component."""
         return _Signature.of(self.target(kind, name)).accepts(parameter)
 
+    def declares(self, kind: str, name: str, parameter: str) -> bool:
+        """Whether a component has a parameter of this very name, rather than taking any."""
+        return parameter in _Signature.of(self.target(kind, name)).names()
+
     def create(self, kind: str, spec: Spec | str, **given: Any) -> Any:
         """Build a component: what its name fixes, then what the caller gives, then what the user wrote."""
         spec = Spec.parse(spec) if isinstance(spec, str) else spec

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from PIL import Image
 
 from pages import evaluated, made_rows, save_pictures
 from wmr_cli import measures
@@ -45,10 +46,14 @@ class Report:
         self.context.set_default_timeout(MILLISECONDS)
         self.page = self.context.new_page()
         self.path, self.requests, self.complaints = path, [], []
-        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("request", self.note)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
         self.page.on("console", self.listen)
+
+    def note(self, request) -> None:
+        if not request.url.startswith("blob:"):  # made by the page itself, as what it lets a reader save
+            self.requests.append(request.url)
 
     def listen(self, message) -> None:
         if message.type in ("error", "warning") and "GL Driver Message" not in message.text:
@@ -367,6 +372,72 @@ def test_a_screen_reader_is_told_the_new_numbers(report, found):
     assert f"plain: A_sa {tables.percent(found['plain'][1].by_alpha[0].a_sa)}" in told.text_content()
 
 
+def press_save(report, plot: str):
+    place = report.page.locator(f"#plot-{plot}")
+    place.scroll_into_view_if_needed()
+    place.hover()
+    place.locator("[data-title^='Download as PNG']").click()
+
+
+def pictured(report, plot: str) -> dict:
+    """The picture that the button would save: its heading, its key, and its options."""
+    report.page.evaluate(
+        """() => { window.saved = null; Plotly.downloadImage = ({ data, layout }, options) => { window.saved = {
+             heading: layout.title.text, key: data.filter((one) => one.showlegend).map((one) => one.name), options }; }; }"""
+    )
+    press_save(report, plot)
+    return report.page.evaluate("window.saved")
+
+
+@pytest.mark.parametrize("plot", ["alpha", "temperature", "ball"])
+def test_a_saved_plot_has_its_title_its_key_and_its_settings(report, plot):
+    report.slide("alpha", 2.0)
+    report.slide("rho", 0.1)
+    taken = pictured(report, plot)
+    assert taken["key"] == ["plain", "other", "resampled"]
+    title = report.page.locator(f"#figure-{plot} figcaption b").inner_text()
+    first, *others = taken["heading"].split("<br>")
+    assert first == f"<b>{title}</b>"
+    assert "digits test, 400 images · linf ε 0.1 · pgd:steps=20" in " ".join(others)
+    said = {
+        "alpha": "dotted line: α 2",
+        "temperature": "α 2 · dotted line: T 1",
+        "ball": "loss: cross-entropy · dotted line: ρ 0.1",
+    }
+    assert others[-1] == said[plot]
+    assert taken["options"]["filename"] == f"wmr-{plot}"
+    report.page.get_by_role("checkbox", name="other").uncheck()
+    report.choose_classes(1, 2)
+    assert pictured(report, plot)["key"] == ["plain", "resampled"]
+    assert pictured(report, plot)["heading"].endswith(" · 2 of 10 classes")
+
+
+@pytest.mark.parametrize(
+    ("plot", "key"),
+    [("classes", ["A_rob", "A_sa at α 2"]), ("weights", ["weight", "images"]), ("images", ["right", "wrong"])],
+)
+def test_a_saved_plot_of_one_model_names_it(report, plot, key):
+    report.slide("alpha", 2.0)
+    taken = pictured(report, plot)
+    assert taken["key"] == key
+    assert "of plain" in taken["heading"]
+    assert taken["heading"].endswith("α 2 · T 1")
+
+
+@pytest.mark.parametrize("plot", ["alpha", "images"])
+def test_a_saved_plot_is_a_picture(report, plot, tmp_path):
+    with report.page.expect_download() as download:
+        press_save(report, plot)
+    assert download.value.suggested_filename == f"wmr-{plot}.png"
+    download.value.save_as(tmp_path / "plot.png")
+    with Image.open(tmp_path / "plot.png") as picture:
+        assert picture.width >= 1440
+        pixels = np.asarray(picture.convert("RGBA"))
+    assert (pixels[..., 3] == 255).all()  # no ground shines through
+    assert (pixels[:60, :400, :3].min(axis=2) < 100).any()  # the heading
+    assert (pixels[-60:, :400, :3].min(axis=2) < 100).any()  # the key
+
+
 def test_an_image_is_shown_where_one_points(report, found):
     rows = rows_of(found["plain"])
     place = report.page.locator("#plot-images")
@@ -457,6 +528,7 @@ def test_hard_names_are_only_names(browser, found, tmp_path):
     assert "<b>" not in shown
     assert "&lt;b&gt;" in shown
     assert opened.page.locator("b:text-is('bold')").count() == 0
+    assert "<b>bold" not in json.dumps([pictured(opened, plot) for plot in ("alpha", "classes")])
     opened.context.close()
     assert opened.complaints == []
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import wmr_cli
 from wmr_cli import testing
 from wmr_cli.config import EvaluateConfig, resolve
 from wmr_cli.core import noise
@@ -115,3 +116,16 @@ def test_all_devices_share_a_batch(device, registry, tmp_path):
     words = ("train", "--device", device, "--devices", count, "--epochs", 1, "--steps", 2, "--quiet", "--out", tmp_path / "run")
     subprocess.run([sys.executable, "-m", "wmr_cli", *map(str, words)], check=True, timeout=300)
     assert checkpoints.load(tmp_path / "run").epoch == 1
+
+
+def test_a_network_in_a_notebook_is_measured_there_and_stays_where_it_is(device):
+    model, batch = testing.tiny_model(), testing.tiny_batch(60)
+    settings = {"eps": 0.05, "attack": "pgd:steps=3", "alphas": (1.0,)}
+    here = wmr_cli.evaluate(model, [(batch.images, batch.labels)], **settings)
+    weights = {name: (id(one), one.data_ptr()) for name, one in model.named_parameters()}
+    there = wmr_cli.evaluate(model, [(batch.images, batch.labels)], device=device, **settings)
+    assert {name: (id(one), one.data_ptr()) for name, one in model.named_parameters()} == weights
+    assert there.record.device == torch.device(device).type
+    np.testing.assert_allclose(there.rows["clean/logits"], here.rows["clean/logits"], atol=1e-4)
+    moved = wmr_cli.evaluate(model.to(device), [(batch.images.to(device), batch.labels)], **settings)  # no device is named
+    assert all(np.array_equal(moved.rows[name], there.rows[name]) for name in there.rows)

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from matplotlib import cbook
 
-from made_records import ALPHAS, made_record, made_rows, stored
+import made
+from wmr_cli.config import EvaluateConfig
 from wmr_cli.errors import RunFolderError
 from wmr_cli.reporting import figures
 from wmr_cli.reporting.figures import Drawn, balls, classes, curves, draw, margins, untaken, walk, weights
@@ -36,10 +37,9 @@ HOSTILE = [
 def pair(folder, n=60):
     """Two models under the same attack."""
     for number, alpha in enumerate((0.0, 2.0)):
-        rows = made_rows(n, seed=number, shift=0.1 + 0.1 * number)
-        record = made_record(rows, f"run{number}")
-        trained = msgspec.structs.replace(record.checkpoint, alpha_train=alpha)
-        yield stored(folder / "evaluations", msgspec.structs.replace(record, checkpoint=trained), rows)
+        rows = made.rows(n, seed=number, skill=0.1 * number, classes=4)
+        record = made.record(rows, f"run{number}", asked=made.WITH_BALLS, alpha_train=alpha)
+        yield made.stored(folder / "evaluations", record, rows)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def built(found):
 
 def test_every_figure_is_written_in_three_formats(twice):
     files, _ = twice
-    names = ["curves-digits", "worst-case-digits", "weights-digits-pgd-0.1", "margins-digits", "classes-digits-pgd-0.1"]
+    names = ["curves-digits", "worst-case-digits", "weights-digits-pgd-0.15", "margins-digits", "classes-digits-pgd-0.15"]
     assert [file.name for file in files] == [f"{name}.{kind}" for name in names for kind in ("png", "svg", "pdf")]
     begins = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
     assert all(file.read_bytes().startswith(begins[file.suffix]) for file in files)
@@ -96,10 +96,8 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path):
 def test_user_text_is_neither_formula_nor_markup(tmp_path):
     found = []
     for number, name in enumerate(HOSTILE):
-        rows = made_rows(20, seed=number)
-        record = made_record(rows, "x")
-        named = msgspec.structs.replace(record.checkpoint, path=f"runs/{name}/last.safetensors", sha256=str(number))
-        found.append(stored(tmp_path / str(number), msgspec.structs.replace(record, checkpoint=named), rows))
+        rows = made.rows(20, seed=number, classes=4)
+        found.append(made.stored(tmp_path / str(number), made.record(rows, name, asked=made.WITH_BALLS), rows))
     drawings = built(found)
     assert len(drawings) == 7  # classes take two pages, weights too
     with styled():
@@ -141,8 +139,8 @@ def test_every_model_has_a_look_of_its_own():
 def test_twelve_models_are_told_apart_in_grey(maker, tmp_path):
     found = []
     for number in range(12):
-        rows = made_rows(40, seed=number)
-        found.append(stored(tmp_path / str(number), made_record(rows, f"run{number:02}"), rows))
+        rows = made.rows(40, seed=number)
+        found.append(made.stored(tmp_path / str(number), made.record(rows, f"run{number:02}"), rows))
     (drawing,) = (drawing for drawing in built(found) if drawing.name == f"{maker.__name__.rpartition('.')[2]}-digits")
     drawn = [one for one in drawing.figure.axes[0].get_lines() if one.get_label().startswith("run") and len(one.get_xdata()) > 20]
     grey = {(str(one._dash_pattern), one.get_marker()) for one in drawn}
@@ -188,7 +186,7 @@ def test_models_are_named_by_what_tells_them_apart(tmp_path):
         (file, msgspec.structs.replace(record, checkpoint=msgspec.structs.replace(record.checkpoint, path="x/last.safetensors")))
         for file, record in same
     ]
-    assert labelled(copied) == ["x/last.safetensors run0", "x/last.safetensors run1"]
+    assert labelled(copied) == [f"x/last.safetensors {record.checkpoint.sha256[:8]}" for _, record in copied]
 
 
 @pytest.mark.parametrize(
@@ -227,9 +225,9 @@ def test_worst_cases_share_a_panel_where_they_are_of_the_same_attacks(tmp_path):
 
 
 def test_a_model_that_was_evaluated_twice_is_drawn_once(tmp_path):
-    rows = made_rows(60)
-    little, much = made_record(rows, alphas=ALPHAS[:1], wmr="1"), made_record(rows, wmr="2")
-    found = [stored(tmp_path, record, rows) for record in (much, little)]
+    rows = made.rows(60)
+    little, much = made.record(rows, alphas=made.ALPHAS[:1]), made.record(rows)
+    found = [made.stored(tmp_path, record, rows) for record in (much, little)]
     material = gathered(found)
     assert [member.record for group in material.groups for member in group.members] == [much]
     assert ["more than once" in part.text for part in material.left_out] == [True]
@@ -244,39 +242,35 @@ def test_damaged_rows_are_left_out_with_the_reason(tmp_path):
     assert ["cannot be read" in parts[0].text, "not those of their record" in parts[1].text] == [True, True]
 
 
-@pytest.mark.parametrize("shift", [-9.0, 9.0], ids=["all wrong", "all right"])
+@pytest.mark.parametrize("skill", [-90.0, 90.0], ids=["all wrong", "all right"])
 @pytest.mark.parametrize("n", [1, 30])
 @pytest.mark.parametrize("alphas", [(), (0.0,), (1e6,)], ids=str)
-def test_degenerate_records_are_drawn(n, shift, alphas, tmp_path):
-    rows = made_rows(n, shift=shift, alphas=alphas)
-    rows["uniform/margin"] = rows["uniform/margin"].clip(-1, 1)
-    for name in [name for name in rows if name.endswith("logit_margin")]:
-        rows[name] = rows[name].clip(-20, 20)
-    found = [stored(tmp_path, made_record(rows, alphas=alphas), rows)]
+def test_degenerate_records_are_drawn(n, skill, alphas, tmp_path):
+    rows = made.rows(n, skill=skill, alphas=alphas)
+    found = [made.stored(tmp_path, made.record(rows, alphas=alphas, asked=made.WITH_BALLS), rows)]
     drawn = {drawing.name for drawing in built(found)}
-    expected = {"curves-digits", "worst-case-digits", "margins-digits", "classes-digits-pgd-0.1", "weights-digits-pgd-0.1"}
-    assert drawn == (expected if alphas else expected - {"weights-digits-pgd-0.1"})
+    expected = {"curves-digits", "worst-case-digits", "margins-digits", "classes-digits-pgd-0.15", "weights-digits-pgd-0.15"}
+    assert drawn == (expected if alphas else expected - {"weights-digits-pgd-0.15"})
 
 
 def test_an_attack_without_margins_is_said(tmp_path):
-    whole = made_rows(60)
+    whole = made.rows(60)
     bare = {
         name: values for name, values in whole.items() if name in ("label", "index", "clean/prediction", "uniform/prediction")
     }
-    found = [stored(tmp_path, made_record(bare, alphas=()), bare)]
+    found = [made.stored(tmp_path, made.record(bare, alphas=()), bare)]
     first, second, drawn = walk(found, tmp_path / "figures")
     assert ["no A_sa" in first.text, "no worst case" in second.text] == [True, True]
-    assert drawn.files[0].name == "classes-digits-pgd-0.1.png"
+    assert drawn.files[0].name == "classes-digits-pgd-0.15.png"
     clean = {name: values for name, values in bare.items() if not name.startswith("uniform")}
-    found = [stored(tmp_path, made_record(clean, alphas=(), metrics=("nat",)), clean)]
+    found = [made.stored(tmp_path, made.record(clean, alphas=(), asked=EvaluateConfig(metrics=("nat",))), clean)]
     assert {"nothing was attacked" in part.text for part in walk(found, tmp_path) if isinstance(part, Undrawn)} == {True}
 
 
 def test_names_of_files_are_safe(tmp_path):
-    rows = made_rows(20)
-    facts = DatasetFacts(name="folder:path=/a/../b", split="test", n=20, sha256="0")
-    attack = AttackFacts(spec="my/file.py:Attack", seed=0, restarts=1)
-    found = [stored(tmp_path, made_record(rows, dataset=facts, attack=attack, threat=Threat(norm="linf", eps=8 / 255)), rows)]
+    rows = made.rows(20)
+    record = made.record(rows, dataset="folder:path=/a/../b", attack="my/file.py:Attack", eps=8 / 255, asked=made.WITH_BALLS)
+    found = [made.stored(tmp_path, record, rows)]
     assert next(walk(found, tmp_path / "figures")).files[0].name == "curves-folder.png"
     assert untaken(built(found)[2].name, set()) == "weights-folder-Attack-8_255"
     assert untaken("a/b", {"a_b", "a_b-2"}) == "a_b-3"

@@ -7,9 +7,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from made_records import ALPHAS, made_record, made_rows, stored
+import made
+from made import ALPHAS
 from wmr_cli import measures
-from wmr_cli.config import TrainConfig
+from wmr_cli.config import EvaluateConfig, TrainConfig
 from wmr_cli.measures import Estimate
 from wmr_cli.reporting import paper
 from wmr_cli.reporting.figures import balls, classes, curves, margins, printed, training, weights
@@ -17,19 +18,25 @@ from wmr_cli.reporting.figures.layout import Drawing
 from wmr_cli.reporting.figures.material import Undrawn, gathered
 from wmr_cli.reporting.figures.paper import pictures
 from wmr_cli.reporting.figures.style import styled
-from wmr_cli.storage.records import AttackFacts, Threat
+from wmr_cli.storage.records import AttackFacts
 from wmr_cli.storage.runs import RunFolder
 
 
 @pytest.fixture
 def found(tmp_path):
     """Two models under attacks of two radii."""
-    made = []
+    pairs = []
     for number, eps in ((0, 0.1), (1, 0.1), (0, 0.2), (1, 0.2)):
-        rows = made_rows(120, seed=number, shift=0.1 + 0.2 * number - eps)
-        record = made_record(rows, f"run{number}", threat=Threat(norm="linf", eps=eps))
-        made.append((*stored(tmp_path, record, rows), rows))
-    return made
+        clean, rows = (made.rows(120, seed=number, skill=0.2 * number - loss) for loss in (0, eps))
+        rows |= {name: values for name, values in clean.items() if name.startswith("clean/")}  # no attack changes those
+        pairs.append(evaluation(tmp_path, rows, f"run{number}", eps=eps))
+    return pairs
+
+
+def evaluation(folder, rows, run="x", asked=made.WITH_BALLS, changes=None, **facts):
+    """A record of these rows with its file and the rows; `changes` are made to it before it is saved."""
+    record = msgspec.structs.replace(made.record(rows, run, asked=asked, **facts), **(changes or {}))
+    return (*made.stored(folder, record, rows), rows)
 
 
 def drawn(maker, found):
@@ -129,24 +136,24 @@ def test_crafted_points_that_would_overlap_stand_apart_and_it_is_said(found):
 
 
 def test_a_kernel_with_stored_weights_is_drawn_where_they_are_known(tmp_path):
-    rows = made_rows(50)
+    rows = made.rows(50)
     rows |= {f"uniform/log_weight@{alpha!r}": alpha * rows["uniform/loss"].astype(float) for alpha in ALPHAS}
-    record = made_record(rows, kernel="tilt")
-    (axes, *_) = figure_of(curves, [(*stored(tmp_path, record, rows), rows)]).axes
+    found = evaluation(tmp_path, rows, asked=EvaluateConfig(kernel="tilt"))
+    (axes, *_) = figure_of(curves, [found]).axes
     x, y = line(axes, axes.get_lines()[0].get_label())
     assert list(x) == list(ALPHAS)
-    assert y == pytest.approx([100 * row.a_sa.value for row in record.by_alpha])
+    assert y == pytest.approx([100 * row.a_sa.value for row in found[1].by_alpha])
 
 
 def test_a_kernel_without_alpha_has_no_curve(tmp_path):
-    rows = made_rows(50)
+    rows = made.rows(50)
     rows["uniform/log_weight"] = np.zeros(50)
-    record = made_record(rows, kernel="cvar", alphas=(None,))
-    (said,) = drawn(curves, [(*stored(tmp_path, record, rows), rows)])
+    found = [evaluation(tmp_path, rows, asked=EvaluateConfig(kernel="cvar"), alphas=(None,))]
+    (said,) = drawn(curves, found)
     assert isinstance(said, Undrawn)
     assert "kernel cvar has no alpha" in said.text
-    assert drawn(weights, [(*stored(tmp_path, record, rows), rows)]) == []
-    assert len(drawn(classes, [(*stored(tmp_path, record, rows), rows)])) == 1
+    assert drawn(weights, found) == []
+    assert len(drawn(classes, found)) == 1
 
 
 def test_the_worst_case_is_that_of_the_record(found):
@@ -168,25 +175,24 @@ def test_the_worst_case_is_that_of_the_record(found):
 
 
 def test_radii_follow_the_record(found, tmp_path):
-    rows = made_rows(50)
-    config = made_record(rows).config
-    losses = [row for row in made_record(rows).dro if row.rho in (0.02, 0.64)]
-    record = made_record(rows, dro=[msgspec.structs.replace(losses[0], rho=0.0), *losses])
-    (axes, *_) = figure_of(balls, [(*stored(tmp_path, record, rows), rows)]).axes
+    rows = made.rows(50)
+    losses = [row for row in made.record(rows, asked=made.WITH_BALLS).dro if row.rho in (0.02, 0.64)]
+    one = evaluation(tmp_path, rows, changes={"dro": [msgspec.structs.replace(losses[0], rho=0.0), *losses]})
+    (axes, *_) = figure_of(balls, [one]).axes
     x, _ = line(axes, axes.get_lines()[0].get_label())
     assert (x.min(), x.max()) == (0.02, 0.64)  # zero has no place on a log axis
-    asked = made_record(rows, "other", dro=[], config={**config, "dro_loss": "margin"})
-    (drawing,) = drawn(balls, [(*stored(tmp_path, one, rows), rows) for one in (record, asked)])
+    by_margin = msgspec.structs.replace(made.WITH_BALLS, dro_loss="margin")
+    (drawing,) = drawn(balls, [one, evaluation(tmp_path, rows, "other", by_margin, {"dro": []})])
     assert len(drawing.figure.axes) == 6, "different losses share no panel"
 
 
 def test_the_worst_of_attacks_has_no_worst_case(tmp_path):
-    rows = made_rows(50)
-    record = made_record(rows, attack=AttackFacts(spec="worst", seed=0, restarts=1, of=["a", "b"]), dro=[])
-    (said,) = drawn(balls, [(*stored(tmp_path, record, rows), rows)])
+    rows = made.rows(50)
+    worst = AttackFacts(spec="worst", seed=0, restarts=1, of=["a", "b"])
+    (said,) = drawn(balls, [evaluation(tmp_path, rows, changes={"attack": worst, "dro": []})])
     assert "need not be that of largest loss" in said.text
     rows["uniform/loss"][0] = np.inf
-    (said,) = drawn(balls, [(*stored(tmp_path, made_record(rows, metrics=("nat", "rob"), dro=[]), rows), rows)])
+    (said,) = drawn(balls, [evaluation(tmp_path, rows, asked=EvaluateConfig(metrics=("nat", "rob")))])
     assert "not finite" in said.text
 
 
@@ -211,8 +217,8 @@ def test_weights_are_those_behind_a_sa(found):
 
 
 def test_weights_that_lie_close_together_are_not_one_bar(tmp_path):
-    rows = made_rows(200, shift=0.3, alphas=(10.0,))
-    (drawing,) = drawn(weights, [(*stored(tmp_path, made_record(rows, alphas=(10.0,)), rows), rows)])
+    rows = made.rows(200, alphas=(10.0,))
+    (drawing,) = drawn(weights, [evaluation(tmp_path, rows, alphas=(10.0,))])
     (axes,) = drawing.figure.subfigs[0].axes
     right, wrong = ([bar.get_height() for bar in container] for container in axes.containers)
     assert sum(height > 0 for height in wrong) > 3
@@ -224,8 +230,8 @@ def test_weights_that_lie_close_together_are_not_one_bar(tmp_path):
 def test_all_pages_of_weights_share_their_axes(tmp_path):
     found = []
     for number in range(weights.ROWS + 1):
-        rows = made_rows(40, seed=number, shift=-0.5 if number == weights.ROWS else 0.5)
-        found.append((*stored(tmp_path, made_record(rows, f"run{number}"), rows), rows))
+        rows = made.rows(40, seed=number, skill=-0.5 if number == weights.ROWS else 0.5)
+        found.append(evaluation(tmp_path, rows, f"run{number}"))
     first, second = (drawing.figure.subfigs[0].axes for drawing in drawn(weights, found))
     for one, two in zip(first, second, strict=True):
         assert (one.get_xlim(), one.get_ylim()) == (two.get_xlim(), two.get_ylim())
@@ -250,10 +256,9 @@ def test_margins_cross_zero_at_the_share_of_wrong_images(found):
 
 
 def test_classes_have_their_own_shares_and_intervals(tmp_path):
-    rows = made_rows(80)
-    record = made_record(rows, per_class=True)
-    figure = figure_of(classes, [(*stored(tmp_path, record, rows), rows)])
-    (axes,) = figure.axes
+    found = evaluation(tmp_path, made.rows(80, classes=4), asked=EvaluateConfig(per_class=True))
+    record = found[1]
+    (axes,) = figure_of(classes, [found]).axes
     bars = [part for part in axes.containers if isinstance(part, matplotlib.container.BarContainer)]
     spans = [part for part in axes.containers if isinstance(part, matplotlib.container.ErrorbarContainer)]
     expected = {
@@ -269,19 +274,15 @@ def test_classes_have_their_own_shares_and_intervals(tmp_path):
 
 
 def test_class_names_are_shown_as_they_are(tmp_path):
-    rows = made_rows(80)
-    record = made_record(rows, per_class=True)
-    named = [
-        msgspec.structs.replace(row, name=name) for row, name in zip(record.per_class, ("$a$", "b_c", "d", None), strict=True)
-    ]
-    figure = figure_of(classes, [(*stored(tmp_path, msgspec.structs.replace(record, per_class=named), rows), rows)])
+    rows, names = made.rows(80, classes=4), {0: "$a$", 1: "b_c", 2: "d"}
+    figure = figure_of(classes, [evaluation(tmp_path, rows, asked=EvaluateConfig(per_class=True), class_names=names)])
     assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == [r"\$a\$", "b_c", "d", "3"]
 
 
 def test_of_many_classes_the_worst_are_shown(tmp_path):
-    rows = made_rows(500, classes=50)
+    rows = made.rows(500, classes=50)
     rows["uniform/prediction"] = np.where(rows["label"] % 5 == 0, 99, rows["label"])  # ten classes are always wrong
-    figure = figure_of(classes, [(*stored(tmp_path, made_record(rows), rows), rows)])
+    figure = figure_of(classes, [evaluation(tmp_path, rows)])
     shown = [int(text.get_text()) for text in figure.axes[0].get_xticklabels()]
     assert len(shown) == classes.CLASSES
     assert set(range(0, 50, 5)) <= set(shown)
@@ -294,11 +295,10 @@ def entry(epoch, **more):
 
 def logged(folder: Path, run: str, entries, **settings) -> tuple:
     """A run folder with a log and one record in it."""
-    rows = made_rows(30)
-    path, record = stored(folder / run / "evaluations", made_record(rows, run), rows)
+    found = evaluation(folder / run / "evaluations", made.rows(30), run)
     RunFolder(folder / run).config.write_text(TrainConfig(**settings).to_json())
     RunFolder(folder / run).write_log(entries)
-    return path, record, rows
+    return found
 
 
 def held_out(value):

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,48 @@ def test_markdown_renders_to_the_text(text):
     kinds = {child.type for children in cells for child in children}
     assert kinds == {"text", "strong_open", "strong_close", "text_special"} - ({"text_special"} - kinds)
     assert len([token for token in tokens if token.type == "tr_open"]) == 3
+
+
+class Rendered(HTMLParser):
+    """The paragraphs and cells of some HTML as texts, and all of its tags."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.texts, self.tags = [], []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag in ("p", "th", "td"):
+            self.texts.append("")
+
+    def handle_data(self, data):
+        if self.texts and data.strip():
+            self.texts[-1] += data
+
+
+EXTENSIONS = ["tables", "attr_list", "admonition", "def_list", "md_in_html"]
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, "{: .x }", "!!! note", ": term", "=== tab", "??? more", "1. one", "- a", "`a` | `b`"])
+def test_markdown_renders_to_the_text_on_a_site_of_mkdocs(text):
+    markdown = pytest.importorskip("markdown", reason="mkdocs brings it: pip install -e '.[docs]'")
+    one = replace(sheet(text), title=text, notes=(text,))
+    rendered = Rendered(markdown.markdown(one.markdown(), extensions=EXTENSIONS))
+    plain = " ".join(printable(text).split())
+    assert rendered.texts[0] == rendered.texts[-1] == plain
+    assert rendered.texts[4:7] == [plain, "1", "57.2 [53.1, 61.1]"]
+    assert set(rendered.tags) == {"p", "table", "thead", "tbody", "tr", "th", "td", "strong"}
+    assert rendered.tags.count("tr") == 3
+
+
+def test_tables_in_parts_are_tables_on_a_site_of_mkdocs():
+    markdown = pytest.importorskip("markdown", reason="mkdocs brings it: pip install -e '.[docs]'")
+    records = [made.record(made.rows(60), "a|b `c`", eps=eps) for eps in (0.1, 0.15, 0.2)]
+    rendered = Rendered(markdown.markdown(tables.ranked_sheet(by_setting(records), {}).markdown(), extensions=["tables"]))
+    assert rendered.tags.count("table") == 3
+    assert rendered.tags.count("tr") == 3 * 3
+    assert [text for text in rendered.texts if text.startswith("ε ")] == ["ε 0.1", "ε 0.15", "ε 0.2"]
 
 
 def balanced(text: str) -> bool:

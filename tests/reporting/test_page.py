@@ -20,9 +20,10 @@ from wmr_cli.measures import RHOS
 from wmr_cli.reporting import tables
 from wmr_cli.reporting.documents import Document
 from wmr_cli.reporting.markup import printable
-from wmr_cli.reporting.page import SCRIPTS, drawn, json_text, page, pictures
+from wmr_cli.reporting.page import SCRIPTS, drawn, json_text, markup, page, pictures
 from wmr_cli.reporting.page.arrays import Arrays, below_largest, smallest_whole
 from wmr_cli.reporting.page.panels import grouped
+from wmr_cli.reporting.sheets import Sheet
 from wmr_cli.storage import records
 
 ROOT = Path(__file__).parent.parent.parent
@@ -116,6 +117,14 @@ def test_the_table_has_the_texts_of_the_main_table(two):
     shown = {text for _, text in Page(re.sub(r"</?span[^>]*>", "", page(two))).all("td")}
     lines = [tables.cells(line) for _, record in two for line in tables.lines([record])]
     assert {line[name] for line in lines for name in ("α_test", *tables.SHARES)} <= shown
+
+
+def test_what_is_said_behind_a_share_stands_below_it():
+    sheet = Sheet(("run", "A_nat"), [("a; b", "-0.9 [-3.0, +1.3]; <not> sure"), ("c", "0; the same")], "", shares=("A_nat",))
+    text = markup.table(sheet)
+    assert '-0.9<span class="interval"> [-3.0, +1.3]</span><span class="facts">&lt;not&gt; sure</span></td>' in text
+    assert '<td>0<span class="facts">the same</span></td>' in text
+    assert ">a; b</th>" in text
 
 
 @pytest.mark.parametrize("classes", [10, 20])
@@ -212,7 +221,7 @@ def test_the_worst_of_several_attacks_is_known_by_its_parts(tmp_path):
     ]
     made = grouped([*parts["a"], *parts["b"], *worst])
     assert [panel.names for panel in made] == [["a", "b"]] * 3
-    assert "worst of fgsm, pgd" in made[-1].title
+    assert "worst of fgsm + pgd" in made[-1].title
     assert [panel.names for panel in grouped(worst)] == [["a"], ["b"]]  # nobody knows what they are the worst of
 
 

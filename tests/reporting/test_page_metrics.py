@@ -13,9 +13,9 @@ from wmr_cli import measures
 from wmr_cli.measures import Estimate
 from wmr_cli.reporting import page as page_module
 from wmr_cli.reporting.doubts import rests_on_few
-from wmr_cli.reporting.figures import style
+from wmr_cli.reporting.figures import balls, style
 from wmr_cli.reporting.page.arrays import below_largest
-from wmr_cli.reporting.tables import percent
+from wmr_cli.reporting.percents import in_percent, percent
 
 NODE = shutil.which("node")
 OWN = Path(page_module.__file__).parent
@@ -41,6 +41,21 @@ LOSSES = {
     "signed": RNG.normal(0, 3, 300),
     "tied at the top": np.array([3.0, 3.0, 1.0, 0.0]),
 }
+ROUNDED = [
+    0.6175,
+    0.6175 - 1e-14,
+    0.61749999999996,
+    0.6174999,
+    0.1 + 0.2,
+    1 / 3,
+    0.5,
+    1 - 1e-13,
+    1 - 1e-9,
+    1e-13,
+    3 / 8192,
+    0.0125,
+]
+"""Shares on which rounding may have left its mark, and shares that only look so."""
 RHOS = [0.0, 1e-14, 1e-3, 0.01, 0.0321, 0.1, 0.32, 0.5, 0.64, 1.0, 1.5, 3.0, 24.5, 200.0]
 
 
@@ -133,8 +148,15 @@ def test_shares_are_written_as_in_the_tables():
         measures.wilson(hits, total) for total in (3, 10, 64, 550, 10_000) for hits in range(0, total + 1, max(1, total // 50))
     ]
     shares += [Estimate(1.0, 1.0, 1.0), Estimate(0.0, 0.0, 0.0), Estimate(0.5, 0.0, 1.0), Estimate(0.5, 0.49999, 0.50001)]
+    shares += [Estimate(value, value, value) for value in ROUNDED]  # means over seeds, each of them all right or all wrong
+    shares += [Estimate(value, low, 1.0) for value in ROUNDED for low in ROUNDED]
     given = [{"value": share.value, "low": share.low, "high": share.high} for share in shares]
     assert run("(shares) => [null, ...shares].map(percent)", given) == ["-", *map(percent, shares)]
+
+
+def test_shares_without_interval_are_written_as_in_the_tables():
+    assert run("(shares) => shares.map((share) => inPercent(share))", ROUNDED) == [in_percent(share) for share in ROUNDED]
+    assert {percent(Estimate(share, share, share)) for share in ROUNDED[:3]} == {"61.8 (no interval)"}
 
 
 def test_few_images_are_as_few_as_ours():
@@ -196,6 +218,10 @@ def test_models_look_as_in_the_figures():
     names = {"circle": "o", "square": "s", "triangle-up": "^", "diamond": "D", "triangle-down": "v", "cross": "P", "x": "X"}
     assert tuple(({**names, "pentagon": "p"})[mark] for mark in marks) == style.MARKERS
     assert outlines == ["string"] * len(marks)
+
+
+def test_losses_are_called_as_in_the_figures():
+    assert run("() => LOSSES", None, "table.js") == balls.LOSSES
 
 
 def test_sliders_offer_every_recorded_value():

@@ -90,8 +90,7 @@ def test_what_was_not_measured_alike_is_not_compared(other, word):
 
 
 def worst(name, parts):
-    attack = AttackFacts(spec="worst", seed=0, restarts=1, of=[part.id for part in parts])
-    return msgspec.structs.replace(record(name), id=f"worst of {name}", attack=attack)
+    return made.worst(name, parts, ROWS)
 
 
 def test_worst_cases_of_the_same_attacks_are_compared():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import made
-from wmr_cli.reporting import comparisons, tables
+from wmr_cli.reporting import tables
 from wmr_cli.reporting.comparisons import FEW, SAME, UNSURE
 from wmr_cli.reporting.documents import Document
 from wmr_cli.reporting.peers import by_setting
@@ -150,7 +150,7 @@ def test_where_only_seeds_differ_the_seeds_are_compared(runs):
 
 
 def texts(folder):
-    (sheet,) = comparisons.sheets(document(folder, compare=True).comparisons)
+    (sheet,) = document(folder, compare=True).beside()
     return [dict(zip(sheet.headings, row, strict=True)) for row in sheet.rows]
 
 

@@ -3,11 +3,13 @@
 import io
 import re
 
+import msgspec
 import pytest
 from rich.console import Console
 
 import made
 from wmr_cli.reporting import tables
+from wmr_cli.reporting.markup import markdown_paragraph
 from wmr_cli.reporting.peers import by_setting
 from wmr_cli.reporting.sheets import Sheet
 
@@ -39,6 +41,40 @@ def test_a_narrow_terminal_gets_a_table_for_each_ball():
     first, second = sheet.tables(60)
     assert ("ε 0.1 " in f"{first.title} ", "ε 0.15 " in f"{second.title} ") == (True, True)
     assert (first.caption, sheet.notes[-1] in second.caption) == (None, True)
+
+
+def tables_of(text: str) -> list[str]:
+    """The pipe tables in Markdown, each with the paragraph before it."""
+    blocks = text.split("\n\n")
+    return [f"{before}\n{block}" for before, block in zip(["", *blocks], blocks, strict=False) if block.startswith("|")]
+
+
+def test_markdown_has_a_table_for_each_ball():
+    sheet = tables.ranked_sheet(by_setting([*SEEDS, *OTHERS]), {})
+    first, second = tables_of(sheet.markdown())
+    assert (first.splitlines()[0], second.splitlines()[0]) == ("ε 0.15", "ε 0.1")
+    assert [part.count("\n| digits") for part in (first, second)] == [4, 2]
+    assert sheet.markdown().endswith(f"{sheet.caption}\n\n" + "\n\n".join(map(markdown_paragraph, sheet.notes)) + "\n")
+    assert "the others differ in ε" in sheet.notes[-1]
+
+
+def test_markdown_of_what_was_measured_alike_is_one_table():
+    sheet = tables.ranked_sheet(by_setting(SEEDS), {})
+    assert len(tables_of(sheet.markdown())) == 1
+    assert sheet.markdown().startswith("| run")
+
+
+def test_parts_that_no_column_tells_apart_are_numbered():
+    data = [msgspec.structs.replace(OTHERS[0].dataset, sha256=name) for name in ("one", "other")]
+    records = [msgspec.structs.replace(OTHERS[0], id=facts.sha256, dataset=facts) for facts in data]
+    text = tables.ranked_sheet(by_setting(records), {}).markdown()
+    assert [table.splitlines()[0] for table in tables_of(text)] == ["part 1 of 2", "part 2 of 2"]
+    assert "the others differ in test images" in text
+
+
+def test_a_sheet_that_does_not_split_is_one_table_in_markdown():
+    sheet = Sheet(("x",), [("1",), ("2",)], "", ends=frozenset({0, 1}))
+    assert len(tables_of(sheet.markdown())) == 1
 
 
 def test_bold_follows_its_row_when_a_sheet_is_split():

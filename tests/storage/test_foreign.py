@@ -13,6 +13,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from wmr_cli import read_saved
 from wmr_cli.errors import BadFile
 from wmr_cli.storage.foreign import read
 
@@ -241,3 +242,14 @@ def test_a_file_under_the_wrong_ending_is_named():
 def test_what_is_not_there_is_refused(tmp_path):
     assert "cannot read none.pt" in str(refusal("none.pt"))
     assert "is a folder" in str(refusal(tmp_path))
+
+
+def test_plugins_read_whatever_torch_saved_and_run_nothing():
+    torch.save({"last": STATE, "epoch": 3, "names": ["a", "b"]}, "net.pt")
+    content = read_saved("net.pt")
+    assert (content["epoch"], content["names"]) == (3, ["a", "b"])
+    assert same(content["last"])
+    torch.save({"last": STATE, "trap": Trap()}, "trap.pt")
+    with pytest.raises(BadFile, match=r"needs to run code: posix\.system"):
+        read_saved("trap.pt")
+    assert not Path("sprung").exists()

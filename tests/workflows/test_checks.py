@@ -131,6 +131,16 @@ def test_every_attack_is_asked_whether_more_of_it_helps(tiny_run, registry, tmp_
     assert (check.verdict == "note") == (attack == "fgsm")
 
 
+def test_an_attack_that_hands_options_on_is_asked_what_it_has(tiny_run, registry, tmp_path):
+    (tmp_path / "handing.py").write_text(
+        "from wmr_cli import create\ndef handing(eps=0.1, **options):\n    return create('attack', 'fgsm', eps=eps)\n"
+    )
+    config = EvaluateConfig(attacks=(f"{tmp_path}/handing.py:handing",), metrics=("rob",), limit=20, checks=True)
+    *_, done = evaluate(tiny_run, config, registry, data_dir=Path(), device="cpu", out=tmp_path / "handed")
+    (check,) = [check for check in done.record.checks if check.name == "more steps do not help"]
+    assert check.verdict == "note"
+
+
 def test_the_audit_leaves_decisions_alone_and_a_sa_moves(tricks, tiny_run, registry, tmp_path):
     config = EvaluateConfig(metrics=("sa",), limit=100, checks=True)
     *_, done = evaluate(tiny_run, config, registry, data_dir=Path(), device="cpu", out=tmp_path / "audit")

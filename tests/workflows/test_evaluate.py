@@ -15,11 +15,12 @@ from wmr_cli.errors import BadInput, RunFolderError
 from wmr_cli.reporting.tables import attack_name
 from wmr_cli.storage import checkpoints, records
 from wmr_cli.storage.records import Record
-from wmr_cli.workflows import evaluate as workflow
 from wmr_cli.workflows.evaluate import evaluate, examination_of
 from wmr_cli.workflows.events import EvaluationDone, ImagesDone, Message
 from wmr_cli.workflows.examine import Examination, stack
+from wmr_cli.workflows.parts import restored
 from wmr_cli.workflows.planning import plan
+from wmr_cli.workflows.portions import chunk_size, chunks
 
 
 def measured(path, registry, out, resume=False, **settings):
@@ -104,14 +105,14 @@ def test_the_record_is_bit_identical_from_run_to_run(done, tiny_run, registry, t
 def test_chunks_may_be_done_in_any_order(done, tiny_run, registry, monkeypatch):
     config = EvaluateConfig(alpha_test=(0.0, 1.0, 2.0), steps=3)
     task = next(plan(checkpoints.load(tiny_run), config, registry, Path()))
-    examination = examination_of(task, registry, torch.device("cpu"))
-    chunks = list(task.positions.split(workflow.chunk_size(550)))
-    assert len(chunks) == 16
+    examination = examination_of(task, restored(registry, task.checkpoint))
+    parts = chunks(task.positions)
+    assert len(parts) == 16
 
     def rows_of(chunk):
         return stack([examination.rows(task.split.batch(part)) for part in chunk.split(config.batch_size)])
 
-    backwards = [rows_of(chunk) for chunk in reversed(chunks)]
+    backwards = [rows_of(chunk) for chunk in reversed(parts)]
     rows, stored = stack(backwards[::-1]), records.load_rows(done.rows)
     assert all(np.array_equal(rows[name], stored[name]) for name in stored)
 
@@ -121,13 +122,13 @@ def test_an_interrupted_evaluation_goes_on_with_the_missing_chunks(done, tiny_ru
     walk = evaluate(tiny_run, config, registry, data_dir=Path(), device="cpu", out=tmp_path)
     while not (isinstance(event := next(walk), ImagesDone) and list(tmp_path.rglob("*.safetensors"))):
         pass
-    assert event.done == workflow.chunk_size(550)
+    assert event.done == chunk_size(550)
     walk.close()
     examined = []
     rows = Examination.rows
     monkeypatch.setattr(Examination, "rows", lambda self, batch: examined.append(len(batch.labels)) or rows(self, batch))
     (resumed,) = measured(tiny_run, registry, tmp_path, resume=True)
-    assert sum(examined) == 550 - workflow.chunk_size(550)
+    assert sum(examined) == 550 - chunk_size(550)
     assert without_times(resumed.record) == without_times(done.record)
     assert not list(tmp_path.rglob("*.partial"))
 

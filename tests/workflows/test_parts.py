@@ -98,6 +98,54 @@ def test_nothing_is_downloaded_for_a_checkpoint(tmp_path, registry, monkeypatch)
     assert again.network.drop_rate == 0.5
 
 
+FROM_A_FILE = """
+from pathlib import Path
+import torch
+from torch import nn
+
+
+class Net(nn.Sequential):
+    def __init__(self, num_classes: int, root: Path = Path("nowhere"), pretrained: bool = True):
+        super().__init__(nn.Flatten(), nn.Linear(64, num_classes))
+        self.root = root
+        if pretrained:
+            self.load_state_dict(torch.load(root / "net.pt", weights_only=True))
+
+
+class Any(nn.Sequential):
+    def __init__(self, num_classes: int, **others):
+        super().__init__(nn.Flatten(), nn.Linear(64, num_classes))
+        self.others = others
+"""
+
+
+def test_a_network_that_reads_weights_is_told_where_data_are_and_reads_none_for_a_checkpoint(tmp_path, registry):
+    (tmp_path / "net.py").write_text(FROM_A_FILE, encoding="utf-8")
+    data, spec = tmp_path / "data", f"{tmp_path}/net.py:Net"
+    data.mkdir()
+    fresh = model(registry, f"{spec},pretrained=false", CLASSES, SHAPE, data)
+    torch.save(fresh.state_dict(), data / "net.pt")
+    found = model(registry, spec, CLASSES, SHAPE, data)
+    assert (found.root, fresh.root) == (data, data)
+    assert torch.equal(found[1].weight, fresh[1].weight)
+    assert model(registry, f"{spec},pretrained=false,root={tmp_path}", CLASSES, SHAPE, data).root == tmp_path
+    (data / "net.pt").unlink()
+    images = MemorySplit(torch.zeros(1, *SHAPE), torch.zeros(1), torch.zeros(1))
+    checkpoints.save(
+        tmp_path / "net.safetensors", found.state_dict(), TrainConfig(model=spec), MemorySource(CLASSES, {"train": images}),
+        alpha_train=None, epoch=1,
+    )  # fmt: skip
+    assert torch.equal(restored(registry, checkpoints.load(tmp_path / "net.safetensors"))[1].weight, found[1].weight)
+
+
+def test_a_network_that_takes_anything_is_told_nothing_more(tmp_path, registry):
+    (tmp_path / "net.py").write_text(FROM_A_FILE, encoding="utf-8")
+    spec = f"{tmp_path}/net.py:Any"
+    assert model(registry, spec, CLASSES, SHAPE, tmp_path).others == {"input_shape": SHAPE}
+    assert parts.without_weights(registry, f"{spec},pretrained=true") == spec
+    assert parts.without_weights(registry, "timm:resnet18,pretrained=true") == "timm:resnet18,pretrained=false"
+
+
 @pytest.mark.parametrize(
     ("text", "made"),
     [

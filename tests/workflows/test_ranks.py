@@ -52,7 +52,7 @@ def test_two_processes_give_the_identical_records(alone, tiny_run, tmp_path):
         "evaluate", tiny_run, *QUICK, "--attack", "pgd:steps=3", "--attack", "fgsm", "--out", tmp_path / "two", "--devices", "2"
     )
     assert content(tmp_path / "two") == content(alone)
-    assert done.stdout.count("worst of all") == 1, "only the first process speaks"
+    assert done.stdout.count("worst of all: ") == 1, "only the first process speaks"
     assert not list((tmp_path / "two").glob("*.partial"))
 
 

@@ -299,8 +299,10 @@ def test_weights_without_their_state_are_neither_overwritten_nor_resumed(tiny_co
     assert (tmp_path / "run" / "last.safetensors").read_bytes() == before
 
 
-@pytest.mark.parametrize("attack", ["autoattack", "apgd-ce:stops_early=true", "authors-eval", "square"])
+@pytest.mark.parametrize("attack", ["autoattack", "apgd-ce:stops_early=true", "authors-eval", "square", "handing.py:handing"])
 def test_held_out_images_meet_a_short_attack_that_gives_margins(attack, registry):
+    # what hands options on accepts `steps`, and has none
+    Path("handing.py").write_text("def handing(eps=0.1, **options):\n    assert 'steps' not in options\n    return object()\n")
     config = resolve({"evaluate": {"attack": attack}})
     chosen = validation_attack(registry, config)
     assert chosen.steps <= 10

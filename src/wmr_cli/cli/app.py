@@ -20,7 +20,7 @@ class Program(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """In the order of work rather than of the alphabet."""
-        return list(self.commands)
+        return sorted(self.commands, key=[name for name, _, _ in COMMANDS].index)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -86,7 +86,7 @@ def main() -> None:
     app(prog_name="wmr")
 
 
-for name, command, worked in (
+COMMANDS: tuple[tuple[str, Any, str], ...] = (
     ("train", train.train, "wmr train --defense trades --alpha 2.0"),
     ("evaluate", evaluate.evaluate, "wmr evaluate runs/digits-trades-a2-s0 --alpha-test 1,2"),
     ("attack", attack.attack, "wmr attack runs/digits-trades-a2-s0 --limit 20 --grid attack.png"),
@@ -97,7 +97,11 @@ for name, command, worked in (
     ),
     ("report", report.report, "wmr report runs --format markdown --alpha-test 0,1,2,5"),
     ("list", lists.list_names, "wmr list attacks"),
-    ("plugins", plugins.plugins, "wmr plugins --check"),
+    ("plugins", plugins.app, "wmr plugins --check"),
     ("doctor", doctor.doctor, "wmr doctor"),
-):
-    app.command(name, epilog=f"Example: {worked}")(command)
+)
+for name, command, worked in COMMANDS:
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name, epilog=f"Example: {worked}")
+    else:
+        app.command(name, epilog=f"Example: {worked}")(command)

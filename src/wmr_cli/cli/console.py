@@ -1,6 +1,5 @@
 """Results go to stdout, everything else to stderr. User text is made one plain line before rich sees it."""
 
-import io
 import json
 import os
 from typing import Any
@@ -67,13 +66,6 @@ def width() -> int | None:
 def show(table: Table) -> None:
     """A table on stdout."""
     results().print(table)
-
-
-def as_text(table: Table) -> str:
-    """A table as plain text, for a file, whatever FORCE_COLOR says of terminals."""
-    stream = io.StringIO()
-    Console(file=stream, emoji=False, highlight=False, width=WIDE, force_terminal=False, color_system=None).print(table)
-    return stream.getvalue()
 
 
 def write(text: str) -> None:

@@ -1,6 +1,5 @@
 """Flags that several commands share, and how their text is read."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
@@ -27,7 +26,9 @@ PAPER = ("auto", "mnist", "cifar10", "tiny-imagenet", "all")
 
 def default_data_dir() -> Path:
     """Where data sets are unless the user says otherwise."""
-    return Path(os.environ.get("WMR_DATA_DIR") or Path.home() / ".cache" / "wmr" / "data")
+    from ..config import default_data_dir as usual
+
+    return usual()
 
 
 Model = Annotated[str | None, typer.Option("--model", metavar="S", help="The network, for foreign weights: `wmr list models`.")]

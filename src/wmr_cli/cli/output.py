@@ -10,10 +10,11 @@ from ..reporting import tables
 from ..reporting.documents import Document, listed
 from ..reporting.extras import extras
 from ..reporting.latex import NEEDS, latex
+from ..reporting.notebooks import as_text
 from ..reporting.sheets import Sheet
 from ..storage.files import write_text
 from ..storage.records import Record
-from .console import as_text, show, width, write
+from .console import show, width, write
 
 ENDINGS = {
     ".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json", ".html": "html", ".htm": "html",
@@ -64,7 +65,7 @@ def _draw(sheets: Sequence[Sheet], output: str, out: Path | None) -> None:
                 write("")
             show(table)
     elif output == "table":
-        _leave("\n".join(as_text(sheet.table()) for sheet in sheets), out)
+        _leave("\n".join(as_text([sheet.table()]) for sheet in sheets), out)
     elif output == "markdown":
         _leave("\n".join(sheet.markdown() for sheet in sheets), out)
     else:

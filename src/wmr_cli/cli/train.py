@@ -111,7 +111,7 @@ def train(
 ) -> None:
     """Train a robust classifier.
 
-    Without any flag: TRADES with alpha 2 on the embedded digits, in under a minute.
+    Without any flag: TRADES with alpha 2 on the embedded digits, in about a minute.
     """
     from .. import config as configs
 

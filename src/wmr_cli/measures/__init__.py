@@ -6,6 +6,7 @@ from .bootstrap import bootstrap
 from .dro import RHOS, WorstCase, worst_accuracy, worst_case, worst_cases
 from .intervals import Estimate, logit_delta, wilson
 from .paired import Difference, Resampled, Resamples, mean_of
+from .running import Accuracies, RunningAccuracy
 from .score import (
     accuracy,
     at_alpha,
@@ -23,11 +24,13 @@ from .worst import worst_rows
 
 __all__ = [
     "RHOS",
+    "Accuracies",
     "Difference",
     "Estimate",
     "Outcome",
     "Resampled",
     "Resamples",
+    "RunningAccuracy",
     "Spread",
     "WeightedAccuracy",
     "WorstCase",

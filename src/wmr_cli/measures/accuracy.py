@@ -50,6 +50,10 @@ class WeightedAccuracy:
             hits=int(hit.sum()),
         )
 
+    def update(self, log_weights: ArrayLike, correct: ArrayLike) -> "WeightedAccuracy":
+        """The state with one more set of images, (N,) and (N,)."""
+        return self.merge(WeightedAccuracy.of(log_weights, correct))
+
     def merge(self, other: "WeightedAccuracy") -> "WeightedAccuracy":
         """The state of both sets of images together."""
         peak = max(self.peak, other.peak)

@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import Any
 
 from ..spec import exact
+from .attacks import TOGETHER, Attacks
 from .csvs import csv_text
 from .lines import SHARES, Line, attack_name, conditions, line_name, lines_of
 from .peers import Entry, Peers
@@ -22,7 +23,7 @@ CAPTION = (
 SEEDS = "seeds: the 95 % interval of the difference over seeds of training, which must leave out 0 as well"
 CSV_HEADINGS = (
     "reference", "run", "dataset", "n", "norm", "eps", "attack", "share", "alpha_test", "difference", "low", "high", "images",
-    "seeds_low", "seeds_high", "verdict",
+    "seeds_low", "seeds_high", "verdict", "worst_of",
 )  # fmt: skip
 
 
@@ -58,15 +59,16 @@ def _among(number: int, peers: Peers, evidence: Evidence) -> Iterator[Comparison
                 yield Comparison(number, against, line, gaps)
 
 
-def sheets(compared: Sequence[Comparison]) -> Iterator[Sheet]:
+def sheets(compared: Sequence[Comparison], attacks: Attacks) -> Iterator[Sheet]:
     """One sheet for each reference."""
     for _, members in groupby(compared, key=lambda made: made.peers):
-        yield _sheet(list(members))
+        yield _sheet(list(members), attacks)
 
 
-def _sheet(compared: Sequence[Comparison]) -> Sheet:
+def _sheet(compared: Sequence[Comparison], attacks: Attacks) -> Sheet:
     first = compared[0].reference.record
-    names = tuple(SHARES.values())
+    names, under = tuple(SHARES.values()), conditions(first, attacks.name(first))
+    has_seeds = any(found.seeds for made in compared for found in made.gaps.values())
     return Sheet(
         headings=("run", "α_test", *names),
         rows=[
@@ -78,11 +80,11 @@ def _sheet(compared: Sequence[Comparison]) -> Sheet:
             for made in compared
         ],
         caption=CAPTION,
-        title=f"difference to {line_name(compared[0].reference)} {conditions(first)}, on {first.dataset.n} images",
+        title=f"difference to {line_name(compared[0].reference)} {under}, on {first.dataset.n} images",
         texts=("run",),
         facts=("run",),
         shares=names,
-        notes=(SEEDS,) if any(found.seeds for made in compared for found in made.gaps.values()) else (),
+        notes=(*attacks.notes([first]), *((SEEDS,) if has_seeds else ())),
     )
 
 
@@ -106,17 +108,17 @@ def verdict(found: Gap) -> str:
     return FEW if found.images.rests_on_few and not found.images.low <= 0 <= found.images.high else UNSURE
 
 
-def comma_separated(compared: Iterable[Comparison]) -> str:
+def comma_separated(compared: Iterable[Comparison], attacks: Attacks) -> str:
     """A line per difference, as fractions."""
-    return csv_text(CSV_HEADINGS, (_values(made, name, found) for made in compared for name, found in made.gaps.items()))
+    return csv_text(CSV_HEADINGS, (_values(made, name, found, attacks) for made in compared for name, found in made.gaps.items()))
 
 
-def _values(made: Comparison, name: str, found: Gap) -> list[Any]:
+def _values(made: Comparison, name: str, found: Gap, attacks: Attacks) -> list[Any]:
     record, over = made.line.record, found.images
     return [
         line_name(made.reference), line_name(made.line), record.dataset.name, record.dataset.n, record.threat.norm,
         record.threat.eps, attack_name(record), name, made.line.alpha_test, over.value, over.low, over.high, over.images,
-        *(found.seeds or (None, None)), verdict(found),
+        *(found.seeds or (None, None)), verdict(found), TOGETHER.join(attacks.of(record)),
     ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from ..errors import BadInput
 from ..storage.records import Record, rows_path
 from . import comparisons as compared
 from . import tables
+from .attacks import attacks_among
 from .comparisons import Comparison
 from .extras import extras
 from .lines import SHARES
@@ -43,7 +44,7 @@ class Document:
 
     def beside(self) -> list[Sheet]:
         """What was asked for beside the records: differences between models, the paper's rows, the paper's tables."""
-        made = list(compared.sheets(self.comparisons or ()))
+        made = list(compared.sheets(self.comparisons or (), attacks_among(self.records)))
         made += [matched.sheet(self.matches)] if self.matches else []
         return made + (list(printed.sheets()) if self.shows_paper else [])
 
@@ -53,7 +54,7 @@ class Document:
         if all(asked):
             raise BadInput("one CSV holds one table", hint="leave out --compare or --paper, or take another --format")
         if self.comparisons is not None:
-            return compared.comma_separated(self.comparisons)
+            return compared.comma_separated(self.comparisons, attacks_among(self.records))
         if self.shows_paper:
             return printed.comma_separated()
         return tables.comma_separated(self.records) if self.matches is None else matched.comma_separated(self.matches)
@@ -72,8 +73,16 @@ class Document:
 
 
 def listed(found: Sequence[tuple[Path, Record]]) -> list[dict[str, Any]]:
-    """Records as plain data, each with the absolute path of its rows."""
-    return [{**msgspec.to_builtins(record), "rows": str(rows_path(file).absolute())} for file, record in found]
+    """Records as plain data, each with the absolute path of its rows, a worst case also with the attacks behind it."""
+    attacks = attacks_among(record for _, record in found)
+    return [
+        {
+            **msgspec.to_builtins(record),
+            "rows": str(rows_path(file).absolute()),
+            **({"worst_of": list(attacks.of(record))} if attacks.of(record) else {}),
+        }
+        for file, record in found
+    ]
 
 
 def _over_seeds(place: tables.Place | None) -> dict[str, Any]:

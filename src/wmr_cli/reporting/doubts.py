@@ -18,10 +18,16 @@ def doubts(record: Record) -> Iterator[str]:
         elif share.ess is not None and rests_on_few(share.ess, record.dataset.n):
             few[name] = share.ess
     if "dro" in record.config.get("metrics", ()) and not record.dro:
-        yield "the attack left no losses, or one without bounds: there is no worst case in a ball but that of --dro-loss zero-one"
+        yield f"{_why(record)}: there is no worst case in a ball but that of --dro-loss zero-one"
     if few:
         least = min(few.values())
         yield f"{', '.join(few)}: as few as {least:.0f} of {record.dataset.n} images behind it (effective sample size)"
+
+
+def _why(record: Record) -> str:
+    if record.attack.of is None:
+        return "the attack left no losses, or one without bounds"
+    return "of several attacks the image of lowest margin is kept, which need not be that of largest loss"
 
 
 def rests_on_few(ess: float, images: int) -> bool:

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from ..spec import exact
 from ..storage.records import ClassAlphaRow, ClassRow, Record
+from .attacks import Attacks, attacks_among
 from .doubts import rests_on_few
-from .lines import attack_name, ball_name, conditions, run_name
+from .lines import ball_name, conditions, run_name
 from .percents import in_percent, percent
 from .sheets import Sheet
 
@@ -22,36 +23,37 @@ BY_CLASS = (
 
 def extras(records: Sequence[Record]) -> Iterator[Sheet]:
     """One sheet for the balls of all records, one for the classes and one for the checks of each."""
-    in_balls = [cells for record in records for cells in _ball_cells(record)]
+    attacks = attacks_among(records)
+    in_balls = [cells for record in records for cells in _ball_cells(record, attacks)]
     if in_balls:
         headings = ("run", "attack", "ε", "loss", "ρ", "worst loss", "accuracy", "worst accuracy", "zero weights", "ESS")
         yield Sheet(headings, in_balls, IN_A_BALL, "worst case in a ball", texts=headings[:2], facts=headings[:4])
-    yield from (_class_sheet(record) for record in records if record.per_class)
-    yield from (_check_sheet(record) for record in records if record.checks)
+    yield from (_class_sheet(record, attacks) for record in records if record.per_class)
+    yield from (_check_sheet(record, attacks) for record in records if record.checks)
 
 
-def _ball_cells(record: Record) -> Iterator[tuple[str, ...]]:
+def _ball_cells(record: Record, attacks: Attacks) -> Iterator[tuple[str, ...]]:
     for row in record.dro:
         yield (
-            run_name(record), attack_name(record), ball_name(record), row.attack_loss, exact(row.rho), f"{row.loss:.3f}",
+            run_name(record), attacks.name(record), ball_name(record), row.attack_loss, exact(row.rho), f"{row.loss:.3f}",
             in_percent(row.accuracy), in_percent(row.worst_accuracy), str(row.zero_weights), f"{row.ess:.0f}",
         )  # fmt: skip
 
 
-def _class_sheet(record: Record) -> Sheet:
+def _class_sheet(record: Record, attacks: Attacks) -> Sheet:
     """The classes of a record; of its alphas, the largest."""
     worst = min(record.per_class, key=lambda row: row.joint.value)
     last = _at_largest_alpha(worst)
     at = "" if last is None or last.alpha_test is None else f" at α {exact(last.alpha_test)}"
-    title = f"classes of {run_name(record)} {conditions(record)}"
+    title = f"classes of {run_name(record)} {conditions(record, attacks.name(record))}"
     headings = ("class", "n", "A_nat", "A_rob", f"A_sa{at}", "weight", "ESS")
     rows = [_class_cells(row, row is worst) for row in record.per_class]
     return Sheet(headings, rows, BY_CLASS, title, texts=("class",), shares=headings[2:5])
 
 
-def _check_sheet(record: Record) -> Sheet:
+def _check_sheet(record: Record, attacks: Attacks) -> Sheet:
     """Every check with its number and its verdict."""
-    title = f"checks of {run_name(record)} {conditions(record)}"
+    title = f"checks of {run_name(record)} {conditions(record, attacks.name(record))}"
     headings = ("check", "number", "verdict", "the number is")
     rows: list[tuple[str, ...]] = [(check.name, f"{check.value:.4g}", check.verdict, check.text) for check in record.checks]
     return Sheet(headings, rows, CHECKS, title, texts=(headings[0], *headings[2:]))

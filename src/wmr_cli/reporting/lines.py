@@ -106,8 +106,10 @@ def _alphas(record: Record) -> list[float | None]:
 
 
 def run_name(record: Record) -> str:
-    """The run's folder, and the file where it is not the last checkpoint."""
+    """The run's folder, and the file where it is not the last checkpoint; the bare name of a network without a file."""
     path = Path(record.checkpoint.path)
+    if path.parent == Path() and not path.suffix:
+        return path.name
     folder = path.absolute().parent.name
     return folder if path.name == "last.safetensors" else f"{folder}/{path.name}"
 
@@ -133,7 +135,10 @@ def ball_name(record: Record) -> str:
     return exact(record.threat.eps) + ("" if record.threat.norm == "linf" else f" {record.threat.norm}")
 
 
-def conditions(record: Record) -> str:
-    """Under what a model was measured: `under pgd:steps=20, ε 0.15`, with the kernel where it is not the usual one."""
+def conditions(record: Record, attack: str | None = None) -> str:
+    """Under what a model was measured: `under pgd:steps=20, ε 0.15`, with the kernel where it is not the usual one.
+
+    `attack` is its name where the record alone does not tell.
+    """
     kernel = "" if record.kernel == "exp" else f", kernel {record.kernel}"
-    return f"under {attack_name(record)}, ε {ball_name(record)}{kernel}"
+    return f"under {attack or attack_name(record)}, ε {ball_name(record)}{kernel}"

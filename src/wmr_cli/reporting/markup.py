@@ -3,7 +3,14 @@
 import re
 import unicodedata
 
-MARKDOWN = "\\`*_[]<>|&~$"
+MARKDOWN = {
+    **{char: f"\\{char}" for char in "\\*_[]{"},
+    **{char: f"&#{ord(char)};" for char in "`|~$"},
+    "<": "&lt;",
+    ">": "&gt;",
+    "&": "&amp;",
+}
+"""Those that every Markdown takes behind a backslash; of the others, which Python-Markdown would show with it, the reference."""
 LATEX = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", '"': r"\texttt{\char34}", "`": r"\`{}", "[": "{[}", "]": "{]}", "*": "{*}",
@@ -25,14 +32,14 @@ def printable(text: str) -> str:
 
 def markdown_text(text: str) -> str:
     """User text stays text: no cell may end the row, open a tag or start emphasis."""
-    shown = "".join(f"\\{char}" if char in MARKDOWN else char for char in printable(text))
+    shown = "".join(MARKDOWN.get(char, char) for char in printable(text))
     return " ".join(shown.split())
 
 
 def markdown_paragraph(text: str) -> str:
     """The same for a line by itself, which no first character may turn into a heading, a list or a rule."""
-    shown = markdown_text(text)
-    return re.sub(r"^(\d{1,9})(?=[.)])|^(?=[-#+=])", r"\1\\", shown)
+    numbered = re.sub(r"^(\d{1,9})(?=[.)])", r"\1\\", markdown_text(text))
+    return re.sub(r"^[-#+=!?:]", lambda first: f"&#{ord(first[0])};", numbered)
 
 
 def latex_text(text: str) -> str:

@@ -68,13 +68,11 @@ class Sheet:
         return made
 
     def markdown(self) -> str:
-        """Title, pipe table, caption and notes."""
-        lines = [tuple(map(markdown_text, self.headings)), ("---",) * len(self.headings)]
-        for number, row in enumerate(self.rows):
-            lines.append(tuple(self._marked(number, position) for position in range(len(row))))
-        pipes = "".join("| " + " | ".join(line) + " |\n" for line in lines)
-        title = f"{markdown_paragraph(self.title)}\n\n" if self.title else ""
-        return title + f"{pipes}\n{self.caption}\n" + "".join(f"\n{markdown_paragraph(note)}\n" for note in self.notes)
+        """Title, pipe table, caption and notes. A sheet that `splits` gives a table for each part, below what sets it apart."""
+        parts = self.parts() if self.splits else [self]
+        tables = [text for lead, part in zip(_leads(parts), parts, strict=True) for text in (lead, part._pipes())]
+        blocks = (markdown_paragraph(self.title), *tables, self.caption, *map(markdown_paragraph, self.notes))
+        return "\n\n".join(block for block in blocks if block) + "\n"
 
     def parts(self) -> list["Sheet"]:
         """The rows up to each rule by themselves; caption and notes stand below the last."""
@@ -115,6 +113,11 @@ class Sheet:
         end = next((found.start() for found in BEHIND.finditer(cell)), len(cell))
         return cell[:end], cell[end:], is_strong
 
+    def _pipes(self) -> str:
+        lines = [tuple(map(markdown_text, self.headings)), ("---",) * len(self.headings)]
+        lines += [tuple(self._marked(number, position) for position in range(len(row))) for number, row in enumerate(self.rows)]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
     def _marked(self, number: int, position: int) -> str:
         value, rest, is_strong = self.halves(number, position)
         shown = f"**{markdown_text(value)}**" if is_strong else markdown_text(value)
@@ -139,6 +142,21 @@ class Sheet:
         cells = [self.halves(number, position) for number in range(len(self.rows))]
         lines = (line for value, rest, _ in cells for line in (value + _laid_out(rest, form)).split("\n"))
         return max(len(self.headings[position]), *map(len, lines), 0)
+
+
+def _leads(parts: list[Sheet]) -> list[str]:
+    """What sets each part of a sheet apart: the facts that all of its rows share and other parts do not. None of a single one."""
+    if len(parts) == 1:
+        return [""]
+    shared = [dict(zip(part.headings, part.rows[0], strict=True)) for part in parts]
+    alike = [{part.headings[position] for position in part.unshared()[1]} for part in parts]
+    telling = [
+        name for name in parts[0].headings if all(name in names for names in alike) and len({facts[name] for facts in shared}) > 1
+    ]
+    said = [" · ".join(f"{name} {facts[name]}" for name in telling) for facts in shared]
+    is_told = len(set(said)) == len(said)
+    numbers = ["" if is_told else f"part {number} of {len(parts)}" for number in range(1, len(parts) + 1)]
+    return [markdown_paragraph(" · ".join(filter(None, both))) for both in zip(said, numbers, strict=True)]
 
 
 def _laid_out(text: str, form: int) -> str:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from ..measures import Estimate
 from ..spec import exact
 from ..storage.records import Record
+from .attacks import TOGETHER, Attacks, attacks_among
 from .csvs import csv_text
 from .lines import SHARES as NAMES
 from .lines import Line, attack_name, ball_name, line_name, lines, lines_of, run_name
@@ -38,7 +39,7 @@ CSV_HEADINGS = (
     *(name + part for name in NAMES for part in ("", "_low", "_high")),
     "seeds", *(name + part for name in REPEATED for part in ("_mean", "_sd")),
     "train_seed", "train_kernel", "peers", "model", "train_seeds",
-    *(name + part for name in NAMES for part in ("_train_mean", "_train_sd")),
+    *(name + part for name in NAMES for part in ("_train_mean", "_train_sd")), "worst_of",
 )  # fmt: skip
 
 
@@ -72,7 +73,7 @@ def share_text(line: Line, name: str) -> str:
 
 def sheet(records: Sequence[Record]) -> Sheet:
     """The main table with a row per record and alpha, nothing taken together and nothing ranked."""
-    return _sheet(list(lines(records)))
+    return _sheet(list(lines(records)), attacks_among(records))
 
 
 def ranked_sheet(found: Sequence[Peers], evidence: Evidence) -> Sheet:
@@ -84,20 +85,22 @@ def ranked_sheet(found: Sequence[Peers], evidence: Evidence) -> Sheet:
         bold |= {(len(rows) + number, NAMES[name]) for number, name in strong(peers, evidence)}
         rows += [line for entry in peers.entries for line in lines_of(entry)]
         ends.add(len(rows) - 1)
+    made = _sheet(rows, attacks_among(record for peers in found for record in peers.records))
     return replace(
-        _sheet(rows),
+        made,
         strong=frozenset(bold),
         ends=frozenset(ends),
-        notes=tuple(_notes(found, is_trained=any(line.seeds > 1 for line in rows), is_bold=bool(bold))),
+        notes=(*made.notes, *_notes(found, is_trained=any(line.seeds > 1 for line in rows), is_bold=bool(bold))),
         splits=True,
     )
 
 
-def _sheet(shown: Sequence[Line]) -> Sheet:
-    texts = [cells(line) for line in shown]
+def _sheet(shown: Sequence[Line], attacks: Attacks) -> Sheet:
+    texts = [{**cells(line), "attack": attacks.name(line.record)} for line in shown]
     headings = tuple(name for name in HEADINGS if _tells(name, {text[name] for text in texts}))
     rows = [tuple(text[name] for name in headings) for text in texts]
-    return Sheet(headings, rows, caption(line.record for line in shown), texts=TEXTS, facts=FACTS, shares=SHARES)
+    records = [line.record for line in shown]
+    return Sheet(headings, rows, caption(records), texts=TEXTS, facts=FACTS, shares=SHARES, notes=attacks.notes(records))
 
 
 def _tells(name: str, values: set[str]) -> bool:
@@ -126,11 +129,16 @@ def comma_separated(records: Sequence[Record]) -> str:
     """A line per record and alpha: fractions in full, every interval in columns of its own.
 
     Behind them how the line belongs to others: lines with one `peers` were measured alike, and those with one `model` besides
-    differ in their training seed alone; they all carry mean and standard deviation over its seeds.
+    differ in their training seed alone; they all carry mean and standard deviation over its seeds. Last the attacks whose worst
+    case it is.
     """
-    placed = places(by_setting(records))
+    placed, attacks = places(by_setting(records)), attacks_among(records)
     return csv_text(
-        CSV_HEADINGS, ([*_facts(line), *_measured(line), *_seeds(line, placed[line.record.id])] for line in lines(records))
+        CSV_HEADINGS,
+        (
+            [*_facts(line), *_measured(line), *_seeds(line, placed[line.record.id]), TOGETHER.join(attacks.of(line.record))]
+            for line in lines(records)
+        ),
     )
 
 

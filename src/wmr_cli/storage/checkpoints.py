@@ -77,6 +77,31 @@ def unsaved(path: Path, tensors: Mapping[str, Tensor], config: TrainConfig, made
     return _described(path, tensors, {**header, "content_sha256": tensors_hash(tensors, header)})
 
 
+def of_network(
+    name: str, kind: str, state: Mapping[str, object], num_classes: int, input_shape: tuple[int, int, int]
+) -> Checkpoint:
+    """What is known of a network that nobody saved: its name, the name of its class, and a hash of its weights."""
+    tensors = {key: value.detach().cpu() for key, value in state.items() if isinstance(value, Tensor)}
+    config = TrainConfig(model=kind, defense=IMPORTED, kernel="none")
+    return Checkpoint(
+        path=Path(name),
+        sha256=tensors_hash(tensors, {"model": kind}),
+        model=kind,
+        num_classes=num_classes,
+        input_shape=input_shape,
+        dataset=config.dataset,
+        defense=config.defense,
+        kernel=config.kernel,
+        alpha_train=None,
+        norm=config.norm,
+        eps=config.eps,
+        epoch=0,
+        seed=0,
+        config=config,
+        tensors={},
+    )
+
+
 def load(path: Path) -> Checkpoint:
     """Read a checkpoint, or say why the file is none."""
     path = path / "last.safetensors" if path.is_dir() else path

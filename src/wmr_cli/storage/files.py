@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,26 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def write_folder(folder: Path, files: Mapping[str, str]) -> None:
+    """Write a new folder with these texts, by their path in it: all of them or nothing."""
+    if folder.exists() or folder.is_symlink():
+        raise RunFolderError(f"{folder} is there already", hint="choose a folder that does not exist yet with --out")
+    temporary: Path | None = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=STRAY))
+        for path, text in files.items():
+            (temporary / path).parent.mkdir(parents=True, exist_ok=True)
+            (temporary / path).write_text(text, encoding="utf-8")
+        temporary.chmod(0o777 & ~_umask())
+        temporary.rename(folder)
+    except OSError as error:
+        raise RunFolderError(f"cannot write {folder}: {error.strerror}", hint="choose another place with --out") from error
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def check_writable(path: Path) -> None:

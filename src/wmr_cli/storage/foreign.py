@@ -61,6 +61,11 @@ def read(path: Path) -> Foreign:
     return Foreign(path, _plain(content, path), tuple(place), tuple(passed_over))
 
 
+def saved(path: Path) -> Any:
+    """What `torch.save` wrote, whatever it is, as far as it can be read without running code."""
+    return _torch(path, _head(path))
+
+
 def _head(path: Path) -> bytes:
     """The first bytes of a file that may hold weights."""
     if path.is_dir():

@@ -109,7 +109,7 @@ def assemble(config: TrainConfig, registry: Registry, data_dir: Path, fabric: "F
     if smallest // 2 < fabric.world_size > 1:
         problem = f"a batch of {config.batch_size} images is too small for {fabric.world_size} processes"
         raise BadInput(problem, hint="use a larger --batch-size or fewer --devices")
-    model = parts.model(registry, config.model, source.num_classes, source.input_shape)
+    model = parts.model(registry, config.model, source.num_classes, source.input_shape, data_dir)
     parts.check_fits(model, config.model, source.num_classes, source.input_shape)
     attack, defense = parts.training_attack(registry, config), parts.defense(registry, config.defense)
     kernel, optimizer = parts.training_kernel(registry, config, attack, defense), make_optimizer(config, model)

@@ -147,7 +147,9 @@ def _other_attacks(suspect: Suspect, usual: Estimate) -> Iterator[Check]:
         found = suspect.accuracy(suspect.made(spec), task.eps)
         yield _check(name, found.value, found.value >= usual.low, f"accuracy under {spec}; {_ours(usual)}")
     parsed = Spec.parse(task.attack_spec)
-    more = {key: 2 * getattr(task.attack, key) for key in EFFORTS if registry.accepts("attack", parsed.name, key)}
+    settable = [key for key in EFFORTS if registry.accepts("attack", parsed.name, key)]
+    # what hands options on accepts any key, so the attack itself says what it has
+    more = {key: 2 * value for key in settable if (value := getattr(task.attack, key, None))}
     if more:
         stronger = parsed.without("step", *more).with_params(**{key: str(value) for key, value in more.items()})
         found = suspect.accuracy(suspect.made(str(stronger)), task.eps)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .. import __version__
 from ..config import EvaluateConfig
@@ -29,9 +28,10 @@ from ..storage.records import AttackFacts, CheckpointFacts, DatasetFacts, Record
 from . import parts, scoring
 from .checks import checked
 from .events import EvaluationDone, EvaluationStarted, Event, ImagesDone, Message
-from .examine import Examination, compared, stack
+from .examine import Examination, compared, stack, walked
 from .imports import opened
 from .planning import Task, plan
+from .portions import chunks
 from .ranks import launched, together
 
 if TYPE_CHECKING:
@@ -40,10 +40,6 @@ if TYPE_CHECKING:
 Walked = Generator[Event, None, Record | None]
 """Tells how far it is, then gives a record."""
 WORST = "worst"
-CHUNK, FEWEST, CHUNKS = 256, 32, 16
-"""Images are dealt in chunks in the split's order, the unit of storage, of resuming and of sharing: 16 of them, or as many as
-it takes for none to be larger than 256; none is smaller than 32 but the last.
-"""
 
 
 def evaluate(
@@ -92,7 +88,7 @@ def _recorded(task: Task, registry: Registry, folder: Path, fabric: "Fabric", re
 
 def measure(task: Task, registry: Registry, target: Path, fabric: "Fabric", resume: bool) -> Walked:
     """One record: images to rows, chunk by chunk, dealt among the ranks; rows to numbers, on the first."""
-    examination = examination_of(task, registry, fabric.device)
+    examination = examination_of(task, parts.restored(registry, task.checkpoint).to(fabric.device))
     unfinished = target.with_suffix(".partial")
     jobs = dealt(task, unfinished)
     total = sum(len(job.chunk) for job in jobs)
@@ -109,10 +105,10 @@ def measure(task: Task, registry: Registry, target: Path, fabric: "Fabric", resu
         with together(fabric):
             for job in jobs[fabric.global_rank :: fabric.world_size]:
                 examination, pieces = replace(examination, seed=derive("evaluate", job.seed)), list[Rows]()
-                for batch in () if job.file.exists() else ahead(task.split, job.chunk.split(task.config.batch_size)):
-                    with parts.exact_float32():
-                        pieces.append(examination.rows(batch.to(fabric.device)))
-                    measured += len(batch.labels)
+                batches = () if job.file.exists() else ahead(task.split, job.chunk.split(task.config.batch_size))
+                for piece in walked(examination, batches, fabric.device):
+                    pieces.append(piece)
+                    measured += len(piece["index"])
                     yield ImagesDone(_finished(jobs) + sum(len(piece["index"]) for piece in pieces), total)
                 if pieces:
                     rows = stack(pieces)
@@ -144,18 +140,13 @@ class Job:
     file: Path
 
 
-def chunk_size(images: int) -> int:
-    """How many images a chunk has; a function of their number alone, so that every run deals alike."""
-    return min(CHUNK, max(FEWEST, -(-images // CHUNKS)))
-
-
 def dealt(task: Task, folder: Path) -> list[Job]:
     """All chunks of all seeds, in a fixed order."""
     first = task.config.seed
     return [
         Job(seed, chunk, folder / (f"{number:06d}.safetensors" if seed == first else f"{number:06d}-seed{seed}.safetensors"))
         for seed in range(first, first + task.config.repeats)
-        for number, chunk in enumerate(task.positions.split(chunk_size(len(task.positions))))
+        for number, chunk in enumerate(chunks(task.positions))
     ]
 
 
@@ -201,11 +192,11 @@ def worst(measured: Sequence[tuple[Task, Record]], folder: Path) -> Iterator[Eve
     yield EvaluationDone(record, records.rows_path(target), stored=is_stored)
 
 
-def examination_of(task: Task, registry: Registry, device: torch.device) -> Examination:
-    """The task as something that turns batches into rows."""
+def examination_of(task: Task, model: nn.Module) -> Examination:
+    """The task as something that turns batches into rows, by the network where it is."""
     asked = set(task.config.metrics)
     return Examination(
-        model=parts.restored(registry, task.checkpoint).to(device),
+        model=model,
         attack=task.attack,
         norm=task.norm,
         eps=task.eps,

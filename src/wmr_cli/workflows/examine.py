@@ -1,6 +1,6 @@
 """A batch to its per-image rows: clean, under the unweighted attack, and under the weighted attack of each alpha."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from ..core.objectives import objective_named, weighted_objective
 from ..core.splits import ahead
 from ..measures import at_alpha
 from ..storage.records import Rows
+from .parts import exact_float32
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,17 @@ def _fine(logits: Tensor) -> Tensor:
     return logits.detach().cpu().double()
 
 
+def walked(examination: Examination, batches: Iterable[Batch], device: Any) -> Iterator[Rows]:
+    """The rows of each batch, in plain float32."""
+    for batch in batches:
+        with exact_float32():
+            rows = examination.rows(batch.to(device))
+        yield rows
+
+
 def examined(examination: Examination, split: Split, positions: Tensor, batch_size: int, device: Any) -> Rows:
     """The rows of the images at these positions, a batch at a time."""
-    return stack([examination.rows(batch.to(device)) for batch in ahead(split, positions.split(batch_size))])
+    return stack(list(walked(examination, ahead(split, positions.split(batch_size)), device)))
 
 
 def compared(rows: Rows, kernels: Mapping[float | None, Kernel]) -> Rows:

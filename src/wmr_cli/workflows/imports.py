@@ -68,7 +68,7 @@ def opened(path: Path | None, config: EvaluateConfig, registry: Registry, data_d
     found = None if path is None else read(path)
     source = parts.dataset(registry, resolved.dataset, data_dir, resolved.split_seed)
     if found is None:
-        return (yield from _as_built(resolved, registry, source, config.seed)), source
+        return (yield from _as_built(resolved, registry, source, data_dir, config.seed)), source
     return (yield from _from_weights(found, resolved, registry, source, "name")), source
 
 
@@ -108,7 +108,7 @@ def _from_weights(
     found: Foreign, config: TrainConfig, registry: Registry, source: DataSource, match: str
 ) -> Generator[Event, None, Checkpoint]:
     """Foreign weights under the names of the network they are for."""
-    network = _network(registry, config, source)
+    network = _network(registry, parts.without_weights(registry, config.model), source)
     inner, prefix = bare(network)
     if isinstance(network, Normalized):
         found = without_normalisation(found, {"mean": network.mean, "std": network.std})
@@ -127,9 +127,11 @@ def _from_weights(
     return checkpoint
 
 
-def _as_built(config: TrainConfig, registry: Registry, source: DataSource, seed: int) -> Generator[Event, None, Checkpoint]:
+def _as_built(
+    config: TrainConfig, registry: Registry, source: DataSource, data_dir: Path, seed: int
+) -> Generator[Event, None, Checkpoint]:
     """The network with the weights it is built with; what differs between two builds is random."""
-    state, other = (_built(config, registry, source, start) for start in (seed, seed + 1))
+    state, other = (_built(config.model, registry, source, data_dir, start) for start in (seed, seed + 1))
     random = [name for name in state if not torch.equal(state[name], other[name])]
     if random:
         problem = f"{len(random)} of the {len(state)} tensors of {config.model}, {random[0]} for one"
@@ -139,17 +141,17 @@ def _as_built(config: TrainConfig, registry: Registry, source: DataSource, seed:
     return checkpoint
 
 
-def _built(config: TrainConfig, registry: Registry, source: DataSource, seed: int) -> Mapping[str, Tensor]:
+def _built(model: str, registry: Registry, source: DataSource, data_dir: Path, seed: int) -> Mapping[str, Tensor]:
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
-        state: dict[str, Tensor] = _network(registry, config, source).state_dict()
+        state: dict[str, Tensor] = _network(registry, model, source, data_dir).state_dict()
     return state
 
 
-def _network(registry: Registry, config: TrainConfig, source: DataSource) -> nn.Module:
+def _network(registry: Registry, model: str, source: DataSource, data_dir: Path | None = None) -> nn.Module:
     """The network for these data, as it is built."""
-    network = parts.model(registry, config.model, source.num_classes, source.input_shape)
-    parts.check_fits(network, config.model, source.num_classes, source.input_shape)
+    network = parts.model(registry, model, source.num_classes, source.input_shape, data_dir)
+    parts.check_fits(network, model, source.num_classes, source.input_shape)
     return network
 
 

@@ -1,6 +1,7 @@
 """Where names become tensors: components built from their specs. Registry and core meet here and nowhere else."""
 
 import dataclasses
+import inspect
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,13 +65,20 @@ def notes(split: Split) -> Iterator[str]:
         yield note
 
 
-def model(registry: Registry, spec: str, num_classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
-    """A fresh network for these classes and images, with the normalisation that the spec may ask for as its first layer."""
+def model(
+    registry: Registry, spec: str, num_classes: int, input_shape: tuple[int, int, int], data_dir: Path | None = None
+) -> nn.Module:
+    """A fresh network for these classes and images, with the normalisation that the spec may ask for as its first layer.
+
+    One that declares `root` is told where data are, for weights that it reads from there.
+    """
     own, normalisation = registry.common("model", Spec.parse(spec))
-    facts = {"num_classes": num_classes, "input_shape": input_shape}
+    facts: dict[str, Any] = {"num_classes": num_classes, "input_shape": input_shape}
     # a class of the user's may know its classes and images by itself
     takes = getattr(registry.target("model", own.name), "__init__", None) is not nn.Module.__init__
     given = {key: value for key, value in facts.items() if takes and registry.accepts("model", own.name, key)}
+    if data_dir is not None and "root" not in own.params and registry.declares("model", own.name, "root"):
+        given["root"] = data_dir
     try:
         network = registry.create("model", own, **given)
     except (RuntimeError, MemoryError) as error:  # torch's word for a shape that cannot be, or that does not fit into memory
@@ -105,6 +113,14 @@ def augmentation(text: str, input_shape: tuple[int, int, int]) -> Augmentation:
 
 def check_fits(network: nn.Module, spec: str, num_classes: int, input_shape: tuple[int, int, int]) -> None:
     """Refuse a network that cannot take images (N, C, H, W) of this shape, or does not give logits (N, num_classes) for them."""
+    outputs = count_outputs(network, spec, input_shape)
+    if outputs != num_classes:
+        problem = f"model {spec!r} has {outputs} outputs, the data set has {num_classes} classes"
+        raise BadInput(problem, hint="a class that takes num_classes can build its last layer for the data")
+
+
+def count_outputs(network: nn.Module, spec: str, input_shape: tuple[int, int, int]) -> int:
+    """How many logits a network gives for an image of this shape; one that cannot take such images is refused."""
     channels, height, width = input_shape
     parameter = next(network.parameters(), torch.empty(0))
     try:
@@ -129,15 +145,18 @@ def check_fits(network: nn.Module, spec: str, num_classes: int, input_shape: tup
         raise BadInput(f"model {spec!r} gives a {type(logits).__name__}", hint=hint)
     if logits.ndim != 2 or len(logits) != 2:
         raise BadInput(f"model {spec!r} gives outputs of shape {tuple(logits.shape)} for 2 images", hint=hint)
-    if logits.shape[1] != num_classes:
-        problem = f"model {spec!r} has {logits.shape[1]} outputs, the data set has {num_classes} classes"
-        raise BadInput(problem, hint="a class that takes num_classes can build its last layer for the data")
+    return logits.shape[1]
+
+
+def without_weights(registry: Registry, spec: str) -> str:
+    """The model of a spec for weights that are at hand: it need not find or download any."""
+    bare = Spec.parse(spec).without("pretrained")
+    return str(bare.with_params(pretrained="false") if registry.declares("model", bare.name, "pretrained") else bare)
 
 
 def restored(registry: Registry, checkpoint: Checkpoint) -> nn.Module:
     """The network of a checkpoint with its weights, in eval mode."""
-    # the weights are here: none need be downloaded
-    spec = str(Spec.parse(checkpoint.model).without("pretrained"))
+    spec = without_weights(registry, checkpoint.model)
     network = model(registry, spec, checkpoint.num_classes, checkpoint.input_shape)
     try:
         network.load_state_dict(dict(checkpoint.tensors))
@@ -193,7 +212,7 @@ def described(made: Attack, spec: Spec, registry: Registry, **asked: Any) -> str
     kind: Any = type(made)
     if not dataclasses.is_dataclass(kind):
         return str(spec.with_params(**{key: _written(value) for key, value in asked.items() if value is not None}))
-    fixed = {} if spec.is_local else registry.find("attack", spec.name).entry.params
+    fixed = registry.find("attack", spec.name).entry.params if spec.name in registry.names("attack") else {}
     params = {}
     for field in dataclasses.fields(kind):
         value = getattr(made, field.name)
@@ -202,6 +221,16 @@ def described(made: Attack, spec: Spec, registry: Registry, **asked: Any) -> str
         if not is_beside and (not is_default or (field.name in ("steps", "step") and value is not None)):
             params[field.name] = _written(value)
     return str(Spec(spec.name, None, params))
+
+
+def spec_of(made: Attack, registry: Registry) -> Spec:
+    """The name of an attack that was built elsewhere: that of its class with most of its numbers, or the class itself."""
+    kind: Any = made if inspect.isroutine(made) else type(made)
+    target = f"{kind.__module__}:{kind.__qualname__}"
+    entries = [owned.entry for of, owned in registry if of == "attack" and owned.entry.target == target]
+    fitting = [entry for entry in entries if all(getattr(made, key, None) == value for key, value in entry.params.items())]
+    best = max(fitting, key=lambda entry: len(entry.params), default=None)
+    return Spec(target.replace(":", ".") if best is None else best.name)
 
 
 def _written(value: Any) -> str:

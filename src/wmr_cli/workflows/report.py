@@ -4,8 +4,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from ..errors import BadFile, BadInput
 from ..reporting.comparisons import comparisons
 from ..reporting.documents import Document
@@ -50,22 +48,29 @@ def gather(paths: Iterable[Path], alphas: Sequence[float] | None = None, rhos: S
                 found[file.resolve()] = file, rescored(file, record, alphas, rhos)
             except BadFile as problem:
                 problems.append(problem)
-    return Gathered(list(found.values()), problems)
+    return Gathered(_in_order(list(found.values())), problems)
+
+
+def _in_order(found: Sequence[tuple[Path, Record]]) -> list[tuple[Path, Record]]:
+    """Folder by folder as they were found; in a folder by data, ball and attack, worst cases behind their attacks.
+
+    Files are called by their hashes, whose order says nothing. What may be compared keeps its order.
+    """
+    places = {file.parent: number for number, (file, _) in reversed(list(enumerate(found)))}
+
+    def place(one: tuple[Path, Record]) -> tuple[int, str, str, str, float, bool, str]:
+        file, record = one
+        data, threat, attack = record.dataset, record.threat, record.attack
+        return places[file.parent], data.name, data.split, threat.norm, threat.eps, attack.of is not None, attack.spec
+
+    return sorted(found, key=place)
 
 
 def rescored(file: Path, record: Record, alphas: Sequence[float] | None, rhos: Sequence[float] | None) -> Record:
     """The record at other alphas and radii: A_sa and DRO from its rows; A_tr only where its own attack was run."""
     if alphas is None and rhos is None:
         return record
-    rows, config = records.rows_of(file, record), scoring.asked_of(file, record)
-    if rhos is not None and (record.attack.of is None or record.dro):
-        # of the worst of several attacks the image of lowest margin is kept, which need not be that of largest loss
-        config = msgspec.structs.replace(config, rho=tuple(rhos))
-        record = msgspec.structs.replace(record, dro=scoring.worst_in_ball(rows, config))
-    if alphas is not None:
-        scores = scoring.scores(rows, config, list(alphas), {row.label: row.name for row in record.per_class})
-        record = msgspec.structs.replace(record, by_alpha=scores.by_alpha, per_class=scores.per_class)
-    return record
+    return scoring.rescored(record, records.rows_of(file, record), scoring.asked_of(file, record), alphas, rhos)
 
 
 def _legible(file: Path, record: Record) -> Record:

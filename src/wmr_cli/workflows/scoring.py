@@ -139,6 +139,20 @@ def repetition(rows: Rows, config: EvaluateConfig, alphas: Alphas, seed: int) ->
     )
 
 
+def rescored(
+    record: Record, rows: Rows, config: EvaluateConfig, alphas: Alphas | None, rhos: Sequence[float] | None = None
+) -> Record:
+    """The record at other alphas and radii, by arithmetic; `config` is what `asked_of` says of it."""
+    if rhos is not None and (record.attack.of is None or record.dro):
+        # of the worst of several attacks the image of lowest margin is kept, which need not be that of largest loss
+        config = msgspec.structs.replace(config, rho=tuple(rhos))
+        record = msgspec.structs.replace(record, dro=worst_in_ball(rows, config))
+    if alphas is not None:
+        found = scores(rows, config, alphas, {row.label: row.name for row in record.per_class})
+        record = msgspec.structs.replace(record, by_alpha=found.by_alpha, per_class=found.per_class)
+    return record
+
+
 def needed(rows: Rows, *, comparing: bool = False) -> Rows:
     """What a repetition's values follow from: right or wrong, margins, log-weights and what they may come from."""
     kept = ("index", "label", "prediction", "margin", *(("logits", "loss") if comparing else ()))

@@ -26,17 +26,13 @@ SHORT = 10
 def validation_attack(registry: Registry, config: TrainConfig) -> Attack:
     """The attack of evaluation in the ball of training, cut short; where it has no steps or gives no margins, plain PGD."""
     spec = Spec.parse(config.evaluate.attack).without("eps", "norm", "steps", "step", "restarts")
-    name = spec.name
-    if not registry.accepts("attack", name, "steps") or _stops_early(registry, config, spec):
+    # the attack itself says what it has: what hands options on accepts any key
+    usual = parts.attack(registry, spec, norm=config.norm, eps=config.eps)
+    if getattr(usual, "steps", None) is None or getattr(usual, "stops_early", False):
         spec = Spec.parse("pgd")
     restarts = 1 if registry.accepts("attack", spec.name, "restarts") else None
     steps = min(SHORT, config.evaluate.steps or SHORT)
     return parts.attack(registry, spec, norm=config.norm, eps=config.eps, steps=steps, restarts=restarts)
-
-
-def _stops_early(registry: Registry, config: TrainConfig, spec: Spec) -> bool:
-    """Such an attack tells right from wrong, but gives no margins to weigh by."""
-    return bool(getattr(parts.attack(registry, spec, norm=config.norm, eps=config.eps), "stops_early", False))
 
 
 def examination_of(model: nn.Module, source: DataSource, config: TrainConfig, attack: Attack, registry: Registry) -> Examination:
@@ -62,7 +58,7 @@ def held_out_rows(
     examination = examination_of(model, source, config, attack, registry)
     mine = share(torch.arange(len(split)), fabric)
     size = max(config.batch_size // fabric.world_size, 1)
-    with together(fabric), parts.exact_float32():
+    with together(fabric):
         seen = examined(examination, split, mine, size, fabric.device) if len(mine) else None
     return everybodys(fabric, seen)
 

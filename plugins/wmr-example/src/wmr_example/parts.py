@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from wmr_cli.core import noise
 from wmr_cli.core.contracts import Attacked, Batch, Evidence, Learner, Losses, Objective, StepReport
 from wmr_cli.core.losses import cross_entropy
-from wmr_cli.core.margins import logit_margin
+from wmr_cli.core.objectives import ranks
 from wmr_cli.core.splits import MemorySource, MemorySplit
 from wmr_cli.core.training import descend
 
@@ -43,13 +43,15 @@ class Linear(nn.Module):
 class HalfHalf:
     """(CE(x) + weight(x') * CE(x')) / 2, with x' climbing the cross-entropy."""
 
+    knows = ("clean_logits", "steps_survived")
+
     def step(self, learner: Learner, batch: Batch) -> StepReport:
         attacked = learner.attack(batch, cross_entropy)
         clean, adversarial = learner.forward(batch.images), learner.forward(attacked.images)
         losses = Losses(
-            plain=0.5 * cross_entropy(clean, batch.labels),
-            weighted=0.5 * cross_entropy(adversarial, batch.labels),
-            evidence=Evidence(adversarial, batch.labels, batch.index, clean_logits=clean),
+            plain=0.5 * learner.label_loss(clean, batch.labels),
+            weighted=0.5 * learner.label_loss(adversarial, batch.labels),
+            evidence=Evidence(adversarial, batch.labels, batch.index, clean, attacked.steps_survived),
         )
         return descend(learner, batch, losses)
 
@@ -67,7 +69,7 @@ class Fooled:
 
 @dataclass(frozen=True)
 class RandomCorners:
-    """The worst of `tries` random corners of the Linf ball, and of the image itself. Needs no gradient."""
+    """The worst of `tries` random corners of the Linf ball, and of the image itself, by the objective. Needs no gradient."""
 
     eps: float = 8 / 255
     tries: int = 5
@@ -77,11 +79,12 @@ class RandomCorners:
     ) -> Attacked:
         with torch.no_grad():
             best, logits = images, model(images)
+            was_right = logits.argmax(dim=1) == labels
             for step in range(self.tries):
                 signs = 2 * (noise.uniform(images, index, seed, step=step) < 0.5).to(images.dtype) - 1
                 candidate = (images + self.eps * signs).clamp(0, 1)
                 candidate_logits = model(candidate)
-                is_worse = logit_margin(candidate_logits, labels) < logit_margin(logits, labels)
+                is_worse = ranks(objective, candidate_logits, labels) > ranks(objective, logits, labels)
                 best = torch.where(is_worse[:, None, None, None], candidate, best)
                 logits = torch.where(is_worse[:, None], candidate_logits, logits)
-        return Attacked(best, logits, steps_survived=(logits.argmax(dim=1) == labels).long())
+        return Attacked(best, logits, steps_survived=was_right.long())

@@ -1,6 +1,6 @@
 """What there is to draw: records with their rows in groups that may be compared, and the logs of the runs they lie in."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from ...spec import Spec, exact
 from ...storage import records
 from ...storage.records import Record, Rows
 from ...storage.runs import RunFolder
+from ..attacks import TOGETHER, attacks_behind
 from ..lines import attack_name, conditions, run_name
 from ..peers import Setting, setting_of
 from .style import Look
@@ -138,7 +139,7 @@ def gathered(found: Sequence[tuple[Path, Record]]) -> Material:
         if model in members:
             left_out.append(Undrawn(f"{member.name} was evaluated more than once: the record that says most is drawn"))
         members[model] = max(members.get(model, member), member, key=_says)
-    groups = [Group(_facts(tuple(members.values())), tuple(members.values())) for members in sorted_in.values()]
+    groups = [Group(_facts(tuple(members.values()), known), tuple(members.values())) for members in sorted_in.values()]
     groups.sort(key=lambda group: _place(group.members[0].record))
     return Material(groups, list(_trainings(found, names, looks, left_out)), left_out)
 
@@ -177,12 +178,13 @@ def _images(record: Record) -> tuple[Any, ...]:
     return data.name, data.split, data.sha256, data.n, None if data.indices is None else tuple(data.indices)
 
 
-def _facts(members: Sequence[Member]) -> dict[str, str]:
+def _facts(members: Sequence[Member], known: Mapping[str, Record]) -> dict[str, str]:
     """What a reader should know of a group; what all panels share is said once."""
     record = members[0].record
+    behind = attacks_behind(record, known)
     return {
         "data": f"{literal(record.dataset.name)} {literal(record.dataset.split)}, {record.dataset.n} images",
-        "attack": literal(attack_name(record)),
+        "attack": literal(f"worst of {TOGETHER.join(behind)}" if behind else attack_name(record)),
         "eps": ball(record.threat.norm, record.threat.eps),
         "seed": f"seed {record.attack.seed}" if record.attack.seed else "",
         "kernel": "" if record.kernel == "exp" else f"kernel {literal(record.kernel)}",

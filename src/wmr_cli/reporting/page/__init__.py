@@ -22,7 +22,8 @@ from .markup import plain
 from .panels import Panel, grouped
 
 SCRIPTS = tuple(
-    f"{name}.js" for name in ("metrics", "data", "models", "controls", "drawing", "curves", "points", "table", "card", "live")
+    f"{name}.js"
+    for name in ("metrics", "data", "models", "controls", "drawing", "saving", "curves", "points", "table", "card", "live")
 )
 """In this order they are one script."""
 

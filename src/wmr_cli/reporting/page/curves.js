@@ -33,7 +33,7 @@ function plotAlpha(chosen, alphas, alpha, axisName) {
   return draw(
     "plot-alpha",
     traces,
-    layout(x, inPercent(mostOf(chosen)), { shapes: now }),
+    layout(x, percentAxis(mostOf(chosen)), { shapes: now }),
     `A_sa of ${chosen.length} models over alpha, falling; the table has the values at your alpha`,
   );
 }
@@ -79,7 +79,7 @@ function plotTemperature(chosen, alpha, temperature) {
   return draw(
     "plot-temperature",
     traces,
-    layout(x, inPercent(mostOf(chosen)), { shapes: [setting(temperature)] }),
+    layout(x, percentAxis(mostOf(chosen)), { shapes: [setting(temperature)] }),
     `A_sa of ${chosen.length} models over temperature`,
   );
 }
@@ -98,7 +98,7 @@ function plotBall(chosen, rhos, rho) {
         line: { ...style(model.number), width: open ? 1.2 : 2 },
         x: shown.map(([at]) => at),
         y: shown.map(([, worst]) => 100 * worst[name]),
-        text: shown.map(([at, worst]) => `${plain(model.name)}<br>ρ ${at}: ${title} ${fixed(100 * worst[name], 1)}`),
+        text: shown.map(([at, worst]) => `${plain(model.name)}<br>ρ ${at}: ${title} ${inPercent(worst[name])}`),
       };
     });
   });
@@ -111,7 +111,7 @@ function plotBall(chosen, rhos, rho) {
   return draw(
     "plot-ball",
     traces,
-    layout(x, inPercent(mostOf(chosen)), { shapes: [setting(Math.max(rho, rhos[0]))] }),
+    layout(x, percentAxis(mostOf(chosen)), { shapes: [setting(Math.max(rho, rhos[0]))] }),
     "Accuracy in the worst case over the radius of the ball, falling",
   );
 }

@@ -19,12 +19,7 @@ const FEW_MARKS = 8; // on a line
 const MOST_NAMED = 8; // models in the key of a plot; in the table all have their sign
 const media = matchMedia("(prefers-color-scheme: dark)");
 const isTouch = matchMedia("(pointer: coarse)").matches;
-const CONFIG = {
-  displaylogo: false,
-  displayModeBar: isTouch ? false : "hover",
-  modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
-  responsive: true,
-};
+let config = null; // one for all: a plot with another one would be drawn anew
 
 function isDark() {
   return (document.documentElement.dataset.theme ?? (media.matches ? "dark" : "light")) === "dark";
@@ -116,7 +111,7 @@ function legend() {
 }
 
 /** From 0 to `most`, a share, or a little above it. It does not move with the sliders. */
-function inPercent(most = 1) {
+function percentAxis(most = 1) {
   return axis("percent", { range: [0, Math.min(101, Math.ceil(105 * most))] });
 }
 
@@ -128,7 +123,13 @@ function mostOf(models) {
 function draw(id, traces, shape, said) {
   const place = document.getElementById(id);
   place.setAttribute("aria-label", said);
-  return Plotly.react(place, traces, shape, CONFIG);
+  config ??= {
+    displaylogo: false,
+    displayModeBar: isTouch ? false : "hover",
+    modeBarButtons: [[saveButton(), "zoom2d", "pan2d", "resetScale2d"]],
+    responsive: true,
+  };
+  return Plotly.react(place, traces, shape, config);
 }
 
 function markOf(number) {
@@ -147,7 +148,8 @@ function style(number) {
 /** A line of a model with some marks on it: of many points, few. */
 function marked(model, more = {}) {
   return {
-    name: plain(model.name, 28),
+    name: plain(model.name, 80),
+    meta: model.number,
     type: "scatter",
     mode: "lines+markers",
     line: style(model.number),

@@ -70,14 +70,18 @@ def _rows(sheet: Sheet, merged: Sequence[str] = (), facts: str = "") -> str:
 
 
 def _cell(sheet: Sheet, heading: str, text: str, span: int, facts: str) -> str:
-    shown = plain(text)
-    if heading in sheet.shares:
-        shown = INTERVAL.sub(r'<span class="interval">\1</span>', shown)
+    shown = _share(text) if heading in sheet.shares else plain(text)
     rows = f' rowspan="{span}"' if span > 1 else ""
     if heading != sheet.headings[0]:
         return f"<td{rows}{_kind(sheet, heading)}>{shown}</td>"
     below = f'<span class="facts">{plain(facts)}</span>' if facts else ""
     return f'<th scope="{"rowgroup" if span > 1 else "row"}"{rows}{_kind(sheet, heading)}>{shown}{below}</th>'
+
+
+def _share(text: str) -> str:
+    """A value, its interval in small print, and what else is said of it on lines of its own."""
+    first, *others = (INTERVAL.sub(r'<span class="interval">\1</span>', part) for part in map(plain, text.split("; ")))
+    return first + "".join(f'<span class="facts">{part}</span>' for part in others)
 
 
 def _kind(sheet: Sheet, heading: str) -> str:

@@ -262,13 +262,21 @@ function fixed(value, digits) {
   return value.toFixed(digits);
 }
 
+/** A share without its interval. What rounding left of a sum, 0.61749999999 for 0.6175, does not show. */
+function inPercent(share, digits = 1) {
+  return fixed(100 * Number(share.toFixed(12)), digits);
+}
+
 /** `57.2 [53.1, 61.1]`, with no more digits than the interval supports. */
 function percent(share) {
   if (!share) return "-";
-  if (share.low === share.high) return share.value ? "100 (all right)" : "0 (all wrong)";
+  if (share.low === share.high) {
+    if (share.value === 1) return "100 (all right)";
+    return share.value === 0 ? "0 (all wrong)" : `${inPercent(share.value)} (no interval)`;
+  }
   const half = 50 * (share.high - share.low);
   const digits = Math.min(3, Math.max(0, 1 - Math.floor(Math.log10(half))));
-  const [value, low, high] = [share.value, share.low, share.high].map((number) => fixed(100 * number, digits));
+  const [value, low, high] = [share.value, share.low, share.high].map((number) => inPercent(number, digits));
   return `${value} [${low}, ${high}]`;
 }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ...spec import exact
 from ...storage.records import Record
+from ..attacks import TOGETHER, attacks_behind
 from ..lines import attack_name, run_name
 from ..peers import Setting, setting_of
 
@@ -39,19 +40,11 @@ def grouped(found: Found) -> list[Panel]:
     ]
 
 
-def _attacks(record: Record, by_id: Mapping[str, Record]) -> tuple[str, ...]:
-    """The attack, or those whose worst case this is: by what they are, or by their records where those were not found."""
-    if record.attack.of is None:
-        return (attack_name(record),)
-    parts = (attack_name(by_id[part]) if part in by_id else f"record {part}" for part in record.attack.of)
-    return ("worst of", *sorted(parts))
-
-
 def _title(record: Record, by_id: Mapping[str, Record]) -> str:
     """`digits test, 550 images · linf ε 0.15 · pgd:steps=20`."""
     data, threat = record.dataset, record.threat
-    first, *parts = _attacks(record, by_id)
-    attack = f"{first} {', '.join(parts)}" if parts else first
+    behind = attacks_behind(record, by_id)
+    attack = f"worst of {TOGETHER.join(behind)}" if behind else attack_name(record)
     seed = [f"attack seed {record.attack.seed}"] if record.attack.seed else []
     kernel = [] if record.kernel == "exp" else [f"kernel {record.kernel}"]
     images, ball = f"{data.name} {data.split}, {data.n} images", f"{threat.norm} ε {exact(threat.eps)}"

@@ -32,6 +32,7 @@ function plotClasses(model, classes, alpha, temperature) {
       type: "scatter",
       mode: "markers",
       marker: { color, symbol, size: 8 },
+      cliponaxis: false, // a mark at 100 is seen whole
       hovertemplate: "%{text}<extra></extra>",
     };
   });
@@ -41,7 +42,7 @@ function plotClasses(model, classes, alpha, temperature) {
     showgrid: false,
     zeroline: false,
   });
-  return draw("plot-classes", traces, layout(x, inPercent(), legend()), "Accuracy under attack and A_sa of each class");
+  return draw("plot-classes", traces, layout(x, percentAxis(), legend()), "Accuracy under attack and A_sa of each class");
 }
 
 /** Names along an axis; of very many, some. */

@@ -1,5 +1,6 @@
 // The table at the reader's settings, and what a screen reader is told of it.
 
+const LOSSES = { ce: "cross-entropy", margin: "minus logit margin", "zero-one": "zero-one loss" }; // as the figures say
 const QUIET = 500; // milliseconds after the last change before it is told
 
 function numbers() {
@@ -97,18 +98,24 @@ function ballCells(model, rho) {
     ["least", worst?.least, ""],
   ].map(([name, value, kind]) => {
     const isThere = typeof value === "number";
-    const cell = element("td", isThere ? fixed(100 * value, 1) : "-", { "data-cell": name, class: kind });
+    const cell = element("td", isThere ? inPercent(value) : "-", { "data-cell": name, class: kind });
     if (isThere) cell.dataset.value = String(value);
     return cell;
   });
 }
 
+/** By which losses the worst case in a ball is that of these models. */
+function lossNames(chosen) {
+  const measured = chosen.filter((model) => model.inBall(1)?.accuracy != null);
+  return [...new Set(measured.map(({ loss }) => LOSSES[loss] ?? loss))];
+}
+
 function notes(chosen) {
   const { temperature } = settings();
   const told = ["Percent, with 95 % intervals; ESS is the effective sample size behind A_sa."];
-  const losses = [...new Set(chosen.filter((model) => model.inBall(1)?.accuracy != null).map((model) => model.loss))];
+  const losses = lossNames(chosen);
   if (losses.length === 1)
-    told.push(`In the ball: accuracy where the mean ${losses[0]} loss is largest, and the least accuracy.`);
+    told.push(`In the ball: accuracy where the mean ${losses[0]} is largest, and the least accuracy.`);
   else if (losses.length) told.push("In the ball the models were measured by different losses; do not compare those numbers.");
   if (chosen.length > 1) {
     told.push(
@@ -132,7 +139,7 @@ function tell(alpha, rho, chosen, estimates) {
   telling = setTimeout(() => {
     const parts = chosen.map((model, i) => {
       const worst = model.inBall(rho)?.accuracy;
-      const ball = typeof worst === "number" ? `, in the ball ${fixed(100 * worst, 1)}` : "";
+      const ball = typeof worst === "number" ? `, in the ball ${inPercent(worst)}` : "";
       const sure = estimates[i]
         ? `A_sa ${percent(estimates[i])}, effective sample size ${fixed(estimates[i].ess, 0)}`
         : "no A_sa";

@@ -1,0 +1,68 @@
+"""A defense around another one: the same images and the same loss, at weights moved to where that loss is higher."""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+from wmr_cli import Spec, create
+from wmr_cli.core.contracts import Batch, Defense, Learner, StepReport
+from wmr_cli.errors import BadInput
+
+from .passes import Performance, Rehearsal
+from .state import Moment, Shift
+
+
+def awp(base: Spec = Spec("pgd"), gamma: float = 0.005, warmup: int = 0) -> "Awp":  # noqa: B008 - a spec is frozen
+    """The defense `base`, such as pgd or (trades:beta=6), perturbed by gamma after `warmup` epochs."""
+    if gamma < 0 or warmup < 0:
+        raise BadInput(f"awp cannot take gamma {gamma:g} and warmup {warmup}", hint="neither is negative")
+    made = create("defense", base)
+    if reason := misfit(made):
+        raise BadInput(f"awp cannot be put around {base}: {reason}", hint="use pgd, trades, mart, alp or combined as its base")
+    return Awp(made, gamma, warmup)
+
+
+def misfit(base: Any) -> str | None:
+    """Why the weights cannot be perturbed in a step of this defense, if they cannot."""
+    if isinstance(base, Awp):
+        return "it perturbs the weights already"
+    if getattr(base, "one_gradient", False):
+        return "one backward pass moves its images and its weights, so no images are there before the weights are perturbed"
+    if getattr(base, "replays", 1) > 1:
+        return f"it steps {base.replays} times on each batch, and the weights are perturbed for one step"
+    return None
+
+
+@dataclass(frozen=True)
+class Awp:
+    """Adversarial weight perturbation: the base's loss at weights that were moved up its gradient, layer by layer.
+
+    Every weight of more than one dimension moves by gamma times its own length; biases and scales of normalisation stay.
+    Images are attacked before, at the weights as they are. The gradient found at the moved weights moves the old ones.
+
+    Objective: that of the base at `w + v`, with `v` the step of length `gamma * |w|` up its gradient
+    Cost: that of the base, and once more what it costs without its attack
+    Good for: robust accuracy that lasts to the end of a long run
+    Reference: Wu et al. 2020, arXiv:2004.05884
+    """
+
+    base: Defense
+    gamma: float = 0.005
+    warmup: int = 0
+
+    def step(self, learner: Learner, batch: Batch) -> StepReport:
+        if learner.epoch < self.warmup:
+            return self.base.step(learner, batch)
+        start, rehearsal = Moment.of(learner.model), Rehearsal(learner)
+        copy.deepcopy(self.base).step(rehearsal, batch)  # a copy: what the base remembers it remembers once
+        shift = Shift.up_the_gradient(learner.model, self.gamma)
+        learner.model.zero_grad()
+        start.bring_back(learner.model)
+        with shift.applied():
+            return self.base.step(Performance(learner, rehearsal.attacks, shift), batch)
+
+    def __getattr__(self, name: str) -> Any:
+        """What the base says of itself, its state included, holds for the two together."""
+        if name == "base" or name.startswith("__"):  # asked for while a copy is being made
+            raise AttributeError(name)
+        return getattr(self.base, name)

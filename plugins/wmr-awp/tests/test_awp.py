@@ -1,0 +1,291 @@
+"""The defense against its contract, against numbers by hand, and against its base."""
+
+import ast
+import copy
+import math
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import wmr_awp
+from wmr_awp.defense import Awp, awp
+from wmr_cli import Spec, create
+from wmr_cli.core.contracts import Attacked, Batch
+from wmr_cli.errors import BadInput, BrokenContract
+from wmr_cli.testing import RecordingLearner, check_loss, tiny_batch, tiny_model
+
+BASES = ("natural", "pgd", "trades:beta=2", "mart", "alp", "combined", "fgsm-rs", "iaat:warmup=0,steps=2")
+
+
+def made(base: str, **params: float) -> Awp:
+    return awp(Spec.parse(base), **params)
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_every_base_that_fits_keeps_the_contract(base):
+    check_loss(made(base))
+
+
+class Linear(nn.Module):
+    def __init__(self, weight: list[list[float]], bias: list[float]) -> None:
+        super().__init__()
+        self.weight, self.bias = (nn.Parameter(torch.tensor(values)) for values in (weight, bias))
+
+    def forward(self, images):
+        return images.flatten(1) @ self.weight.T + self.bias
+
+
+def errors(weight, bias, pixels, label):
+    """p - y of a linear model with two classes."""
+    logits = [sum(w * x for w, x in zip(row, pixels, strict=True)) + b for row, b in zip(weight, bias, strict=True)]
+    shares = [math.exp(logit) / sum(map(math.exp, logits)) for logit in logits]
+    return [share - (position == label) for position, share in enumerate(shares)]
+
+
+def test_a_step_is_the_one_computed_by_hand():
+    weight, bias, pixels, gamma, lr = [[0.5, -1.0], [2.0, 0.25]], [0.1, -0.2], [0.75, 0.5], 0.2, 0.1
+    model = Linear(weight, bias)
+    made("natural", gamma=gamma).step(
+        RecordingLearner(model), Batch(torch.tensor(pixels).view(1, 1, 1, 2), torch.tensor([0]), torch.tensor([7]))
+    )
+
+    slope = [[error * x for x in pixels] for error in errors(weight, bias, pixels, label=0)]
+    far = gamma * math.dist([w for row in weight for w in row], [0] * 4) / math.dist([g for row in slope for g in row], [0] * 4)
+    moved = [[w + far * g for w, g in zip(*rows, strict=True)] for rows in zip(weight, slope, strict=True)]
+    there = errors(moved, bias, pixels, label=0)
+    expected = [[w - lr * error * x for w, x in zip(row, pixels, strict=True)] for row, error in zip(weight, there, strict=True)]
+    torch.testing.assert_close(model.weight.detach(), torch.tensor(expected))
+    torch.testing.assert_close(model.bias.detach(), torch.tensor([b - lr * e for b, e in zip(bias, there, strict=True)]))
+    assert moved[0][0] != pytest.approx(weight[0][0], abs=0.05)  # the step was not the base's own
+
+
+class InTrainMode(RecordingLearner):
+    """Attacks see the network in train mode: dropout draws, and batch-norm remembers."""
+
+    def attack_mode(self):
+        return nullcontext()
+
+    def attack(self, batch, objective, own=None):
+        with torch.no_grad():
+            logits = self.model(batch.images)
+        return Attacked((batch.images + 0.03).clamp(0, 1), logits, torch.ones_like(batch.labels))
+
+
+@pytest.mark.parametrize("kind", [RecordingLearner, InTrainMode])
+@pytest.mark.parametrize("base", BASES)
+def test_without_a_perturbation_it_is_the_base_bit_for_bit(base, kind):
+    results = []
+    for defense in (create("defense", base), made(base, gamma=0.0)):
+        model = tiny_model().train()
+        learner = kind(model)
+        torch.manual_seed(5)
+        reports = [defense.step(learner, tiny_batch()) for _ in range(3)]
+        results.append([*model.state_dict().values(), *(report.losses for report in reports), torch.get_rng_state()])
+    for expected, found in zip(*results, strict=True):
+        assert torch.equal(expected, found)
+
+
+class Watching(RecordingLearner):
+    """Notes the weights at every turn."""
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.seen = {"forward": [], "attack": [], "attack_mode": [], "optimizer_step": []}
+
+    def note(self, what):
+        self.seen[what].append({name: weight.detach().clone() for name, weight in self.model.named_parameters()})
+
+    def forward(self, images):
+        self.note("forward")
+        return super().forward(images)
+
+    def attack(self, batch, objective, own=None):
+        self.note("attack")
+        return super().attack(batch, objective, own)
+
+    @contextmanager
+    def attack_mode(self):
+        with super().attack_mode():
+            self.note("attack_mode")
+            yield
+
+    def optimizer_step(self):
+        self.note("optimizer_step")
+        super().optimizer_step()
+
+
+def differs(weights, start):
+    return [name for name in start if not torch.equal(weights[name], start[name])]
+
+
+def test_weights_move_by_gamma_for_the_loss_alone_and_come_back_exactly():
+    model = tiny_model().train()
+    start = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    learner = Watching(model)
+    made("trades", gamma=0.02).step(learner, tiny_batch())
+    large = [name for name, weight in start.items() if weight.ndim > 1]
+    assert 0 < len(large) < len(start)
+    assert len(learner.seen["attack"]) == 1
+    assert len(learner.seen["attack_mode"]) == 2
+    for what in ("attack", "attack_mode", "optimizer_step"):
+        assert [differs(weights, start) for weights in learner.seen[what]] == [[]] * len(learner.seen[what])
+    assert [differs(weights, start) for weights in learner.seen["forward"]] == [[], [], large, large]
+    for name in large:
+        moved = learner.seen["forward"][-1][name] - start[name]
+        assert float(moved.norm() / start[name].norm()) == pytest.approx(0.02, rel=1e-4)
+
+
+def test_the_loss_is_higher_at_the_perturbed_weights():
+    learner = RecordingLearner(tiny_model().train())
+    made("pgd", gamma=0.05).step(learner, tiny_batch())
+    before, after = learner.paid
+    assert after > before * 1.02
+
+
+def test_batch_norm_hears_of_a_batch_once():
+    model = tiny_model().train()
+    made("pgd").step(RecordingLearner(model), tiny_batch())
+    assert int(model[1].num_batches_tracked) == 1
+
+
+class FailsTheSecondTime(RecordingLearner):
+    def backward(self, loss):
+        super().backward(loss)
+        if len(self.paid) == 2:
+            raise RuntimeError("out of memory")
+
+
+def test_weights_are_put_back_when_the_step_fails():
+    model = tiny_model().train()
+    start = copy.deepcopy(dict(model.named_parameters()))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        made("pgd", gamma=0.1).step(FailsTheSecondTime(model), tiny_batch())
+    assert differs(dict(model.named_parameters()), start) == []
+
+
+def test_a_weight_without_a_gradient_stays():
+    model = Linear([[0.0, 0.0], [0.0, 0.0]], [200.0, 0.0])  # certain of itself: the gradient is zero
+    made("natural", gamma=0.5).step(RecordingLearner(model), Batch(torch.ones(1, 1, 1, 2), torch.tensor([0]), torch.tensor([0])))
+    assert torch.equal(model.weight.detach(), torch.zeros(2, 2))
+
+
+def test_for_warmup_epochs_it_is_the_base():
+    learner = RecordingLearner(tiny_model().train())
+    defense = made("pgd", warmup=2)
+    paid = []
+    for learner.epoch in range(4):
+        before = len(learner.paid)
+        defense.step(learner, tiny_batch())
+        paid.append(len(learner.paid) - before)
+    assert paid == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("base", "reason"),
+    [
+        ("free:m=2", "one backward pass moves its images and its weights"),
+        ("yopo", "one backward pass moves its images and its weights"),
+    ],
+)
+def test_a_base_that_does_not_fit_is_refused_with_the_reason(base, reason):
+    with pytest.raises(BadInput, match=reason):
+        made(base)
+
+
+def test_a_base_that_replays_batches_is_refused(monkeypatch):
+    class Replaying:
+        replays = 3
+
+    monkeypatch.setattr("wmr_awp.defense.create", lambda kind, spec: Replaying())
+    with pytest.raises(BadInput, match="it steps 3 times on each batch"):
+        made("pgd")
+
+
+def test_it_is_not_put_around_itself(monkeypatch):
+    inner = made("pgd")
+    monkeypatch.setattr("wmr_awp.defense.create", lambda kind, spec: inner)
+    with pytest.raises(BadInput, match="perturbs the weights already"):
+        made("awp")
+
+
+@pytest.mark.parametrize("params", [{"gamma": -0.1}, {"warmup": -1}])
+def test_negative_numbers_are_refused(params):
+    with pytest.raises(BadInput, match="awp cannot take"):
+        made("pgd", **params)
+
+
+class Greedy:
+    def step(self, learner, batch):
+        for _ in range(2):
+            learner.backward(learner.forward(batch.images).square().mean())
+            learner.optimizer_step()
+
+
+def test_a_base_that_turns_out_to_step_twice_is_stopped_before_anything_moves():
+    model = tiny_model().train()
+    start = copy.deepcopy(dict(model.named_parameters()))
+    with pytest.raises(BrokenContract, match="several optimizer steps on one batch"):
+        Awp(Greedy()).step(RecordingLearner(model), tiny_batch())
+    assert differs(dict(model.named_parameters()), start) == []
+
+
+class Restless:
+    """Attacks again where the network's own outputs say so."""
+
+    calls = 0
+
+    def __deepcopy__(self, memo):
+        return Restless()
+
+    def step(self, learner, batch):
+        for _ in range(1 + self.calls):
+            learner.attack(batch, lambda logits, labels: logits.sum(dim=1))
+        learner.backward(learner.forward(batch.images).square().mean())
+        learner.optimizer_step()
+
+
+def test_attacks_that_were_not_made_at_the_old_weights_are_refused():
+    base = Restless()
+    base.calls = 1
+    with pytest.raises(BrokenContract, match="attacks more often"):
+        Awp(base).step(RecordingLearner(tiny_model().train()), tiny_batch())
+
+
+def test_it_says_of_itself_what_its_base_says():
+    trades, natural = made("trades:beta=2"), made("natural")
+    assert trades.knows == ("clean_logits", "steps_survived")
+    assert trades.beta == 2
+    assert not natural.uses_attack
+    assert not hasattr(trades, "uses_attack")
+    assert not hasattr(trades, "state")
+
+
+def test_what_the_base_remembers_is_remembered_once_and_saved():
+    defense, base = made("iaat:warmup=0,steps=2,beta=1", gamma=0.0), create("defense", "iaat:warmup=0,steps=2,beta=1")
+    for one in (defense, base):
+        learner = RecordingLearner(tiny_model().train())
+        for _ in range(3):
+            one.step(learner, tiny_batch())
+    assert torch.equal(defense.state()["radii"], base.state()["radii"])
+    assert float(base.state()["radii"].max()) > 0
+    again = made("iaat")
+    again.load_state(defense.state())
+    assert torch.equal(again.state()["radii"], base.state()["radii"])
+
+
+PUBLIC = ("wmr_cli.core", "wmr_cli.errors", "wmr_cli.measures", "wmr_cli.testing")
+
+
+def imported(path: Path) -> set[str]:
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return modules | {node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+
+
+@pytest.mark.parametrize("path", sorted(Path(wmr_awp.__file__).parent.glob("*.py")), ids=lambda path: path.name)
+def test_nothing_private_is_imported(path):
+    ours = {module for module in imported(path) if module.split(".")[0] == "wmr_cli"}
+    assert {module for module in ours if module != "wmr_cli" and not module.startswith(PUBLIC)} == set()

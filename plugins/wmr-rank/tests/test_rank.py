@@ -1,0 +1,128 @@
+"""Ranks, ties, temperature, and the kernel in the program."""
+
+import itertools
+import json
+import math
+
+import pytest
+import torch
+
+from wmr_cli import create, measures
+from wmr_cli.core.contracts import Evidence
+from wmr_cli.core.margins import logit_margin, probability_margin
+from wmr_cli.errors import BadInput
+from wmr_cli.testing import check_kernel
+from wmr_rank.kernel import Rank, spread_ranks
+
+
+@pytest.fixture
+def evidence():
+    generator = torch.Generator().manual_seed(4)
+    logits = 3 * torch.randn(200, 10, dtype=torch.float64, generator=generator)
+    return Evidence(logits, torch.arange(200) % 10)
+
+
+def at_temperature(evidence, temperature):
+    return Evidence(evidence.logits / temperature, evidence.labels)
+
+
+def test_the_contract():
+    check_kernel(Rank(alpha=2.0))
+
+
+def test_ranks_by_hand():
+    values = torch.tensor([5.0, -1.0, 2.0, 2.0, 9.0])
+    torch.testing.assert_close(spread_ranks(values), torch.tensor([0.5, -1.0, -0.25, -0.25, 1.0]))
+    assert spread_ranks(torch.tensor([7.0])).tolist() == [0.0]
+    assert spread_ranks(torch.full((4,), 3.0)).tolist() == [0.0] * 4
+
+
+def test_ties_share_their_mean_rank_in_any_order():
+    values = torch.tensor([1.0, 1.0, 1.0, 0.0, 2.0])
+    expected = {1.0: 0.0, 0.0: -1.0, 2.0: 1.0}
+    for order in itertools.permutations(range(5)):
+        shuffled = values[list(order)]
+        assert spread_ranks(shuffled).tolist() == [expected[value] for value in shuffled.tolist()]
+
+
+@pytest.mark.parametrize("temperature", [0.01, 0.3, 3.0, 100.0])
+def test_no_temperature_moves_a_weight(evidence, temperature):
+    assert torch.equal(Rank(2.0)(at_temperature(evidence, temperature)), Rank(2.0)(evidence))
+
+
+@pytest.mark.parametrize("temperature", [0.3, 3.0])
+def test_the_paper_s_kernel_moves_with_temperature(evidence, temperature):
+    exp = create("kernel", "exp:alpha=2")
+    weights, scaled = (measures.normalized_weights(exp(each)) for each in (evidence, at_temperature(evidence, temperature)))
+    assert abs(scaled / weights - 1).max() > 0.1
+
+
+def test_probability_margins_change_their_order_with_temperature_and_logit_margins_do_not(evidence):
+    scaled = at_temperature(evidence, 3.0)
+    by_probability, by_logit = (
+        [spread_ranks(margin(each.logits, each.labels)) for each in (evidence, scaled)]
+        for margin in (probability_margin, logit_margin)
+    )
+    assert not torch.equal(*by_probability)
+    assert torch.equal(*by_logit)
+
+
+def test_a_constant_added_to_the_logits_of_an_image_changes_nothing(evidence):
+    shifts = torch.randint(-8, 8, (len(evidence.labels), 1), generator=torch.Generator().manual_seed(0))
+    coarse = (evidence.logits * 64).round() / 64  # sums of these are exact
+    one, other = Evidence(coarse, evidence.labels), Evidence(coarse + shifts, evidence.labels)
+    assert torch.equal(Rank(2.0)(one), Rank(2.0)(other))
+
+
+def test_a_lower_margin_weighs_more_and_alpha_says_how_much_more(evidence):
+    order = logit_margin(evidence.logits, evidence.labels).argsort()
+    logs = Rank(1.5)(evidence)[order]
+    assert bool((logs.diff() < 0).all())
+    assert logs[0] - logs[-1] == pytest.approx(3.0)
+    assert Rank(0.0)(evidence).abs().max() == 0
+
+
+def test_weights_carry_no_gradient(evidence):
+    logits = evidence.logits.clone().requires_grad_()
+    assert not Rank()(Evidence(logits, evidence.labels)).requires_grad
+
+
+def test_images_far_apart_in_float32_but_close_to_each_other_are_told_apart():
+    logits = torch.tensor([[1e4, 0.0], [1e4, -1e-3]], dtype=torch.float32)
+    assert Rank(1.0)(Evidence(logits, torch.zeros(2, dtype=torch.long))).tolist() == [1.0, -1.0]
+
+
+def test_half_precision_stays_half_precision(evidence):
+    logs = Rank(1.0)(Evidence(evidence.logits.bfloat16(), evidence.labels))
+    assert logs.dtype == torch.bfloat16
+    assert bool(logs.isfinite().all())
+
+
+def test_a_negative_alpha_is_refused():
+    with pytest.raises(BadInput, match="alpha is -1"):
+        Rank(alpha=-1.0)
+
+
+def test_an_evaluation_ranks_all_images_and_agrees_with_the_check_of_the_program(wmr, tmp_path):
+    trained = wmr("train", "--kernel", "rank", "--alpha", "2", "--epochs", "2", "--steps", "2", "--out", "run")
+    assert trained.returncode == 0, trained.stderr
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert [entry["weight_mean"] for entry in log] == pytest.approx([1.0, 1.0], abs=1e-5)
+    # the largest of a batch is exp(2) over the mean of exp(-2 r) with r spread evenly over [-1, 1]
+    assert log[-1]["weight_max"] == pytest.approx(math.exp(2) / (math.sinh(2) / 2), rel=0.05)
+    few = ["evaluate", "run", "--steps", "2", "--limit", "200", "--format", "json", "--alpha-test", "2"]
+    ranked, small = (wmr(*few, "--kernel", "rank", "--batch-size", size, "--out", size) for size in ("200", "32"))
+    assert ranked.returncode == 0, ranked.stderr
+    (record,), (again,) = json.loads(ranked.stdout), json.loads(small.stdout)
+    assert record["plugins"] == {"wmr-rank": "0.1.0"}
+    (row,), (row_again,) = record["by_alpha"], again["by_alpha"]
+    # the whole set is ranked, so the size of a batch changes nothing
+    assert row["a_sa"]["value"] == pytest.approx(row_again["a_sa"]["value"], abs=1e-6)
+    # weights without gradient are none to climb
+    assert row["a_tr"]["value"] == row["a_sa"]["value"]
+    assert row["a_sa"]["value"] < record["a_rob"]["value"]
+    checked = wmr(*few, "--kernel", "exp", "--checks", "--out", "exp")
+    (usual,) = json.loads(checked.stdout)
+    (by_ranks,) = [check["value"] for check in usual["checks"] if check["name"] == "A_sa(2) by ranks"]
+    assert row["a_sa"]["value"] == pytest.approx(by_ranks, abs=1e-6)
+    assert row["a_sa"]["value"] != pytest.approx(usual["by_alpha"][0]["a_sa"]["value"], abs=1e-6)

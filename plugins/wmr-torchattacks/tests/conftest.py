@@ -1,0 +1,15 @@
+"""The program itself, in an empty folder."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def wmr(tmp_path):
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "wmr_cli", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    return run

@@ -1,0 +1,214 @@
+"""What the wrapper adds: names, options and refusals, the model left alone, the clean image as a floor, the record."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from wmr_cli import create
+from wmr_cli.core.losses import cross_entropy
+from wmr_cli.core.objectives import objective_named
+from wmr_cli.errors import BadInput, UnknownName
+from wmr_cli.testing import tiny_batch, tiny_model
+from wmr_torchattacks.draws import drawn_by
+
+
+def run(attack, model, batch, seed=0, objective=cross_entropy):
+    return attack(model, batch.images, batch.labels, objective, batch.index, seed)
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem", "hint"),
+    [
+        ("torchattacks:CW", "keeps its changes small in l2, the ball is linf", "torchattacks:CW,norm=l2,eps="),
+        ("torchattacks:PGD,norm=l2", "keeps its changes small in linf, the ball is l2", "PGDL2"),
+        ("torchattacks:OnePixel", "neither an Linf nor an L2 ball: it changes a few pixels", "BIM"),
+        ("torchattacks:EADL1,norm=l2", r"\(L1\)", "PGDL2"),
+        ("torchattacks:MultiAttack", "made of other attacks", ""),
+        ("torchattacks:pgd", "has no attack 'pgd'", "did you mean 'PGD'?"),
+        ("torchattacks:MIFGMS", "has no attack 'MIFGMS'", "did you mean 'MIFGSM'?"),
+        ("torchattacks:MIFGSM,decoy=1", "MIFGSM has no 'decoy'", "did you mean 'decay'?"),
+        ("torchattacks:APGD,seed=3", "seed of torchattacks:APGD is settled elsewhere", "leave out seed="),
+        ("torchattacks:PIFGSM,max_epsilon=0.1", "max_epsilon of torchattacks:PIFGSM is settled", "leave out"),
+        ("torchattacks:PGD,alpha=0.1,step=0.1", "step and alpha of torchattacks:PGD are the same", "keep one"),
+        ("torchattacks:FGSM,steps=3", "FGSM has no 'steps'", "--steps"),
+        ("torchattacks:APGD,step=0.1", "APGD has no 'step'", "--step-size"),
+        ("torchattacks:PGD,steps=0", "PGD cannot be run", "1 or more"),
+        ("torchattacks:PGD,alpha=-1", "PGD cannot be run", "not negative"),
+        ("torchattacks:AutoAttack,version=best", "AutoAttack cannot be built: Not valid version", "options"),
+        ("torchattacks", "needs name", "torchattacks:name="),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(spec, problem, hint):
+    with pytest.raises(BadInput, match=problem) as refusal:
+        create("attack", spec)
+    assert hint in refusal.value.hint
+
+
+def test_a_misspelt_name_is_an_unknown_name():
+    with pytest.raises(UnknownName):
+        create("attack", "torchattacks:DeepFol", norm="l2")
+
+
+def test_steps_keep_their_ratio_to_the_radius():
+    assert create("attack", "torchattacks:PGD", eps=8 / 255).step == 2 / 255
+    assert create("attack", "torchattacks:PGD", eps=0.3).step == pytest.approx(0.075)
+    assert create("attack", "torchattacks:FFGSM", eps=8 / 255).step == 10 / 255
+    assert create("attack", "torchattacks:PGDL2", norm="l2", eps=0.5).step == pytest.approx(0.1)
+    assert create("attack", "torchattacks:PGD,alpha=1/255,steps=7").step == 1 / 255
+    assert create("attack", "torchattacks:PIFGSM,num_iter_set=4").steps == 4
+    assert create("attack", "torchattacks:FGSM").steps is None
+
+
+def test_options_reach_torchattacks():
+    model, batch = tiny_model(), tiny_batch()
+    plain, without = (
+        run(create("attack", f"torchattacks:MIFGSM{options}", eps=0.1), model, batch).images for options in ("", ",decay=0")
+    )
+    assert not torch.equal(plain, without)
+
+
+def test_attacks_of_one_kind_are_equal_if_their_numbers_are():
+    one, other, third = (create("attack", f"torchattacks:MIFGSM,decay={decay}") for decay in (0.9, 0.9, 0.8))
+    assert repr(one) == repr(other)
+    assert repr(one) != repr(third)
+
+
+@pytest.mark.parametrize(
+    "spec", ["torchattacks:CW,steps=3", "torchattacks:PGDL2,steps=3", "torchattacks:EADEN,max_iterations=10"]
+)
+def test_a_mixed_mode_gradients_and_flags_are_left_alone(spec):
+    model, batch = tiny_model(), tiny_batch()
+    model[4].train()  # dropout alone
+    model[0].bias.requires_grad_(False)
+    model[5].weight.grad = torch.ones_like(model[5].weight)
+    modes, flags = [module.training for module in model.modules()], [each.requires_grad for each in model.parameters()]
+    run(create("attack", spec, norm="l2", eps=1.0), model, batch)
+    assert [module.training for module in model.modules()] == modes
+    assert [each.requires_grad for each in model.parameters()] == flags
+    assert [each.grad is None for each in model.parameters()] == [True, True, True, True, False, True]
+    assert bool((model[5].weight.grad == 1).all())
+
+
+def test_the_model_is_left_alone_when_torchattacks_fails():
+    model, batch = tiny_model(), tiny_batch()
+    state = torch.get_rng_state()
+    with pytest.raises(BadInput, match="TIFGSM fails on these images") as refusal:
+        run(create("attack", "torchattacks:TIFGSM"), model, batch)
+    assert "colour images alone, and these have 1 channel" in refusal.value.hint
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("spec", ["torchattacks:PGD", "torchattacks:Square,n_queries=5", "torchattacks:APGD"])
+def test_the_global_random_numbers_are_left_alone(spec):
+    model, batch = tiny_model(), tiny_batch()
+    state = torch.get_rng_state()
+    run(create("attack", spec, eps=0.1), model, batch)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+class Flat(nn.Module):
+    """Constant near every image: no gradient at all."""
+
+    def forward(self, images):
+        return (images * 4).round().flatten(1)[:, :4]
+
+
+def test_an_image_without_a_gradient_stays_as_it_is():
+    batch = tiny_batch()
+    images = run(create("attack", "torchattacks:MIFGSM", eps=0.01), Flat(), batch).images
+    assert torch.equal(images, batch.images)
+
+
+@pytest.mark.parametrize("loss", ["ce", "margin"])
+def test_nothing_is_worse_than_the_clean_image(loss):
+    model, batch = tiny_model(), tiny_batch(40)
+    objective = objective_named(loss)
+    result = run(create("attack", "torchattacks:GN,std=0.3", eps=0.2), model, batch, objective=objective)
+    with torch.no_grad():
+        clean = model(batch.images)
+    was_fooled, is_fooled = (logits.argmax(dim=1) != batch.labels for logits in (clean, result.logits))
+    assert bool((is_fooled | ~was_fooled).all())
+    unchanged = was_fooled == is_fooled
+    gained = objective(result.logits, batch.labels) - objective(clean, batch.labels)
+    assert bool((gained[unchanged] >= 0).all())
+    assert bool((result.images == batch.images).flatten(1).all(dim=1).any())  # noise alone often helps the model
+
+
+def test_restarts_only_help():
+    model, batch = tiny_model(), tiny_batch(40)
+    once, often = (
+        cross_entropy(run(create("attack", f"torchattacks:GN,restarts={count}", eps=0.2), model, batch).logits, batch.labels)
+        for count in (1, 5)
+    )
+    assert float(often.mean()) > float(once.mean())
+
+
+def test_what_torchattacks_prints_stays_off_stdout(capsys):
+    run(create("attack", "torchattacks:APGD,verbose=true,steps=2", eps=0.1), tiny_model(), tiny_batch())
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "initial accuracy" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("spec", "norm", "says"),
+    [
+        ("torchattacks:PGD", "linf", ["does not see weights"]),
+        ("torchattacks:CW", "l2", ["nearest image", "other images of the batch"]),
+        ("torchattacks:CW,alone=true", "l2", ["nearest image"]),
+        ("torchattacks:APGD", "linf", []),
+        ("torchattacks:APGD,n_restarts=2", "linf", ["other images of the batch"]),
+        ("torchattacks:GN", "l2", ["does not see weights", "noise of its own"]),
+    ],
+)
+def test_remarks(spec, norm, says):
+    remarks = list(create("attack", spec, norm=norm).remarks(10))
+    assert len(remarks) == len(says)
+    assert all(word in remark for word, remark in zip(says, remarks, strict=True))
+
+
+def test_draws_are_those_of_the_image():
+    index = torch.tensor([5, 9, 2])
+
+    def drawn(index, seed=1, restart=0):
+        like = torch.empty(len(index), 3, 4, 4)
+        with drawn_by(index, seed, restart):
+            rows = torch.rand(2 * len(index), 7).reshape(len(index), 14)
+            place = torch.rand(1)
+            return torch.cat([like.uniform_(-2, 3).flatten(1), torch.randn_like(like).flatten(1), rows], dim=1), place
+
+    values, place = drawn(index)
+    part, place_again = drawn(index[1:2])
+    assert torch.equal(part, values[1:2])
+    assert torch.equal(place, place_again)
+    assert not torch.equal(drawn(index, seed=2)[0], values)
+    assert not torch.equal(drawn(index, restart=1)[0], values)
+    many = drawn(torch.arange(500))[0]
+    uniform, normal = many[:, :48], many[:, 48:96]
+    assert float(uniform.min()) >= -2
+    assert float(uniform.max()) < 3
+    assert float(uniform.mean()) == pytest.approx(0.5, abs=0.05)
+    assert float(normal.std()) == pytest.approx(1, abs=0.02)
+
+
+def test_a_record_tells_the_attack_and_rebuilds_it(wmr):
+    trained = wmr("train", "--attack", "torchattacks:FFGSM", "--epochs", "2", "--out", "run")
+    assert trained.returncode == 0, trained.stderr
+    assert "does not see weights" in trained.stderr
+    flags = ["--limit", "30", "--alpha-test", "1", "--format", "json", "--checks"]
+    done = wmr("evaluate", "run", "--attack", "torchattacks:MIFGSM,steps=3,decay=0.5", *flags)
+    assert done.returncode == 0, done.stderr
+    assert "does not see weights" in done.stderr
+    (record,) = json.loads(done.stdout)
+    assert record["plugins"] == {"wmr-torchattacks": "0.1.0"}
+    attack = create("attack", record["attack"]["spec"], eps=record["threat"]["eps"])
+    assert (attack.name, attack.steps, attack.decay) == ("MIFGSM", 3, 0.5)
+    assert record["a_rob"]["value"] <= record["a_nat"]["value"]
+    assert record["by_alpha"][0]["a_tr"] is not None
+    assert "6 steps" in next(check["text"] for check in record["checks"] if check["name"] == "more steps do not help")
+    refused = wmr("evaluate", "run", "--attack", "torchattacks:Pixle")
+    assert refused.returncode == 2
+    assert "Traceback" not in refused.stderr

@@ -1,0 +1,25 @@
+"""The contracts as checks, for our own tests and for those of plugins. Each raises AssertionError with the broken promise.
+
+from wmr_cli.testing import check_attack
+def test_my_attack(): check_attack(MyAttack(eps=0.1))
+"""
+
+from .attacks import check_attack
+from .datasets import check_dataset
+from .given import CLASSES, SHAPE, RecordingLearner, tiny_batch, tiny_model
+from .kernels import check_kernel
+from .losses import check_loss
+from .models import check_model
+
+__all__ = [
+    "CLASSES",
+    "SHAPE",
+    "RecordingLearner",
+    "check_attack",
+    "check_dataset",
+    "check_kernel",
+    "check_loss",
+    "check_model",
+    "tiny_batch",
+    "tiny_model",
+]
