@@ -145,3 +145,22 @@ def test_ten_kills_and_the_record_is_the_same(alone, tiny_run, tmp_path):
         kills += 1
     wmr(*words)
     assert content(tmp_path / "killed") == content(alone)
+
+
+LEAVING = """
+import atexit, sys
+import torch.distributed
+import wmr_cli.cli
+
+torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+atexit.register(print, "taken down")
+sys.modules["wmr_cli.cli.app"].app = lambda prog_name: sys.exit(3)
+print("done")
+sys.modules["wmr_cli.cli.app"].main()
+"""
+
+
+def test_a_process_among_several_leaves_without_taking_the_interpreter_down():
+    """Threads of torch's that let go of a tensor at that moment would abort it."""
+    ended = subprocess.run([sys.executable, "-c", LEAVING], capture_output=True, text=True, check=False, timeout=120)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (3, "done\n", "")
