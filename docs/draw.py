@@ -1,6 +1,6 @@
 """Draw the pictures of the pages anew, from a small study on the embedded data: `python docs/draw.py`. Some minutes.
 
-`page.png` alone is taken by hand, from a browser.
+`page.png` is taken by hand, from a browser; `screenshot.py` makes `terminal.svg`, `badges.py` the badges.
 """
 
 import json
