@@ -182,7 +182,7 @@ def summary(config: TrainConfig) -> str:
     parts = (
         f"{config.defense} with kernel {config.kernel}{alpha} on {config.dataset}, {config.model}",
         f"{config.norm} eps {exact(config.eps)}, {attack}",
-        f"{config.epochs} epochs, batch {config.batch_size}, {config.optimizer} lr {config.lr:g} {config.schedule}",
+        f"{config.epochs} epoch{"s"[: config.epochs != 1]}, batch {config.batch_size}, {config.optimizer} lr {config.lr:g} {config.schedule}",
         f"seed {config.seed}",
     )
     return "; ".join(parts)

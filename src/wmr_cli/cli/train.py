@@ -103,7 +103,7 @@ def train(
         flag(
             None,
             None,
-            "Take a few steps, print the resolved configuration and how long the run would take, and stop.",
+            "Print the resolved configuration, take a few steps, tell how long the run would take, and stop.",
             "--dry-run",
         ),
     ] = False,
