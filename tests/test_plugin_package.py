@@ -55,7 +55,8 @@ def install(target: Path, packages: list[Path]) -> None:
 
 
 def wmr(target: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(target), "COLUMNS": "200"}
+    paths = [str(target), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "200"}
     return subprocess.run(
         [sys.executable, "-m", "wmr_cli", *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
