@@ -1,6 +1,6 @@
 """Draw the pictures of the pages anew, from a small study on the embedded data: `python docs/draw.py`. Some minutes.
 
-`page.png` alone is taken by hand, from a browser.
+`page.png` is taken by hand, from a browser; `screenshot.py` makes `terminal.svg`, `badges.py` the badges.
 """
 
 import json
@@ -41,8 +41,9 @@ STUDY = (
     *(("train", "--alpha", alpha, "--validate-every", "5") for alpha in ("0", "2")),
     ("evaluate", *RUNS, "--eps", "0.1", "--eps", str(EPS)),
     ("report", "--figures", "figures"),
+    ("attack", FIRST_RUN, "--limit", "2", "--grid", "figures/attack-digits.png"),
 )
-SHOWN = ("curves-digits", "weights-digits-pgd-0.15", "training-digits")
+SHOWN = ("curves-digits", "weights-digits-pgd-0.15", "training-digits", "attack-digits")
 COLOURS = 64
 """Enough for a drawing, and a third of the bytes."""
 WIDTH = 5.6

@@ -125,13 +125,13 @@ def test_a_new_plugin_is_written_where_it_is_said(tmp_path):
     ],
 )
 def test_a_new_plugin_that_cannot_be_is_refused_in_one_line_with_a_hint(words, error, hint):
-    Path("taken").mkdir()
+    Path("taken/work").mkdir(parents=True)
     Path("file").touch()
     lines = wmr("plugins", "new", *words, status=2).stderr.splitlines()
     assert len(lines) == 2
     assert error in lines[0]
     assert hint in lines[1]
-    assert sorted(str(path) for path in Path().rglob("*")) == ["file", "taken"]
+    assert sorted(str(path) for path in Path().rglob("*")) == ["file", "taken", "taken/work"]
 
 
 def test_check_and_new_do_not_go_together():
@@ -162,6 +162,12 @@ def test_a_dry_run_prints_a_config_that_can_be_given_back(tmp_path, monkeypatch)
     assert json.loads(config.read_text())["eps"] == 8 / 255
     assert wmr("train", "--config", config, "--dry-run").stdout == config.read_text()
     assert list(tmp_path.iterdir()) == [config]
+
+
+def test_a_dry_run_prints_the_config_even_where_the_data_are_missing(tmp_path):
+    result = wmr("train", "--dataset", f"folder:path={tmp_path}/nowhere", "--dry-run", status=2)
+    assert json.loads(result.stdout)["dataset"].startswith("folder:path=")
+    assert "nowhere" in result.stderr
 
 
 def test_a_dry_run_tells_how_long_the_run_would_take():

@@ -55,7 +55,8 @@ def install(target: Path, packages: list[Path]) -> None:
 
 
 def wmr(target: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(target), "COLUMNS": "200"}
+    paths = [str(target), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "200"}
     return subprocess.run(
         [sys.executable, "-m", "wmr_cli", *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
@@ -108,6 +109,9 @@ def test_check_names_the_broken_ones_and_the_target_that_does_not_exist(friendly
     assert built.returncode == 2
     assert "model 'absent' of wmr-absent cannot be loaded" in built.stderr
     assert "Traceback" not in built.stderr
+    missed = wmr(crowded, tmp_path, "list", "attacks", "wmr-no-such-name")
+    assert missed.returncode == 1
+    assert "warning: set aside: " in missed.stderr
 
 
 def test_one_name_of_each_kind_trains_attacks_and_evaluates(crowded, tmp_path):

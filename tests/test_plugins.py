@@ -59,7 +59,7 @@ BROKEN = {
     "needs what is not there": ("import no_such_package", "No module named 'no_such_package'"),
     "is no Python": ("def (", "SyntaxError"),
     "exits on import": ("import sys\nsys.exit('goodbye')", "SystemExit: goodbye"),
-    "misspells a hook": (offering("[]", "wmr_atacks"), "wmr_atacks"),
+    "misspells a hook": (offering("[]", "wmr_atacks"), "no hook is called 'wmr_atacks': did you mean 'wmr_attacks'?"),
     "asks for an argument": (f"{PREAMBLE}\n@hookimpl\ndef wmr_attacks(surprise):\n    return []\n", "surprise"),
     "takes our name": (
         offering('[Entry("fresh", "a:b", ""), Entry("pgd", "a:b", "")]'),

@@ -176,13 +176,14 @@ def read_file(path: Path) -> dict[str, Any]:
 def summary(config: TrainConfig) -> str:
     """The resolved configuration in one short line."""
     alpha = "" if config.alpha is None else f", alpha {exact(config.alpha)}"
+    epochs = "1 epoch" if config.epochs == 1 else f"{config.epochs} epochs"
     attack = Spec.parse(config.attack).name
     if config.steps:
         attack += f", {config.steps} steps" + (f" of {exact(config.step_size)}" if config.step_size else "")
     parts = (
         f"{config.defense} with kernel {config.kernel}{alpha} on {config.dataset}, {config.model}",
         f"{config.norm} eps {exact(config.eps)}, {attack}",
-        f"{config.epochs} epochs, batch {config.batch_size}, {config.optimizer} lr {config.lr:g} {config.schedule}",
+        f"{epochs}, batch {config.batch_size}, {config.optimizer} lr {config.lr:g} {config.schedule}",
         f"seed {config.seed}",
     )
     return "; ".join(parts)

@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 import pluggy
 
 from . import hookspecs
-from .errors import PluginError
+from .errors import PluginError, did_you_mean
 from .hookspecs import KIND_OF_HOOK
 from .registry import KINDS, Entry, Registry
 
@@ -80,10 +80,18 @@ def _ask(point: EntryPoint) -> list[tuple[str, Entry]]:
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(hookspecs)
     with contextlib.redirect_stdout(sys.stderr):  # stdout belongs to results
-        manager.register(point.load(), point.name)
-        manager.check_pending()
+        plugin = point.load()
+        manager.register(plugin, point.name)
+        _check_hooks(manager, plugin)
         answers = {kind: getattr(manager.hook, hook)() for hook, kind in KIND_OF_HOOK.items()}
         return [(kind, _checked(entry)) for kind, lists in answers.items() for entries in lists for entry in entries]
+
+
+def _check_hooks(manager: pluggy.PluginManager, plugin: object) -> None:
+    """Every hook of a plugin is ours; one marked as optional may be that of another version."""
+    for hook in manager.get_hookcallers(plugin) or ():
+        if not hook.has_spec() and not all(implementation.optionalhook for implementation in hook.get_hookimpls()):
+            raise PluginError(f"no hook is called {hook.name!r}: {did_you_mean(hook.name, KIND_OF_HOOK)}")
 
 
 def _checked(entry: object) -> Entry:

@@ -9,6 +9,7 @@ from rich.console import Console
 
 import made
 from wmr_cli.reporting import tables
+from wmr_cli.reporting.lines import SHARES
 from wmr_cli.reporting.markup import markdown_paragraph
 from wmr_cli.reporting.peers import by_setting
 from wmr_cli.reporting.sheets import Sheet
@@ -33,6 +34,15 @@ def test_no_number_is_cut_and_no_line_is_too_long(records, width):
     shares = [cell for row in sheet.rows for name, cell in zip(sheet.headings, row, strict=True) if name in sheet.shares]
     for number in {number for share in shares for number in re.findall(r"\d+\.\d+", share)}:
         assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d.])", text), number
+
+
+@pytest.mark.parametrize("width", [66, 80, 100, 160])
+def test_a_verdict_is_not_cut_inside_a_syllable(width):
+    shares = tuple(SHARES.values())
+    rows = [("digits-trades-a2-s0", "1.5", *["+3.4 [+1.9, +5.0]; seeds -25.0 to +35.0; not distinguishable"] * len(shares))]
+    text = printed(Sheet(("run", "α_test", *shares), rows, "", texts=("run",), shares=shares), width)
+    verdict = ["not distinguishable"] if width > 100 else ["distin-", "guishable"]
+    assert [text.count(part) for part in verdict] == [len(shares)] * len(verdict)
 
 
 def test_a_narrow_terminal_gets_a_table_for_each_ball():

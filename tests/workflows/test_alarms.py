@@ -21,8 +21,8 @@ def told(*entries):
 
 
 CHANCE = "accuracy has been at chance (11 %) for 2 epochs; usual causes"
-NOBODY = "the training attack fooled not one image in this epoch"
-EVERYBODY = "the training attack fooled every image in this epoch, so nothing robust is learnt"
+NOBODY = "the attack fooled not one training image in this epoch"
+EVERYBODY = "the attack fooled every training image in this epoch, so nothing robust is learnt"
 
 
 def test_a_healthy_run_is_left_alone():
@@ -123,4 +123,4 @@ def test_an_attack_without_reach_is_warned_of(tmp_path, registry):
     settings = {"eps": 1e-7, "step_size": 1e-8, "epochs": 6, "steps": 1, "validate_every": 0, "attack": "pgd:start=none"}
     events = train(resolve(settings), tmp_path / "run", registry, data_dir=tmp_path, device="cpu")
     warned = [event.text for event in events if isinstance(event, Message) and event.warns]
-    assert [text for text in warned if "not one image" in text]
+    assert [text for text in warned if "not one training image" in text]

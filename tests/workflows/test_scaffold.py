@@ -133,13 +133,23 @@ def test_a_name_that_is_taken_by_another_kind_is_free(registry):
 
 
 @pytest.mark.parametrize(
-    "occupy", [Path.mkdir, Path.touch, lambda path: path.symlink_to("nowhere")], ids=["folder", "file", "link"]
+    "occupy",
+    [lambda path: (path / "work").mkdir(parents=True), Path.touch, lambda path: path.symlink_to("nowhere")],
+    ids=["folder", "file", "link"],
 )
 def test_what_is_there_is_left_alone(occupy, registry):
     occupy(Path("wmr-mine"))
+    before = sorted(Path().rglob("*"))
     with pytest.raises(RunFolderError, match="wmr-mine is there already"):
         scaffold("mine", ["model"], None, registry)
-    assert [str(path) for path in Path().rglob("*")] == ["wmr-mine"]
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_an_empty_folder_is_filled_even_the_one_the_user_is_in(registry, monkeypatch):
+    Path("mine").mkdir()
+    monkeypatch.chdir("mine")
+    folder = scaffold("mine", ["model"], Path(), registry).resolve()
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "pyproject.toml", "src", "tests"]
 
 
 def test_nothing_is_left_half_written(registry, monkeypatch):

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ..errors import UnknownName, did_you_mean
 from .console import say, show
-from .options import DataDir, Quiet, default_data_dir
+from .options import DataDir, Quiet, components, default_data_dir
 
 if TYPE_CHECKING:
     from ..registry import Entry
@@ -28,7 +28,6 @@ def list_names(
 ) -> None:
     """List what can be named: models, data sets, defenses, attacks, kernels, presets."""
     from .. import presets
-    from ..plugins import installed
     from ..registry import Entry
 
     if what is not None and what not in PLURALS:
@@ -37,7 +36,7 @@ def list_names(
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
     for heading in ("kind", "name", "what it is", "from", *(["files"] if shows_files else [])):
         table.add_column(heading, overflow="fold")
-    rows = [(kind, owned.entry, owned.owner) for kind, owned in installed().registry]
+    rows = [(kind, owned.entry, owned.owner) for kind, owned in components(quiet)]
     rows += [("preset", Entry(name, "", str(presets.load(name).get("summary", ""))), "wmr-cli") for name in presets.names()]
     for kind, entry, owner in rows:
         if (what is None or kind == PLURALS[what]) and _matches(entry.name, pattern):

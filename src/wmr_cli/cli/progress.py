@@ -153,7 +153,7 @@ class PlainView:
 
 
 def epoch_line(event: EpochDone) -> str:
-    """`epoch 10/50: loss 0.912, val A_nat 97.0 A_rob 71.0 A_sa 52.1, 2,310 images/s`."""
+    """`epoch 10/50: loss 0.912, held-out A_nat 97.0 A_rob 71.0 A_sa 52.1, 2,310 images/s`."""
     entry, held_out = event.entry, _held_out(event.entry)
     said = f", held-out {held_out}" if held_out else ""
     return f"epoch {event.epoch}/{event.epochs}: loss {entry['loss']:.3f}{said}, {_rate(entry['images_per_second'])}"

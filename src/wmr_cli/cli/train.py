@@ -103,7 +103,7 @@ def train(
         flag(
             None,
             None,
-            "Take a few steps, print the resolved configuration and how long the run would take, and stop.",
+            "Print the resolved configuration, take a few steps, tell how long the run would take, and stop.",
             "--dry-run",
         ),
     ] = False,
@@ -175,12 +175,13 @@ def rehearse(
     from ..workflows.ranks import launched
     from .progress import waiting
 
+    if is_first():  # before all that may fail: the data set may not be there yet
+        write(config.to_json())
     with waiting(quiet):
         fabric = launched(**machine, precision=config.precision)
         run = assemble(config, registry, data_dir, fabric, compiles=compiles)
         expected = estimate(run, registry)
     if is_first():
-        write(config.to_json())
         for fact in run.facts():
             say(fact, quiet=quiet)
         look = f", {duration(expected.look)} per look at held-out images" if expected.look else ""

@@ -14,6 +14,8 @@ BEHIND = re.compile(r" \[|; ")
 INTERVAL = re.compile(r" \[(\S+), (\S+)\]")
 BESIDE, BELOW, BARE, STACKED = range(4)
 """Where an interval stands: beside its value, below it, below it without brackets, or in pieces, none of them cut."""
+LONGEST = "distinguishable", "distin-\nguishable"
+"""A word that is wider than a stacked column, and where it may be broken."""
 NARROWEST = 6
 """A column of texts that is narrower than this cannot be read."""
 
@@ -165,4 +167,7 @@ def _laid_out(text: str, form: int) -> str:
     if form == BELOW:
         return shown.replace(" [", "\n[")
     shown = INTERVAL.sub(r"\n\1…\2", shown) if form in (BARE, STACKED) else shown
-    return shown.replace("…", "…\n").replace(" ± ", "\n± ") if form == STACKED else shown
+    if form == STACKED:
+        for whole, pieces in (("…", "…\n"), (" ± ", "\n± "), LONGEST):
+            shown = shown.replace(whole, pieces)
+    return shown

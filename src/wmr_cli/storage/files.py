@@ -40,18 +40,23 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def write_folder(folder: Path, files: Mapping[str, str]) -> None:
-    """Write a new folder with these texts, by their path in it: all of them or nothing."""
-    if folder.exists() or folder.is_symlink():
-        raise RunFolderError(f"{folder} is there already", hint="choose a folder that does not exist yet with --out")
+    """Write these texts, by their path in a folder that is new or empty: all of them or nothing."""
     temporary: Path | None = None
     try:
+        is_there = folder.exists() or folder.is_symlink()
+        if is_there and (not folder.is_dir() or any(folder.iterdir())):
+            raise RunFolderError(f"{folder} is there already", hint="choose a folder that is new or empty with --out")
         folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=STRAY))
+        temporary = Path(tempfile.mkdtemp(dir=folder if is_there else folder.parent, prefix=f".{folder.name}.", suffix=STRAY))
         for path, text in files.items():
             (temporary / path).parent.mkdir(parents=True, exist_ok=True)
             (temporary / path).write_text(text, encoding="utf-8")
-        temporary.chmod(0o777 & ~_umask())
-        temporary.rename(folder)
+        if is_there:  # it may be the folder the user is in, so it stays the one it is
+            for part in list(temporary.iterdir()):
+                part.rename(folder / part.name)
+        else:
+            temporary.chmod(0o777 & ~_umask())
+            temporary.rename(folder)
     except OSError as error:
         raise RunFolderError(f"cannot write {folder}: {error.strerror}", hint="choose another place with --out") from error
     finally:

@@ -20,11 +20,11 @@ REMEDIES = (
 )
 
 NOBODY = (
-    "the training attack fooled not one image in this epoch: are eps, steps and step size what you meant?"
+    "the attack fooled not one training image in this epoch: are eps, steps and step size what you meant?"
     " If they are, the network may hide its gradients; `wmr evaluate --checks` looks into that"
 )
 EVERYBODY = (
-    "the training attack fooled every image in this epoch, so nothing robust is learnt: try a smaller --eps, or let it grow with"
+    "the attack fooled every training image in this epoch, so nothing robust is learnt: try a smaller --eps, or let it grow with"
     " --eps-ramp 0.4"
 )
 

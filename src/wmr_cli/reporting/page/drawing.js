@@ -96,12 +96,12 @@ function setting(at) {
   };
 }
 
-/** A legend above the plot, at the right. */
+/** A legend above the plot, at the left: the buttons come up at the right. */
 function legend() {
   const place = {
     orientation: "h",
-    x: 1,
-    xanchor: "right",
+    x: 0,
+    xanchor: "left",
     y: 1.02,
     yanchor: "bottom",
     font: { size: 11 },
