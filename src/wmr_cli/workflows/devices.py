@@ -101,6 +101,12 @@ def lay_out(model: torch.nn.Module, device: torch.device, precision: str) -> Non
             parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
 
 
+def settle(device: torch.device) -> None:
+    """Wait until a device has done all that it was given; a processor has when it returns."""
+    if device.type != "cpu":
+        torch.get_device_module(device).synchronize()
+
+
 def _has(kind: str) -> bool:
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     return available.get(kind, True)
