@@ -34,9 +34,9 @@ def test_help_costs_little_more_than_what_draws_it():
 @pytest.fixture
 def hundred(tmp_path):
     """A hundred records of 10,000 images each, with everything that an evaluation stores."""
-    rows = made.rows(10_000, logits=True)
     for number in range(100):
-        record = made.record(rows, f"mnist-trades-a2-s{number}", asked=made.WITH_BALLS, seed=number % 5, alpha_train=number // 5)
+        rows = made.rows(10_000, logits=True, skill=number / 100)
+        record = made.record(rows, f"mnist-trades-a2-s{number}", seed=number % 5, alpha_train=number // 5)
         made.stored(tmp_path / "evaluations", record, rows)
     return tmp_path
 
