@@ -9,6 +9,7 @@ from torch import nn
 
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.core.contracts import Batch
+from wmr_cli.core.layouts import arranged
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.plugins import installed
 from wmr_cli.spec import Spec
@@ -59,6 +60,7 @@ def training(case: Case, folder: Path, defense: str, attack: str) -> Ours:
     plain = parts.model(registry, case.model, CLASSES, case.shape)
     plain.load_state_dict(run.model.state_dict())
     batch = run.split.batch(torch.arange(case.batch)).to(run.fabric.device)
+    batch = replace(batch, images=arranged(batch.images, run.memory_format))
     return Ours(run, batch, plain.to(run.fabric.device))
 
 
@@ -119,6 +121,7 @@ class Evaluated:
         split = self.ours.run.source.splits["test"]
         for positions in torch.arange(len(split)).split(case.batch):
             batch = split.batch(positions).to(self.ours.run.fabric.device)
+            batch = replace(batch, images=arranged(batch.images, self.ours.run.memory_format))
             learner.attack(batch, cross_entropy, own=pgd)
         settle(self.ours.run.fabric.device)
 

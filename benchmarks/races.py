@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from wmr_cli.workflows.limits import LAYOUTS, PRODUCT, bare, climb, laid_out, matrices, multiply, operations
+from wmr_cli.workflows.devices import LAYOUTS
+from wmr_cli.workflows.limits import PRODUCT, as_planes, bare, climb, matrices, multiply, operations
 from wmr_cli.workflows.timing import Spread, Work, in_turns, ratio, spread
 
 from . import loops, ours
@@ -65,7 +66,7 @@ def attacks(case: Case, folder: Path, effort: Effort) -> Race:
 
     def contestants(case: Case) -> dict[str, Work]:
         mine = ours.adversarial(case, folder)
-        images, labels = mine.batch.images.contiguous(), mine.batch.labels
+        images, labels = as_planes(mine.batch.images), mine.batch.labels
         if effort.is_quick and case.model == "resnet18":
             theirs = {"torchattacks": of_torchattacks(mine.plain.eval(), images, labels, case)}
         else:
@@ -81,7 +82,7 @@ def attacks(case: Case, folder: Path, effort: Effort) -> Race:
 
 def fastest_bare(model: nn.Module, images: torch.Tensor) -> tuple[nn.Module, torch.Tensor]:
     """The network for bare passes, and images, in the layout in which these are fastest."""
-    ready = {layout: (bare(model, layout), laid_out(images, layout)) for layout in LAYOUTS}
+    ready = {layout: bare(model, images, layout) for layout in LAYOUTS}
     work: dict[str, Work] = {layout: lambda pair=pair: climb(*pair, steps=1) for layout, pair in ready.items()}  # type: ignore[misc]
     times = in_turns(work, 2)
     return ready[min(times, key=lambda layout: min(times[layout]))]
@@ -103,7 +104,7 @@ def _training(
 ) -> Race:
     def contestants(case: Case) -> dict[str, Work]:
         mine = make(case)
-        images, labels = mine.batch.images.contiguous(), mine.batch.labels
+        images, labels = as_planes(mine.batch.images), mine.batch.labels
         optimizer = torch.optim.SGD(mine.plain.parameters(), LR, momentum=MOMENTUM)
         return {name: lambda: step(mine.plain, optimizer, images, labels, case), OURS: mine.step}
 

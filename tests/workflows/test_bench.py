@@ -15,6 +15,7 @@ from wmr_cli.config import resolve
 from wmr_cli.workflows import bench, limits, timing, trials
 from wmr_cli.workflows.assembly import assemble
 from wmr_cli.workflows.bench import Load, Machine
+from wmr_cli.workflows.devices import LAYOUTS
 from wmr_cli.workflows.events import BenchDone
 from wmr_cli.workflows.ranks import launched
 from wmr_cli.workflows.trials import Trial
@@ -55,25 +56,17 @@ def test_operations_are_those_of_the_convolutions_and_products():
     assert limits.operations(network, torch.zeros(5, 1, 4, 4), steps=3) == 7 * forward
 
 
-@pytest.mark.parametrize("layout", limits.LAYOUTS)
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_bare_network_computes_what_the_network_does(layout):
     network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3))
     network(torch.rand(8, 1, 4, 4))  # statistics of its own
     network.eval()
-    images, twin = torch.rand(5, 1, 4, 4), limits.bare(network, layout)
-    torch.testing.assert_close(twin(limits.laid_out(images, layout)), network(images))
+    images = torch.rand(5, 1, 4, 4)
+    twin, placed = limits.bare(network, images, layout)
+    torch.testing.assert_close(twin(placed), network(images))
+    assert (placed.stride(1) == 1) == (layout == "channels-last")
     assert not any(parameter.requires_grad for parameter in twin.parameters())
     assert all(parameter.requires_grad for parameter in network.parameters())
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in twin.modules())
-
-
-def test_a_network_that_cannot_be_traced_is_measured_as_it_is():
-    class Branching(nn.Module):
-        def forward(self, images):
-            return images.flatten(1) if images.sum() > 0 else -images.flatten(1)
-
-    images = torch.rand(2, 1, 2, 2)
-    assert torch.equal(limits.bare(Branching(), "contiguous")(images), images.flatten(1))
 
 
 def test_a_bench_takes_the_steps_of_training(run, monkeypatch):
@@ -96,7 +89,7 @@ def _noting(step, taken):
 
 def test_the_limit_counts_the_same_steps(run):
     found = bench.limited(bench.measured(run, 0), run, 0)
-    assert found.layout in limits.LAYOUTS
+    assert found.layout in LAYOUTS
     assert 0 < found.share_of_limit < 3
     assert found.share_of_peak > 0
     assert found.peak_gflops > 0

@@ -1,7 +1,7 @@
 """How fast a network is attacked and trained on this machine, how near that is to the limit, and what would be faster."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from ..config import TrainConfig
 from ..core.contracts import Batch
+from ..core.layouts import arranged
 from ..core.losses import cross_entropy
 from ..errors import out_of_memory
 from ..registry import Registry
 from .assembly import Assembly, assemble
-from .devices import has_accelerator, settle
+from .devices import LAYOUTS, has_accelerator, settle
 from .events import BenchDone, Event, Message
-from .limits import LAYOUTS, PRODUCT, bare, climb, laid_out, matrices, multiply, operations
+from .limits import PRODUCT, bare, climb, matrices, multiply, operations
 from .optimization import Pace
 from .ranks import largest, launched, share
 from .timing import Work, in_turns, ratio, spread
@@ -83,7 +84,9 @@ class Load:
     def of(cls, run: Assembly, count: int | None = None, threads: int | None = None) -> "Load":
         count = count or run.config.batch_size
         positions = share(torch.arange(count) % len(run.split), run.fabric)
-        return cls(run, run.split.batch(positions).to(run.fabric.device), count, threads or torch.get_num_threads())
+        batch = run.split.batch(positions).to(run.fabric.device)
+        batch = replace(batch, images=arranged(batch.images, run.memory_format))
+        return cls(run, batch, count, threads or torch.get_num_threads())
 
     def attack(self) -> None:
         """The attack of a training step."""
@@ -141,7 +144,7 @@ def measured(run: Assembly, seconds: float) -> Bench:
 def limited(found: Bench, run: Assembly, seconds: float) -> Bench:
     """The same beside the bare passes in the fastest layout, and these beside a matrix product."""
     load = Load.of(run)
-    networks = {layout: (bare(run.model, layout), laid_out(load.batch.images, layout)) for layout in LAYOUTS}
+    networks = {layout: bare(run.model, load.batch.images, layout) for layout in LAYOUTS}
     left, right = matrices(run.fabric.device)
     work: dict[str, Work] = {layout: _passes(*pair, found.steps) for layout, pair in networks.items()}
     times = timed({**work, "attack": load.attack, "product": lambda: multiply(left, right)}, 2 * seconds, run.fabric)

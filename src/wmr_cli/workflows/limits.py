@@ -1,37 +1,31 @@
 """What a machine can do at best: the bare passes that no attack can do without, and a matrix product."""
 
 import copy
-import warnings
 
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from .devices import settle
+from ..core.layouts import arrange, arranged
+from ..core.lean import leaned
+from .devices import memory_format, settle
 
-LAYOUTS = {"contiguous": torch.contiguous_format, "channels-last": torch.channels_last}
-"""How images and convolutions may lie in memory."""
 SIDE, TIMES = 2048, 4
 """Of the matrices whose product shows the peak, larger than most caches; and how often they are multiplied."""
 
 
-def bare(model: nn.Module, layout: str) -> nn.Module:
-    """A copy for nothing but input gradients: eval mode, batch-norm folded where torch can, parameters without gradient."""
-    network = _folded(copy.deepcopy(model).eval())
-    for parameter in network.parameters():
-        if parameter.ndim == 4:
-            parameter.data = laid_out(parameter.data, layout)
-    return network.requires_grad_(False)
+def bare(model: nn.Module, images: Tensor, layout: str) -> tuple[nn.Module, Tensor]:
+    """A copy for nothing but input gradients, as lean as attacks have it, and images (N, C, H, W), both in this layout."""
+    wanted = memory_format(layout, images.device)
+    network = copy.deepcopy(model).eval().requires_grad_(False)
+    arrange(network, wanted)
+    placed = arranged(as_planes(images), wanted)
+    return leaned(network, placed, wanted), placed
 
 
-def _folded(network: nn.Module) -> nn.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the module of torch that folds brings old parts of it along
-        from torch.fx.experimental.optimization import fuse
-    try:
-        return fuse(network)  # a copy
-    except Exception:  # noqa: BLE001 - of any kind: a stranger's forward that cannot be traced stays as it is
-        return network
+def as_planes(images: Tensor) -> Tensor:
+    """Images in torch's usual layout. With one channel torch takes them to be in it already, whatever their strides say."""
+    return images.clone(memory_format=torch.contiguous_format)
 
 
 def climb(network: nn.Module, images: Tensor, steps: int) -> None:
@@ -42,11 +36,6 @@ def climb(network: nn.Module, images: Tensor, steps: int) -> None:
     with torch.no_grad():
         network(images)
     settle(images.device)
-
-
-def laid_out(images: Tensor, layout: str) -> Tensor:
-    """Images (N, C, H, W), or the weights of a convolution, in a layout."""
-    return images.contiguous(memory_format=LAYOUTS[layout])
 
 
 def operations(network: nn.Module, images: Tensor, steps: int) -> int:
