@@ -14,6 +14,7 @@ from wmr_cli.workflows.timing import Spread, Work, in_turns, ratio, spread
 
 from . import loops, ours
 from .cases import LR, MOMENTUM, Case
+from .memory import with_memory
 from .peers import of_torchattacks, peers
 
 OURS, BARE, PEAK = "wmr", "bare passes", "matrix product"
@@ -55,9 +56,13 @@ class Race:
 
 def run(title: str, case: Case, effort: Effort, contestants: Callable[[Case], Mapping[str, Work]]) -> Race:
     """Warm everybody up with a single step, then let them take turns."""
-    in_turns(contestants(ours.shortened(case, 1)), 1)
+
+    def placed(case: Case) -> dict[str, Work]:
+        return {name: with_memory(work, is_ours=name in (OURS, BARE)) for name, work in contestants(case).items()}
+
+    in_turns(placed(ours.shortened(case, 1)), 1)
     title = f"{title}: {case.model}, batch {case.batch}, {case.steps} steps"
-    return Race(title, case.batch, in_turns(contestants(case), effort.rounds, effort.seconds, effort.clock))
+    return Race(title, case.batch, in_turns(placed(case), effort.rounds, effort.seconds, effort.clock))
 
 
 def attacks(case: Case, folder: Path, effort: Effort) -> Race:

@@ -7,7 +7,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations
 
 from wmr_cli.core.layouts import arrange, arranged, bearable
-from wmr_cli.core.lean import OUTPUTS, leaned, twin_of
+from wmr_cli.core.lean import GRADIENTS, OUTPUTS, leaned, twin_of
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.modes import evaluating
 from wmr_cli.workflows import parts
@@ -71,8 +71,9 @@ def test_a_twin_gives_the_logits_and_gradients_of_its_network(registry, spec, me
     assert twin is not None
     assert twin.folded == FOLDED[spec]
     (expected, direction), (given, own) = slopes(network, images, labels), slopes(twin.module, images, labels)
-    assert (given - expected).abs().max() <= OUTPUTS / 5 * expected.abs().max()
-    assert (own - direction).norm() <= 5e-3 * direction.norm()
+    assert (given - expected).abs().max() <= OUTPUTS * expected.abs().max()
+    apart = (own - direction).flatten(1).norm(dim=1) / direction.flatten(1).norm(dim=1)
+    assert apart.median() <= GRADIENTS
 
 
 def test_without_batch_norm_a_twin_is_the_same_to_the_bit(registry):
