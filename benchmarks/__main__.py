@@ -37,13 +37,13 @@ def main(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds, steps and images: under two minutes.")] = False,
     only: Annotated[list[str] | None, typer.Option(help="Races whose names begin so, such as pgd/ or trades/small.")] = None,
     clock: Annotated[Clock, typer.Option(help="cpu: seconds of the processor, where others use the machine, too.")] = Clock.WALL,
+    seconds: Annotated[float | None, typer.Option(help="About how long each race may take.")] = None,
     out: Annotated[Path, typer.Option(help="Where the ratios go.")] = RESULTS,
 ) -> None:
     """Race `wmr` against its peers and against the limit of this machine."""
     console, reading = Console(width=WIDTH), time.process_time if clock is Clock.CPU else time.perf_counter
-    effort = (
-        Effort(True, rounds=5, seconds=5.0, clock=reading) if quick else Effort(False, rounds=9, seconds=120.0, clock=reading)
-    )
+    patience = seconds or (5.0 if quick else 120.0)
+    effort = Effort(quick, rounds=5 if quick else 9, seconds=patience, clock=reading)
     wanted, started, found = tuple(only or [""]), time.perf_counter(), dict[str, Spread]()
     console.print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {clock.value} clock\n")
     with tempfile.TemporaryDirectory() as folder:

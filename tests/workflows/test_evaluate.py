@@ -158,6 +158,8 @@ def test_an_evaluation_that_another_process_is_making_is_left_alone(tiny_run, re
         {"per_class": True},
         {"repeats": 2},
         {"ci": "bootstrap"},
+        {"fold": False},
+        {"layout": "contiguous"},
     ],
 )
 def test_whatever_changes_the_result_changes_the_id(change, tiny_run, registry):

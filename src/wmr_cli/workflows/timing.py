@@ -24,14 +24,14 @@ def in_turns(
 ) -> dict[str, list[float]]:
     """The seconds of each contestant in each round; no further round begins after `seconds`. Nobody always goes first."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
-    names, began = list(contestants), time.perf_counter()
+    names, began = list(contestants), clock()
     for number in range(rounds):
         first = number % len(names)
         for name in (*names[first:], *names[:first]):
             started = clock()
             contestants[name]()
             times[name].append(clock() - started)
-        if time.perf_counter() - began > seconds:
+        if clock() - began > seconds:
             break
     return times
 
