@@ -50,7 +50,7 @@ def main(
         for race, ratios in raced(Path(folder), effort, wanted):
             console.print(tables.race(race), "")
             found |= ratios
-        if "scaling".startswith(wanted):
+        if "scaling".startswith(wanted) and (only or not quick):
             for growth in scaling.growths(CASES["small-cnn"], Path(folder), effort):
                 console.print(tables.growth(growth), "")
     bare = [found[name] for name in found if name.startswith("pgd/bare/")]
