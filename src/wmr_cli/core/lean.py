@@ -70,16 +70,21 @@ def twin_of(network: nn.Module, images: Tensor, memory_format: torch.memory_form
         return None
     with evaluating(network):
         try:
-            module = fx.GraphModule(network, _Tracer().trace(network))
-        except Exception:  # noqa: BLE001 - of any kind: a stranger's forward that wants to see numbers
+            twin = _rewritten(network, memory_format)
+            return twin if _agree(network, twin.module, arranged(images[:CHECKED], memory_format)) else None
+        except Exception:  # noqa: BLE001 - of any kind: a stranger's forward, which may want to see numbers
             return None
-        twin = Twin(module, tuple(_follow(module, memory_format)))
-        _rectify(module)
-        module.graph.lint()
-        module.recompile()
-        module.eval()
-        twin.refresh()
-        return twin if _agree(network, module, arranged(images[:CHECKED], memory_format)) else None
+
+
+def _rewritten(network: nn.Module, memory_format: torch.memory_format) -> Twin:
+    module = fx.GraphModule(network, _Tracer().trace(network))
+    twin = Twin(module, tuple(_follow(module, memory_format)))
+    _rectify(module)
+    module.graph.lint()
+    module.recompile()
+    module.eval()
+    twin.refresh()
+    return twin
 
 
 def leaned(network: nn.Module, images: Tensor, memory_format: torch.memory_format) -> nn.Module:
@@ -185,5 +190,7 @@ def _answers(network: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
         images = images.detach().clone().requires_grad_()
         logits = network(images)
         signs = 1 - 2 * (torch.arange(logits.shape[1], device=logits.device) % 2)
+        if not logits.requires_grad:
+            return logits, torch.zeros_like(images)
         (slopes,) = torch.autograd.grad((signs * logits).sum(), images, allow_unused=True)
     return logits.detach(), torch.zeros_like(images) if slopes is None else slopes
