@@ -70,16 +70,21 @@ def twin_of(network: nn.Module, images: Tensor, memory_format: torch.memory_form
         return None
     with evaluating(network):
         try:
-            module = fx.GraphModule(network, _Tracer().trace(network))
-        except Exception:  # noqa: BLE001 - of any kind: a stranger's forward that wants to see numbers
+            twin = _rewritten(network, memory_format)
+            return twin if _agree(network, twin.module, arranged(images[:CHECKED], memory_format)) else None
+        except Exception:  # noqa: BLE001 - of any kind: a stranger's forward, which may want to see numbers
             return None
-        twin = Twin(module, tuple(_follow(module, memory_format)))
-        _rectify(module)
-        module.graph.lint()
-        module.recompile()
-        module.eval()
-        twin.refresh()
-        return twin if _agree(network, module, arranged(images[:CHECKED], memory_format)) else None
+
+
+def _rewritten(network: nn.Module, memory_format: torch.memory_format) -> Twin:
+    module = fx.GraphModule(network, _Tracer().trace(network))
+    twin = Twin(module, tuple(_follow(module, memory_format)))
+    _rectify(module)
+    module.graph.lint()
+    module.recompile()
+    module.eval()
+    twin.refresh()
+    return twin
 
 
 def leaned(network: nn.Module, images: Tensor, memory_format: torch.memory_format) -> nn.Module:
@@ -169,12 +174,14 @@ def _is_relu(node: fx.Node, layers: dict[str, nn.Module]) -> bool:
 
 
 def _agree(network: nn.Module, module: nn.Module, images: Tensor) -> bool:
-    """Whether both give the same logits, twice, and the same gradient of a sum that tells the classes apart."""
-    (expected, slopes), again, (given, own_slopes) = (_answers(each, images) for each in (network, network, module))
+    """Whether both give the same logits, with and without autograd, and the same gradient of a sum that tells classes apart."""
+    (expected, slopes), (given, own_slopes) = (_answers(each, images) for each in (network, module))
+    with torch.no_grad():  # a trace forgets who switched autograd on or off
+        others = network(images), module(images)
     if expected.shape != given.shape or not expected.isfinite().all():
         return False
     limit = OUTPUTS * expected.abs().max().clamp(min=1)
-    apart = max((given - expected).abs().max(), (again[0] - expected).abs().max())
+    apart = torch.stack([(logits - expected).abs().max() for logits in (given, *others)]).max()
     are_alike = (own_slopes - slopes).flatten(1).norm(dim=1) <= GRADIENTS * slopes.flatten(1).norm(dim=1)
     return bool(apart <= limit) and bool(are_alike.double().mean() >= MOST)
 
@@ -185,5 +192,7 @@ def _answers(network: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
         images = images.detach().clone().requires_grad_()
         logits = network(images)
         signs = 1 - 2 * (torch.arange(logits.shape[1], device=logits.device) % 2)
+        if not logits.requires_grad:
+            return logits, torch.zeros_like(images)
         (slopes,) = torch.autograd.grad((signs * logits).sum(), images, allow_unused=True)
     return logits.detach(), torch.zeros_like(images) if slopes is None else slopes
