@@ -10,7 +10,7 @@ RUN := runs/digits-trades-a2-s0
 # one thread per test process: they share the cores
 TEST_ENV := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-slow test-data test-browser test-gpu test-peers test-plugins test-release lint docs clean
+.PHONY: demo bench test test-slow test-data test-browser test-gpu test-peers test-plugins test-release lint docs clean
 
 demo: .venv/.installed  ## train, evaluate and report on the embedded data
 	$(WMR) train --resume
@@ -46,6 +46,9 @@ test-release: .venv-release/.installed  ## wheel and sdist in an empty environme
 	tests/smoke.sh $(abspath $(RELEASE))
 	$(RELEASE)/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps dist/*.tar.gz
 	tests/smoke.sh $(abspath $(RELEASE))
+
+bench: .venv-peers/.installed  ## speed beside other libraries, as ratios, in benchmarks/results.json; QUICK=1 takes two minutes at most
+	$(PEERS)/python -m benchmarks $(if $(QUICK),--quick) $(BENCH)
 
 lint: .venv/.installed-dev  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
@@ -85,7 +88,7 @@ clean:  ## everything that can be made again; runs are kept
 .venv-peers/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-peers
 	$(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt torch torchvision
-	$(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt torchattacks foolbox pyautoattack cvxpy
+	$(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt torchattacks foolbox adversarial-robustness-toolbox pyautoattack cvxpy
 	$(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt -e . pytest hypothesis
 	touch $@
 

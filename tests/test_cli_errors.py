@@ -332,3 +332,43 @@ def test_text_of_the_user_in_a_flag_is_not_markup():
     assert "[/red]" in refused("train", "--[/red]").error
     assert "[/red]" in refused("[/red]").error
     assert "'[bold]x'" in refused("list", "[bold]x").error
+
+
+@pytest.mark.parametrize(
+    ("problem", "amount"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has 1 GiB"), "20.00 MiB"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes."), "4096 bytes"),
+        (MemoryError(), None),
+    ],
+    ids=["device", "processor", "python"],
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["train", "evaluate", "attack", "bench"])
+def test_out_of_memory_names_the_flag_to_change(command, problem, amount, run, monkeypatch):
+    def forward(*args, **more):
+        raise problem
+
+    args = {"train": ["train", "--model", "digits-cnn"], "bench": ["bench", "--model", "digits-cnn", "--only"]}
+    monkeypatch.setattr("wmr_cli.core.ascent.ascend", forward)
+    monkeypatch.setattr("wmr_cli.builtins.attacks.pgd.ascend", forward)
+    complaint = refused(*args.get(command, [command, run]))
+    assert complaint.error == "there is not enough memory" + (f": {amount} could not be had" if amount else "")
+    assert "--batch-size" in complaint.hint
+
+
+def test_no_other_error_is_taken_for_a_lack_of_memory(monkeypatch):
+    def forward(*args, **more):
+        raise RuntimeError("shapes do not fit")
+
+    monkeypatch.setattr("wmr_cli.builtins.attacks.pgd.ascend", forward)
+    result = CliRunner().invoke(app, ["train"], prog_name="wmr")
+    assert isinstance(result.exception, RuntimeError)
+    assert str(result.exception) == "shapes do not fit"
+
+
+def test_the_processor_of_this_machine_says_it_in_these_words(monkeypatch):
+    def forward(*args, **more):
+        return torch.empty(2**60)
+
+    monkeypatch.setattr("wmr_cli.builtins.attacks.pgd.ascend", forward)
+    assert "not enough memory" in refused("train").error

@@ -21,6 +21,7 @@ from .spec import Spec, exact, in_proportion, number, read_value
 
 Size = Annotated[float, Meta(ge=0, le=1e9)]
 Count = Annotated[int, Meta(ge=1)]
+Layout = Literal["auto", "channels-last", "contiguous"]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -76,6 +77,8 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
     validate_every: Annotated[int, Meta(ge=0)] = 1
     select: Literal["rob", "sa", "tr", "nat", "none"] = "rob"
     precision: Literal["32", "bf16", "16"] = "32"
+    layout: Layout = "auto"
+    fold: bool = True
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     evaluate: EvaluationSettings = EvaluationSettings()
 
@@ -121,6 +124,8 @@ class EvaluateConfig(Struct, frozen=True, kw_only=True):
     checks: bool = False
     limit: int | None = None
     batch_size: int = 256
+    layout: Layout = "auto"
+    fold: bool = True
     seed: int = 0
 
     @property

@@ -6,6 +6,7 @@ WmrError                a message, and a hint that says what to do about it
 ├── BadFile             a checkpoint, record or config file that is not what it should be
 ├── MissingData         data that are not there and cannot be downloaded
 ├── RunFolderError      a run folder that is taken, in use or not writable
+├── OutOfMemory         a batch that does not fit into the memory of its device
 ├── BrokenContract      a model, data set or attack that breaks its promise, with the image it broke it on
 └── PluginError         a plugin that cannot be used
 
@@ -13,6 +14,7 @@ Below `cli` these are raised and never caught, the plugin loader aside; `wmr` sh
 """
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -44,12 +46,33 @@ class RunFolderError(WmrError):
     """A run folder that is taken, in use or not writable."""
 
 
+class OutOfMemory(WmrError):
+    """A batch that does not fit into the memory of its device."""
+
+
 class BrokenContract(WmrError):
     """A model, data set or attack that breaks its promise."""
 
 
 class PluginError(WmrError):
     """A plugin that cannot be used."""
+
+
+_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+_AMOUNT = re.compile(r"tried to allocate ([\d.,]+ \w+)", re.IGNORECASE)
+
+
+def out_of_memory(error: BaseException) -> OutOfMemory | None:
+    """What to tell a user whose memory was too small; None where that was not what went wrong.
+
+    Python has an error of its own for it, and so have some devices; the processor's allocator says it in words.
+    """
+    text = str(error)
+    if not isinstance(error, MemoryError) and not (isinstance(error, RuntimeError) and any(word in text for word in _NO_MEMORY)):
+        return None
+    amount = _AMOUNT.search(text)
+    asked = f": {amount[1]} could not be had" if amount else ""
+    return OutOfMemory(f"there is not enough memory{asked}", hint="use a smaller --batch-size, or a smaller model")
 
 
 MANY = 60

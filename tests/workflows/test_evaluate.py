@@ -105,7 +105,7 @@ def test_the_record_is_bit_identical_from_run_to_run(done, tiny_run, registry, t
 def test_chunks_may_be_done_in_any_order(done, tiny_run, registry, monkeypatch):
     config = EvaluateConfig(alpha_test=(0.0, 1.0, 2.0), steps=3)
     task = next(plan(checkpoints.load(tiny_run), config, registry, Path()))
-    examination = examination_of(task, restored(registry, task.checkpoint))
+    examination = examination_of(task, restored(registry, task.checkpoint), task.split.batch(task.positions[:8]).images)
     parts = chunks(task.positions)
     assert len(parts) == 16
 
@@ -158,6 +158,8 @@ def test_an_evaluation_that_another_process_is_making_is_left_alone(tiny_run, re
         {"per_class": True},
         {"repeats": 2},
         {"ci": "bootstrap"},
+        {"fold": False},
+        {"layout": "contiguous"},
     ],
 )
 def test_whatever_changes_the_result_changes_the_id(change, tiny_run, registry):

@@ -10,8 +10,8 @@ import typer
 from typer.core import TyperGroup
 
 from .. import __version__
-from ..errors import WmrError, did_you_mean
-from . import attack, doctor, evaluate, imports, lists, plugins, report, train
+from ..errors import WmrError, did_you_mean, out_of_memory
+from . import attack, bench, doctor, evaluate, imports, lists, plugins, report, train
 from .console import Terminated, say_error, write
 
 
@@ -21,6 +21,17 @@ class Program(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """In the order of work rather than of the alphabet."""
         return sorted(self.commands, key=[name for name, _, _ in COMMANDS].index)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Out of memory is nobody's bug: a command that takes batches names the flag to change."""
+        try:
+            return super().invoke(ctx)
+        except (MemoryError, RuntimeError) as error:
+            told = out_of_memory(error)
+            command = self.commands.get(ctx.invoked_subcommand)
+            if told is None or not any("--batch-size" in parameter.opts for parameter in getattr(command, "params", ())):
+                raise
+            raise told from error
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -115,6 +126,7 @@ COMMANDS: tuple[tuple[str, Any, str], ...] = (
     ("report", report.report, "wmr report runs --format markdown --alpha-test 0,1,2,5"),
     ("list", lists.list_names, "wmr list attacks"),
     ("plugins", plugins.app, "wmr plugins --check"),
+    ("bench", bench.bench, "wmr bench --model resnet18 --dataset cifar10 --batch-size 128"),
     ("doctor", doctor.doctor, "wmr doctor"),
 )
 for name, command, worked in COMMANDS:

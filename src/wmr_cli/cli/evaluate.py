@@ -11,11 +11,14 @@ from .console import say, say_error
 from .options import (
     FORMATS,
     INTERVALS,
+    LAYOUTS,
     LOSSES,
     METRICS,
     DataDir,
     Device,
     Devices,
+    Fold,
+    Layout,
     Model,
     Nodes,
     Quiet,
@@ -67,6 +70,8 @@ def evaluate(
     strict: Annotated[bool, typer.Option("--strict", help="Exit with status 1 if a check fails; implies --checks.")] = False,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="A random class-balanced subset of this size.")] = None,
     batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Images at a time.")] = 256,
+    layout: Layout = "auto",
+    fold: Fold = True,
     seed: Seed = 0,
     device: Device = "auto",
     devices: Devices = None,
@@ -102,6 +107,8 @@ def evaluate(
         checks=checks or strict,
         limit=limit,
         batch_size=batch_size,
+        layout=read("--layout", layout, choice(*LAYOUTS)) or "auto",
+        fold=fold,
         seed=seed,
     )
     read("--format", output, choice(*FORMATS))

@@ -18,6 +18,7 @@ Word = TypeVar("Word", bound=str)
 METRICS = ("nat", "rob", "sa", "tr")
 LOSSES: tuple[Literal["ce", "margin", "zero-one"], ...] = ("ce", "margin", "zero-one")
 INTERVALS: tuple[Literal["delta", "bootstrap"], ...] = ("delta", "bootstrap")
+LAYOUTS: tuple[Literal["auto", "channels-last", "contiguous"], ...] = ("auto", "channels-last", "contiguous")
 LARGEST = 1e9
 FORMATS = ("table", "markdown", "csv", "json")
 REPORTS = ("table", "markdown", "latex", "csv", "json", "html")
@@ -40,6 +41,10 @@ Devices = Annotated[
     typer.Option("--devices", metavar="N", min=1, help="How many of them share the work, on each machine.", show_default="1"),
 ]
 Nodes = Annotated[int | None, typer.Option("--nodes", metavar="N", min=1, help="On how many machines.", show_default="1")]
+Layout = Annotated[str, typer.Option(metavar="|".join(LAYOUTS), help="How images lie in memory.")]
+Fold = Annotated[
+    bool, typer.Option("--fold/--no-fold", help="Attack a lean twin of the network, batch-norm folded into convolutions.")
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(

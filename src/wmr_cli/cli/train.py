@@ -89,6 +89,20 @@ def train(
     ] = None,
     nodes: Annotated[int | None, flag(MACHINE, "N", "On how many machines.", min=1, show_default="1")] = None,
     precision: Annotated[str | None, flag(MACHINE, "32|bf16|16", "Precision of training.")] = None,
+    layout: Annotated[
+        str | None,
+        flag(MACHINE, "auto|channels-last|contiguous", "How images and weights lie in memory.", show_default="auto"),
+    ] = None,
+    fold: Annotated[
+        bool | None,
+        flag(
+            MACHINE,
+            None,
+            "Attack a lean twin of the network, batch-norm folded into convolutions.",
+            "--fold/--no-fold",
+            show_default="fold",
+        ),
+    ] = None,
     compile_: Annotated[bool, flag(MACHINE, None, "Compile the network first: slow to start, then faster.", "--compile")] = False,
     save_minutes: Annotated[
         float, flag(FILES, "M", "Save the state so often within an epoch; 0 for after epochs only.", min=0)

@@ -8,8 +8,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
+from .layouts import arranged
 from .norms import Norm
 
 
@@ -21,8 +23,10 @@ class Batch:
     labels: Tensor
     index: Tensor
 
-    def to(self, device: Any) -> "Batch":
-        return Batch(self.images.to(device), self.labels.to(device), self.index.to(device))
+    def to(self, device: Any, memory_format: torch.memory_format = torch.contiguous_format) -> "Batch":
+        """The same on this device, with the images in this layout."""
+        images = arranged(self.images.to(device), memory_format)
+        return Batch(images, self.labels.to(device), self.index.to(device))
 
 
 class Split(Protocol):

@@ -13,13 +13,15 @@ from ..config import TrainConfig
 from ..core.augment import Augmentation
 from ..core.contracts import Attack, Batch, DataSource, Defense, Kernel, Split
 from ..core.guards import check_batch, check_logits
+from ..core.layouts import arrange, arranged, bearable
+from ..core.lean import CHECKED
 from ..core.modes import evaluating
 from ..core.noise import derive
 from ..errors import BadInput
 from ..registry import Registry
 from . import combining, parts
 from .averaging import Average
-from .devices import lay_out
+from .devices import memory_format
 from .learner import FabricLearner
 from .optimization import make_optimizer, pace
 from .ranks import placed_on
@@ -29,6 +31,10 @@ from .validate import validation_attack
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+
+LAYOUTS = {torch.channels_last: "channels last", torch.contiguous_format: "planes"}
+"""What a user reads of them."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,8 @@ class Assembly:
     augment: Augmentation
     average: Average | None
     tally: Tally
+    memory_format: torch.memory_format
+    """how images and weights lie in memory"""
 
     @property
     def stateful(self) -> dict[str, Stateful]:
@@ -66,6 +74,7 @@ class Assembly:
         check_batch(batch, self.source.num_classes)
         batch = batch.to(self.fabric.device)
         images = self.augment(batch.images, batch.index, derive("augment", self.config.seed, epoch))
+        images = arranged(images, self.memory_format)
         report = self.defense.step(self.learner, replace(batch, images=images))
         loss = self.tally.add(report, self.learner.fooling, self.fabric)
         if self.average is not None:
@@ -82,7 +91,9 @@ class Assembly:
     def facts(self) -> Iterator[str]:
         """What the settings do not show."""
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        yield f"{len(self.split):,} images, {parameters:,} parameters, on {placed_on(self.fabric)}"
+        yield f"{len(self.split):,} images, {parameters:,} parameters, on {placed_on(self.fabric)}, {LAYOUTS[self.memory_format]}"
+        if self.learner.twin is not None and self.learner.twin.folded:
+            yield f"attacks see a twin of the network with {self.learner.twin.folded} batch-norms folded into convolutions"
         if not getattr(self.defense, "uses_attack", True):
             yield f"{self.config.defense} does not use the training attack"
         if self.timetable.epochs < self.config.epochs:
@@ -120,14 +131,18 @@ def assemble(config: TrainConfig, registry: Registry, data_dir: Path, fabric: "F
     if hasattr(kernel, "observe") and "val" not in source.splits:
         problem = f"kernel {config.kernel!r} learns from held-out images, and the data set has none"
         raise BadInput(problem, hint="let the data set hold some out, or choose another kernel")
-    lay_out(model, fabric.device, config.precision)
+    sample = split.batch(torch.arange(min(CHECKED, len(split)))).to(fabric.device)
+    chosen = bearable(model.to(fabric.device), sample.images, memory_format(config.layout, fabric.device, config.precision))
+    arrange(model, chosen)
     average = Average(model, config.ema) if config.ema else None
     if compiles:
         model.compile()
-    learner = FabricLearner(fabric, model, optimizer, attack, kernel, config, source.num_classes)
-    first = split.batch(torch.arange(1)).to(fabric.device)
+    images, is_attacked = arranged(sample.images, chosen), getattr(defense, "uses_attack", True)
+    # rounded to half precision, folded weights are not those of the network; compiled, it needs no twin
+    leans = config.fold and is_attacked and config.attack_mode == "eval" and config.precision == "32" and not compiles
+    learner = FabricLearner(fabric, model, optimizer, attack, kernel, config, source.num_classes, images if leans else None)
     with torch.no_grad(), evaluating(model):
-        check_logits(model(first.images), first.index, source.num_classes)
+        check_logits(model(images), sample.index, source.num_classes)
     augment, validation = parts.augmentation(config.augment, source.input_shape), validation_attack(registry, config)
     return Assembly(
         fabric,
@@ -145,4 +160,5 @@ def assemble(config: TrainConfig, registry: Registry, data_dir: Path, fabric: "F
         augment,
         average,
         Tally(),
+        chosen,
     )

@@ -12,6 +12,7 @@ from .. import measures
 from ..config import EvaluateConfig
 from ..core.contracts import Attacked, Batch
 from ..core.guards import check_batch, check_logits, guarded, outside, predictions, refuse
+from ..core.lean import CHECKED
 from ..core.modes import evaluating
 from ..core.noise import derive
 from ..core.norms import NORMS
@@ -22,6 +23,7 @@ from ..registry import Registry
 from ..storage.checkpoints import save_tensors
 from ..storage.files import check_writable
 from . import devices, parts
+from .evaluate import examination_of
 from .events import AttackDone, EvaluationStarted, Event, ImagesDone, Message
 from .imports import opened
 from .planning import Task, plan
@@ -71,14 +73,15 @@ def attack(
     for file in filter(None, (save, grid)):
         check_writable(file)
     fabric = devices.fabric(device)
-    model = parts.restored(registry, task.checkpoint).to(fabric.device)
+    network = parts.restored(registry, task.checkpoint).to(fabric.device)
+    examination = examination_of(task, network, task.split.batch(task.positions[:CHECKED]).images.to(fabric.device))
     yield EvaluationStarted(task.label, total=len(task.positions))
     started = time.perf_counter()
     pieces: list[Crafted] = []
     done, wanted = 0, len(task.positions) if save else GRID_ROWS if grid else 0
     for batch in ahead(task.split, task.positions.split(config.batch_size)):
         with parts.exact_float32():
-            piece = craft(task, model, batch.to(fabric.device), weighted, as_uint8)
+            piece = craft(task, examination.model, batch.to(fabric.device, examination.memory_format), weighted, as_uint8)
         pieces.append(piece.keeping(max(wanted - done, 0)))
         done += len(piece.label)
         yield ImagesDone(done, len(task.positions))

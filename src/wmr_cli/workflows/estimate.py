@@ -59,7 +59,7 @@ def _seconds_per_step(run: Assembly) -> float:
 
 def _seconds_per_look(run: Assembly, registry: Registry, val: Split) -> float:
     examination = examination_of(run.model, run.source, run.config, run.validation, registry)
-    batch = val.batch(torch.arange(min(len(val), run.config.batch_size))).to(run.fabric.device)
+    batch = val.batch(torch.arange(min(len(val), run.config.batch_size))).to(run.fabric.device, examination.memory_format)
     started = time.perf_counter()
     examination.rows(batch)
     return (time.perf_counter() - started) * len(val) / len(batch.labels) / run.fabric.world_size

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from .. import __version__
 from ..config import EvaluateConfig
+from ..core.layouts import bearable
+from ..core.lean import CHECKED, leaned
 from ..core.noise import derive
 from ..core.splits import ahead
 from ..errors import BadInput
@@ -27,6 +29,7 @@ from ..storage.files import check_writable, locked
 from ..storage.records import AttackFacts, CheckpointFacts, DatasetFacts, Record, RepeatRow, Rows, Threat
 from . import parts, scoring
 from .checks import checked
+from .devices import memory_format
 from .events import EvaluationDone, EvaluationStarted, Event, ImagesDone, Message
 from .examine import Examination, compared, stack, walked
 from .imports import opened
@@ -62,11 +65,12 @@ def evaluate(
     checkpoint, source = yield from opened(path, config, registry, data_dir)
     tasks = list(plan(checkpoint, config, registry, data_dir, source))
     fabric, folder = launched(device, devices, nodes), out or home(checkpoint)
+    known: dict[bytes, Tensor] = {}
     balls: dict[tuple[str, float], list[tuple[Task, Record]]] = {}
     for task in tasks:
         told = (*parts.notes(task.split), *parts.advice(task.attack, task.eps, checkpoint.num_classes))
         yield from (Message(text, warns=True) for text in told)
-        record = yield from _recorded(task, registry, folder, fabric, resume)
+        record = yield from _recorded(task, registry, folder, fabric, resume, known)
         if record is not None:
             balls.setdefault((task.norm, task.eps), []).append((task, record))
     for measured in balls.values():
@@ -74,11 +78,11 @@ def evaluate(
             yield from worst(measured, folder)
 
 
-def _recorded(task: Task, registry: Registry, folder: Path, fabric: "Fabric", resume: bool) -> Walked:
+def _recorded(task: Task, registry: Registry, folder: Path, fabric: "Fabric", resume: bool, known: dict[bytes, Tensor]) -> Walked:
     """The record of a task, stored or measured; none on any rank but the first, which speaks for all."""
     target = folder / f"{task.id}.json"
     is_stored = fabric.broadcast(target.exists())
-    record = None if is_stored else (yield from measure(task, registry, target, fabric, resume))
+    record = None if is_stored else (yield from measure(task, registry, target, fabric, resume, known))
     if fabric.is_global_zero:
         record = record or records.load(target)
         yield from (Message(text, warns=True) for text in doubts(record))
@@ -86,9 +90,16 @@ def _recorded(task: Task, registry: Registry, folder: Path, fabric: "Fabric", re
     return record
 
 
-def measure(task: Task, registry: Registry, target: Path, fabric: "Fabric", resume: bool) -> Walked:
-    """One record: images to rows, chunk by chunk, dealt among the ranks; rows to numbers, on the first."""
-    examination = examination_of(task, parts.restored(registry, task.checkpoint).to(fabric.device))
+def measure(
+    task: Task, registry: Registry, target: Path, fabric: "Fabric", resume: bool, known: dict[bytes, Tensor] | None = None
+) -> Walked:
+    """One record: images to rows, chunk by chunk, dealt among the ranks; rows to numbers, on the first.
+
+    `known` are clean logits that other attacks on the same images have seen.
+    """
+    network = parts.restored(registry, task.checkpoint).to(fabric.device)
+    sample = task.split.batch(task.positions[:CHECKED]).to(fabric.device)
+    examination = replace(examination_of(task, network, sample.images), known=known)
     unfinished = target.with_suffix(".partial")
     jobs = dealt(task, unfinished)
     total = sum(len(job.chunk) for job in jobs)
@@ -192,11 +203,18 @@ def worst(measured: Sequence[tuple[Task, Record]], folder: Path) -> Iterator[Eve
     yield EvaluationDone(record, records.rows_path(target), stored=is_stored)
 
 
-def examination_of(task: Task, model: nn.Module) -> Examination:
-    """The task as something that turns batches into rows, by the network where it is."""
+def examination_of(task: Task, model: nn.Module, images: Tensor) -> Examination:
+    """The task as something that turns batches into rows, by the network where it is, or by its lean twin.
+
+    All passes go through the same one of the two. A few `images` (N, C, H, W) show whether twin and layout are right for it.
+    """
     asked = set(task.config.metrics)
+    with parts.exact_float32():
+        chosen = bearable(model, images, memory_format(task.config.layout, images.device))
+        model = leaned(model, images, chosen) if task.config.fold else model
     return Examination(
         model=model,
+        memory_format=chosen,
         attack=task.attack,
         norm=task.norm,
         eps=task.eps,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..storage.records import Record
+from .trials import Bench
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,13 @@ class ImportDone:
     eps: float
 
 
+@dataclass(frozen=True)
+class BenchDone:
+    """Rates were measured, and settings to recommend found."""
+
+    found: Bench
+
+
 Event = (
     Message
     | TrainingStarted
@@ -119,4 +127,5 @@ Event = (
     | EvaluationDone
     | AttackDone
     | ImportDone
+    | BenchDone
 )

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..config import TrainConfig
 from ..core.contracts import Attack, Attacked, Batch, Evidence, Kernel, Objective
 from ..core.guards import guarded
+from ..core.lean import Twin, twin_of
 from ..core.losses import cross_entropy
 from ..core.modes import evaluating
 from ..core.noise import derive
@@ -37,7 +38,9 @@ class FabricLearner:
         kernel: Kernel,
         config: TrainConfig,
         num_classes: int,
+        sample: Tensor | None = None,
     ) -> None:
+        """With a `sample` of images attacks see a lean twin of the network, made anew in every epoch, where it has one."""
         self._fabric = fabric
         self._wrapped, self._optimizer = fabric.setup(module, optimizer)
         self._full_attack, self._full_kernel = attack, kernel
@@ -46,6 +49,8 @@ class FabricLearner:
         self.norm = NORMS[config.norm]
         self.model = module
         self.seed = config.seed
+        self._sample, self._twin_epoch = sample, -1
+        self.twin: Twin | None = None
         self.fooling: tuple[Tensor, Tensor] | None = None
         """of the last attack in this step: who was right before its first step, and who of those is wrong after it"""
         self.begin_step(0, 0, Pace(config.lr), count=1)
@@ -60,6 +65,8 @@ class FabricLearner:
         self._attack = scaled(self._full_attack, pace.eps_share, "eps", "step")
         burns_in = epoch < getattr(self._full_kernel, "start_epoch", 0)
         self.kernel: Kernel = alike if burns_in else scaled(self._full_kernel, pace.alpha_share, "alpha")
+        if self._sample is not None and self._twin_epoch != epoch:
+            self.twin, self._twin_epoch = twin_of(self.model, self._sample), epoch
         torch.manual_seed(derive("step", self.seed, step_index, self._fabric.global_rank))
         for group in self._optimizer.param_groups:
             group["lr"] = pace.learning_rate
@@ -85,8 +92,12 @@ class FabricLearner:
             objective = Weighted(objective, self.kernel)
         attack, eps = (self._attack, self.eps) if own is None else (own, getattr(own, "eps", self.eps))
         seed = derive("attack", self.seed, self.step_index)
+        model: nn.Module = self.model
+        if self.twin is not None:
+            self.twin.refresh()  # the last step moved weights and statistics
+            model = self.twin.module
         with self.attack_mode():
-            attacked = guarded(attack, self.model, batch, objective, seed, self.norm, eps, self._num_classes)
+            attacked = guarded(attack, model, batch, objective, seed, self.norm, eps, self._num_classes)
         began = attacked.steps_survived > 0
         self.fooling = began, began & (attacked.logits.argmax(dim=1) != batch.labels)
         return attacked

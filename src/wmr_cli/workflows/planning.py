@@ -82,7 +82,7 @@ class Task:
     def _extras(self) -> dict[str, Any]:
         """What was asked beyond the usual. Nothing for the usual, so that its records keep the ids they have."""
         usual = EvaluateConfig()
-        names = ("rho", "dro_loss", "per_class", "repeats", "ci")
+        names = ("rho", "dro_loss", "per_class", "repeats", "ci", "layout", "fold")
         return {name: getattr(self.config, name) for name in names if getattr(self.config, name) != getattr(usual, name)}
 
 

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 
 from ..config import METRICS, default_data_dir
 from ..core.contracts import Attack, DataSource, Defense, Kernel, Split
+from ..core.lean import CHECKED
 from ..core.modes import device_of, placed, undisturbed
 from ..core.streams import images_of
 from ..errors import BadInput
@@ -119,8 +120,9 @@ def evaluate(
         )
         for text in (*parts.notes(images), *parts.advice(task.attack, task.eps, task.checkpoint.num_classes)):
             warnings.warn(text, stacklevel=2)
+        shown = first.images[:CHECKED].to(where)
         started = time.perf_counter()
-        rows = weighed(task, stack(list(walked(examination_of(task, model), chain([first], batches), where))))
+        rows = weighed(task, stack(list(walked(examination_of(task, model, shown), chain([first], batches), where))))
         seconds = time.perf_counter() - started
     task = replace(task, positions=torch.arange(len(images)))  # of a stream the number is known now
     record = recorded(task, rows, [], seconds, len(images) / seconds, where.type)

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..errors import BrokenContract, WmrError
+from ..errors import BrokenContract, WmrError, out_of_memory
 from . import devices as machine
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
+RESUME = "--resume goes on"
 PR_SET_PDEATHSIG = 1
 DAYS = timedelta(days=30)
 """In an evaluation one rank may wait for the chunks of another."""
@@ -100,12 +101,8 @@ def failing_alike(fabric: "Fabric") -> Iterator[None]:
     except Exception as error:
         if fabric.world_size == 1 or getattr(error, "is_shared", False):
             raise
-        told: Exception = error
-        if not isinstance(error, WmrError):
-            told = BrokenContract(
-                f"process {fabric.global_rank} failed: {type(error).__name__}: {error}", hint="--resume goes on"
-            )
-        meet(fabric, told)
+        told: Exception | None = error if isinstance(error, WmrError) else out_of_memory(error)
+        meet(fabric, told or BrokenContract(f"process {fabric.global_rank} failed: {type(error).__name__}: {error}", RESUME))
 
 
 def meet(fabric: "Fabric", problem: Exception | None = None) -> None:

@@ -8,11 +8,15 @@ from torch import nn
 from .. import measures
 from ..config import TrainConfig
 from ..core.contracts import Attack, DataSource, Evidence
+from ..core.layouts import bearable
+from ..core.lean import CHECKED, leaned
+from ..core.modes import device_of
 from ..core.noise import derive
 from ..registry import Registry
 from ..spec import Spec
 from ..storage.records import Rows
 from . import parts
+from .devices import memory_format
 from .examine import Examination, examined, stack
 from .ranks import share, together
 
@@ -37,9 +41,12 @@ def validation_attack(registry: Registry, config: TrainConfig) -> Attack:
 
 def examination_of(model: nn.Module, source: DataSource, config: TrainConfig, attack: Attack, registry: Registry) -> Examination:
     """Clean, under the short attack, and under its weighted form where the best weights are chosen by it."""
-    alpha = _alpha(config)
+    alpha, split = _alpha(config), parts.split_of(source, "val")
+    images = split.batch(torch.arange(min(CHECKED, len(split)))).images.to(device_of(model))
+    chosen = bearable(model, images, memory_format(config.layout, images.device))
     return Examination(
-        model=model,
+        model=leaned(model, images, chosen) if config.fold else model,
+        memory_format=chosen,
         attack=attack,
         norm=config.norm,
         eps=config.eps,

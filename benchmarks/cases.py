@@ -1,0 +1,60 @@
+"""What is raced over: two networks, each with a batch, a ball and the settings of the attack inside it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wmr_cli.config import TrainConfig
+
+CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network on images (C, H, W), a batch of them, and an L-infinity ball with steps inside it."""
+
+    model: str
+    shape: tuple[int, int, int]
+    batch: int
+    eps: float
+    step: float
+    steps: int
+
+    def config(self, data: Path, defense: str, attack: str) -> TrainConfig:
+        """The settings of a training that does what the public loops do: no weights, nothing held out."""
+        return TrainConfig(
+            dataset=f"arrays:path={data},classes={CLASSES}",
+            model=self.model,
+            defense=defense,
+            kernel="none",
+            eps=self.eps,
+            attack=attack,
+            steps=self.steps,
+            step_size=self.step,
+            batch_size=self.batch,
+            optimizer="sgd",
+            lr=LR,
+            momentum=MOMENTUM,
+            schedule="constant",
+            validate_every=0,
+            select="none",
+        )
+
+
+LR, MOMENTUM, BETA = 0.001, 0.9, 6.0
+CASES = {
+    "small-cnn": Case("small-cnn", (1, 28, 28), batch=128, eps=0.3, step=0.01, steps=10),
+    "resnet18": Case("resnet18", (3, 32, 32), batch=64, eps=8 / 255, step=2 / 255, steps=10),
+}
+
+
+def write_data(case: Case, path: Path, images: int) -> None:
+    """Random images and labels in a file that `arrays:path=…` reads: speed does not depend on what they show."""
+    generator = np.random.default_rng(0)
+    arrays: dict[str, Any] = {}
+    for split, count in (("train", case.batch), ("val", case.batch), ("test", images)):
+        arrays[f"{split}_images"] = generator.integers(0, 256, (count, *case.shape), dtype=np.uint8)
+        arrays[f"{split}_labels"] = np.arange(count) % CLASSES
+    np.savez(path, **arrays)

@@ -1,0 +1,198 @@
+"""A network's lean twin: the same function of the images in eval mode, with less work for each forward and backward pass.
+
+Batch-norm is folded into the convolution before it, ReLU works in place and after max-pooling, and no weight asks for a
+gradient. Whoever cannot be rewritten safely has no twin.
+"""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional
+
+from .layouts import arrange, arranged
+from .modes import evaluating
+
+CHECKED = 8
+"""So many images are shown to both before the twin is trusted."""
+OUTPUTS, GRADIENTS = 1e-4, 1e-2
+"""How far they may be apart: logits as a share of the largest, input gradients as a share of their length. Rounding is a
+hundredth of that; it may push an image over the kink of a ReLU, which only the gradient notices."""
+MOST = 0.5
+"""So many of the images must have that gradient: a network that hides its gradient from us hides it for all."""
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+Followed = tuple[nn.Conv2d, nn.Conv2d, nn.BatchNorm2d | None]
+"""The twin's convolution, the network's, and the batch-norm after it that the twin's stands for, too."""
+
+
+@dataclass(frozen=True, eq=False)
+class Twin:
+    """`module` shares everything with its network but the convolutions, each of which follows one of the network's."""
+
+    module: fx.GraphModule
+    follows: tuple[Followed, ...]
+
+    @property
+    def folded(self) -> int:
+        """How many batch-norms are part of a convolution."""
+        return sum(norm is not None for _, _, norm in self.follows)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Take over weights and statistics as they are now, in place."""
+        for own, convolution, norm in self.follows:
+            if norm is None:
+                own.weight.copy_(convolution.weight)
+                if own.bias is not None and convolution.bias is not None:
+                    own.bias.copy_(convolution.bias)
+                continue
+            assert norm.running_mean is not None
+            assert norm.running_var is not None
+            assert own.bias is not None
+            scale = (norm.running_var + norm.eps).rsqrt()
+            scale = scale if norm.weight is None else scale * norm.weight
+            torch.mul(convolution.weight, scale.reshape(-1, 1, 1, 1), out=own.weight)
+            mean = norm.running_mean if convolution.bias is None else norm.running_mean - convolution.bias
+            torch.mul(mean, -scale, out=own.bias)
+            if norm.bias is not None:
+                own.bias.add_(norm.bias)
+
+
+def twin_of(network: nn.Module, images: Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> Twin | None:
+    """The twin, with its convolutions in this layout. None of a network that cannot be traced, or has hooks, or whose logits
+    or gradients for the first of these images (N, C, H, W) are not the twin's.
+    """
+    if any(getattr(module, hooks) for module in network.modules() for hooks in HOOKS) or network._compiled_call_impl is not None:
+        return None
+    with evaluating(network):
+        try:
+            twin = _rewritten(network, memory_format)
+            return twin if _agree(network, twin.module, arranged(images[:CHECKED], memory_format)) else None
+        except Exception:  # noqa: BLE001 - of any kind: a stranger's forward, which may want to see numbers
+            return None
+
+
+def _rewritten(network: nn.Module, memory_format: torch.memory_format) -> Twin:
+    module = fx.GraphModule(network, _Tracer().trace(network))
+    twin = Twin(module, tuple(_follow(module, memory_format)))
+    _rectify(module)
+    module.graph.lint()
+    module.recompile()
+    module.eval()
+    twin.refresh()
+    return twin
+
+
+def leaned(network: nn.Module, images: Tensor, memory_format: torch.memory_format) -> nn.Module:
+    """The twin of a network whose weights stay as they are, or where it has none the network itself."""
+    twin = twin_of(network, images, memory_format)
+    return network if twin is None else twin.module
+
+
+class _Tracer(fx.Tracer):
+    """Looks into everything that is not torch's own, but for batch-norms."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, nn.BatchNorm2d) or super().is_leaf_module(m, module_qualified_name)
+
+
+def _follow(module: fx.GraphModule, memory_format: torch.memory_format) -> Iterator[Followed]:
+    """Give every convolution that is used once a copy, and let it do the work of a batch-norm that alone comes after it."""
+    targets = [node.target for node in module.graph.nodes if node.op == "call_module"]
+    layers = dict(module.named_modules())
+    for node in list(module.graph.nodes):
+        convolution = _layer(node, layers)
+        if type(convolution) is not nn.Conv2d or targets.count(node.target) > 1 or _is_shared(convolution, layers):
+            continue
+        follower = next(iter(node.users)) if len(node.users) == 1 else None
+        after = None if follower is None else _layer(follower, layers)
+        norm = after if isinstance(after, nn.BatchNorm2d) and _can_fold(after) else None
+        own = copy.deepcopy(convolution).requires_grad_(False)
+        arrange(own, memory_format)
+        if norm is not None and follower is not None:
+            own.bias = nn.Parameter(torch.zeros_like(own.weight[:, 0, 0, 0]), requires_grad=False)
+            with module.graph.inserting_after(node):
+                # timm's batch-norms bring the activation after them along
+                rest = module.graph.call_module(f"{follower.target}.act", (node,)) if hasattr(norm, "act") else node
+            follower.replace_all_uses_with(rest)
+            module.graph.erase_node(follower)
+        module.set_submodule(node.target, own)
+        yield own, convolution, norm
+
+
+def _can_fold(norm: nn.BatchNorm2d) -> bool:
+    """Whether it uses running statistics, and is torch's own or timm's with an activation and no drop-out."""
+    is_known = type(norm) is nn.BatchNorm2d or (hasattr(norm, "act") and isinstance(getattr(norm, "drop", None), nn.Identity))
+    return is_known and norm.running_var is not None and not norm.training
+
+
+def _is_shared(convolution: nn.Conv2d, layers: dict[str, nn.Module]) -> bool:
+    """Whether its weight is made by a parametrization, or is another layer's, too."""
+    owners = sum(parameter is convolution.weight for layer in layers.values() for parameter in layer._parameters.values())
+    return owners != 1
+
+
+def _rectify(module: fx.GraphModule) -> None:
+    """ReLU after max-pooling where it comes right before it, and in place where nobody else sees what it is given.
+
+    Both leave every bit of outputs and gradients as it was: the largest of a window is the same, and one that is not
+    positive gets no gradient either way.
+    """
+    layers = dict(module.named_modules())
+    for node in list(module.graph.nodes):
+        if not _is_relu(node, layers):
+            continue
+        follower = next(iter(node.users)) if len(node.users) == 1 else None
+        pool = None if follower is None else _layer(follower, layers)
+        given = node.args[0]
+        if follower is not None and type(pool) is nn.MaxPool2d and not pool.return_indices:
+            node.replace_all_uses_with(given)
+            follower.replace_all_uses_with(node)
+            node.update_arg(0, follower)
+            follower.append(node)
+            given = follower
+        if len(given.users) == 1 and isinstance(_layer(given, layers), (nn.Conv2d, nn.Linear, nn.MaxPool2d)):
+            with module.graph.inserting_before(node):
+                node.replace_all_uses_with(module.graph.call_function(functional.relu_, (given,)))
+            module.graph.erase_node(node)
+
+
+def _layer(node: fx.Node, layers: dict[str, nn.Module]) -> nn.Module | None:
+    """The layer that a node calls with one argument."""
+    is_call = node.op == "call_module" and len(node.args) == 1 and not node.kwargs
+    return layers[str(node.target)] if is_call else None
+
+
+def _is_relu(node: fx.Node, layers: dict[str, nn.Module]) -> bool:
+    if node.op == "call_function" and node.target in (functional.relu, torch.relu):
+        return len(node.args) == 1
+    return type(_layer(node, layers)) is nn.ReLU
+
+
+def _agree(network: nn.Module, module: nn.Module, images: Tensor) -> bool:
+    """Whether both give the same logits, with and without autograd, and the same gradient of a sum that tells classes apart."""
+    (expected, slopes), (given, own_slopes) = (_answers(each, images) for each in (network, module))
+    with torch.no_grad():  # a trace forgets who switched autograd on or off
+        others = network(images), module(images)
+    if expected.shape != given.shape or not expected.isfinite().all():
+        return False
+    limit = OUTPUTS * expected.abs().max().clamp(min=1)
+    apart = torch.stack([(logits - expected).abs().max() for logits in (given, *others)]).max()
+    are_alike = (own_slopes - slopes).flatten(1).norm(dim=1) <= GRADIENTS * slopes.flatten(1).norm(dim=1)
+    return bool(apart <= limit) and bool(are_alike.double().mean() >= MOST)
+
+
+def _answers(network: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits (N, C), and the gradient of their sum with signs that alternate, in the shape of the images."""
+    with torch.enable_grad():
+        images = images.detach().clone().requires_grad_()
+        logits = network(images)
+        signs = 1 - 2 * (torch.arange(logits.shape[1], device=logits.device) % 2)
+        if not logits.requires_grad:
+            return logits, torch.zeros_like(images)
+        (slopes,) = torch.autograd.grad((signs * logits).sum(), images, allow_unused=True)
+    return logits.detach(), torch.zeros_like(images) if slopes is None else slopes

@@ -1,0 +1,204 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils import parametrizations
+
+from wmr_cli.core.layouts import arrange, arranged, bearable
+from wmr_cli.core.lean import GRADIENTS, OUTPUTS, leaned, twin_of
+from wmr_cli.core.losses import cross_entropy
+from wmr_cli.core.modes import evaluating
+from wmr_cli.workflows import parts
+
+SHAPES = {"small-cnn": (1, 28, 28), "timm:mobilenetv2_050": (3, 32, 32)}
+FOLDED = {
+    "small-cnn": 0,
+    "digits-cnn": 0,
+    "resnet20": 19,
+    "resnet18": 20,
+    "preact-resnet18": 8,
+    "resnet18:mean=0.5,std=0.2": 20,
+    "timm:mobilenetv2_050": 52,
+}
+
+
+def lively(network):
+    """With statistics and an affine part that folding cannot overlook."""
+    torch.manual_seed(1)
+    for layer in network.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            for tensor, low, high in (
+                (layer.running_mean, -0.3, 0.3), (layer.running_var, 0.5, 1.5), (layer.weight, 0.5, 1.5), (layer.bias, -0.3, 0.3),
+            ):  # fmt: skip
+                nn.init.uniform_(tensor, low, high)
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=0.1)
+    return network.eval()
+
+
+def slopes(network, images, labels):
+    images = images.clone().requires_grad_()
+    logits = network(images)
+    return logits.detach(), torch.autograd.grad(cross_entropy(logits, labels).sum(), images)[0]
+
+
+class Block(nn.Module):
+    """Convolution, batch-norm, ReLU, pool, and a layer for the classes, each open to mischief."""
+
+    def __init__(self, middle=None, **options):
+        super().__init__()
+        self.conv, self.norm, self.last = nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4, **options), nn.Linear(4 * 16, 3)
+        self.middle = middle or (lambda block, images: block.norm(block.conv(images)))
+
+    def forward(self, images):
+        return self.last(functional.max_pool2d(functional.relu(self.middle(self, images)), 2).flatten(1))
+
+
+@pytest.fixture
+def images():
+    return torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize("spec", FOLDED)
+def test_a_twin_gives_the_logits_and_gradients_of_its_network(registry, spec, memory_format):
+    shape = SHAPES.get(spec, (1, 8, 8) if spec == "digits-cnn" else (3, 16, 16))
+    network = lively(parts.model(registry, spec, 10, shape))
+    images, labels = torch.rand(3, *shape), torch.arange(3)
+    twin = twin_of(network, images, memory_format)
+    assert twin is not None
+    assert twin.folded == FOLDED[spec]
+    (expected, direction), (given, own) = slopes(network, images, labels), slopes(twin.module, images, labels)
+    assert (given - expected).abs().max() <= OUTPUTS * expected.abs().max()
+    apart = (own - direction).flatten(1).norm(dim=1) / direction.flatten(1).norm(dim=1)
+    assert apart.median() <= GRADIENTS
+
+
+def test_without_batch_norm_a_twin_is_the_same_to_the_bit(registry):
+    network, images = lively(parts.model(registry, "small-cnn", 10, (1, 28, 28))), torch.rand(5, 1, 28, 28)
+    twin = twin_of(network, images)
+    assert "relu_" in twin.module.code
+    for expected, given in zip(
+        slopes(network, images, torch.arange(5)), slopes(twin.module, images, torch.arange(5)), strict=True
+    ):
+        assert torch.equal(expected, given)
+
+
+def test_a_twin_follows_its_network_when_it_is_refreshed(images):
+    network = lively(Block())
+    twin, stale = twin_of(network, images), network(images)
+    place = twin.follows[0][0].weight.data_ptr()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(1.5)
+    network.norm.running_mean.add_(0.5)
+    assert not torch.allclose(twin.module(images), network(images), atol=1e-3)
+    twin.refresh()
+    assert torch.allclose(twin.module(images), network(images), atol=1e-5)
+    assert not torch.allclose(stale, network(images), atol=1e-3)
+    assert twin.follows[0][0].weight.data_ptr() == place, "in place"
+
+
+def test_a_network_is_left_as_it_was(images):
+    network = lively(Block()).train()
+    before, grads = copy.deepcopy(network.state_dict()), [parameter.requires_grad for parameter in network.parameters()]
+    twin = twin_of(network, images, torch.channels_last)
+    with evaluating(network):
+        slopes(twin.module, images, torch.zeros(4, dtype=torch.long))
+    assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
+    assert network.conv.weight.is_contiguous()
+    assert all(module.training for module in network.modules())
+    assert [parameter.requires_grad for parameter in network.parameters()] == grads
+    assert all(parameter.grad is None for parameter in network.parameters())
+
+
+def seen_twice(block, images):
+    inner = block.conv(images)
+    return block.norm(inner) + inner
+
+
+def used_twice(block, images):
+    return block.norm(block.conv(block.conv(images)[:, :1]))
+
+
+@pytest.mark.parametrize(
+    "block",
+    [Block(seen_twice), Block(used_twice), Block(track_running_stats=False)],
+    ids=["the convolution's output is used elsewhere", "the convolution is used twice", "no running statistics"],
+)
+def test_a_batch_norm_that_cannot_be_folded_stays(block, images):
+    twin = twin_of(lively_or_plain(block), images)
+    assert twin is not None
+    assert twin.folded == 0
+    assert torch.allclose(twin.module(images), block(images), atol=1e-6)
+
+
+def lively_or_plain(block):
+    return lively(block) if block.norm.track_running_stats else block.eval()
+
+
+def by_numbers(block, images):
+    return block.norm(block.conv(images)) if images.sum() > 0 else block.conv(images)
+
+
+def blindly(block, images):
+    with torch.no_grad():
+        hidden = block.conv(images)
+    return block.norm(hidden + 0.01 * block.conv(images))
+
+
+def by_lot(block, images):
+    return block.norm(block.conv(images)) * (1 + torch.rand(1))
+
+
+def hooked():
+    block = Block()
+    block.conv.register_forward_hook(lambda module, args, output: 2 * output)
+    return block
+
+
+@pytest.mark.parametrize(
+    "block",
+    [Block(by_numbers), Block(blindly), Block(by_lot), hooked()],
+    ids=["branches", "hides its gradient", "draws lots", "has a hook"],
+)
+def test_a_network_that_cannot_be_rewritten_safely_has_no_twin(block, images):
+    block = lively(block)
+    assert twin_of(block, images) is None
+    assert leaned(block, images, torch.contiguous_format) is block
+
+
+def test_a_parametrized_convolution_is_left_alone(images):
+    block = lively(Block())
+    parametrizations.weight_norm(block.conv)
+    twin = twin_of(block, images)
+    assert twin is None or twin.folded == 0
+
+
+def test_one_channel_has_a_layout_of_its_own():
+    images = torch.rand(2, 1, 4, 4)
+    assert arranged(images, torch.channels_last).stride() == (16, 1, 4, 1)
+    assert torch.equal(arranged(images, torch.channels_last), images)
+    assert arranged(images, torch.contiguous_format) is images
+    convolution = nn.Conv2d(1, 3, 3)
+    parameter = convolution.weight
+    arrange(convolution, torch.channels_last)
+    assert convolution.weight is parameter
+    assert convolution(images).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_network_that_wants_planes_gets_planes(images):
+    class Viewed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(1, 4, 3, padding=1)
+
+        def forward(self, images):
+            hidden = self.conv(images)
+            return hidden.view(len(images), -1)[:, :3]
+
+    assert bearable(Viewed(), images, torch.channels_last) == torch.contiguous_format
+    assert bearable(Block(), images, torch.channels_last) == torch.channels_last
+    assert bearable(Block(), images, torch.contiguous_format) == torch.contiguous_format
