@@ -139,9 +139,9 @@ SPECS: Mapping[str, Mapping[str, str]] = {
 """Settings that are component specs, and which of their parameters are settings of their own."""
 
 
-def resolve(flags: Mapping[str, Any], file: Path | None = None) -> TrainConfig:
-    """The configuration of a training run from flags, a config file, a preset and the defaults."""
-    asked = _tidy({key: value for key, value in flags.items() if value is not None}, COMMAND_LINE)
+def resolve(flags: Mapping[str, Any], file: Path | None = None, place: str = COMMAND_LINE) -> TrainConfig:
+    """The configuration of a training run from flags, a config file, a preset and the defaults; `place` has the flags."""
+    asked = _tidy({key: value for key, value in flags.items() if value is not None}, place)
     from_file = _tidy(read_file(file), str(file)) if file else {}
     said = {**from_file, **asked}
     preset = said.get("preset")
@@ -234,7 +234,7 @@ def _tidy(layer: Mapping[str, Any], place: str, struct: type[Struct] = TrainConf
         if isinstance(value, Mapping) and hints[key] is EvaluationSettings:
             tidy[key] = _tidy(value, f"{place}, [{key}]", EvaluationSettings)
         else:
-            tidy[key] = _typed(value, hints[key], f"--{key.replace('_', '-')}" if place == COMMAND_LINE else f"{place}: {key}")
+            tidy[key] = typed(value, hints[key], f"--{key.replace('_', '-')}" if place == COMMAND_LINE else f"{place}: {key}")
     for key in SPECS:
         if key in tidy:
             _move_out(tidy, key, {name: setting for name, setting in SPECS[key].items() if setting in hints}, place)
@@ -251,11 +251,11 @@ def _move_out(layer: dict[str, Any], key: str, settings: Mapping[str, str], plac
                 name = setting.replace("_", "-")
                 raise BadInput(f"{place} sets {name} twice: in {layer[key]!r} and by itself", hint="keep one of the two")
             read = read_value(spec.params[parameter], {"norm": str, "steps": int}.get(setting, float))
-            layer[setting] = _typed(read, hints[setting], f"{parameter} of {layer[key]!r}")
+            layer[setting] = typed(read, hints[setting], f"{parameter} of {layer[key]!r}")
     layer[key] = str(spec.without(*settings))
 
 
-def _typed(value: Any, hint: Any, where: str) -> Any:
+def typed(value: Any, hint: Any, where: str) -> Any:
     """A value of its setting's type. Numbers may be written as text, fractions among them, and are finite."""
     try:
         return msgspec.convert(_finite(value, hint), hint)
