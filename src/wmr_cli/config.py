@@ -8,7 +8,7 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
@@ -267,9 +267,15 @@ def typed(value: Any, hint: Any, where: str) -> Any:
         text, _, item = str(error).partition(" - at `$")
         for kind, word in {"`float`": "a number", "`int`": "a whole number", "`str`": "text"}.items():
             text = text.replace(kind, word)
-        choices = get_args(hint) if "enum" in text else ()
+        choices = list(_choices(hint)) if "enum" in text else []
         remedy = f"it is one of {', '.join(choices)}" if choices else "`wmr train --help` explains the settings"
         raise BadInput(f"{where}{item.rstrip('`')}: {text[0].lower()}{text[1:]}", remedy) from None
+
+
+def _choices(hint: Any) -> Iterator[str]:
+    """The words that a type allows, wherever in it they stand."""
+    for part in get_args(hint):
+        yield from [part] if isinstance(part, str) else _choices(part)
 
 
 def _finite(value: Any, hint: Any) -> Any:

@@ -182,7 +182,8 @@ def _runs(file: Path, written: Mapping[str, Any], registry: Registry) -> Iterato
     twice = [name for name, times in Counter(run.name for run in found).items() if times > 1]
     if twice:
         raise BadInput(f"{file}: several runs are called {twice[0]}", hint="let the grids differ in what they name")
-    yield from found
+    # each setting with its first seed before any has its second: a study that is cut off can still compare
+    yield from sorted(found, key=lambda run: run.config.seed)
 
 
 def _resolved(settings: Mapping[str, Any], place: str, registry: Registry) -> TrainConfig:
