@@ -81,7 +81,11 @@ def test_files_lie_in_the_study_s_folder_and_small_records_beside_the_file(regis
         ("gird = 1", "small.toml: there is no 'gird' in a study", "'grid'"),
         ("[train]\nepoch = 3", "small.toml: grid 1: there is no setting 'epoch'", "'epochs'"),
         ("[[grid]]\nalhpa = [1]", "small.toml: grid 1: there is no setting 'alhpa'", "'alpha'"),
-        ("[[grid]]\nalpha = [1]\n[[grid]]\nepochs = [0]", "small.toml: grid 2: epochs: expected a whole number >= 1", "train --help"),
+        (
+            "[[grid]]\nalpha = [1]\n[[grid]]\nepochs = [0]",
+            "small.toml: grid 2: epochs: expected a whole number >= 1",
+            "train --help",
+        ),
         ("[grid]\nalpha = []", "small.toml: grid: alpha has no value", "one value"),
         ("[grid]\ndefense = 'tradse'", "small.toml: grid: no defense is called 'tradse'", "'trades'"),
         ("[[evaluate]]\nattacks = ['pgd']", "small.toml: evaluate 1: there is no setting 'attacks'", "'attack'"),
@@ -127,7 +131,13 @@ def test_our_studies_can_be_read(registry, file):
 def test_our_comparisons_have_three_seeds_of_everything(registry, name, asked):
     runs = [run.config for run in read_study(STUDIES / f"{name}.toml", registry).runs]
     assert {
-        (config.defense.partition(":")[0], config.alpha) for config in runs if config.defense.partition(":")[0] in ("pgd", "trades")
+        (config.defense.partition(":")[0], config.alpha)
+        for config in runs
+        if config.defense.partition(":")[0] in ("pgd", "trades")
     } == asked
     for defense, alpha in asked:
-        assert {config.seed for config in runs if (config.defense.partition(":")[0], config.alpha) == (defense, alpha)} == {0, 1, 2}
+        assert {config.seed for config in runs if (config.defense.partition(":")[0], config.alpha) == (defense, alpha)} == {
+            0,
+            1,
+            2,
+        }

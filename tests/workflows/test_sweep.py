@@ -214,5 +214,5 @@ def test_a_damaged_ledger_is_told(registry):
     path = Path("runs/small/digits-trades-a0-s0")
     path.mkdir(parents=True)
     (path / ledgers.NAME).write_text("{")
-    with pytest.raises(ledgers.BadFile, match="sweep.json cannot be read"):
+    with pytest.raises(ledgers.BadFile, match=r"sweep\.json cannot be read"):
         standing(study(registry), study(registry).runs[0])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import BadInput, did_you_mean
+from ..errors import BadInput, WmrError, did_you_mean
 from .console import Terminated, say, say_error, show, width
 from .options import DataDir, Quiet, components
 from .train import duration
@@ -48,10 +48,13 @@ def sweep(
     """
     from ..workflows.study import read_study
     from ..workflows.sweep import no_longer_covered
+    from .output import format_of
 
     study = chosen(read_study(file, components(quiet)), run)
     for name in [] if run else no_longer_covered(study):
         say(f"{study.folder / name} is no run of this study any more; it is left as it is", quiet=quiet, warns=True)
+    for name in study.report.out:
+        format_of(Path(name))  # a report that nobody can write is refused before hours of work
     at_once = jobs or usual_jobs(study)
     if dry_run:
         rehearse(study, at_once, data_dir, quiet)
@@ -154,7 +157,7 @@ def publish(study: "Study", quiet: bool) -> bool:
     from .report import remarks
 
     files = [file for run in study.runs for file in record_files(study, run)]
-    asked, problems = study.report, []
+    asked, problems = study.report, dict[str, WmrError]()
     if not files:
         say("there is nothing to report", quiet=quiet, warns=True)
         return False
@@ -164,14 +167,14 @@ def publish(study: "Study", quiet: bool) -> bool:
         is_list = output == "csv"  # one CSV holds one table
         compare, paper = asked.compare and not is_list, None if is_list else asked.paper
         document, unread = assembled(gathered, ranks=output not in ("csv", "json"), compare=compare, paper=paper)
-        problems = [*unread, *put_document(document, output, out)]
+        problems |= {str(problem): problem for problem in [*unread, *put_document(document, output, out)]}
         say(f"wrote {out}", quiet=quiet)
     document, _ = assembled(gathered)
     put_document(document, "table", None)
     for text in remarks(document, alphas=asked.alpha_test, radii=asked.rho, output="table"):
         say(text, quiet=quiet, warns=True)
-    figures = None if asked.figures is None else study.folder / asked.figures
-    is_drawn = figures is None or draw(gathered.found, figures, with_paper=asked.paper == "all", quiet=quiet)
-    for problem in problems:
+    folder, with_paper = study.folder / asked.figures, asked.paper == "all"
+    is_drawn = not asked.figures or draw(gathered.found, folder, with_paper=with_paper, quiet=quiet)
+    for problem in problems.values():
         say_error(f"skipped: {problem}", problem.hint)
     return is_drawn and not problems

@@ -83,7 +83,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """What `wmr report` is asked for; files lie in the study's folder."""
 
     out: Texts = ("report.md", "report.html", "report.json")
-    figures: str | None = "figures"
+    figures: str = "figures"
+    """a folder; nothing for none"""
     alpha_test: Sizes | None = None
     rho: Sizes | None = None
     compare: bool = True
