@@ -15,6 +15,8 @@ from wmr_cli.storage.records import Record
 from wmr_cli.workflows.report import Gathered, assembled
 
 Found = Sequence[tuple[Path, Record]]
+Members = Mapping[int, tuple[Path, Record]]
+"""Records of one training by its seeds."""
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not distinguishable"
 ALPHA = 2.0
 """At which A_sa is put to the test of the scale of logits."""
@@ -121,13 +123,17 @@ def losses(found: Found, defense: str) -> Iterator[Finding]:
 
 def verdict_on(gaps: Iterable[Gap]) -> str:
     """A gain holds where every difference is told from 0 and positive."""
-    signs = [(gap.is_distinguishable, gap.images.value > 0) for gap in gaps]
-    if all(is_told and is_more for is_told, is_more in signs):
-        return HOLDS
-    if any(is_told and not is_more for is_told, is_more in signs):
+    return verdict_of([(gap.is_distinguishable, gap.images.value > 0) for gap in gaps])
+
+
+def verdict_of(signs: Sequence[tuple[bool, bool]]) -> str:
+    """Of differences that are told from chance or not, and have the sign of the claim or not."""
+    told = [is_more for is_told, is_more in signs if is_told]
+    if not all(told):
         return FAILS
-    told = sum(is_told for is_told, _ in signs)
-    return OPEN if not told else f"holds in {told} of {len(signs)}, otherwise {OPEN}"
+    if len(told) == len(signs):
+        return HOLDS
+    return f"holds in {len(told)} of {len(signs)}, otherwise {OPEN}" if told else OPEN
 
 
 def label(made: Comparison, name: str) -> str:
@@ -159,7 +165,7 @@ def interval(ends: tuple[float, float]) -> str:
     return f"[{points(ends[0])}, {points(ends[1])}]"
 
 
-def by_alpha(found: Found) -> dict[float, dict[int, tuple[Path, Record]]]:
+def by_alpha(found: Found) -> Mapping[float, Members]:
     """By alpha of training and seed."""
     made: dict[float, dict[int, tuple[Path, Record]]] = {}
     for file, record in found:
@@ -173,21 +179,24 @@ def worst_cases(found: Found, loss: str, defense: str) -> Iterator[Finding]:
     trained = by_alpha(under(with_it, "pgd" if loss == "ce" else "pgd-margin"))
     for alpha in sorted(set(trained) - {0.0}) if 0.0 in trained else ():
         for what, sign in {"loss": -1, "accuracy": 1}.items():
-            better = told = 0
-            radii = [row.rho for _, record in trained[0.0].values() for row in record.dro]
-            for rho in dict.fromkeys(radii):
-                mine, base = (
-                    {seed: getattr(row, what) for seed, (_, record) in side.items() for row in record.dro if row.rho == rho}
-                    for side in (trained[alpha], trained[0.0])
-                )
-                ends = measures.seeds_interval(mine, base)
-                better += sign * (fmean(mine.values()) - fmean(base.values())) > 0
-                told += ends is not None and not ends[0] <= 0 <= ends[1]
-            count = len(dict.fromkeys(radii))
-            text = f"α {exact(alpha)}: better at {better} of {count} radii, beyond the spread of seeds at {told}"
+            radii = list(dict.fromkeys(row.rho for _, record in trained[0.0].values() for row in record.dro))
+            told = {rho: _better(trained[alpha], trained[0.0], what, rho, sign) for rho in radii}
+            better = sum(is_better for is_better, _ in told.values())
+            sure = sum(is_told for _, is_told in told.values())
+            text = f"α {exact(alpha)}: better at {better} of {len(radii)} radii, at {sure} beyond the spread of seeds"
             name = {"ce": "cross-entropy", "margin": "margin"}[loss]
-            verdict = HOLDS if better == count and told == count else FAILS if not better else OPEN
-            yield Finding(f"DRO: {what} of the worst case by {name}", defense, text, verdict)
+            signs = [(is_told, is_better) for is_better, is_told in told.values()]
+            yield Finding(f"DRO: {what} of the worst case by {name}", defense, text, verdict_of(signs))
+
+
+def _better(these: Members, others: Members, what: str, rho: float, sign: int) -> tuple[bool, bool]:
+    """Whether the mean over seeds is better at this radius, and whether that is more than the spread of seeds."""
+    mine, base = (
+        {seed: getattr(row, what) for seed, (_, record) in side.items() for row in record.dro if row.rho == rho}
+        for side in (these, others)
+    )
+    ends = measures.seeds_interval(mine, base)
+    return sign * (fmean(mine.values()) - fmean(base.values())) > 0, ends is not None and not ends[0] <= 0 <= ends[1]
 
 
 def scale(found: Found, defense: str) -> Iterator[Finding]:
@@ -208,7 +217,7 @@ def scale(found: Found, defense: str) -> Iterator[Finding]:
         text = (
             f"α {exact(alpha)}: A_sa(2) {points(gained)} by margins, {points(by_rank)} by their ranks"
             + ("" if ends is None else f", seeds {interval(ends)}")
-            + f"; dividing the logits of the unweighted network by 0.5 or 2 moves it by {points(moved[0.5])} or {points(moved[2.0])}"
+            + f"; dividing the logits of unweighted networks by 0.5 or 2 moves it by {points(moved[0.5])} or {points(moved[2.0])}"
         )
         is_told = ends is not None and not ends[0] <= 0 <= ends[1]
         verdict = OPEN if not is_told else HOLDS if by_rank > 0 else FAILS

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from claims import Found, findings, is_own_ball
+from claims import Found, findings, is_own_ball, under
 
 from wmr_cli.plugins import installed
 from wmr_cli.reporting.figures import Drawn, walk
@@ -76,10 +76,10 @@ def pictures(study: Study) -> list[Path]:
 
 
 def draw(name: str) -> None:
-    """The paper's figures from the records of a study, those of the ball of training only."""
+    """The paper's figures from the records of a study, those under the usual attack in the ball of training."""
     study, target = read_study(STUDIES / f"{name}.toml", installed().registry), PICTURES / name
     found = gather([file for run in study.runs for file in record_files(study, run)]).found
-    usual = [one for one in found if is_own_ball(one[1]) and one[1].attack.of is None]
+    usual = under([one for one in found if is_own_ball(one[1]) and one[1].attack.of is None], "pgd")
     shutil.rmtree(target, ignore_errors=True)
     if not usual:
         return
