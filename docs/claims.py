@@ -181,9 +181,9 @@ def worst_cases(found: Found, loss: str, defense: str) -> Iterator[Finding]:
         for what, sign in {"loss": -1, "accuracy": 1}.items():
             radii = list(dict.fromkeys(row.rho for _, record in trained[0.0].values() for row in record.dro))
             told = {rho: _better(trained[alpha], trained[0.0], what, rho, sign) for rho in radii}
-            better = sum(is_better for is_better, _ in told.values())
-            sure = sum(is_told for _, is_told in told.values())
-            text = f"α {exact(alpha)}: better at {better} of {len(radii)} radii, at {sure} beyond the spread of seeds"
+            better, worse = ([is_told for is_better, is_told in told.values() if is_better is side] for side in (True, False))
+            text = f"α {exact(alpha)}: better at {len(better)} of {len(radii)} radii, at {sum(better)} beyond the spread of seeds"
+            text += f"; worse at {len(worse)}, at {sum(worse)} beyond it" if worse else ""
             name = {"ce": "cross-entropy", "margin": "margin"}[loss]
             signs = [(is_told, is_better) for is_better, is_told in told.values()]
             yield Finding(f"DRO: {what} of the worst case by {name}", defense, text, verdict_of(signs))

@@ -14,6 +14,7 @@ from pathlib import Path
 from claims import Found, findings, is_own_ball, under
 
 from wmr_cli.plugins import installed
+from wmr_cli.reporting import tables
 from wmr_cli.reporting.figures import Drawn, walk
 from wmr_cli.workflows.report import Gathered, assembled, gather
 from wmr_cli.workflows.study import Study, read_study
@@ -40,10 +41,9 @@ def section(name: str) -> Iterator[str]:
     yield spent(found)
     yield f"{INTERVALS}\n"
     yield table(found)
-    usual = [one for one in found if is_own_ball(one[1])]
-    document, problems = assembled(Gathered(usual, []), compare=True)
+    document, problems = assembled(Gathered([one for one in found if is_own_ball(one[1])], []))
     assert not problems, problems
-    yield from (sheet.markdown() for sheet in document.sheets())
+    yield tables.ranked_sheet(document.peers, document.evidence or {}).markdown()
     yield from (f"![{picture.stem}]({picture.relative_to(DOCS).as_posix()})\n" for picture in pictures(study))
 
 
