@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -103,7 +103,7 @@ def _started(words: list[str], environment: dict[str, str], results: IO[bytes], 
     )  # fmt: skip
 
 
-def _end_with(parent: int):  # type: ignore[no-untyped-def]
+def _end_with(parent: int) -> Callable[[], None]:
     """For a new process, before it is a program: hear SIGTERM when its parent dies, by `kill -9` too."""
     library = ctypes.CDLL(None)
 
