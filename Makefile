@@ -10,7 +10,7 @@ RUN := runs/digits-trades-a2-s0
 # one thread per test process: they share the cores
 TEST_ENV := OMP_NUM_THREADS=1
 
-.PHONY: demo bench test test-slow test-data test-browser test-gpu test-peers test-plugins test-release lint docs clean
+.PHONY: demo bench test test-slow test-data test-browser test-gpu test-peers test-plugins test-release lint reproduction docs clean
 
 demo: .venv/.installed  ## train, evaluate and report on the embedded data
 	$(WMR) train --resume
@@ -55,6 +55,9 @@ lint: .venv/.installed-dev  ## ruff, mypy, import-linter
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+reproduction: .venv/.installed  ## the page What we found, from the records in studies/records
+	$(BIN)/python docs/reproduce.py
 
 docs: .venv/.installed-docs  ## the site, in site/
 	$(BIN)/python docs/generate.py

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import safetensors.numpy
 
 from wmr_cli.config import METRICS, EvaluateConfig, TrainConfig
 from wmr_cli.storage import records
@@ -116,3 +117,10 @@ def stored(folder: Path, made: Record, given: Rows) -> tuple[Path, Record]:
 def saved(folder: Path, given: Rows, name: str = "digits-trades-a2-s0", **facts: Any) -> Record:
     """The record of these rows, saved with them in its run below `folder`."""
     return stored(folder / name / "evaluations", record(given, name, **facts), given)[1]
+
+
+def stored_weights(path: Path, value: float = 0.0) -> None:
+    """A file that says of itself which weights it holds."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    header = {"content_sha256": records.record_id({"value": value})}
+    safetensors.numpy.save_file({"weight": np.array([value])}, path, metadata=header)

@@ -18,7 +18,7 @@ from wmr_cli.cli import app
 from wmr_cli.plugins import installed
 from wmr_cli.storage import checkpoints
 
-COMMANDS = ("train", "evaluate", "attack", "import", "report", "list", "plugins", "doctor")
+COMMANDS = ("train", "evaluate", "attack", "import", "report", "sweep", "list", "plugins", "doctor")
 TINY = ("--limit", "20", "--steps", "2")
 SHARES = ("a_nat", "a_rob", "a_sa", "a_tr")
 

@@ -9,7 +9,10 @@ import time
 import pytest
 
 import made
-from wmr_cli.config import EvaluateConfig
+from wmr_cli.config import EvaluateConfig, resolve
+from wmr_cli.plugins import installed
+from wmr_cli.storage import ledgers
+from wmr_cli.workflows.study import read_study
 
 HEAVY = {"torch", "torchvision", "timm", "lightning_fabric", "sklearn", "matplotlib"}
 PROBE = """
@@ -45,8 +48,8 @@ def record(tmp_path):
 @pytest.mark.parametrize(
     "args",
     [
-        ["--help"], ["train", "--help"], ["evaluate", "--help"], ["import", "--help"], ["list", "attacks"], ["list"], ["plugins"],
-        ["plugins", "new", "mine", "--kind", "attack"],
+        ["--help"], ["train", "--help"], ["evaluate", "--help"], ["import", "--help"], ["sweep", "--help"],
+        ["list", "attacks"], ["list"], ["plugins"], ["plugins", "new", "mine", "--kind", "attack"],
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -76,6 +79,20 @@ def test_figures_are_drawn_without_torch(tmp_path):
     assert modules & HEAVY == {"matplotlib"}
     assert "matplotlib.pyplot" not in modules  # no screen, no global state
     assert "wmr_cli.reporting.figures.curves" in modules  # it did run
+
+
+def test_a_sweep_imports_no_torch_itself(tmp_path):
+    rows, run = made.rows(20), tmp_path / "runs" / "digits-trades-a2-s0"
+    made.stored(run / "evaluations", kept := made.record(rows), rows)
+    study = tmp_path / "study.toml"
+    study.write_text(f"folder = '{tmp_path / 'runs'}'\n[report]\nfigures = ''\n")
+    (evaluation,) = read_study(study, installed().registry).evaluations
+    ledgers.save(run, ledgers.Ledger(settings=resolve({}), weights="", evaluations={evaluation.key: [kept.id]}))
+    for flags in ([], ["--dry-run"]):
+        modules = imported("sweep", str(study), *flags)
+        assert modules & HEAVY == set()
+        assert "wmr_cli.workflows.sweep" in modules  # it did run
+    assert (tmp_path / "runs" / "report.html").exists()
 
 
 def test_a_mistake_is_refused_before_anything_heavy_is_imported():

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
@@ -144,9 +144,9 @@ SPECS: Mapping[str, Mapping[str, str]] = {
 """Settings that are component specs, and which of their parameters are settings of their own."""
 
 
-def resolve(flags: Mapping[str, Any], file: Path | None = None) -> TrainConfig:
-    """The configuration of a training run from flags, a config file, a preset and the defaults."""
-    asked = _tidy({key: value for key, value in flags.items() if value is not None}, COMMAND_LINE)
+def resolve(flags: Mapping[str, Any], file: Path | None = None, place: str = COMMAND_LINE) -> TrainConfig:
+    """The configuration of a training run from flags, a config file, a preset and the defaults; `place` has the flags."""
+    asked = _tidy({key: value for key, value in flags.items() if value is not None}, place)
     from_file = _tidy(read_file(file), str(file)) if file else {}
     said = {**from_file, **asked}
     preset = said.get("preset")
@@ -240,7 +240,7 @@ def _tidy(layer: Mapping[str, Any], place: str, struct: type[Struct] = TrainConf
         if isinstance(value, Mapping) and hints[key] is EvaluationSettings:
             tidy[key] = _tidy(value, f"{place}, [{key}]", EvaluationSettings)
         else:
-            tidy[key] = _typed(value, hints[key], f"--{key.replace('_', '-')}" if place == COMMAND_LINE else f"{place}: {key}")
+            tidy[key] = typed(value, hints[key], f"--{key.replace('_', '-')}" if place == COMMAND_LINE else f"{place}: {key}")
     for key in SPECS:
         if key in tidy:
             _move_out(tidy, key, {name: setting for name, setting in SPECS[key].items() if setting in hints}, place)
@@ -257,11 +257,11 @@ def _move_out(layer: dict[str, Any], key: str, settings: Mapping[str, str], plac
                 name = setting.replace("_", "-")
                 raise BadInput(f"{place} sets {name} twice: in {layer[key]!r} and by itself", hint="keep one of the two")
             read = read_value(spec.params[parameter], {"norm": str, "steps": int}.get(setting, float))
-            layer[setting] = _typed(read, hints[setting], f"{parameter} of {layer[key]!r}")
+            layer[setting] = typed(read, hints[setting], f"{parameter} of {layer[key]!r}")
     layer[key] = str(spec.without(*settings))
 
 
-def _typed(value: Any, hint: Any, where: str) -> Any:
+def typed(value: Any, hint: Any, where: str) -> Any:
     """A value of its setting's type. Numbers may be written as text, fractions among them, and are finite."""
     try:
         return msgspec.convert(_finite(value, hint), hint)
@@ -273,9 +273,15 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
         text, _, item = str(error).partition(" - at `$")
         for kind, word in {"`float`": "a number", "`int`": "a whole number", "`str`": "text"}.items():
             text = text.replace(kind, word)
-        choices = get_args(hint) if "enum" in text else ()
+        choices = list(_choices(hint)) if "enum" in text else []
         remedy = f"it is one of {', '.join(choices)}" if choices else "`wmr train --help` explains the settings"
         raise BadInput(f"{where}{item.rstrip('`')}: {text[0].lower()}{text[1:]}", remedy) from None
+
+
+def _choices(hint: Any) -> Iterator[str]:
+    """The words that a type allows, wherever in it they stand."""
+    for part in get_args(hint):
+        yield from [part] if isinstance(part, str) else _choices(part)
 
 
 def _finite(value: Any, hint: Any) -> Any:

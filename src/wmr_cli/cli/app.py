@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import WmrError, did_you_mean, out_of_memory
-from . import attack, bench, doctor, evaluate, imports, lists, plugins, report, train
+from . import attack, bench, doctor, evaluate, imports, lists, plugins, report, sweep, train
 from .console import Terminated, say_error, write
 
 
@@ -124,6 +124,7 @@ COMMANDS: tuple[tuple[str, Any, str], ...] = (
         "wmr import net.pth --model resnet20 --dataset cifar10, then wmr evaluate net.safetensors",
     ),
     ("report", report.report, "wmr report runs --format markdown --alpha-test 0,1,2,5"),
+    ("sweep", sweep.sweep, "wmr sweep studies/digits.toml --dry-run, then wmr sweep studies/digits.toml"),
     ("list", lists.list_names, "wmr list attacks"),
     ("plugins", plugins.app, "wmr plugins --check"),
     ("bench", bench.bench, "wmr bench --model resnet18 --dataset cifar10 --batch-size 128"),

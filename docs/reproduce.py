@@ -1,0 +1,111 @@
+"""Write the tables and pictures of `reproduction.md` from the records in `studies/records`: `python docs/reproduce.py`.
+
+With `--check`, compare the text and exit 1. A study has its place in the page between `<!-- study: NAME -->` and `<!-- end -->`;
+nothing there is written by hand. Pictures go to `pictures/reproduction`.
+"""
+
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from claims import Found, findings, is_own_ball, under
+
+from wmr_cli.plugins import installed
+from wmr_cli.reporting import tables
+from wmr_cli.reporting.figures import Drawn, walk
+from wmr_cli.workflows.report import Gathered, assembled, gather
+from wmr_cli.workflows.study import Study, read_study
+from wmr_cli.workflows.sweep import record_files
+
+DOCS = Path(__file__).parent
+STUDIES = DOCS.parent / "studies"
+PAGE, PICTURES = DOCS / "reproduction.md", DOCS / "pictures" / "reproduction"
+BLOCK = re.compile(r"(?P<begin><!-- study: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end -->\n)", re.DOTALL)
+SHOWN = ("curves", "worst-case", "weights")
+"""The paper's figures, by the beginnings of their names."""
+
+
+def section(name: str) -> Iterator[str]:
+    """What a study found, or that there is nothing yet."""
+    study = read_study(STUDIES / f"{name}.toml", installed().registry)
+    files = {run.name: record_files(study, run) for run in study.runs}
+    done = [run for run, mine in files.items() if mine]
+    yield f"{study.summary}.\n\n```sh\nwmr sweep studies/{name}.toml\n```\n"
+    yield f"{len(done)} of {len(study.runs)} runs are done.\n"
+    if not done:
+        return
+    found = gather([file for mine in files.values() for file in mine]).found
+    yield spent(found)
+    yield f"{INTERVALS}\n"
+    yield table(found)
+    document, problems = assembled(Gathered([one for one in found if is_own_ball(one[1])], []))
+    assert not problems, problems
+    yield tables.ranked_sheet(document.peers, document.evidence or {}).markdown()
+    yield from (f"![{picture.stem}]({picture.relative_to(DOCS).as_posix()})\n" for picture in pictures(study))
+
+
+INTERVALS = (
+    "Differences to training without weights, in percentage points: in brackets the 95 % interval over test images, resampled in"
+    " pairs, then that over seeds of training. A difference counts where both leave out 0."
+)
+
+
+def spent(found: Found) -> str:
+    """On what, with what and for how long."""
+    record = found[0][1]
+    hours = sum(each.seconds for _, each in found if each.attack.of is None) / 3600
+    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
+    return (
+        f"{len(found)} records, made by wmr {record.wmr} ({versions}) on {record.device}; the attacks took {hours:.1f} hours.\n"
+    )
+
+
+def table(found: Found) -> str:
+    """The findings, a row each."""
+    rows = [(each.claim, each.about, each.found, f"**{each.verdict}**") for each in findings(found)]
+    lines = [("claim", "defense", "found", "verdict"), ("---",) * 4, *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def pictures(study: Study) -> list[Path]:
+    """The pictures of a study that are there."""
+    return sorted((PICTURES / study.file.stem).glob("*.png"))
+
+
+def draw(name: str) -> None:
+    """The paper's figures from the records of a study, those under the usual attack in the ball of training."""
+    study, target = read_study(STUDIES / f"{name}.toml", installed().registry), PICTURES / name
+    found = gather([file for run in study.runs for file in record_files(study, run)]).found
+    usual = under([one for one in found if is_own_ball(one[1]) and one[1].attack.of is None], "pgd")
+    shutil.rmtree(target, ignore_errors=True)
+    if not usual:
+        return
+    target.mkdir(parents=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for part in walk(usual, Path(folder)):
+            if isinstance(part, Drawn) and part.files[0].name.startswith(SHOWN):
+                shutil.copyfile(part.files[0], target / part.files[0].name)
+
+
+def rebuilt(page: str) -> str:
+    """The page with every study as its records have it."""
+    return BLOCK.sub(lambda block: block["begin"] + "\n" + "\n".join(section(block["name"])) + "\n" + block["end"], page)
+
+
+def main() -> None:
+    """Write the page, or compare it."""
+    page = PAGE.read_text(encoding="utf-8")
+    if "--check" in sys.argv[1:]:
+        if rebuilt(page) != page:
+            raise SystemExit("out of date: reproduction.md; run `python docs/reproduce.py`")
+        return
+    for block in BLOCK.finditer(page):
+        draw(block["name"])
+    PAGE.write_text(rebuilt(page), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""wmr sweep"""
+
+import os
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import BadInput, WmrError, did_you_mean
+from .console import Terminated, say, say_error, show, width
+from .options import DataDir, Quiet, components
+from .train import duration
+
+if TYPE_CHECKING:
+    from ..workflows.jobs import Failure
+    from ..workflows.study import Study
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="Which runs, how each is evaluated, what the report shows.")],
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Runs at the same time.",
+            show_default='as many as cores allow where the study says device = "cpu", otherwise one for each of its devices',
+        ),
+    ] = None,
+    run: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this run, without the report; may be given several times.")
+    ] = None,
+    slurm: Annotated[
+        bool, typer.Option("--slurm", help="Submit every run as a job of Slurm's, by the settings of the study's [slurm].")
+    ] = False,
+    data_dir: DataDir = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs, where each stands and how long it would take, and stop.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train and evaluate every run of a study, then write one report.
+
+    It can be stopped and repeated at any time: what is done is kept, what was broken off goes on.
+    """
+    from ..workflows.study import read_study
+    from ..workflows.sweep import no_longer_covered
+    from .output import format_of
+
+    study = chosen(read_study(file, components(quiet)), run)
+    for name in [] if run else no_longer_covered(study):
+        say(f"{study.folder / name} is no run of this study any more; it is left as it is", quiet=quiet, warns=True)
+    for name in study.report.out:
+        format_of(Path(name))  # a report that nobody can write is refused before hours of work
+    at_once = jobs or usual_jobs(study)
+    if dry_run:
+        rehearse(study, at_once, data_dir, quiet)
+        return
+    failed = carry_out(study, at_once, data_dir, slurm=slurm, quiet=quiet)
+    is_whole = bool(run) or publish(study, quiet)
+    for name, failure in failed.items():
+        say_error(f"{name}: {failure.reason}", failure.hint)
+    if failed or not is_whole:
+        raise typer.Exit(1)
+
+
+def chosen(study: "Study", names: list[str] | None) -> "Study":
+    """The study, or these runs of it."""
+    known = {run.name: run for run in study.runs}
+    for name in names or ():
+        if name not in known:
+            raise BadInput(f"--run: the study has no run {name!r}", hint=did_you_mean(name, known))
+    return replace(study, runs=tuple(known[name] for name in dict.fromkeys(names))) if names else study
+
+
+def usual_jobs(study: "Study") -> int:
+    """A run for each device, or as many as the cores carry; what a device is, the study says."""
+    machine = study.machine
+    if machine.device == ("cpu",):
+        return max(1, (os.cpu_count() or 1) // (machine.threads * (machine.devices or 1)))
+    return len(machine.device)
+
+
+def rehearse(study: "Study", jobs: int, data_dir: Path | None, quiet: bool) -> None:
+    """Every run, where it stands, and how long what is left of it would take."""
+    from ..reporting.sheets import Sheet
+    from ..workflows.shapes import Cost, costs
+    from ..workflows.sweep import standing
+
+    standings = {run.name: standing(study, run) for run in study.runs}
+    expected = costs(study, standings, data_dir)
+    rows, left = list[tuple[str, ...]](), 0.0
+    for run in study.runs:
+        cost = expected.get(run.name, Cost())
+        left += cost.training + cost.evaluation
+        times = (duration(cost.training), duration(cost.evaluation)) if run.name in expected and not cost.problem else ("-", "-")
+        rows.append((run.name, str(standings[run.name]), *times))
+    done = sum(found.is_done for found in standings.values())
+    total = f"{len(rows)} runs, {done} done; about {duration(left / min(jobs, max(len(rows) - done, 1)))} with {jobs} at a time"
+    note = "from a few steps of an untrained network; attacks that leave fooled images alone take longer on a trained one"
+    caption = f"{total}\n{note}" if expected else total
+    sheet = Sheet(("run", "state", "training", "evaluation"), rows, caption, study.summary, texts=("run", "state"))
+    show(sheet.table(width()))
+    problems = {run.name: found.refused for run in study.runs if (found := standings[run.name]).refused is not None}
+    problems |= {name: cost.problem for name, cost in expected.items() if cost.problem is not None}
+    for name, problem in problems.items():
+        say_error(f"{name}: {problem.reason}", problem.hint)
+    if problems:
+        raise typer.Exit(1)
+
+
+def carry_out(study: "Study", jobs: int, data_dir: Path | None, *, slurm: bool, quiet: bool) -> "dict[str, Failure]":
+    """Follow the runs to their ends; those that failed, with the reason."""
+    from ..workflows.sweep import RunDone, RunFailed, RunStarted, RunWaits, sweep
+
+    if slurm:
+        from ..workflows.cluster import submitted
+
+        events = submitted(study, data_dir)
+    else:
+        events = sweep(study, jobs=jobs, data_dir=data_dir)
+    failed: dict[str, Failure] = {}
+    ended, worked, started = 0, 0, time.monotonic()
+    try:
+        with closing(events):
+            for event in events:
+                ended += isinstance(event, RunDone | RunFailed)
+                name, place = event.run.name, f"[{ended}/{len(study.runs)}]"
+                match event:
+                    case RunStarted():
+                        say(f"{place} {name}: {event.what}", quiet=quiet)
+                    case RunWaits():
+                        say(f"{place} {name}: waiting, another process uses it", quiet=quiet)
+                    case RunDone():
+                        worked += not event.was_done
+                        left = (time.monotonic() - started) / max(worked, 1) * (len(study.runs) - ended)
+                        then = f", about {duration(left)} left" if worked and left else ""
+                        say(f"{place} {name}: done{' before' * event.was_done}{then}", quiet=quiet)
+                    case RunFailed():
+                        failed[name] = event.failure
+                        say(f"{place} {name}: {event.failure.reason}", quiet=quiet, warns=True)
+    except (KeyboardInterrupt, Terminated):
+        say("interrupted; what was done is saved, and the same command goes on", quiet=quiet)
+        raise
+    return failed
+
+
+def publish(study: "Study", quiet: bool) -> bool:
+    """One report of all records that there are; whether everything could be read and drawn."""
+    from ..workflows.report import assembled, gather
+    from ..workflows.sweep import record_files
+    from .drawing import draw
+    from .output import format_of, put_document
+    from .report import remarks
+
+    files = [file for run in study.runs for file in record_files(study, run)]
+    asked, problems = study.report, dict[str, WmrError]()
+    if not files:
+        say("there is nothing to report", quiet=quiet, warns=True)
+        return False
+    gathered = gather(files, asked.alpha_test, asked.rho)
+    for name in asked.out:
+        out, output = study.folder / name, format_of(Path(name))
+        is_list = output == "csv"  # one CSV holds one table
+        compare, paper = asked.compare and not is_list, None if is_list else asked.paper
+        document, unread = assembled(gathered, ranks=output not in ("csv", "json"), compare=compare, paper=paper)
+        problems |= {str(problem): problem for problem in [*unread, *put_document(document, output, out)]}
+        say(f"wrote {out}", quiet=quiet)
+    document, _ = assembled(gathered)
+    put_document(document, "table", None)
+    for text in remarks(document, alphas=asked.alpha_test, radii=asked.rho, output="table"):
+        say(text, quiet=quiet, warns=True)
+    folder, with_paper = study.folder / asked.figures, asked.paper == "all"
+    is_drawn = not asked.figures or draw(gathered.found, folder, with_paper=with_paper, quiet=quiet)
+    for problem in problems.values():
+        say_error(f"skipped: {problem}", problem.hint)
+    return is_drawn and not problems

@@ -1,0 +1,105 @@
+"""What a sweep knows of a run: the settings it was given, the weights that came of them, the records of each evaluation.
+
+`sweep.json` lies in the run folder. A small copy of a finished run, without weights, can be kept elsewhere, so that a study
+travels with its results: config, log, records, and of the rows what arithmetic needs.
+"""
+
+import fcntl
+import shutil
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from ..config import TrainConfig
+from ..errors import BadFile
+from . import records
+from .files import write_text
+from .records import Rows
+from .runs import RunFolder
+
+NAME = "sweep.json"
+LOGITS = "uniform/logits"
+"""The only logits that arithmetic asks for: how A_sa depends on their scale."""
+
+
+class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A run of a study. `weights` is the hash of last.safetensors once training is over; evaluations have their records' ids."""
+
+    settings: TrainConfig
+    weights: str | None = None
+    evaluations: dict[str, list[str]] = {}
+
+
+def load(run: Path) -> Ledger | None:
+    """The ledger of a run folder; None where no sweep has been."""
+    try:
+        return msgspec.json.decode((run / NAME).read_bytes(), type=Ledger)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise BadFile(f"{run / NAME} cannot be read: {error}", hint="remove it, and the run is looked at anew") from None
+
+
+def save(run: Path, ledger: Ledger) -> None:
+    """Write the ledger of a run folder."""
+    write_text(run / NAME, msgspec.json.format(msgspec.json.encode(ledger), indent=1).decode() + "\n")
+
+
+def weights_hash(run: Path) -> str | None:
+    """The content hash that the last weights of a run say of themselves; None where there are none."""
+    try:
+        with safe_open(RunFolder(run).last, framework="numpy") as file:
+            return (file.metadata() or {}).get("content_sha256")
+    except (OSError, SafetensorError):
+        return None
+
+
+def record_files(run: Path, ledger: Ledger, key: str) -> list[Path] | None:
+    """The records of one evaluation, all with their rows; None where one is missing."""
+    files = [run / "evaluations" / f"{name}.json" for name in ledger.evaluations.get(key, ())]
+    is_there = bool(files) and all(file.exists() and records.rows_path(file).exists() for file in files)
+    return files if is_there else None
+
+
+def is_free(folder: Path) -> bool:
+    """Whether no process holds this folder by `files.locked`."""
+    try:
+        with (folder / ".lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return True
+    except BlockingIOError:
+        return False
+    return True
+
+
+def keep(run: Path, target: Path, ledger: Ledger) -> None:
+    """Copy what a report needs of a run, the ledger last: a copy that has one is whole."""
+    (target / "evaluations").mkdir(parents=True, exist_ok=True)
+    for name in ("config.json", "log.jsonl"):
+        if (run / name).exists():
+            shutil.copyfile(run / name, target / name)
+    names = dict.fromkeys(name for ids in ledger.evaluations.values() for name in ids)
+    for name in names:
+        file, copy = run / "evaluations" / f"{name}.json", target / "evaluations" / f"{name}.json"
+        records.save_rows(records.rows_path(copy), slim(records.load_rows(records.rows_path(file))))
+        shutil.copyfile(file, copy)
+    save(target, ledger)
+
+
+def slim(rows: Rows) -> Rows:
+    """Rows without what follows from the rest or is asked of nobody, whole numbers as short as they can be."""
+    kept = {name: values for name, values in rows.items() if _is_needed(name)}
+    return {
+        name: values.astype(np.min_scalar_type(int(values.max()))) if values.dtype.kind in "iu" and values.size else values
+        for name, values in kept.items()
+    }
+
+
+def _is_needed(name: str) -> bool:
+    prefix, _, what = name.rpartition("/")
+    if what == "logits":
+        return name == LOGITS
+    return what not in ("loss", "logit_margin") or prefix == "uniform"

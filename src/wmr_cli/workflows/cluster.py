@@ -1,0 +1,69 @@
+"""The runs of a study as jobs of Slurm's, through submitit: each is `wmr sweep STUDY --run NAME` on whatever machine it gets."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadInput, PluginError
+from .jobs import Failure, pause, reason
+from .study import Run, Study
+from .sweep import RunDone, RunFailed, RunStarted, SweepEvent, Walk, standing
+
+CLUSTER = "cluster"
+"""The one setting of [slurm] that is not submitit's own: `local` and `debug` take its place, for trying a study out."""
+
+
+def submitted(study: Study, data_dir: Path | None) -> Walk:
+    """Submit every run that is not done and follow the jobs; whatever ends this cancels those that are left."""
+    executor, function = _executor(study)
+    waiting: dict[str, tuple[Run, Any]] = {}
+    for run in study.runs:
+        found = standing(study, run)
+        if found.refused is not None:
+            yield RunFailed(run, found.refused)
+        elif found.is_done:
+            yield RunDone(run, was_done=True)
+        else:
+            waiting[run.name] = run, executor.submit(function(_words(study, run, data_dir), verbose=False))
+            yield RunStarted(run, f"job {waiting[run.name][1].job_id}")
+    try:
+        while waiting:
+            for run, job in list(waiting.values()):
+                if job.done():
+                    del waiting[run.name]
+                    yield _ended(study, run, job)
+            pause()
+    finally:
+        for _, job in waiting.values():
+            job.cancel()
+
+
+def _words(study: Study, run: Run, data_dir: Path | None) -> list[str]:
+    words = [sys.executable, "-m", "wmr_cli", "sweep", str(study.file), "--run", run.name, "--jobs", "1"]
+    return [*words, *(() if data_dir is None else ("--data-dir", str(data_dir)))]
+
+
+def _ended(study: Study, run: Run, job: Any) -> SweepEvent:
+    """The files say whether it is done; the words of the job say why not."""
+    if standing(study, run).is_done:
+        return RunDone(run)
+    said = reason((job.stderr() or job.stdout() or "").splitlines())
+    return RunFailed(
+        run, Failure(f"job {job.job_id} ended as {job.state}: {said.reason}", said.hint or f"see {job.paths.stderr}")
+    )
+
+
+def _executor(study: Study) -> tuple[Any, Any]:
+    try:
+        import submitit
+    except ImportError:
+        problem = "Slurm is reached through submitit, which is not installed"
+        raise PluginError(problem, hint="pip install 'wmr-cli[slurm]'") from None
+    settings = dict(study.slurm)
+    try:
+        executor = submitit.AutoExecutor(folder=study.folder / "logs" / "slurm", cluster=settings.pop(CLUSTER, "slurm"))
+        executor.update_parameters(**{"name": f"wmr-{study.file.stem}", **settings})
+    except (NameError, TypeError, ValueError, RuntimeError) as error:
+        hint = "[slurm] takes what submitit's update_parameters takes, such as slurm_partition, timeout_min, gpus_per_node"
+        raise BadInput(f"{study.file}, [slurm]: {error}", hint=hint) from None
+    return executor, submitit.helpers.CommandFunction

@@ -1,0 +1,112 @@
+"""What a study would cost. Runs of one shape take the same time, and one of them is measured; no torch here."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ..config import EvaluateConfig, TrainConfig, default_data_dir
+from ..errors import BrokenContract
+from ..storage.files import write_text
+from .jobs import Failure, reason
+from .study import Run, Study
+from .sweep import Standing
+
+ALIKE = {
+    "seed": 0, "split_seed": 0, "lr": 0.1, "momentum": 0.9, "weight_decay": 0.0, "label_smoothing": 0.0, "milestones": (),
+    "gamma": 0.1, "warmup": 0.0, "eps_ramp": 0.0, "alpha_ramp": 0.0, "eps": 1.0, "step_size": None, "select": "none",
+}  # fmt: skip
+"""Settings that do not change how long a run takes. Any alpha takes the same time as any other."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A shape to measure."""
+
+    config: TrainConfig
+    evaluations: list[EvaluateConfig]
+    device: str
+    devices: int | None
+    compiles: bool
+    data_dir: str
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Seconds of training and of each evaluation, or what is wrong."""
+
+    training: float = 0.0
+    evaluations: list[float] = []
+    problem: str = ""
+    hint: str = ""
+
+
+class Answers(msgspec.Struct, frozen=True):
+    """One for each request, and the seconds that the measuring took."""
+
+    answers: list[Answer]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds that are left of a run's training and of its evaluations, or why nobody can tell."""
+
+    training: float = 0.0
+    evaluation: float = 0.0
+    problem: Failure | None = None
+
+
+def costs(study: Study, standings: Mapping[str, Standing], data_dir: Path | None = None) -> dict[str, Cost]:
+    """What is left of every run that is not done, by name."""
+    left = [run for run in study.runs if not standings[run.name].is_done and standings[run.name].refused is None]
+    requests: dict[bytes, Request] = {}
+    shapes = {run.name: _shape(study, run, standings[run.name]) for run in left}
+    for run in left:
+        requests.setdefault(shapes[run.name], _request(study, run, standings[run.name], data_dir))
+    if not requests:
+        return {}
+    measured, start = _measured(list(requests.values()), study.machine.threads)
+    answers = dict(zip(requests, measured.answers, strict=True))
+    return {run.name: _left(answers[shapes[run.name]], run, standings[run.name], start) for run in left}
+
+
+def _left(answer: Answer, run: Run, found: Standing, start: float) -> Cost:
+    """What is left; every command takes its time to `start`."""
+    if answer.problem:
+        return Cost(problem=Failure(answer.problem, answer.hint))
+    share = 1 - min(found.epochs / run.config.epochs, 1)
+    training = 0.0 if found.is_trained else start + share * answer.training
+    return Cost(training, sum(answer.evaluations) + start * len(answer.evaluations))
+
+
+def _request(study: Study, run: Run, found: Standing, data_dir: Path | None) -> Request:
+    machine = study.machine
+    evaluations = [evaluation.config() for evaluation in found.missing]
+    place = str(data_dir or default_data_dir())
+    return Request(run.config, evaluations, machine.device[0], machine.devices, machine.compile, place)
+
+
+def _shape(study: Study, run: Run, found: Standing) -> bytes:
+    alike = msgspec.structs.replace(run.config, **ALIKE, alpha=None if run.config.alpha is None else 1.0)
+    return msgspec.json.encode([alike, [evaluation.key for evaluation in found.missing]])
+
+
+def _measured(requests: Sequence[Request], threads: int) -> tuple[Answers, float]:
+    """Ask a process of its own; the answers, and how long a process takes to begin."""
+    started = time.perf_counter()
+    environment = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))}
+    with tempfile.TemporaryDirectory() as folder:
+        asked, answered = Path(folder) / "requests.json", Path(folder) / "answers.json"
+        write_text(asked, msgspec.json.encode(list(requests)).decode())
+        words = [sys.executable, "-m", "wmr_cli.workflows.rehearsal", str(asked), str(answered)]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, errors="replace", check=False)
+        if done.returncode:
+            said = reason(done.stderr.splitlines())
+            raise BrokenContract(f"the rehearsal failed: {said.reason}", hint=said.hint or "try one run by `wmr train`")
+        answers = msgspec.json.decode(answered.read_bytes(), type=Answers)
+    return answers, time.perf_counter() - started - answers.seconds

@@ -1,0 +1,143 @@
+"""A study file says which runs there are; a mistake in it is told with its place."""
+
+from pathlib import Path
+
+import pytest
+
+from wmr_cli.errors import BadFile, WmrError
+from wmr_cli.workflows.study import Study, read_study
+
+STUDIES = Path(__file__).parents[2] / "studies"
+WHOLE = """
+summary = "small"
+folder = "runs/small"
+keep = "kept"
+[train]
+epochs = 2
+[[grid]]
+defense = "trades"
+alpha = [0, 2]
+seed = [0, 1]
+[[grid]]
+defense = ["pgd", "natural"]
+batch_size = [32, 64]
+[[evaluate]]
+attack = ["pgd", "pgd-margin:steps=5"]
+eps = ["8/255", 0.1]
+alpha_test = [1, 1.5]
+per_class = true
+checks = false
+[[evaluate]]
+only = { defense = "trades", alpha = [2] }
+checkpoint = "best"
+rho = 0.1
+[machine]
+device = "cpu"
+"""
+
+
+def study(registry, text: str) -> Study:
+    Path("small.toml").write_text(text)
+    return read_study(Path("small.toml"), registry)
+
+
+def test_runs_are_all_combinations_of_each_grid_seed_by_seed(registry):
+    runs = study(registry, WHOLE).runs
+    assert [run.name for run in runs] == [
+        "digits-trades-a0-s0", "digits-trades-a2-s0",
+        "digits-pgd-a0.5-s0-batch_size32", "digits-pgd-a0.5-s0-batch_size64",
+        "digits-natural-none-s0-batch_size32", "digits-natural-none-s0-batch_size64",
+        "digits-trades-a0-s1", "digits-trades-a2-s1",
+    ]  # fmt: skip
+    assert {run.config.epochs for run in runs} == {2}
+    assert (runs[1].config.alpha, runs[1].config.defense, runs[2].config.batch_size) == (2.0, "trades:beta=6", 32)
+
+
+def test_an_evaluation_is_the_flags_of_evaluate_and_of_the_runs_it_names(registry):
+    made = study(registry, WHOLE)
+    everywhere, some = made.evaluations
+    assert everywhere.words() == [
+        "--attack", "pgd", "--attack", "pgd-margin:steps=5", "--eps", repr(8 / 255), "--eps", "0.1",
+        "--alpha-test", "1.0,1.5", "--per-class",
+    ]  # fmt: skip
+    assert some.words() == ["--rho", "0.1"]
+    assert "dro" in some.config().metrics
+    assert everywhere.config().attacks == ("pgd", "pgd-margin:steps=5")
+    assert [run.name for run in made.runs if some in made.asked_of(run)] == ["digits-trades-a2-s0", "digits-trades-a2-s1"]
+    assert all(everywhere in made.asked_of(run) for run in made.runs)
+
+
+def test_files_lie_in_the_study_s_folder_and_small_records_beside_the_file(registry):
+    made = study(registry, WHOLE)
+    assert made.path(made.runs[0]) == Path("runs/small/digits-trades-a0-s0")
+    assert made.keep == Path("kept")
+    assert study(registry, "").folder == Path("runs/small")
+    assert [run.name for run in study(registry, "").runs] == ["digits-trades-a2-s0"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        ("gird = 1", "small.toml: there is no 'gird' in a study", "'grid'"),
+        ("[train]\nepoch = 3", "small.toml: grid 1: there is no setting 'epoch'", "'epochs'"),
+        ("[[grid]]\nalhpa = [1]", "small.toml: grid 1: there is no setting 'alhpa'", "'alpha'"),
+        (
+            "[[grid]]\nalpha = [1]\n[[grid]]\nepochs = [0]",
+            "small.toml: grid 2: epochs: expected a whole number >= 1",
+            "train --help",
+        ),
+        ("[grid]\nalpha = []", "small.toml: grid: alpha has no value", "one value"),
+        ("[grid]\ndefense = 'tradse'", "small.toml: grid: no defense is called 'tradse'", "'trades'"),
+        ("[[evaluate]]\nattacks = ['pgd']", "small.toml: evaluate 1: there is no setting 'attacks'", "'attack'"),
+        ("[[evaluate]]\nattack = 'pdg'", "small.toml: evaluate 1: no attack is called 'pdg'", "'pgd'"),
+        ("[[evaluate]]\neps = 'nan'", "small.toml: evaluate 1: eps", ""),
+        ("[[evaluate]]\nmetrics = ['nut']", "small.toml: evaluate 1: metrics", "one of nat, rob"),
+        ("[[evaluate]]\nonly = {defence = 'pgd'}", "small.toml: evaluate 1, only: there is no setting 'defence'", "'defense'"),
+        ("[report]\nfigure = 'x'", "small.toml, [report]: there is no setting 'figure'", "'figures'"),
+        ("[machine]\nthreads = 0", "small.toml, [machine]: threads: expected a whole number >= 1", ""),
+        ("train = 3", "small.toml, [train] is no table", ""),
+        ("[[grid]]\nseed = [1, 1]", "several runs are called digits-trades-a2-s1", "differ"),
+        ("[grid", "small.toml is not a study", "TOML"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(registry, text, said, hint):
+    with pytest.raises(WmrError) as caught:
+        study(registry, text)
+    assert said in str(caught.value)
+    assert hint in caught.value.hint
+
+
+def test_a_study_that_is_not_there(registry):
+    with pytest.raises(BadFile, match=r"cannot read none\.toml"):
+        read_study(Path("none.toml"), registry)
+
+
+@pytest.mark.parametrize("file", sorted(STUDIES.glob("*.toml")), ids=lambda file: file.stem)
+def test_our_studies_can_be_read(registry, file):
+    made = read_study(file, registry)
+    assert made.summary
+    assert len(made.runs) >= 6
+    assert all(made.asked_of(run) for run in made.runs)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    {
+        "digits": {("trades", 0.0), ("trades", 1.0), ("trades", 2.0), ("pgd", 0.0), ("pgd", 0.5), ("pgd", 1.0)},
+        "mnist-cpu": {("trades", 0.0), ("trades", 2.0), ("pgd", 0.0), ("pgd", 0.5)},
+        "cifar10-cpu": {("trades", 0.0), ("trades", 2.0)},
+    }.items(),
+)
+def test_our_comparisons_have_three_seeds_of_everything(registry, name, asked):
+    runs = [run.config for run in read_study(STUDIES / f"{name}.toml", registry).runs]
+    assert {
+        (config.defense.partition(":")[0], config.alpha)
+        for config in runs
+        if config.defense.partition(":")[0] in ("pgd", "trades")
+    } == asked
+    for defense, alpha in asked:
+        assert {config.seed for config in runs if (config.defense.partition(":")[0], config.alpha) == (defense, alpha)} == {
+            0,
+            1,
+            2,
+        }
