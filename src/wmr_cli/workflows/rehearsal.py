@@ -13,6 +13,7 @@ import torch
 
 from ..config import EvaluateConfig, TrainConfig
 from ..core.noise import derive
+from ..core.lean import CHECKED
 from ..errors import WmrError
 from ..plugins import installed
 from ..registry import Registry
@@ -49,7 +50,8 @@ def _evaluation(run: Assembly, config: EvaluateConfig, registry: Registry, data_
 
 def _task(run: Assembly, task: Task) -> float:
     batch = task.split.batch(task.positions[: min(PICTURES, task.config.batch_size)]).to(run.fabric.device)
-    examination = examination_of(task, run.model)
+    examination = examination_of(task, run.model, batch.images[:CHECKED])
+    batch = batch.to(run.fabric.device, examination.memory_format)
     started = time.perf_counter()
     examination.rows(batch)
     per_image = (time.perf_counter() - started) / len(batch.labels)
