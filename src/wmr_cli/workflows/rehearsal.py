@@ -12,8 +12,8 @@ import msgspec
 import torch
 
 from ..config import EvaluateConfig, TrainConfig
-from ..core.noise import derive
 from ..core.lean import CHECKED
+from ..core.noise import derive
 from ..errors import WmrError
 from ..plugins import installed
 from ..registry import Registry
