@@ -5,7 +5,6 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -20,34 +19,26 @@ from wmr_cli.workflows.timing import Spread
 
 from . import ours, races, scaling, tables
 from .cases import CASES
+from .elsewhere import Elsewhere, elsewhere
 from .races import BARE, OURS, PEAK, Effort, Race
 
 WIDTH = 120
 RESULTS = Path(__file__).parent / "results.json"
 
 
-class Clock(StrEnum):
-    """Which clock times are read from."""
-
-    WALL = "wall"
-    CPU = "cpu"
-
-
 def main(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds, steps and images: under two minutes.")] = False,
     only: Annotated[list[str] | None, typer.Option(help="Races whose names begin so, such as pgd/ or trades/small.")] = None,
-    clock: Annotated[Clock, typer.Option(help="cpu: seconds of the processor, where others use the machine, too.")] = Clock.WALL,
     seconds: Annotated[float | None, typer.Option(help="About how long each race may take.")] = None,
     out: Annotated[Path, typer.Option(help="Where the ratios go.")] = RESULTS,
 ) -> None:
     """Race `wmr` against its peers and against the limit of this machine."""
-    console, reading = Console(width=WIDTH), time.process_time if clock is Clock.CPU else time.perf_counter
-    patience = seconds or (5.0 if quick else 120.0)
-    effort = Effort(quick, rounds=5 if quick else 9, seconds=patience, clock=reading)
+    console, patience = Console(width=WIDTH), seconds or (5.0 if quick else 120.0)
+    effort = Effort(quick, rounds=5 if quick else 9, seconds=patience)
     wanted, started, found = tuple(only or [""]), time.perf_counter(), dict[str, Spread]()
-    console.print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {clock.value} clock\n")
-    with tempfile.TemporaryDirectory() as folder:
-        for race, ratios in raced(Path(folder), effort, wanted):
+    console.print(f"torch {torch.__version__}, {torch.get_num_threads()} threads\n")
+    with tempfile.TemporaryDirectory() as folder, elsewhere() as others:
+        for race, ratios in raced(Path(folder), effort, wanted, others):
             console.print(tables.race(race), "")
             found |= ratios
         if "scaling".startswith(wanted) and (only or not quick):
@@ -61,22 +52,22 @@ def main(
     write_text(out, json.dumps({name: round(value.median, 4) for name, value in found.items()}, indent=1) + "\n")
 
 
-def raced(folder: Path, effort: Effort, wanted: tuple[str, ...]) -> Iterator[tuple[Race, dict[str, Spread]]]:
+def raced(folder: Path, effort: Effort, wanted: tuple[str, ...], others: Elsewhere) -> Iterator[tuple[Race, dict[str, Spread]]]:
     """Every race that is wanted, each with the ratios that it settles."""
     for name, case in CASES.items():
-        case = ours.shortened(case, 5) if effort.is_quick and name == "resnet18" else case
         if f"pgd/{name}".startswith(wanted):
-            race = races.attacks(case, folder, effort)
+            short = ours.shortened(case, 5) if effort.is_quick and name == "resnet18" else case
+            race = races.attacks(short, folder, effort, others)
             yield race, {f"pgd/{name}": against_fastest(race), f"pgd/bare/{name}": race.ratio(OURS, BARE)}
         if f"trades/{name}".startswith(wanted):
-            race = races.trades(case, folder, effort)
+            race = races.trades(case, folder, effort, others)
             yield race, {f"trades/{name}": against_fastest(race)}
     case = CASES["small-cnn"]
     if "pgd-training/small-cnn".startswith(wanted):
-        race = races.pgd_training(case, folder, effort)
+        race = races.pgd_training(case, folder, effort, others)
         yield race, {"pgd-training/small-cnn": against_fastest(race)}
     if "evaluation/attacks".startswith(wanted):
-        race = races.evaluation(case, folder, effort, images=256 if effort.is_quick else 1024)
+        race = races.evaluation(case, folder, effort, images=1024)
         yield race, {"evaluation/attacks": race.ratio(races.WHOLE, races.ONE)}
 
 

@@ -1,4 +1,7 @@
-"""PGD as other libraries give it to their users: L-infinity, a random start, the same steps."""
+"""PGD as other libraries give it to their users: L-infinity, a random start, the same steps.
+
+Our attack ends with the logits of what it made, so everybody does: who attacks wants to know whom it fooled.
+"""
 
 import warnings
 from collections.abc import Callable
@@ -35,14 +38,14 @@ def peers(model: nn.Module, images: Tensor, labels: Tensor, case: Case) -> dict[
 def of_torchattacks(model: nn.Module, images: Tensor, labels: Tensor, case: Case) -> Run:
     """torchattacks.PGD."""
     attack = torchattacks.PGD(model, eps=case.eps, alpha=case.step, steps=case.steps, random_start=True)
-    return lambda: attack(images, labels)
+    return lambda: judged(model, attack(images, labels))
 
 
 def of_foolbox(model: nn.Module, images: Tensor, labels: Tensor, case: Case) -> Run:
     """Foolbox's LinfPGD."""
     attack = foolbox.attacks.LinfPGD(abs_stepsize=case.step, steps=case.steps, random_start=True)
     network = foolbox.PyTorchModel(model, bounds=(0, 1), device=images.device)
-    return lambda: attack(network, images, labels, epsilons=case.eps)
+    return lambda: judged(model, attack(network, images, labels, epsilons=case.eps)[1])
 
 
 def of_art(model: nn.Module, images: Tensor, labels: Tensor, case: Case) -> Run:
@@ -62,4 +65,11 @@ def of_art(model: nn.Module, images: Tensor, labels: Tensor, case: Case) -> Run:
         verbose=False,
     )
     arrays, targets = images.cpu().numpy(), torch.eye(CLASSES)[labels.cpu()].numpy()
-    return lambda: attack.generate(arrays, targets)
+    return lambda: judged(model, torch.from_numpy(attack.generate(arrays, targets)).to(images.device))
+
+
+@torch.no_grad()
+def judged(model: nn.Module, images: Tensor) -> Tensor:
+    """The logits of crafted images."""
+    logits: Tensor = model(images)
+    return logits

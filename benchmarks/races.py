@@ -1,6 +1,5 @@
 """The races: who runs, over what, and what the times say."""
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from wmr_cli.workflows.timing import Spread, Work, in_turns, ratio, spread
 
 from . import loops, ours
 from .cases import LR, MOMENTUM, Case
-from .memory import with_memory
+from .elsewhere import Elsewhere
 from .peers import of_torchattacks, peers
 
 OURS, BARE, PEAK = "wmr", "bare passes", "matrix product"
@@ -22,12 +21,11 @@ OURS, BARE, PEAK = "wmr", "bare passes", "matrix product"
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure, and on what clock: that of the wall, or on a busy machine that of the processor."""
+    """How long to measure."""
 
     is_quick: bool
     rounds: int
     seconds: float
-    clock: Callable[[], float] = time.perf_counter
 
 
 @dataclass(frozen=True)
@@ -56,33 +54,37 @@ class Race:
 
 def run(title: str, case: Case, effort: Effort, contestants: Callable[[Case], Mapping[str, Work]]) -> Race:
     """Warm everybody up with a single step, then let them take turns."""
-
-    def placed(case: Case) -> dict[str, Work]:
-        return {name: with_memory(work, is_ours=name in (OURS, BARE)) for name, work in contestants(case).items()}
-
-    in_turns(placed(ours.shortened(case, 1)), 1)
+    in_turns(contestants(ours.shortened(case, 1)), 1)
     title = f"{title}: {case.model}, batch {case.batch}, {case.steps} steps"
-    return Race(title, case.batch, in_turns(placed(case), effort.rounds, effort.seconds, effort.clock))
+    return Race(title, case.batch, in_turns(contestants(case), effort.rounds, effort.seconds))
 
 
-def attacks(case: Case, folder: Path, effort: Effort) -> Race:
+def attacks(case: Case, folder: Path, effort: Effort, others: Elsewhere) -> Race:
     """PGD: the libraries, us, and the passes that nobody can do without. A quick look leaves out the slow on slow networks."""
     counted = {PEAK: PRODUCT}
 
     def contestants(case: Case) -> dict[str, Work]:
         mine = ours.adversarial(case, folder)
-        images, labels = as_planes(mine.batch.images), mine.batch.labels
-        if effort.is_quick and case.model == "resnet18":
-            theirs = {"torchattacks": of_torchattacks(mine.plain.eval(), images, labels, case)}
-        else:
-            theirs = peers(mine.plain, images, labels, case)
-        network, placed = fastest_bare(mine.plain, images)
+        theirs = others.contestants(one_library if effort.is_quick and case.model == "resnet18" else libraries, case, folder)
+        network, placed = fastest_bare(mine.plain, as_planes(mine.batch.images))
         counted.update(dict.fromkeys((OURS, BARE), operations(network, placed, case.steps)))
-        left, right = matrices(images.device)
+        left, right = matrices(placed.device)
         limits: dict[str, Work] = {BARE: lambda: climb(network, placed, case.steps), PEAK: lambda: multiply(left, right)}
         return {**theirs, OURS: mine.attack, **limits}
 
     return replace(run("PGD attack", case, effort, contestants), operations=counted)
+
+
+def libraries(case: Case, folder: Path) -> Mapping[str, Work]:
+    """PGD of every other library."""
+    mine = ours.adversarial(case, folder)
+    return peers(mine.plain, as_planes(mine.batch.images), mine.batch.labels, case)
+
+
+def one_library(case: Case, folder: Path) -> Mapping[str, Work]:
+    """PGD of the fastest of them."""
+    mine = ours.adversarial(case, folder)
+    return {"torchattacks": of_torchattacks(mine.plain.eval(), as_planes(mine.batch.images), mine.batch.labels, case)}
 
 
 def fastest_bare(model: nn.Module, images: torch.Tensor) -> tuple[nn.Module, torch.Tensor]:
@@ -93,27 +95,38 @@ def fastest_bare(model: nn.Module, images: torch.Tensor) -> tuple[nn.Module, tor
     return ready[min(times, key=lambda layout: min(times[layout]))]
 
 
-def trades(case: Case, folder: Path, effort: Effort) -> Race:
+def trades(case: Case, folder: Path, effort: Effort, others: Elsewhere) -> Race:
     """A TRADES step as the public script takes it, and ours."""
-    return _training("TRADES step", case, effort, lambda case: ours.trades(case, folder), "public loop", loops.trades_step)
 
-
-def pgd_training(case: Case, folder: Path, effort: Effort) -> Race:
-    """A step of adversarial training as public scripts take it, and ours."""
-    make = ours.adversarial
-    return _training("PGD training step", case, effort, lambda case: make(case, folder), "public loop", loops.pgd_training_step)
-
-
-def _training(
-    title: str, case: Case, effort: Effort, make: Callable[[Case], ours.Ours], name: str, step: Callable[..., None]
-) -> Race:
     def contestants(case: Case) -> dict[str, Work]:
-        mine = make(case)
-        images, labels = as_planes(mine.batch.images), mine.batch.labels
-        optimizer = torch.optim.SGD(mine.plain.parameters(), LR, momentum=MOMENTUM)
-        return {name: lambda: step(mine.plain, optimizer, images, labels, case), OURS: mine.step}
+        return {**others.contestants(public_trades, case, folder), OURS: ours.trades(case, folder).step}
 
-    return run(title, case, effort, contestants)
+    return run("TRADES step", case, effort, contestants)
+
+
+def pgd_training(case: Case, folder: Path, effort: Effort, others: Elsewhere) -> Race:
+    """A step of adversarial training as public scripts take it, and ours."""
+
+    def contestants(case: Case) -> dict[str, Work]:
+        return {**others.contestants(public_pgd_training, case, folder), OURS: ours.adversarial(case, folder).step}
+
+    return run("PGD training step", case, effort, contestants)
+
+
+def public_trades(case: Case, folder: Path) -> Mapping[str, Work]:
+    """A step of the public TRADES script."""
+    return _public(ours.trades(case, folder), loops.trades_step, case)
+
+
+def public_pgd_training(case: Case, folder: Path) -> Mapping[str, Work]:
+    """A step of adversarial training as public scripts take it."""
+    return _public(ours.adversarial(case, folder), loops.pgd_training_step, case)
+
+
+def _public(mine: ours.Ours, step: Callable[..., None], case: Case) -> Mapping[str, Work]:
+    images, labels = as_planes(mine.batch.images), mine.batch.labels
+    optimizer = torch.optim.SGD(mine.plain.parameters(), LR, momentum=MOMENTUM)
+    return {"public loop": lambda: step(mine.plain, optimizer, images, labels, case)}
 
 
 ONE, ROBUST, WHOLE = "one attack", "evaluation, A_nat and A_rob", "evaluation, all four, three α"
@@ -126,5 +139,5 @@ def evaluation(case: Case, folder: Path, effort: Effort, images: int) -> Race:
         ONE: made.one_attack, ROBUST: made.robust, WHOLE: made.whole
     }  # fmt: skip
     made.ours.attack()
-    times = in_turns(contestants, effort.rounds, effort.seconds, effort.clock)
+    times = in_turns(contestants, effort.rounds, effort.seconds)
     return Race(f"Evaluation: {case.model}, {images} images, batch {case.batch}, {case.steps} steps", images, times)

@@ -55,5 +55,5 @@ def _ball(count: int) -> Work:
 
 def _grown(title: str, unit: str, sizes: Sequence[int], work: dict[str, Work], effort: Effort) -> Growth:
     next(iter(work.values()))()
-    times = in_turns(work, 2 if effort.is_quick else ROUNDS, effort.seconds, effort.clock)
+    times = in_turns(work, 2 if effort.is_quick else ROUNDS, effort.seconds)
     return Growth(title, unit, sizes, [spread(times[str(size)]).median for size in sizes])

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from ..core.augment import Augmentation
 from ..core.contracts import Attack, Batch, DataSource, Defense, Kernel, Split
 from ..core.guards import check_batch, check_logits
 from ..core.layouts import arrange, arranged, bearable
-from ..core.lean import CHECKED
+from ..core.lean import CHECKED, twin_of
 from ..core.modes import evaluating
 from ..core.noise import derive
 from ..errors import BadInput
@@ -140,7 +141,8 @@ def assemble(config: TrainConfig, registry: Registry, data_dir: Path, fabric: "F
     images, is_attacked = arranged(sample.images, chosen), getattr(defense, "uses_attack", True)
     # rounded to half precision, folded weights are not those of the network; compiled, it needs no twin
     leans = config.fold and is_attacked and config.attack_mode == "eval" and config.precision == "32" and not compiles
-    learner = FabricLearner(fabric, model, optimizer, attack, kernel, config, source.num_classes, images if leans else None)
+    twin = {"make_twin": partial(twin_of, model, images, chosen)} if leans else {}
+    learner = FabricLearner(fabric, model, optimizer, attack, kernel, config, source.num_classes, **twin)
     with torch.no_grad(), evaluating(model):
         check_logits(model(images), sample.index, source.num_classes)
     augment, validation = parts.augmentation(config.augment, source.input_shape), validation_attack(registry, config)

@@ -1,0 +1,69 @@
+"""A convolution over one to three channels whose input gradient is a matrix product.
+
+Libraries are made for many channels. At the first layer of a network of images this takes a fifth of their time on a
+processor, a tenth of a whole pass of a small network.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+MOST_CHANNELS = 3
+
+
+def is_thin(convolution: nn.Conv2d) -> bool:
+    """Whether the gradient of this convolution can be had so."""
+    plain = convolution.stride == (1, 1) and convolution.dilation == (1, 1) and convolution.groups == 1
+    is_padded_by_zeros = convolution.padding_mode == "zeros" and not isinstance(convolution.padding, str)
+    return plain and is_padded_by_zeros and convolution.in_channels <= MOST_CHANNELS
+
+
+class ThinConv2d(nn.Conv2d):
+    """A convolution with that gradient; its weights get none."""
+
+    def __init__(self, like: nn.Conv2d) -> None:
+        super().__init__(
+            like.in_channels,
+            like.out_channels,
+            like.kernel_size,  # type: ignore[arg-type]
+            padding=like.padding,  # type: ignore[arg-type]
+            bias=like.bias is not None,
+            device=like.weight.device,
+            dtype=like.weight.dtype,
+        )
+        self.load_state_dict(like.state_dict())
+
+    def forward(self, images: Tensor) -> Tensor:
+        result: Tensor = _Thin.apply(images, self.weight, self.bias, self.padding)  # type: ignore[no-untyped-call]
+        return result
+
+
+class _Thin(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(images: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int, int]) -> Tensor:
+        return functional.conv2d(images, weight, bias, padding=padding)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        images, weight, _, padding = inputs
+        ctx.save_for_backward(weight)
+        ctx.shape, ctx.padding = images.shape, padding
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        """Every output pixel hands a share of its slope to each pixel under its window: a product, then a sum of shifts."""
+        (weight,), (slope,) = ctx.saved_tensors, slopes
+        count, channels, height, width = ctx.shape
+        rows, columns = slope.shape[2:]
+        shares = weight.reshape(len(weight), -1).T @ slope.permute(0, 2, 3, 1).reshape(-1, len(weight)).T
+        shares = shares.view(*weight.shape[1:], count, rows, columns)
+        top, left = ctx.padding
+        padded = slope.new_zeros(channels, count, height + 2 * top, width + 2 * left)
+        for down in range(weight.shape[2]):
+            for right in range(weight.shape[3]):
+                padded[:, :, down : down + rows, right : right + columns] += shares[:, down, right]
+        return padded[:, :, top : top + height, left : left + width].transpose(0, 1), None, None, None

@@ -1,0 +1,50 @@
+import pytest
+import torch
+from torch import nn
+from torch.autograd import grad
+
+from wmr_cli.core.layouts import arranged
+from wmr_cli.core.thin import ThinConv2d, is_thin
+
+LAYOUTS = [torch.contiguous_format, torch.channels_last]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["contiguous", "channels last"])
+@pytest.mark.parametrize("channels", [1, 2, 3])
+@pytest.mark.parametrize(("kernel", "padding"), [(3, 0), (3, 1), ((5, 3), (2, 0)), (1, 0)])
+def test_outputs_and_input_gradients_are_those_of_the_library(channels, kernel, padding, layout):
+    torch.manual_seed(0)
+    known = nn.Conv2d(channels, 6, kernel, padding=padding).double()
+    thin = ThinConv2d(known)
+    images = arranged(torch.rand(4, channels, 9, 11, dtype=torch.float64), layout).requires_grad_()
+    expected, given = known(images), thin(images)
+    assert torch.equal(given, expected)
+    slope = torch.rand_like(expected)
+    torch.testing.assert_close(grad(given, images, slope)[0], grad(expected, images, slope)[0])
+
+
+def test_it_can_be_differentiated_twice():
+    thin, images = ThinConv2d(nn.Conv2d(1, 2, 3).double()), torch.rand(2, 1, 5, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda images: thin.requires_grad_(False)(images).square(), images)
+
+
+def test_it_can_be_mapped_over_images():
+    thin, images = ThinConv2d(nn.Conv2d(1, 2, 3)).requires_grad_(False), torch.rand(3, 1, 5, 5)
+
+    def slope(image):
+        return torch.func.grad(lambda image: thin(image[None]).square().sum())(image)
+
+    expected = torch.stack([slope(image) for image in images])
+    torch.testing.assert_close(torch.func.vmap(slope)(images), expected)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"in_channels": 4}, {"stride": 2}, {"dilation": 2}, {"groups": 2, "in_channels": 2},
+        {"padding": "same"}, {"padding_mode": "reflect", "padding": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_others_are_left_to_the_library(options):
+    assert not is_thin(nn.Conv2d(**{"in_channels": 1, "out_channels": 4, "kernel_size": 3} | options))
