@@ -1,6 +1,7 @@
 """What makes attacks cheap leaves their results alone: the twin, the layout, memory that is kept, and passes that are shared."""
 
 import resource
+from functools import partial
 
 import pytest
 import torch
@@ -38,8 +39,8 @@ def trained(folds, steps=3):
     layers = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(72, 3)
     model, whole = nn.Sequential(*layers), batch()
     sgd, config = torch.optim.SGD(model.parameters(), lr=0.1), TrainConfig(eps=EPS)
-    attack, sample = Pgd(eps=EPS, steps=4, step=0.03), whole.images if folds else None
-    learner = FabricLearner(Fabric(accelerator="cpu", devices=1), model, sgd, attack, Exponential(2.0), config, 3, sample)
+    attack, twin = Pgd(eps=EPS, steps=4, step=0.03), {"make_twin": partial(twin_of, model, whole.images)} if folds else {}
+    learner = FabricLearner(Fabric(accelerator="cpu", devices=1), model, sgd, attack, Exponential(2.0), config, 3, **twin)
     for step in range(steps):
         learner.begin_step(0, step, Pace(0.1), len(whole.labels))
         Trades().step(learner, whole)
