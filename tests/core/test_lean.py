@@ -170,6 +170,87 @@ def test_a_network_that_cannot_be_rewritten_safely_has_no_twin(block, images):
     assert leaned(block, images, torch.contiguous_format) is block
 
 
+class Tied(Block):
+    """Reads the weight of its convolution a second time, and begins with a head of zeros."""
+
+    def forward(self, images):
+        hidden = functional.relu(self.norm(self.conv(images)))
+        again = functional.conv_transpose2d(hidden, self.conv.weight, padding=1)
+        return self.last(functional.max_pool2d(hidden + again, 2).flatten(1))
+
+
+class Rectified(Block):
+    """What goes into the pool is rectified in place, and seen by another, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.relu, self.pool = nn.ReLU(inplace=True), nn.MaxPool2d(2)
+
+    def forward(self, images):
+        hidden = self.norm(self.conv(images))
+        return self.last((self.pool(self.relu(hidden)) + functional.avg_pool2d(hidden, 2)).flatten(1))
+
+
+class OwnNorm(nn.Module):
+    """A norm of one's own, whose scale is computed from buffers alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("variance", torch.ones(4))
+
+    def forward(self, hidden):
+        scale = (self.variance + 1e-5).rsqrt()
+        return hidden * scale[:, None, None]
+
+
+class Loose(nn.Module):
+    """A tensor that is neither parameter nor buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.ones(4, 1, 1)
+
+    def forward(self, hidden):
+        return hidden * (self.scale + 1)
+
+
+def test_what_hides_behind_a_head_of_zeros_is_found(images):
+    """A network as it starts: zeros at the end, batch-norm as the identity. Later its twin must be right, too."""
+    for block in (Tied(), Rectified()):
+        nn.init.zeros_(block.last.weight)
+        nn.init.zeros_(block.last.bias)
+        twin = twin_of(block.eval(), images)
+        lively(block)
+        if twin is not None:
+            twin.refresh()
+            torch.testing.assert_close(twin.module(images), block(images), atol=1e-5, rtol=1e-4)
+
+
+def test_buffers_are_looked_up_in_every_pass(images):
+    block = lively(Block())
+    block.norm = OwnNorm()
+    twin = twin_of(block, images)
+    assert twin is not None
+    block.norm.variance.fill_(9.0)
+    twin.refresh()
+    torch.testing.assert_close(twin.module(images), block(images))
+
+
+def test_a_tensor_that_may_be_another_tomorrow_has_no_twin(images):
+    block = lively(Block())
+    block.norm = Loose()
+    assert twin_of(block, images) is None
+
+
+def test_making_a_twin_draws_no_random_numbers(images):
+    block = lively(Block())
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    assert twin_of(block, images, torch.channels_last) is not None
+    assert torch.equal(torch.rand(1), expected)
+
+
 def test_a_parametrized_convolution_is_left_alone(images):
     block = lively(Block())
     parametrizations.weight_norm(block.conv)

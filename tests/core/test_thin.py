@@ -48,3 +48,15 @@ def test_it_can_be_mapped_over_images():
 )  # fmt: skip
 def test_others_are_left_to_the_library(options):
     assert not is_thin(nn.Conv2d(**{"in_channels": 1, "out_channels": 4, "kernel_size": 3} | options))
+
+
+def test_no_bit_depends_on_the_number_of_threads():
+    thin, before = ThinConv2d(nn.Conv2d(1, 32, 3)).requires_grad_(False), torch.get_num_threads()
+    images = arranged(torch.rand(69, 1, 28, 28), torch.channels_last).requires_grad_()
+    slope = arranged(torch.rand(69, 32, 26, 26), torch.channels_last)
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        found.append(grad(thin(images), images, slope)[0])
+    torch.set_num_threads(before)
+    assert torch.equal(*found)

@@ -107,7 +107,7 @@ def test_chunks_may_be_done_in_any_order(done, tiny_run, registry, monkeypatch):
     task = next(plan(checkpoints.load(tiny_run), config, registry, Path()))
     examination = examination_of(task, restored(registry, task.checkpoint), task.split.batch(task.positions[:8]).images)
     parts = chunks(task.positions)
-    assert len(parts) == 8
+    assert len(parts) == 16
 
     def rows_of(chunk):
         return stack([examination.rows(task.split.batch(part)) for part in chunk.split(config.batch_size)])

@@ -103,7 +103,7 @@ def test_a_chunk_that_cannot_be_read_is_made_again(alone, tiny_run, tmp_path):
     out = tmp_path / "out"
     for name in (file.stem for file in alone.glob("*.json")):
         (out / f"{name}.partial").mkdir(parents=True)
-        (out / f"{name}.partial" / "000000.safetensors").write_bytes(b"spoilt")
+        (out / f"{name}.partial" / "000000-of-000016.safetensors").write_bytes(b"spoilt")
     wmr("evaluate", tiny_run, *QUICK, "--attack", "pgd:steps=3", "--attack", "fgsm", "--out", out, "--resume")
     assert content(out) == content(alone)
 
@@ -155,7 +155,7 @@ import wmr_cli.cli
 torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
 atexit.register(print, "taken down")
 sys.modules["wmr_cli.cli.app"].app = lambda prog_name: sys.exit(3)
-print("done")
+print("done", flush=True)
 sys.modules["wmr_cli.cli.app"].main()
 """
 
@@ -164,3 +164,19 @@ def test_a_process_among_several_leaves_without_taking_the_interpreter_down():
     """Threads of torch's that let go of a tensor at that moment would abort it."""
     ended = subprocess.run([sys.executable, "-c", LEAVING], capture_output=True, text=True, check=False, timeout=120)
     assert (ended.returncode, ended.stdout, ended.stderr) == (3, "done\n", "")
+
+
+def test_a_process_that_failed_with_all_lets_the_first_speak(tmp_path):
+    """Fabric kills the first when it sees that another has failed, though both are about to end with the same error."""
+    (tmp_path / "other.py").write_text(LEAVING, encoding="utf-8")
+    first = """
+import subprocess, sys, time
+other = subprocess.Popen([sys.executable, "other.py"], stdout=subprocess.PIPE, text=True)
+assert other.stdout.readline() == "done\\n"
+time.sleep(1)
+print(other.poll())
+"""
+    environment = {**os.environ, "LOCAL_RANK": "1"}
+    words = [sys.executable, "-c", first]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path, env=environment)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "None\n", ""), "the other waits; then it ends with the first"

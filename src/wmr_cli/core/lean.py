@@ -65,20 +65,44 @@ class Twin:
 
 def twin_of(network: nn.Module, images: Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> Twin | None:
     """The twin, with its convolutions in this layout. None of a network that cannot be traced, or has hooks, or whose logits
-    or gradients for the first of these images (N, C, H, W) are not the twin's.
+    or gradients for the first of these images (N, C, H, W) are not the twin's, as it is or with other weights.
     """
     if any(getattr(module, hooks) for module in network.modules() for hooks in HOOKS) or network._compiled_call_impl is not None:
         return None
+    images = arranged(images[:CHECKED], memory_format)
     with evaluating(network):
         try:
-            twin = _rewritten(network, memory_format)
-            return twin if _agree(network, twin.module, arranged(images[:CHECKED], memory_format)) else None
+            twin, lively = _rewritten(network, memory_format), _enlivened(network)
+            are_alike = all(
+                _agree(each, rewritten.module, images)
+                for each, rewritten in ((network, twin), (lively, _rewritten(lively, memory_format)))
+            )
         except Exception:  # noqa: BLE001 - of any kind: a stranger's forward, which may want to see numbers
             return None
+    return twin if are_alike else None
+
+
+@torch.no_grad()
+def _enlivened(network: nn.Module) -> nn.Module:
+    """A copy with weights and statistics drawn by lot: a layer that begins at zero, or as the identity, would hide mistakes."""
+    lively, generator = copy.deepcopy(network), torch.Generator().manual_seed(0)
+    for parameter in lively.parameters():
+        wide = parameter.ndim > 1
+        drawn = (
+            torch.randn(parameter.shape, generator=generator) if wide else torch.rand(parameter.shape, generator=generator) + 0.5
+        )
+        parameter.copy_(drawn * (2 / parameter[0].numel()) ** 0.5 if wide else drawn)
+    for layer in lively.modules():
+        if isinstance(layer, nn.BatchNorm2d) and layer.running_mean is not None and layer.running_var is not None:
+            layer.running_mean.copy_(torch.rand(layer.num_features, generator=generator) - 0.5)
+            layer.running_var.copy_(torch.rand(layer.num_features, generator=generator) + 0.5)
+    return lively
 
 
 def _rewritten(network: nn.Module, memory_format: torch.memory_format) -> Twin:
     module = fx.GraphModule(network, _Tracer().trace(network))
+    if any(node.op == "get_attr" and node.target.startswith("_tensor_constant") for node in module.graph.nodes):
+        raise ValueError("a tensor that is neither a parameter nor a buffer may be another in the next step")
     twin = Twin(module, tuple(_follow(module, memory_format)))
     _rectify(module)
     module.graph.lint()
@@ -95,7 +119,9 @@ def leaned(network: nn.Module, images: Tensor, memory_format: torch.memory_forma
 
 
 class _Tracer(fx.Tracer):
-    """Looks into everything that is not torch's own, but for batch-norms."""
+    """Looks into everything that is not torch's own, but for batch-norms. Buffers are looked up in every pass."""
+
+    proxy_buffer_attributes = True
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, nn.BatchNorm2d) or super().is_leaf_module(m, module_qualified_name)
@@ -104,6 +130,8 @@ class _Tracer(fx.Tracer):
 def _follow(module: fx.GraphModule, memory_format: torch.memory_format) -> Iterator[Followed]:
     """Give every convolution that is used once a copy, and let it do the work of a batch-norm that alone comes after it."""
     targets = [node.target for node in module.graph.nodes if node.op == "call_module"]
+    # whoever reads the weight of a layer calls for the layer, too
+    targets += [node.target.rpartition(".")[0] for node in module.graph.nodes if node.op == "get_attr"]
     layers = dict(module.named_modules())
     for node in list(module.graph.nodes):
         convolution = _layer(node, layers)
@@ -152,7 +180,7 @@ def _rectify(module: fx.GraphModule) -> None:
     """
     layers = dict(module.named_modules())
     for node in list(module.graph.nodes):
-        if not _is_relu(node, layers):
+        if not _is_relu(node, layers) or not _is_fresh(node.args[0], layers):
             continue
         follower = next(iter(node.users)) if len(node.users) == 1 else None
         pool = None if follower is None else _layer(follower, layers)
@@ -163,10 +191,15 @@ def _rectify(module: fx.GraphModule) -> None:
             node.update_arg(0, follower)
             follower.append(node)
             given = follower
-        if len(given.users) == 1 and isinstance(_layer(given, layers), (nn.Conv2d, nn.Linear, nn.MaxPool2d)):
+        if _is_fresh(given, layers):
             with module.graph.inserting_before(node):
                 node.replace_all_uses_with(module.graph.call_function(functional.relu_, (given,)))
             module.graph.erase_node(node)
+
+
+def _is_fresh(node: fx.Node, layers: dict[str, nn.Module]) -> bool:
+    """Whether this is made by a layer that keeps no view of it for the way back, and is seen by one other alone."""
+    return len(node.users) == 1 and isinstance(_layer(node, layers), (nn.Conv2d, nn.Linear, nn.MaxPool2d, nn.BatchNorm2d))
 
 
 def _layer(node: fx.Node, layers: dict[str, nn.Module]) -> nn.Module | None:

@@ -30,10 +30,10 @@ class ThinConv2d(nn.Conv2d):
             like.kernel_size,  # type: ignore[arg-type]
             padding=like.padding,  # type: ignore[arg-type]
             bias=like.bias is not None,
-            device=like.weight.device,
-            dtype=like.weight.dtype,
+            device="meta",  # no weights are drawn: they are there
         )
-        self.load_state_dict(like.state_dict())
+        self.weight = nn.Parameter(like.weight.detach().clone())
+        self.bias = None if like.bias is None else nn.Parameter(like.bias.detach().clone())
 
     def forward(self, images: Tensor) -> Tensor:
         result: Tensor = _Thin.apply(images, self.weight, self.bias, self.padding)  # type: ignore[no-untyped-call]
@@ -59,11 +59,13 @@ class _Thin(torch.autograd.Function):
         (weight,), (slope,) = ctx.saved_tensors, slopes
         count, channels, height, width = ctx.shape
         rows, columns = slope.shape[2:]
-        shares = weight.reshape(len(weight), -1).T @ slope.permute(0, 2, 3, 1).reshape(-1, len(weight)).T
-        shares = shares.view(*weight.shape[1:], count, rows, columns)
+        # image by image: one product over all would round by how many threads share it
+        windows = weight.reshape(len(weight), -1).T.expand(count, -1, -1)
+        shares = torch.bmm(windows, slope.permute(0, 2, 3, 1).reshape(count, rows * columns, len(weight)).transpose(1, 2))
+        shares = shares.view(count, *weight.shape[1:], rows, columns)
         top, left = ctx.padding
-        padded = slope.new_zeros(channels, count, height + 2 * top, width + 2 * left)
+        padded = slope.new_zeros(count, channels, height + 2 * top, width + 2 * left)
         for down in range(weight.shape[2]):
             for right in range(weight.shape[3]):
-                padded[:, :, down : down + rows, right : right + columns] += shares[:, down, right]
-        return padded[:, :, top : top + height, left : left + width].transpose(0, 1), None, None, None
+                padded[:, :, down : down + rows, right : right + columns] += shares[:, :, down, right]
+        return padded[:, :, top : top + height, left : left + width], None, None, None

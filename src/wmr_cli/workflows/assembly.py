@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,8 +140,8 @@ def assemble(config: TrainConfig, registry: Registry, data_dir: Path, fabric: "F
     images, is_attacked = arranged(sample.images, chosen), getattr(defense, "uses_attack", True)
     # rounded to half precision, folded weights are not those of the network; compiled, it needs no twin
     leans = config.fold and is_attacked and config.attack_mode == "eval" and config.precision == "32" and not compiles
-    twin = {"make_twin": partial(twin_of, model, images, chosen)} if leans else {}
-    learner = FabricLearner(fabric, model, optimizer, attack, kernel, config, source.num_classes, **twin)
+    learner = FabricLearner(fabric, model, optimizer, attack, kernel, config, source.num_classes)
+    learner.twin = twin_of(model, images, chosen) if leans else None
     with torch.no_grad(), evaluating(model):
         check_logits(model(images), sample.index, source.num_classes)
     augment, validation = parts.augmentation(config.augment, source.input_shape), validation_attack(registry, config)

@@ -109,8 +109,9 @@ def measure(
             if fabric.is_global_zero:
                 check_writable(target)
                 held.enter_context(locked(unfinished))
+                ours = {job.file for job in jobs}
                 for file in unfinished.glob("*.safetensors"):
-                    if not resume or not records.is_readable(file):
+                    if not resume or file not in ours or not records.is_readable(file):
                         file.unlink()
         started, measured = time.perf_counter(), 0
         with together(fabric):
@@ -152,12 +153,13 @@ class Job:
 
 
 def dealt(task: Task, folder: Path) -> list[Job]:
-    """All chunks of all seeds, in a fixed order."""
+    """All chunks of all seeds, in a fixed order. A file is named for what it holds: whoever cuts otherwise does not take it."""
     first = task.config.seed
     return [
-        Job(seed, chunk, folder / (f"{number:06d}.safetensors" if seed == first else f"{number:06d}-seed{seed}.safetensors"))
+        Job(seed, chunk, folder / f"{number:06d}-of-{len(cut):06d}{f'-seed{seed}' * (seed != first)}.safetensors")
+        for cut in [chunks(task.positions)]
         for seed in range(first, first + task.config.repeats)
-        for number, chunk in enumerate(chunks(task.positions))
+        for number, chunk in enumerate(cut)
     ]
 
 

@@ -1,6 +1,6 @@
 """What a defense may touch during a step, on top of Lightning Fabric."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -38,9 +38,7 @@ class FabricLearner:
         kernel: Kernel,
         config: TrainConfig,
         num_classes: int,
-        make_twin: Callable[[], Twin | None] = lambda: None,
     ) -> None:
-        """Attacks see a lean twin of the network, made anew in every epoch, where it has one."""
         self._fabric = fabric
         self._wrapped, self._optimizer = fabric.setup(module, optimizer)
         self._full_attack, self._full_kernel = attack, kernel
@@ -49,8 +47,8 @@ class FabricLearner:
         self.norm = NORMS[config.norm]
         self.model = module
         self.seed = config.seed
-        self._make_twin, self._twin_epoch = make_twin, -1
         self.twin: Twin | None = None
+        """a lean twin of the network, which attacks see instead"""
         self.fooling: tuple[Tensor, Tensor] | None = None
         """of the last attack in this step: who was right before its first step, and who of those is wrong after it"""
         self.begin_step(0, 0, Pace(config.lr), count=1)
@@ -65,8 +63,6 @@ class FabricLearner:
         self._attack = scaled(self._full_attack, pace.eps_share, "eps", "step")
         burns_in = epoch < getattr(self._full_kernel, "start_epoch", 0)
         self.kernel: Kernel = alike if burns_in else scaled(self._full_kernel, pace.alpha_share, "alpha")
-        if self._twin_epoch != epoch:
-            self.twin, self._twin_epoch = self._make_twin(), epoch
         torch.manual_seed(derive("step", self.seed, step_index, self._fabric.global_rank))
         for group in self._optimizer.param_groups:
             group["lr"] = pace.learning_rate

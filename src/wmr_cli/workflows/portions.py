@@ -15,9 +15,9 @@ from ..core.contracts import Batch, Split
 from ..core.splits import ahead
 from ..core.streams import Stream, recut
 
-CHUNK, FEWEST, CHUNKS = 256, 32, 8
-"""Chunks are the unit of storage, of resuming and of sharing: 8 of them, or as many as it takes for none to be larger than
-256; none is smaller than 32 but the last. A hundred images and more at a time are the fastest.
+CHUNK, FEWEST, CHUNKS = 256, 32, 16
+"""Chunks are the unit of storage, of resuming and of sharing: 16 of them, or as many as it takes for none to be larger than
+256; none is smaller than 32 but the last.
 """
 
 

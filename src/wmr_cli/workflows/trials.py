@@ -13,8 +13,8 @@ import msgspec
 WORTH = 1.05
 """From so many times the speed on, a setting is worth recommending."""
 THREADS = "OMP_NUM_THREADS"
-ANY_ATTACK = (THREADS, "--batch-size", "--devices")
-"""Settings that evaluation has, too."""
+ANY_ATTACK = (THREADS, "--devices")
+"""Settings that evaluation has, too. How many images it takes at a time is settled by how many there are."""
 
 
 class Rate(msgspec.Struct, frozen=True):
