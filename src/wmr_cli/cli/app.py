@@ -97,21 +97,11 @@ def main() -> None:
     try:
         app(prog_name="wmr")
     except SystemExit as end:
-        _leave_the_others(end.code)
+        if "torch" in sys.modules:  # who has not imported it is alone
+            from ..workflows.ranks import leave_the_others
+
+            leave_the_others(end.code)
         raise
-
-
-def _leave_the_others(status: object) -> None:
-    """One of several processes ends here, without the interpreter taking itself down.
-
-    Threads of torch's may still hold tensors of ours, and one that lets go of them meanwhile aborts the process.
-    """
-    torch = sys.modules.get("torch")  # who has not imported it is alone
-    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        os._exit(status if isinstance(status, int) else 0)
 
 
 COMMANDS: tuple[tuple[str, Any, str], ...] = (

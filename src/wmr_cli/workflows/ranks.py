@@ -113,3 +113,15 @@ def meet(fabric: "Fabric", problem: Exception | None = None) -> None:
         first = next(each for each in problems if each is not None)
         first.is_shared = True  # type: ignore[attr-defined]
         raise first
+
+
+def leave_the_others(status: object) -> None:
+    """One of several processes ends here, without the interpreter taking itself down; one that is alone goes on.
+
+    Threads of torch's may still hold tensors of ours, and one that lets go of them meanwhile aborts the process.
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(status if isinstance(status, int) else 0)
