@@ -179,7 +179,7 @@ class Active:
 def chain(study: Study, run: Run, device: str, data_dir: Path | None) -> Chain:
     """What is left to do for a run. The ledger is written after each command, so that none is repeated."""
     path, folder = study.path(run), logs(study, run)
-    found = standing(study, run)
+    found = _standing(study, run)
     ledger = ledgers.load(path) or Ledger(settings=run.config)
     ledgers.save(path, ledger)
     if not found.is_trained:
