@@ -52,7 +52,7 @@ class RunFolder:
             entries = [json.loads(line) for line in lines[:-1]]
             if not all(isinstance(entry, dict) for entry in entries):
                 raise ValueError("a line is no entry of an epoch")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
         except (OSError, ValueError) as error:
             raise BadFile(f"{self.log} cannot be read: {error}", hint="mend the line, or train anew with --overwrite") from None
