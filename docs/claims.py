@@ -1,6 +1,6 @@
 """The paper's claims put to stored records: what was found for each, and a plain verdict, by the arithmetic of `wmr report`."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -17,7 +17,9 @@ from wmr_cli.workflows.report import Gathered, assembled
 Found = Sequence[tuple[Path, Record]]
 Members = Mapping[int, tuple[Path, Record]]
 """Records of one training by its seeds."""
-HOLDS, FAILS, OPEN = "holds", "does not hold", "not distinguishable"
+HOLDS, FAILS, OPEN, UNSEEN = "holds", "does not hold", "not distinguishable", "no loss seen"
+LEAST = 0.01
+"""A claim that nothing is lost holds where a loss of more than this share is ruled out."""
 ALPHA = 2.0
 """At which A_sa is put to the test of the scale of logits."""
 
@@ -117,8 +119,16 @@ def losses(found: Found, defense: str) -> Iterator[Finding]:
     """Whether weights cost anything against an attacker who does not choose."""
     gaps = {label(made, "a_rob"): made.gaps["a_rob"] for made in compared(under(found, "pgd")) if "a_rob" in made.gaps}
     if gaps:
-        is_lost = any(gap.is_distinguishable and gap.images.value < 0 for gap in gaps.values())
-        yield Finding("no loss of A_rob under the uniform attack", defense, listed(gaps), FAILS if is_lost else HOLDS)
+        yield Finding("no loss of A_rob under the uniform attack", defense, listed(gaps), verdict_on_loss(gaps.values()))
+
+
+def verdict_on_loss(gaps: Collection[Gap]) -> str:
+    """That no loss was told from 0 does not say that there is none: intervals must rule out one that matters."""
+    if any(gap.is_distinguishable and gap.images.value < 0 for gap in gaps):
+        return FAILS
+    lowest = min(min(gap.images.low, gap.images.low if gap.seeds is None else gap.seeds[0]) for gap in gaps)
+    is_ruled_out = lowest > -LEAST and not any(gap.images.rests_on_few for gap in gaps)
+    return HOLDS if is_ruled_out else UNSEEN
 
 
 def verdict_on(gaps: Iterable[Gap]) -> str:

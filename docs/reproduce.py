@@ -16,6 +16,7 @@ from claims import Found, findings, is_own_ball, under
 from wmr_cli.plugins import installed
 from wmr_cli.reporting import tables
 from wmr_cli.reporting.figures import Drawn, walk
+from wmr_cli.storage.records import Record
 from wmr_cli.workflows.report import Gathered, assembled, gather
 from wmr_cli.workflows.study import Study, read_study
 from wmr_cli.workflows.sweep import record_files
@@ -55,12 +56,15 @@ INTERVALS = (
 
 def spent(found: Found) -> str:
     """On what, with what and for how long."""
-    record = found[0][1]
     hours = sum(each.seconds for _, each in found if each.attack.of is None) / 3600
+    makers = " and by ".join(dict.fromkeys(maker(record) for _, record in found))
+    return f"{len(found)} records, made by {makers}; the attacks took {hours:.1f} hours.\n"
+
+
+def maker(record: Record) -> str:
+    """The program that made a record, what it was built on, and where."""
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
-    return (
-        f"{len(found)} records, made by wmr {record.wmr} ({versions}) on {record.device}; the attacks took {hours:.1f} hours.\n"
-    )
+    return f"wmr {record.wmr} ({versions}) on {record.device}"
 
 
 def table(found: Found) -> str:

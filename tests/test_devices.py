@@ -10,7 +10,7 @@ NAMES = ("cpu", "cuda", "mps", "xpu", "hip", "xla")
 MAY_NAME = {
     "workflows/devices.py": "chooses the device that the user names",
     "cli/doctor.py": "lists the devices of this machine",
-    "cli/sweep.py": "shares out cores where a study names the processor",
+    "workflows/study.py": "shares out cores where a study names the processor",
 }
 ALLOWED = {"storage/foreign.py": ['map_location="cpu"']}
 """A foreign file is read wherever it was written."""

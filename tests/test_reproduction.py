@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import made
+from wmr_cli.measures import Difference
+from wmr_cli.reporting.ranking import Gap
 
 ROOT = Path(__file__).parents[1]
 location = importlib.util.spec_from_file_location("claims", ROOT / "docs" / "claims.py")
@@ -38,7 +41,7 @@ def verdicts(records) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("skill", "gain", "loss"),
-    [(0.6, "holds", "holds"), (-0.6, "does not hold", "does not hold"), (0.0, "not distinguishable", "holds")],
+    [(0.6, "holds", "holds"), (-0.6, "does not hold", "does not hold"), (0.0, "not distinguishable", "no loss seen")],
 )
 def test_a_claim_is_judged_by_its_differences(tmp_path, skill, gain, loss):
     said = verdicts(found(tmp_path, skill))
@@ -53,11 +56,38 @@ def test_an_attack_is_judged_by_its_own_records(tmp_path):
     assert said["A_rob gains under PGD-margin"] == "does not hold"
 
 
+@pytest.mark.parametrize(
+    ("images", "seeds", "number", "verdict"),
+    [
+        ((-0.009, 0.02), (-0.005, 0.01), 50, "holds"),
+        ((-0.009, 0.02), None, 50, "holds"),
+        ((0.0, 0.0), (0.0, 0.0), 0, "no loss seen"),
+        ((-0.02, 0.02), (-0.005, 0.01), 50, "no loss seen"),
+        ((-0.009, 0.02), (-0.03, 0.03), 50, "no loss seen"),
+        ((-0.03, -0.01), (-0.03, -0.01), 50, "does not hold"),
+        ((-0.008, -0.001), (-0.006, -0.001), 50, "does not hold"),
+        ((-0.03, -0.01), (-0.05, 0.01), 50, "no loss seen"),
+    ],
+)
+def test_that_nothing_is_lost_holds_where_a_loss_of_a_point_is_ruled_out(images, seeds, number, verdict):
+    low, high = images
+    one = Gap(Difference((low + high) / 2, low, high, images=number), seeds)
+    harmless = Gap(Difference(0.05, 0.04, 0.06, images=50), (0.01, 0.09))
+    assert claims.verdict_on_loss([harmless, one]) == verdict
+
+
 def test_an_order_that_is_broken_is_counted(tmp_path):
     records = found(tmp_path, 0.0)
-    said = {finding.claim: finding for finding in claims.findings(records)}
-    assert said["A_sa ≤ A_rob"].verdict == "holds"
-    assert said["A_sa ≤ A_rob"].found == "in 12 of 12 lines"
+    kept = {finding.claim: finding for finding in claims.ordered(records)}
+    assert (kept["A_sa ≤ A_rob"].found, kept["A_sa ≤ A_rob"].verdict) == ("in 12 of 12 lines", "holds")
+    file, record = records[0]
+    row = record.by_alpha[0]
+    more = msgspec.structs.replace(record.a_rob, value=record.a_rob.value + 0.03)
+    rows = [msgspec.structs.replace(row, a_sa=more), *record.by_alpha[1:]]
+    broken = [(file, msgspec.structs.replace(record, by_alpha=rows)), *records[1:]]
+    said = {finding.claim: finding for finding in claims.ordered(broken)}
+    assert said["A_sa ≤ A_rob"].found == "in 11 of 12 lines; at most +3.0 the other way"
+    assert (said["A_sa ≤ A_rob"].verdict, said["A_tr ≤ A_sa"].verdict) == ("does not hold", "holds")
 
 
 @pytest.mark.parametrize(

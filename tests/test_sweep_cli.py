@@ -7,7 +7,6 @@ from typer.testing import CliRunner
 
 import made
 from wmr_cli.cli import app
-from wmr_cli.cli.sweep import usual_jobs
 from wmr_cli.storage import ledgers
 from wmr_cli.workflows.shapes import Answer, Answers
 from wmr_cli.workflows.study import read_study
@@ -94,6 +93,16 @@ def test_what_cannot_be_done_is_refused_before_anything_begins(text, flags, said
     [("", 1), ("device = 'cpu'", 4), ("device = 'cpu'\nthreads = 3", 1), ("device = ['cuda:0', 'cuda:1']", 2)],
 )
 def test_how_many_run_at_once_is_for_the_study_to_say(registry, monkeypatch, machine, jobs):
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("wmr_cli.workflows.study.cores", lambda: 4)
     Path("study.toml").write_text(f"[machine]\n{machine}\n")
-    assert usual_jobs(read_study(Path("study.toml"), registry)) == jobs
+    assert read_study(Path("study.toml"), registry).machine.jobs == jobs
+
+
+def test_failures_are_told_even_where_the_report_fails(study, monkeypatch):
+    log = study.path(study.runs[0]) / "log.jsonl"
+    log.parent.mkdir(parents=True)
+    log.write_text("damaged\n")
+    (study.folder / "report.md").mkdir()
+    said = wmr("sweep", "study.toml", "--jobs", 1, status=2).stderr
+    assert "error: digits-trades-a2-s0: runs/digits-trades-a2-s0/log.jsonl cannot be read" in said
+    assert "cannot write runs/report.md" in said

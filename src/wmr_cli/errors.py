@@ -5,12 +5,14 @@ WmrError                a message, and a hint that says what to do about it
 │   └── UnknownName     a name that nobody registered
 ├── BadFile             a checkpoint, record or config file that is not what it should be
 ├── MissingData         data that are not there and cannot be downloaded
-├── RunFolderError      a run folder that is taken, in use or not writable
+├── RunFolderError      a run folder that is taken or not writable
+│   └── FolderInUse     one that another process holds
 ├── OutOfMemory         a batch that does not fit into the memory of its device
 ├── BrokenContract      a model, data set or attack that breaks its promise, with the image it broke it on
 └── PluginError         a plugin that cannot be used
 
-Below `cli` these are raised and never caught, the plugin loader aside; `wmr` shows message and hint and exits with 2.
+`wmr` shows message and hint and exits with 2. Below `cli` they are caught only where one of many may fail and the others go on:
+plugins, records of a report, runs of a sweep.
 """
 
 import difflib
@@ -43,7 +45,11 @@ class MissingData(WmrError):
 
 
 class RunFolderError(WmrError):
-    """A run folder that is taken, in use or not writable."""
+    """A run folder that is taken or not writable."""
+
+
+class FolderInUse(RunFolderError):
+    """A folder that another process holds; it will let go of it."""
 
 
 class OutOfMemory(WmrError):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")]
 STUDY = """
 summary = "tiny"
 folder = "runs"
@@ -25,7 +25,7 @@ alpha = [0, 2]
 seed = [0, 1]
 [[evaluate]]
 attack = ["pgd", "pgd-margin"]
-steps = 5
+steps = 30
 alpha_test = [1, 2]
 metrics = ["nat", "rob", "sa", "tr", "dro"]
 [report]
@@ -75,13 +75,34 @@ def content(folder: Path) -> dict[str, Any]:
 
 
 def children(of: int) -> list[int]:
-    listed = subprocess.run(["ps", "-eo", "pid,ppid"], capture_output=True, text=True, check=True).stdout
-    pairs = [tuple(map(int, line.split())) for line in listed.splitlines()[1:]]
-    return [child for child, parent in pairs if parent == of]
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if (found := state(pid)) is not None and found[1] == of]
+
+
+def state(pid: int) -> tuple[str, int] | None:
+    """Its letter and its parent; None where it is no more."""
+    try:
+        letter, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    except OSError:
+        return None
+    return letter, int(parent)
 
 
 def gone(pids: list[int]) -> bool:
-    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    """A zombie waits for nothing but its parent's word."""
+    return all((found := state(pid)) is None or found[0] == "Z" for pid in pids)
+
+
+def killed_with_its_workers(running: subprocess.Popen[str]) -> None:
+    """By `kill -9` of the sweep alone: its workers save and end by themselves."""
+    workers = children(running.pid)
+    assert workers
+    running.kill()
+    running.communicate()
+    limit = time.monotonic() + 60
+    while not gone(workers):
+        assert time.monotonic() < limit, "the kill has left processes behind"
+        time.sleep(0.05)
 
 
 def test_a_sweep_killed_twice_gives_the_report_of_one_that_was_left_alone(tmp_path):
@@ -90,19 +111,11 @@ def test_a_sweep_killed_twice_gives_the_report_of_one_that_was_left_alone(tmp_pa
 
     first = begun(killed)
     until(lambda: list(killed.glob("runs/*/resume.safetensors")), first)  # in the midst of training
-    workers = children(first.pid)
-    assert workers
-    first.kill()
-    first.communicate()
-    limit = time.monotonic() + 60
-    while not gone(workers):
-        assert time.monotonic() < limit, "the kill has left processes behind"
-        time.sleep(0.05)
+    killed_with_its_workers(first)
 
     second = begun(killed)
     until(lambda: list(killed.glob("runs/*/evaluations/*.partial")), second)  # in the midst of an evaluation
-    second.kill()
-    second.communicate()
+    killed_with_its_workers(second)
 
     said = finished(killed)
     assert content(killed) == content(tmp_path / "straight")

@@ -72,7 +72,7 @@ class Pretended:
             rows, path = made.rows(20, logits=True), Path(words[1]).parent / "evaluations"
             record = msgspec.structs.replace(made.record(rows), id=records.record_id({"words": list(words)}))
             made.stored(path, record, rows)
-            self.command.output.write_text(json.dumps([{"id": record.id}]))
+            self.command.output.write_text(f"a plugin says [hello] {json.dumps([{'id': record.id}])}\n[and goodbye]")
 
     def failure(self):
         is_bad = Pretended.fails and Pretended.fails in " ".join(self.command.words)
@@ -88,6 +88,7 @@ def pretended(monkeypatch):
     Pretended.log, Pretended.fails, Pretended.running, Pretended.most = [], "", 0, 0
     monkeypatch.setattr(sweeping, "Child", Pretended)
     monkeypatch.setattr(sweeping, "pause", lambda: None)
+    monkeypatch.setattr(sweeping, "PATIENCE", 0.01)
     return Pretended
 
 
@@ -174,9 +175,10 @@ def test_small_records_are_kept_and_a_study_goes_on_from_them(registry, pretende
         assert kept["label"].dtype.itemsize == 1
 
 
-def test_a_run_that_another_process_uses_is_waited_for(registry, pretended):
+@pytest.mark.parametrize("held", ["", "evaluations/one.partial", "../logs/digits-trades-a0-s0"])
+def test_a_run_that_another_process_uses_is_waited_for(registry, pretended, held):
     asked, events = study(registry), []
-    with locked(Path("runs/small/digits-trades-a0-s0")):
+    with locked(Path("runs/small/digits-trades-a0-s0") / held):
         walk = sweep(asked, jobs=1)
         while "RunDone" not in ended(events).values():
             events.append(next(walk))
@@ -210,9 +212,62 @@ def test_the_reason_of_a_failure_is_the_last_error_or_the_last_line(lines, said)
     assert reason(lines) == said
 
 
-def test_a_damaged_ledger_is_told(registry):
-    path = Path("runs/small/digits-trades-a0-s0")
+def test_sweeps_of_one_study_at_the_same_time_share_its_runs(registry, pretended):
+    asked = study(registry, alphas="[0, 1, 2, 3]")
+    first, second = sweep(asked, jobs=2), sweep(asked, jobs=2)
+    assert [next(first).run.name, next(first).run.name] == ["digits-trades-a0-s0", "digits-trades-a1-s0"]
+    events = []
+    while len(ended(events)) < 2:
+        events.append(next(second))
+    assert [event.run.name[:16] for event in events if isinstance(event, RunWaits)] == ["digits-trades-a0", "digits-trades-a1"]
+    assert set(ended(events)) == {"digits-trades-a2-s0", "digits-trades-a3-s0"}
+    for walk in (first, second):
+        events += walk
+    assert set(ended(events).values()) == {"RunDone"}
+    assert sum(words[0] == "train" for words in pretended.log) == 4
+
+
+def test_nobody_looks_at_a_run_that_another_sweep_has_in_hand(registry, monkeypatch):
+    asked, looked = study(registry, alphas="[0]"), []
+    monkeypatch.setattr(ledgers, "is_free", lambda folder: looked.append(folder) or True)
+    with locked(sweeping.logs(asked, asked.runs[0])):
+        assert isinstance(sweeping.take(asked, asked.runs[0], 0, None), RunWaits)
+    assert not looked
+
+
+def test_a_folder_that_cannot_be_written_to_is_a_failure_and_not_waited_for(registry):
+    Path("runs/small").mkdir(parents=True)
+    Path("runs/small/logs").write_text("no folder")
+    (first, second) = sweep(study(registry), jobs=1)
+    assert "cannot write to" in first.failure.reason
+    assert isinstance(second, RunFailed)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [(ledgers.NAME, "{", "sweep.json cannot be read"), ("log.jsonl", '{"epoch": 1}\n{"ep\n{}\n', "log.jsonl cannot be read")],
+)
+def test_a_damaged_run_is_told_and_stops_no_other(registry, name, text, said):
+    asked, path = study(registry), Path("runs/small/digits-trades-a0-s0")
     path.mkdir(parents=True)
-    (path / ledgers.NAME).write_text("{")
-    with pytest.raises(ledgers.BadFile, match=r"sweep\.json cannot be read"):
-        standing(study(registry), study(registry).runs[0])
+    (path / name).write_text(text)
+    assert str(standing(asked, asked.runs[0])) == "refused"
+    events = list(sweep(asked, jobs=1))
+    assert ended(events) == {"digits-trades-a0-s0": "RunFailed", "digits-trades-a2-s0": "RunDone"}
+    assert said in events[0].failure.reason
+
+
+def test_results_that_cannot_be_read_or_kept_are_failures_of_their_run(registry, monkeypatch):
+    monkeypatch.setattr(Pretended, "_work", lambda self: self.command.output.write_text('[1, {"id": 2}] nothing'))
+    asked = study(registry, alphas="[0]")
+    (failed,) = [event for event in sweep(asked, jobs=1) if isinstance(event, RunFailed)]
+    assert "evaluate.json lists no records" in failed.failure.reason
+
+
+def test_small_records_that_find_no_room_are_a_failure_of_their_run(registry):
+    Path("kept").write_text("no folder")
+    asked = study(registry, alphas="[0]", keep='keep = "kept"')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledgers, "load", lambda place: None)  # a file in the place of a folder is told at once
+        (failed,) = [event for event in sweep(asked, jobs=1) if isinstance(event, RunFailed)]
+    assert "cannot write kept" in failed.failure.reason

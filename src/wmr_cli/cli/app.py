@@ -4,7 +4,6 @@ import io
 import os
 import signal
 import sys
-import time
 from typing import Annotated, Any
 
 import typer
@@ -14,9 +13,6 @@ from .. import __version__
 from ..errors import WmrError, did_you_mean, out_of_memory
 from . import attack, bench, doctor, evaluate, imports, lists, plugins, report, sweep, train
 from .console import Terminated, say_error, write
-
-PATIENCE = 20.0
-"""So many seconds the first of several processes may take to say what went wrong for all."""
 
 
 class Program(TyperGroup):
@@ -101,34 +97,11 @@ def main() -> None:
     try:
         app(prog_name="wmr")
     except SystemExit as end:
-        _leave_the_others(end.code)
+        if "torch" in sys.modules:  # who has not imported it is alone
+            from ..workflows.ranks import leave_the_others
+
+            leave_the_others(end.code)
         raise
-
-
-def _leave_the_others(status: object) -> None:
-    """One of several processes ends here, without the interpreter taking itself down.
-
-    Threads of torch's may still hold tensors of ours, and one that lets go of them meanwhile aborts the process.
-    """
-    torch = sys.modules.get("torch")  # who has not imported it is alone
-    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-        if status:
-            _let_the_first_speak()
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        os._exit(status if isinstance(status, int) else 0)
-
-
-def _let_the_first_speak() -> None:
-    """A process that the first one started waits for its end: Fabric kills the first at once when another has failed."""
-    from ..workflows.devices import processes
-
-    if os.environ.get("LOCAL_RANK", "0") == "0" or processes() is not None:
-        return
-    first, latest = os.getppid(), time.monotonic() + PATIENCE
-    while os.getppid() == first and time.monotonic() < latest:
-        time.sleep(0.05)
 
 
 COMMANDS: tuple[tuple[str, Any, str], ...] = (

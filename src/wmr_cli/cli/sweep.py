@@ -1,6 +1,5 @@
 """wmr sweep"""
 
-import os
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import BadInput, WmrError, did_you_mean
+from ..errors import BadFile, BadInput, WmrError, did_you_mean
 from .console import Terminated, say, say_error, show, width
 from .options import DataDir, Quiet, components
 from .train import duration
@@ -55,14 +54,16 @@ def sweep(
         say(f"{study.folder / name} is no run of this study any more; it is left as it is", quiet=quiet, warns=True)
     for name in study.report.out:
         format_of(Path(name))  # a report that nobody can write is refused before hours of work
-    at_once = jobs or usual_jobs(study)
+    at_once = jobs or study.machine.jobs
     if dry_run:
         rehearse(study, at_once, data_dir, quiet)
         return
     failed = carry_out(study, at_once, data_dir, slurm=slurm, quiet=quiet)
-    is_whole = bool(run) or publish(study, quiet)
-    for name, failure in failed.items():
-        say_error(f"{name}: {failure.reason}", failure.hint)
+    try:
+        is_whole = bool(run) or publish(study, quiet)
+    finally:  # whatever becomes of the report
+        for name, failure in failed.items():
+            say_error(f"{name}: {failure.reason}", failure.hint)
     if failed or not is_whole:
         raise typer.Exit(1)
 
@@ -74,14 +75,6 @@ def chosen(study: "Study", names: list[str] | None) -> "Study":
         if name not in known:
             raise BadInput(f"--run: the study has no run {name!r}", hint=did_you_mean(name, known))
     return replace(study, runs=tuple(known[name] for name in dict.fromkeys(names))) if names else study
-
-
-def usual_jobs(study: "Study") -> int:
-    """A run for each device, or as many as the cores carry; what a device is, the study says."""
-    machine = study.machine
-    if machine.device == ("cpu",):
-        return max(1, (os.cpu_count() or 1) // (machine.threads * (machine.devices or 1)))
-    return len(machine.device)
 
 
 def rehearse(study: "Study", jobs: int, data_dir: Path | None, quiet: bool) -> None:
@@ -156,8 +149,12 @@ def publish(study: "Study", quiet: bool) -> bool:
     from .output import format_of, put_document
     from .report import remarks
 
-    files = [file for run in study.runs for file in record_files(study, run)]
-    asked, problems = study.report, dict[str, WmrError]()
+    asked, files, problems = study.report, list[Path](), dict[str, WmrError]()
+    for run in study.runs:
+        try:
+            files += record_files(study, run)
+        except BadFile as damaged:
+            problems[str(damaged)] = damaged
     if not files:
         say("there is nothing to report", quiet=quiet, warns=True)
         return False

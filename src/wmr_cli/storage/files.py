@@ -12,7 +12,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from ..errors import RunFolderError
+from ..errors import FolderInUse, RunFolderError
 
 STRAY = ".tmp"
 """How the name of an unfinished file ends; a process that was killed leaves one."""
@@ -83,7 +83,9 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RunFolderError(f"{folder} is in use by another process", hint="wait for it, or choose another --out") from None
+            raise FolderInUse(f"{folder} is in use by another process", hint="wait for it, or choose another --out") from None
+        except OSError as error:  # a disk over the network may know no locks
+            raise RunFolderError(f"cannot lock {folder}: {error.strerror}", hint="choose another place with --out") from None
         yield
 
 

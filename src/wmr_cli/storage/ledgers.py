@@ -13,9 +13,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from ..config import TrainConfig
-from ..errors import BadFile
+from ..errors import BadFile, RunFolderError
 from . import records
-from .files import write_text
+from .files import write_atomically, write_text
 from .records import Rows
 from .runs import RunFolder
 
@@ -64,29 +64,44 @@ def record_files(run: Path, ledger: Ledger, key: str) -> list[Path] | None:
 
 
 def is_free(folder: Path) -> bool:
-    """Whether no process holds this folder by `files.locked`."""
+    """Whether no process holds this run, or an evaluation of it, by `files.locked`.
+
+    Looking takes the lock for an instant, and whoever asks for it just then is refused: look seldom.
+    """
+    return not any(map(_is_held, [folder, *folder.glob("evaluations/*.partial")]))
+
+
+def _is_held(folder: Path) -> bool:
     try:
-        with (folder / ".lock").open() as lock:
+        if not (folder / ".lock").exists():
+            return False
+        with (folder / ".lock").open("a") as lock:  # disks over the network want it writable
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return True
-    except BlockingIOError:
+    except FileNotFoundError:  # an evaluation has just ended
         return False
-    return True
+    except BlockingIOError:
+        return True
+    except OSError as error:
+        raise RunFolderError(f"cannot lock {folder}: {error.strerror}", hint="look who owns it") from None
+    return False
 
 
 def keep(run: Path, target: Path, ledger: Ledger) -> None:
     """Copy what a report needs of a run, the ledger last: a copy that has one is whole."""
-    (target / "evaluations").mkdir(parents=True, exist_ok=True)
     for name in ("config.json", "log.jsonl"):
         if (run / name).exists():
-            shutil.copyfile(run / name, target / name)
+            _copy(run / name, target / name)
     names = dict.fromkeys(name for ids in ledger.evaluations.values() for name in ids)
     for name in names:
         file, copy = run / "evaluations" / f"{name}.json", target / "evaluations" / f"{name}.json"
         records.save_rows(records.rows_path(copy), slim(records.load_rows(records.rows_path(file))))
-        shutil.copyfile(file, copy)
+        _copy(file, copy)
     save(target, ledger)
+
+
+def _copy(file: Path, target: Path) -> None:
+    """On the disk before the ledger is, which says that it is there."""
+    write_atomically(target, lambda temporary: shutil.copyfile(file, temporary))
 
 
 def slim(rows: Rows) -> Rows:

@@ -47,10 +47,16 @@ class RunFolder:
 
     def read_log(self) -> list[dict[str, Any]]:
         """One entry per epoch; a line that a crash cut short is left out."""
-        if not self.log.exists():
+        try:
+            lines = self.log.read_text(encoding="utf-8").split("\n")
+            entries = [json.loads(line) for line in lines[:-1]]
+            if not all(isinstance(entry, dict) for entry in entries):
+                raise ValueError("a line is no entry of an epoch")
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        lines = self.log.read_text(encoding="utf-8").split("\n")
-        return [json.loads(line) for line in lines[:-1]]
+        except (OSError, ValueError) as error:
+            raise BadFile(f"{self.log} cannot be read: {error}", hint="mend the line, or train anew with --overwrite") from None
+        return entries
 
     def write_log(self, entries: list[dict[str, Any]]) -> None:
         """Replace the log; one line per epoch."""

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from subprocess import SubprocessError
 from typing import Any
 
 from ..errors import BadInput, PluginError
@@ -17,16 +18,16 @@ def submitted(study: Study, data_dir: Path | None) -> Walk:
     """Submit every run that is not done and follow the jobs; whatever ends this cancels those that are left."""
     executor, function = _executor(study)
     waiting: dict[str, tuple[Run, Any]] = {}
-    for run in study.runs:
-        found = standing(study, run)
-        if found.refused is not None:
-            yield RunFailed(run, found.refused)
-        elif found.is_done:
-            yield RunDone(run, was_done=True)
-        else:
-            waiting[run.name] = run, executor.submit(function(_words(study, run, data_dir), verbose=False))
-            yield RunStarted(run, f"job {waiting[run.name][1].job_id}")
     try:
+        for run in study.runs:
+            found = standing(study, run)
+            if found.refused is not None:
+                yield RunFailed(run, found.refused)
+            elif found.is_done:
+                yield RunDone(run, was_done=True)
+            else:
+                waiting[run.name] = run, _submitted(executor, function(_words(study, run, data_dir), verbose=False), study)
+                yield RunStarted(run, f"job {waiting[run.name][1].job_id}")
         while waiting:
             for run, job in list(waiting.values()):
                 if job.done():
@@ -36,6 +37,14 @@ def submitted(study: Study, data_dir: Path | None) -> Walk:
     finally:
         for _, job in waiting.values():
             job.cancel()
+
+
+def _submitted(executor: Any, call: Any, study: Study) -> Any:
+    try:
+        return executor.submit(call)
+    except (OSError, RuntimeError, SubprocessError) as error:  # what submitit makes of sbatch's is a RuntimeError
+        said = " ".join(str(error).split())
+        raise BadInput(f"{study.file}, [slurm]: a job could not be submitted: {said}", hint="try `sbatch` by hand") from None
 
 
 def _words(study: Study, run: Run, data_dir: Path | None) -> list[str]:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from ..storage import logs
+
 PR_SET_PDEATHSIG = 1
-TAIL = 20_000
-"""As many bytes at the end of a log are searched for the reason of a failure."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,9 @@ class Child:
 
     def __init__(self, command: Command, log: Path, *, threads: int) -> None:
         self.command = command
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self._log = log
-        self._begin = log.stat().st_size if log.exists() else 0
+        self._log, self._begin = log, logs.length(log)
         environment = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))}
-        with log.open("ab") as messages, command.output.open("wb") as results:
+        with logs.streams(log, command.output) as (messages, results):
             self._process = _started([sys.executable, "-m", "wmr_cli", *command.words], environment, results, messages)
 
     @property
@@ -71,9 +69,7 @@ class Child:
             return None
         if status < 0:
             return Failure(f"{self.command.what} was killed by {signal.Signals(-status).name}", "repeat the sweep to go on")
-        with self._log.open("rb") as file:
-            file.seek(max(self._begin, self._log.stat().st_size - TAIL))
-            said = reason(file.read().decode(errors="replace").splitlines())
+        said = reason(logs.tail(self._log, self._begin))
         return Failure(f"{self.command.what} ended with status {status}: {said.reason}", said.hint or f"see {self._log}")
 
 

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 RESUME = "--resume goes on"
 PR_SET_PDEATHSIG = 1
+PATIENCE = 20.0
+"""So many seconds the first of several processes may take to say what went wrong for all."""
 DAYS = timedelta(days=30)
 """In an evaluation one rank may wait for the chunks of another."""
 
@@ -113,3 +116,26 @@ def meet(fabric: "Fabric", problem: Exception | None = None) -> None:
         first = next(each for each in problems if each is not None)
         first.is_shared = True  # type: ignore[attr-defined]
         raise first
+
+
+def leave_the_others(status: object) -> None:
+    """One of several processes ends here, without the interpreter taking itself down; one that is alone goes on.
+
+    Threads of torch's may still hold tensors of ours, and one that lets go of them meanwhile aborts the process.
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+        if status:
+            _let_the_first_speak()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(status if isinstance(status, int) else 0)
+
+
+def _let_the_first_speak() -> None:
+    """A process that the first one started waits for its end: Fabric kills the first as soon as it sees another fail."""
+    if os.environ.get("LOCAL_RANK", "0") == "0" or machine.processes() is not None:
+        return
+    first, latest = os.getppid(), time.monotonic() + PATIENCE
+    while os.getppid() == first and time.monotonic() < latest:
+        time.sleep(0.05)

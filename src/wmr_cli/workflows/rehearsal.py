@@ -4,6 +4,7 @@
 why there are none in the other. A study asks this of a process of its own, as it needs torch itself for nothing.
 """
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -23,7 +24,7 @@ from .assembly import Assembly, assemble
 from .estimate import estimate
 from .evaluate import examination_of
 from .planning import Task, plan
-from .ranks import launched
+from .ranks import launched, leave_the_others
 from .shapes import Answer, Answers, Request
 
 PICTURES = 64
@@ -76,8 +77,10 @@ def main(requests: Path, answers: Path) -> None:
     registry = installed().registry
     asked = msgspec.json.decode(requests.read_bytes(), type=list[Request])
     found = Answers([measured(request, registry) for request in asked], time.perf_counter() - started)
-    write_text(answers, msgspec.json.encode(found).decode())
+    if os.environ.get("LOCAL_RANK", "0") == "0":  # the first of several processes speaks for all
+        write_text(answers, msgspec.json.encode(found).decode())
 
 
 if __name__ == "__main__":
     main(*map(Path, sys.argv[1:]))
+    leave_the_others(0)

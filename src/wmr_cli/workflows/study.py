@@ -18,6 +18,7 @@ from ..errors import BadFile, BadInput, UnknownName, WmrError, did_you_mean
 from ..registry import Registry
 from ..spec import Spec, exact
 from ..storage.runs import default_name
+from .trials import cores
 
 Count = Annotated[int, Meta(ge=1)]
 Texts = Annotated[tuple[str, ...], Meta(min_length=1)]
@@ -102,6 +103,13 @@ class Machine(Struct, frozen=True, kw_only=True):
     threads: Count = 1
     compile: bool = False
     save_minutes: Annotated[float, Meta(ge=0)] | None = None
+
+    @property
+    def jobs(self) -> int:
+        """Runs at the same time, where nobody says: one for each device, on the processor as many as its cores carry."""
+        if self.device == ("cpu",):
+            return max(1, cores() // (self.threads * (self.devices or 1)))
+        return len(self.device)
 
 
 @dataclass(frozen=True)

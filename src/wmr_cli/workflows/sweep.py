@@ -4,7 +4,7 @@ A run is a chain of `wmr train` and `wmr evaluate`, each a process of its own, s
 Several sweeps of one study, on one machine or on a disk that several share, take runs from each other's hands in peace.
 """
 
-import json
+import time
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,14 +13,17 @@ from pathlib import Path
 import msgspec
 
 from ..config import TrainConfig
-from ..errors import WmrError
+from ..errors import FolderInUse, WmrError
 from ..storage import ledgers
 from ..storage.files import locked, write_text
 from ..storage.ledgers import Ledger
+from ..storage.logs import record_ids
 from ..storage.runs import RunFolder
 from .jobs import Child, Command, Failure, end_all, pause
 from .study import Evaluation, Run, Study
 
+PATIENCE = 1.0
+"""Seconds until a run that another process uses is asked for again; asking is not without harm to who wants it just then."""
 Chain = Generator[Command, None, None]
 """The commands of a run, one after the other; whoever follows it asks for the next when one has ended well."""
 
@@ -87,27 +90,26 @@ Walk = Generator[SweepEvent, None, None]
 
 def sweep(study: Study, *, jobs: int, data_dir: Path | None = None) -> Walk:
     """Every run of the study, `jobs` at a time; whatever ends this ends its processes, with their state saved."""
-    waiting, told = list(study.runs), set[str]()
-    places = list(range(jobs))
+    waiting, places = list(study.runs), list(range(jobs))
     active: list[Active] = []
+    due: dict[str, float] = {}
     try:
         while waiting or active:
-            for run in [run for run in waiting if places]:
+            for run in [run for run in waiting if due.get(run.name, 0.0) <= time.monotonic()]:
                 if not places:
                     break
-                if not _is_free(study, run):
-                    if run.name not in told:
-                        told.add(run.name)
-                        yield RunWaits(run)
+                taken = take(study, run, places[0], data_dir)
+                if isinstance(taken, RunWaits):
+                    if run.name not in due:
+                        yield taken
+                    due[run.name] = time.monotonic() + PATIENCE
                     continue
                 waiting.remove(run)
-                found = standing(study, run)
-                if found.refused is not None:
-                    yield RunFailed(run, found.refused)
-                elif found.is_done:
-                    yield RunDone(run, was_done=True)
+                if isinstance(taken, Active):
+                    active.append(taken)
+                    places.remove(taken.place)
                 else:
-                    active.append(Active(study, run, places.pop(0), data_dir))
+                    yield taken
             for one in list(active):
                 event = one.look()
                 if event is not None:
@@ -122,14 +124,33 @@ def sweep(study: Study, *, jobs: int, data_dir: Path | None = None) -> Walk:
             one.release()
 
 
+def take(study: Study, run: Run, place: int, data_dir: Path | None) -> "Active | RunWaits | RunDone | RunFailed":
+    """A run in hand, or why there is nothing to do for it now.
+
+    Sweeps keep out of each other's way by the lock of the logs; only who has it looks whether anybody else uses the run.
+    """
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(logs(study, run)))
+            is_free = ledgers.is_free(study.path(run))
+        except FolderInUse:
+            is_free = False
+        except WmrError as problem:
+            return RunFailed(run, Failure(str(problem), problem.hint))
+        if not is_free:
+            return RunWaits(run)
+        found = standing(study, run)
+        if found.refused is not None:
+            return RunFailed(run, found.refused)
+        return RunDone(run, was_done=True) if found.is_done else Active(study, run, place, data_dir, held.pop_all())
+
+
 class Active:
     """A run in hand: its chain, the process of its present command, and the lock that keeps others away."""
 
-    def __init__(self, study: Study, run: Run, place: int, data_dir: Path | None) -> None:
+    def __init__(self, study: Study, run: Run, place: int, data_dir: Path | None, held: ExitStack) -> None:
         self.run, self.place = run, place
-        self._study = study
-        self._held = ExitStack()
-        self._held.enter_context(locked(logs(study, run)))
+        self._study, self._held = study, held
         device = study.machine.device[place % len(study.machine.device)]
         self._chain = chain(study, run, device, data_dir)
         self.child: Child | None = None
@@ -141,12 +162,12 @@ class Active:
         failure = self.child.failure() if self.child is not None else None
         try:
             command = None if failure else next(self._chain, None)
+            if command is not None:
+                log = logs(self._study, self.run) / "output.log"
+                self.child = Child(command, log, threads=self._study.machine.threads)
+                return RunStarted(self.run, command.what)
         except WmrError as problem:
-            failure, command = Failure(str(problem), problem.hint), None
-        if command is not None:
-            log = logs(self._study, self.run) / "output.log"
-            self.child = Child(command, log, threads=self._study.machine.threads)
-            return RunStarted(self.run, command.what)
+            failure = Failure(str(problem), problem.hint)
         self.release()
         return RunDone(self.run) if failure is None else RunFailed(self.run, failure)
 
@@ -158,7 +179,7 @@ class Active:
 def chain(study: Study, run: Run, device: str, data_dir: Path | None) -> Chain:
     """What is left to do for a run. The ledger is written after each command, so that none is repeated."""
     path, folder = study.path(run), logs(study, run)
-    found = standing(study, run)
+    found = _standing(study, run)
     ledger = ledgers.load(path) or Ledger(settings=run.config)
     ledgers.save(path, ledger)
     if not found.is_trained:
@@ -171,8 +192,7 @@ def chain(study: Study, run: Run, device: str, data_dir: Path | None) -> Chain:
         weights, output = path / f"{evaluation.checkpoint}.safetensors", folder / "evaluate.json"
         words = ("evaluate", str(weights), *evaluation.words(), "--resume", "--format", "json")
         yield Command(f"evaluation {number} of {len(found.missing)}", (*words, *_placed(study, device, data_dir)), output)
-        ids = [record["id"] for record in json.loads(output.read_text(encoding="utf-8"))]
-        ledger = msgspec.structs.replace(ledger, evaluations={**ledger.evaluations, evaluation.key: ids})
+        ledger = msgspec.structs.replace(ledger, evaluations={**ledger.evaluations, evaluation.key: record_ids(output)})
         ledgers.save(path, ledger)
     if study.keep is not None:
         asked = {evaluation.key: ledger.evaluations[evaluation.key] for evaluation in study.asked_of(run)}
@@ -197,7 +217,15 @@ def logs(study: Study, run: Run) -> Path:
 
 
 def standing(study: Study, run: Run) -> Standing:
-    """Where a run stands, from its files alone."""
+    """Where a run stands, from its files alone; one whose files are damaged cannot go on, and others can."""
+    try:
+        return _standing(study, run)
+    except WmrError as problem:
+        refused = Failure(str(problem), problem.hint)
+        return Standing(0, is_trained=False, missing=tuple(study.asked_of(run)), refused=refused)
+
+
+def _standing(study: Study, run: Run) -> Standing:
     path, asked = study.path(run), study.asked_of(run)
     places = [path] if study.keep is None else [study.keep / run.name, path]
     for place in places:
@@ -211,7 +239,7 @@ def standing(study: Study, run: Run) -> Standing:
     ledger = ledgers.load(path) or Ledger(settings=run.config)
     is_trained = ledger.weights is not None and ledgers.weights_hash(path) == ledger.weights
     missing = [each for each in asked if not (is_trained and ledgers.record_files(path, ledger, each.key))]
-    epochs = [entry["epoch"] for entry in RunFolder(path).read_log()]
+    epochs = [entry.get("epoch", 0) for entry in RunFolder(path).read_log()]
     return Standing(max(epochs, default=0), is_trained, tuple(missing))
 
 
@@ -231,10 +259,6 @@ def no_longer_covered(study: Study) -> list[str]:
     names = {run.name for run in study.runs}
     places = filter(None, [study.folder, study.keep])
     return sorted({file.parent.name for place in places for file in place.glob(f"*/{ledgers.NAME}")} - names)
-
-
-def _is_free(study: Study, run: Run) -> bool:
-    return ledgers.is_free(study.path(run)) and ledgers.is_free(logs(study, run))
 
 
 def _differences(place: Path, had: TrainConfig, has: TrainConfig) -> Failure:

@@ -203,7 +203,7 @@ def _trainings(
     for folder, record in runs.items():
         try:
             config, entries = TrainConfig.from_json(RunFolder(folder).config.read_bytes()), RunFolder(folder).read_log()
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, BadFile) as error:
             left_out.append(Undrawn(f"the log of {folder} cannot be read: {error}", "train again", skipped=True))
             continue
         yield Training(folder, names[model_of(record)], looks[model_of(record)], config, entries)
