@@ -96,5 +96,4 @@ def _through(
     """The gradient of <slope, what the layer gives>, with respect to the images or to these parameters."""
     images = images.detach().requires_grad_(towards is None)
     with torch.enable_grad():
-        product = (slope * up_to(model, layer, images)).sum()
-        return torch.autograd.grad(product, [images] if towards is None else towards)
+        return torch.autograd.grad(up_to(model, layer, images), [images] if towards is None else towards, slope)
