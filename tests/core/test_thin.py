@@ -4,7 +4,7 @@ from torch import nn
 from torch.autograd import grad
 
 from wmr_cli.core.layouts import arranged
-from wmr_cli.core.thin import ThinConv2d, is_thin
+from wmr_cli.core.thin import ThinConv2d, is_thin, thinned
 
 LAYOUTS = [torch.contiguous_format, torch.channels_last]
 
@@ -21,6 +21,18 @@ def test_outputs_and_input_gradients_are_those_of_the_library(channels, kernel, 
     assert torch.equal(given, expected)
     slope = torch.rand_like(expected)
     torch.testing.assert_close(grad(given, images, slope)[0], grad(expected, images, slope)[0])
+
+
+def test_a_layer_is_thin_for_a_while():
+    layer, images = nn.Conv2d(1, 4, 3), torch.rand(2, 1, 5, 5, requires_grad=True)
+    (expected,) = grad(layer(images).square().sum(), images)
+    with thinned(layer):
+        output = layer(images)
+        assert "_Thin" in type(output.grad_fn).__name__
+        torch.testing.assert_close(grad(output.square().sum(), images)[0], expected)
+    assert "_Thin" not in type(layer(images).grad_fn).__name__
+    with thinned(nn.ReLU()):
+        pass
 
 
 def test_it_can_be_differentiated_twice():

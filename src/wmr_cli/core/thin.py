@@ -4,6 +4,8 @@ Libraries are made for many channels. At the first layer of a network of images 
 processor, a tenth of a whole pass of a small network.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,6 +20,19 @@ def is_thin(convolution: nn.Conv2d) -> bool:
     plain = convolution.stride == (1, 1) and convolution.dilation == (1, 1) and convolution.groups == 1
     is_padded_by_zeros = convolution.padding_mode == "zeros" and not isinstance(convolution.padding, str)
     return plain and is_padded_by_zeros and convolution.in_channels <= MOST_CHANNELS
+
+
+@contextmanager
+def thinned(layer: nn.Module) -> Iterator[None]:
+    """Inside, a convolution over few channels has that gradient, and its weights get none; any other layer is as it was."""
+    if type(layer) is not nn.Conv2d or not is_thin(layer):
+        yield
+        return
+    layer.forward = lambda images: _Thin.apply(images, layer.weight, layer.bias, layer.padding)  # type: ignore[assignment, method-assign, no-untyped-call]
+    try:
+        yield
+    finally:
+        del layer.forward
 
 
 class ThinConv2d(nn.Conv2d):

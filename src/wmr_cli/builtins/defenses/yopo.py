@@ -1,5 +1,6 @@
 """YOPO: attack steps through the first layer alone."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ from ...core.contracts import Batch, Evidence, Learner, Losses, StepReport
 from ...core.layers import first_layer, up_to, watched
 from ...core.modes import evaluating
 from ...core.noise import derive
+from ...core.thin import thinned
 from ...core.training import pay
 from ...errors import BadInput, did_you_mean
 
@@ -95,5 +97,5 @@ def _through(
 ) -> tuple[Tensor, ...]:
     """The gradient of <slope, what the layer gives>, with respect to the images or to these parameters."""
     images = images.detach().requires_grad_(towards is None)
-    with torch.enable_grad():
+    with torch.enable_grad(), thinned(layer) if towards is None else nullcontext():
         return torch.autograd.grad(up_to(model, layer, images), [images] if towards is None else towards, slope)
