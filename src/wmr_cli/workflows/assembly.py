@@ -21,7 +21,7 @@ from ..errors import BadInput
 from ..registry import Registry
 from . import combining, parts
 from .averaging import Average
-from .devices import memory_format
+from .devices import LAYOUTS, memory_format
 from .learner import FabricLearner
 from .optimization import make_optimizer, pace
 from .ranks import placed_on
@@ -31,10 +31,6 @@ from .validate import validation_attack
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-
-LAYOUTS = {torch.channels_last: "channels last", torch.contiguous_format: "planes"}
-"""What a user reads of them."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +87,8 @@ class Assembly:
     def facts(self) -> Iterator[str]:
         """What the settings do not show."""
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        yield f"{len(self.split):,} images, {parameters:,} parameters, on {placed_on(self.fabric)}, {LAYOUTS[self.memory_format]}"
+        layout = next(name for name, memory_format in LAYOUTS.items() if memory_format == self.memory_format)
+        yield f"{len(self.split):,} images, {parameters:,} parameters, on {placed_on(self.fabric)}, {layout}"
         if self.learner.twin is not None and self.learner.twin.folded:
             yield f"attacks see a twin of the network with {self.learner.twin.folded} batch-norms folded into convolutions"
         if not getattr(self.defense, "uses_attack", True):

@@ -57,15 +57,13 @@ class Examination:
         return rows
 
     def _clean_logits(self, batch: Batch) -> Tensor:
-        key = batch.index.cpu().numpy().tobytes()
-        logits = None if self.known is None else self.known.get(key)
-        if logits is None:
+        known, key = {} if self.known is None else self.known, batch.index.cpu().numpy().tobytes()
+        if key not in known:
             with torch.no_grad():
                 logits = self.model(batch.images)
             check_logits(logits, batch.index, self.num_classes)
-        if self.known is not None:
-            self.known[key] = logits.cpu()
-        return logits
+            known[key] = logits.cpu()
+        return known[key]
 
     def _attacked_rows(self, batch: Batch) -> Rows:
         loss = getattr(self.attack, "loss", "ce")

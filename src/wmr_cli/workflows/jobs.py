@@ -14,6 +14,8 @@ from typing import IO
 from ..storage import logs
 
 PR_SET_PDEATHSIG = 1
+SYSTEM = ctypes.CDLL(None)
+"""Loaded here, as a process that is not a program yet had better load nothing."""
 
 
 @dataclass(frozen=True)
@@ -99,12 +101,16 @@ def _started(words: list[str], environment: dict[str, str], results: IO[bytes], 
     )  # fmt: skip
 
 
+def hear_of_parents_end(number: signal.Signals) -> None:
+    """Ask Linux for this signal when the process that started this one dies, by `kill -9` too."""
+    SYSTEM.prctl(PR_SET_PDEATHSIG, number)
+
+
 def _end_with(parent: int) -> Callable[[], None]:
-    """For a new process, before it is a program: hear SIGTERM when its parent dies, by `kill -9` too."""
-    library = ctypes.CDLL(None)
+    """For a new process, before it is a program: SIGTERM when its parent dies."""
 
     def prepare() -> None:
-        library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        hear_of_parents_end(signal.SIGTERM)
         if os.getppid() != parent:  # it has died in between
             os._exit(1)
 

@@ -1,7 +1,6 @@
 """Several processes at one walk: they wait for each other, and a mistake of one is a mistake of all."""
 
 import atexit
-import ctypes
 import importlib
 import logging
 import os
@@ -19,13 +18,13 @@ from torch import Tensor
 
 from ..errors import BrokenContract, WmrError, out_of_memory
 from . import devices as machine
+from .jobs import hear_of_parents_end
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
 RESUME = "--resume goes on"
-PR_SET_PDEATHSIG = 1
 PATIENCE = 20.0
 """So many seconds the first of several processes may take to say what went wrong for all."""
 DAYS = timedelta(days=30)
@@ -45,7 +44,7 @@ def launched(
     fabric = machine.fabric(device, precision, devices, nodes, patience)
     if os.environ.get("LOCAL_RANK", "0") != "0" and not machine.processes() and sys.platform == "linux":
         # a rank without its first one has nobody to work for; one that waits for it hears nothing but this signal
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        hear_of_parents_end(signal.SIGKILL)
     fabric.launch()
     if fabric.world_size > 1:
         atexit.register(torch.distributed.destroy_process_group)  # its threads must end before the interpreter does
