@@ -35,19 +35,19 @@ class Ours:
     plain: nn.Module
 
     def attack(self) -> object:
-        """The attack of a training step."""
-        self._begin()
+        """The attack of a training step, with the logits of what it made."""
+        self._begin(judged=True)
         attacked = self.run.learner.attack(self.batch, cross_entropy)
         settle(self.batch.images.device)
         return attacked
 
     def step(self) -> object:
-        """A whole step: attack, losses, weights, gradient, optimizer, and what the log counts."""
-        self._begin()
+        """A whole step: attack, losses, weights, gradient, optimizer, and what the log counts. One in ten counts more."""
+        self._begin(judged=False)
         return self.run.step(self.batch, epoch=0)
 
-    def _begin(self) -> None:
-        self.run.learner.begin_step(0, 0, Pace(LR), len(self.batch.labels))
+    def _begin(self, *, judged: bool) -> None:
+        self.run.learner.begin_step(0, 0, Pace(LR), len(self.batch.labels), judged=judged)
 
 
 def training(case: Case, folder: Path, defense: str, attack: str) -> Ours:

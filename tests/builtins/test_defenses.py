@@ -1,6 +1,7 @@
 """What every defense pays, against sums written out in plain Python, and what some keep from one step to the next."""
 
 import math
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import pytest
@@ -18,7 +19,7 @@ from wmr_cli.builtins.defenses.yopo import Yopo
 from wmr_cli.builtins.kernels.exp import Exponential
 from wmr_cli.builtins.kernels.none import Uniform
 from wmr_cli.config import TrainConfig
-from wmr_cli.core.contracts import Attacked, Batch, Evidence
+from wmr_cli.core.contracts import Attacked, Batch, Crafted, Evidence
 from wmr_cli.core.layers import first_layer
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.norms import NORMS
@@ -151,7 +152,7 @@ class Learner(RecordingLearner):
         if own is not None:
             return super().attack(batch, objective, own)
         images = torch.tensor(MOVED, dtype=torch.float64).reshape(3, 1, 1, 2)
-        return Attacked(images, self.model(images).detach(), torch.tensor(SURVIVED))
+        return Crafted(images, torch.tensor(SURVIVED))
 
     def forward(self, images):
         self.forwarded.append(pixels_of(images))
@@ -593,14 +594,20 @@ class Brittle(RecordingLearner):
 
     def __init__(self, limits):
         super().__init__(network())
-        self.limits, self.asked = limits, []
+        self.limits, self.asked, self.made = limits, [], None
 
     def attack(self, batch, objective, own=None):
         radii = own.eps.tolist()
         self.asked.append((radii, own.step.tolist(), own.steps))
         wrong = [radius > self.limits[index] for radius, index in zip(radii, batch.index.tolist(), strict=True)]
-        answers = torch.where(torch.tensor(wrong), (batch.labels + 1) % 3, batch.labels)
-        return Attacked(batch.images, nn.functional.one_hot(answers, 3).double(), torch.zeros_like(batch.labels))
+        self.answers = torch.where(torch.tensor(wrong), (batch.labels + 1) % 3, batch.labels)
+        self.made = batch.images.clone()
+        return Crafted(self.made, torch.zeros_like(batch.labels))
+
+    @contextmanager
+    def attack_mode(self):
+        with super().attack_mode() as network:
+            yield lambda images: nn.functional.one_hot(self.answers, 3) if images is self.made else network(images)
 
 
 RIGHT, WRONG = ([0.2, 0.7], 1), ([0.2, 0.7], 2)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from wmr_cli.core import noise
-from wmr_cli.core.contracts import Attacked
+from wmr_cli.core.contracts import Attacked, Crafted
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.testing import check_attack, tiny_batch, tiny_model
 
@@ -41,6 +41,17 @@ class OneStep:
 
     def result(self, moved, logits, labels):
         return Attacked(moved, logits, (logits.argmax(dim=1) == labels).long())
+
+
+class Crafting(OneStep):
+    def craft(self, model, images, labels, objective, index, seed):
+        found = self(model, images, labels, objective, index, seed)
+        return Crafted(found.images, found.steps_survived)
+
+
+class CraftsOthers(Crafting):
+    def craft(self, model, images, labels, objective, index, seed):
+        return super().craft(model, images, labels, objective, index, seed + 1)
 
 
 class LeavesBall(OneStep):
@@ -214,6 +225,7 @@ class RemarksNumbers(OneStep):
 
 
 MUTANTS = {
+    CraftsOthers: r"`craft` gives other images",
     LeavesBall: r"left the linf ball of radius 0\.1",
     LeavesRange: r"left \[0, 1\]",
     MakesNan: r"left \[0, 1\]",
@@ -248,6 +260,7 @@ MUTANTS = {
 
 def test_an_attack_that_keeps_its_promises_passes():
     check_attack(OneStep())
+    check_attack(Crafting())
 
 
 @pytest.mark.parametrize(("mutant", "broken"), MUTANTS.items(), ids=lambda part: getattr(part, "__name__", ""))

@@ -20,7 +20,7 @@ from wmr_cli.workflows.events import EvaluationDone, ImagesDone, Message
 from wmr_cli.workflows.examine import Examination, stack
 from wmr_cli.workflows.parts import restored
 from wmr_cli.workflows.planning import plan
-from wmr_cli.workflows.portions import chunk_size, chunks
+from wmr_cli.workflows.portions import batches, chunks
 
 
 def measured(path, registry, out, resume=False, **settings):
@@ -107,10 +107,11 @@ def test_chunks_may_be_done_in_any_order(done, tiny_run, registry, monkeypatch):
     task = next(plan(checkpoints.load(tiny_run), config, registry, Path()))
     examination = examination_of(task, restored(registry, task.checkpoint), task.split.batch(task.positions[:8]).images)
     parts = chunks(task.positions)
-    assert len(parts) == 16
+    assert len(parts) == 8
+    assert {len(part) for part in parts} == {69, 68}
 
     def rows_of(chunk):
-        return stack([examination.rows(task.split.batch(part)) for part in chunk.split(config.batch_size)])
+        return stack([examination.rows(task.split.batch(part)) for part in batches(chunk, 550, config.batch_size)])
 
     backwards = [rows_of(chunk) for chunk in reversed(parts)]
     rows, stored = stack(backwards[::-1]), records.load_rows(done.rows)
@@ -122,13 +123,13 @@ def test_an_interrupted_evaluation_goes_on_with_the_missing_chunks(done, tiny_ru
     walk = evaluate(tiny_run, config, registry, data_dir=Path(), device="cpu", out=tmp_path)
     while not (isinstance(event := next(walk), ImagesDone) and list(tmp_path.rglob("*.safetensors"))):
         pass
-    assert event.done == chunk_size(550)
+    assert event.done == 69
     walk.close()
     examined = []
     rows = Examination.rows
     monkeypatch.setattr(Examination, "rows", lambda self, batch: examined.append(len(batch.labels)) or rows(self, batch))
     (resumed,) = measured(tiny_run, registry, tmp_path, resume=True)
-    assert sum(examined) == 550 - chunk_size(550)
+    assert sum(examined) == 550 - 69
     assert without_times(resumed.record) == without_times(done.record)
     assert not list(tmp_path.rglob("*.partial"))
 

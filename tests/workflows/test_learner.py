@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from wmr_cli.builtins.attacks.pgd import Pgd
+from wmr_cli.builtins.defenses.fgsm_rs import FastTraining
 from wmr_cli.builtins.defenses.natural import Natural
 from wmr_cli.builtins.defenses.pgd import PgdTraining
 from wmr_cli.builtins.defenses.trades import Trades
@@ -333,6 +334,23 @@ def test_an_attack_moves_batch_statistics_in_train_mode_only(attack_mode, stays)
     learner.attack(batch(), cross_entropy)
     assert [torch.equal(value, before[name]) for name, value in learner.model[2].named_buffers()] == [stays] * 3
     assert all(module.training for module in learner.model.modules())
+
+
+@pytest.mark.parametrize("attack_mode", ["eval", "train"])
+@pytest.mark.parametrize("defense", [PgdTraining(), Trades(), FastTraining()])
+def test_who_is_fooled_is_asked_in_some_steps_and_changes_none(defense, attack_mode):
+    found = []
+    for judged in (True, False):
+        learner, passes = learner_of(Exponential(1.0), network_with_batch_norm(), attack_mode=attack_mode), []
+        learner.begin_step(0, 0, Pace(LR), count=16, judged=judged)
+        learner.model.register_forward_hook(lambda *_, passes=passes: passes.append(1))
+        report = defense.step(learner, batch())
+        found.append((report.losses, vector(learner.model), len(passes)))
+        assert (learner.fooling is not None) == (judged or attack_mode == "train")
+    (losses, weights, asked), (other_losses, other_weights, spared) = found
+    assert torch.equal(losses, other_losses)
+    assert torch.equal(weights, other_weights)
+    assert spared == asked - (attack_mode == "eval"), "one pass less, where a pass leaves no trace"
 
 
 @pytest.mark.parametrize(("defense", "forwards"), [(Natural(), 1), (PgdTraining(), 1), (Trades(), 2)])

@@ -147,8 +147,8 @@ def test_images_without_a_number_are_counted_and_bytes_are_scaled():
 
 
 def test_many_images_are_not_held(monkeypatch):
-    """Beyond 4,096 images a stream goes by: none is read long before it is used."""
-    monkeypatch.setattr("wmr_cli.workflows.portions.CHUNK", 32)  # many are 512 then
+    """Beyond 2,048 images a stream goes by: none is read long before it is used."""
+    monkeypatch.setattr("wmr_cli.workflows.portions.CHUNK", 32)  # many are 256 then
     read, used = [], []
     model = tiny_model()
     model.register_forward_hook(lambda *_: used.append(len(read)))
@@ -160,8 +160,8 @@ def test_many_images_are_not_held(monkeypatch):
 
     found = wmr.evaluate(model, batches(), eps=0.1, metrics=("nat",))
     assert len(found.rows["index"]) == 1280
-    assert used[0] == 16  # as many as it takes to know
-    assert sorted(set(used)) == list(range(16, 41))
+    assert used[0] == 8  # as many as it takes to know
+    assert sorted(set(used)) == list(range(8, 41))
 
 
 @pytest.mark.parametrize("drops", [False, True])
@@ -179,7 +179,7 @@ def test_a_loader_of_known_length_is_not_read_ahead(drops, monkeypatch):
             return torch.full(SHAPE, position / 640), position % CLASSES
 
     wmr.evaluate(model, DataLoader(Watched(), batch_size=8, drop_last=drops), eps=0.1, metrics=("nat",))
-    assert used[0] == (512 if drops else 32)  # one that drops images may have fewer than it seems
+    assert used[0] == (256 if drops else 32)  # one that drops images may have fewer than it seems
 
 
 class Switching(nn.Module):

@@ -13,7 +13,7 @@ from torch import nn
 import wmr_awp
 from wmr_awp.defense import Awp, awp
 from wmr_cli import Spec, create
-from wmr_cli.core.contracts import Attacked, Batch
+from wmr_cli.core.contracts import Batch, Crafted
 from wmr_cli.errors import BadInput, BrokenContract
 from wmr_cli.testing import RecordingLearner, check_loss, tiny_batch, tiny_model
 
@@ -66,12 +66,12 @@ class InTrainMode(RecordingLearner):
     """Attacks see the network in train mode: dropout draws, and batch-norm remembers."""
 
     def attack_mode(self):
-        return nullcontext()
+        return nullcontext(self.model)
 
     def attack(self, batch, objective, own=None):
         with torch.no_grad():
-            logits = self.model(batch.images)
-        return Attacked((batch.images + 0.03).clamp(0, 1), logits, torch.ones_like(batch.labels))
+            self.model(batch.images)
+        return Crafted((batch.images + 0.03).clamp(0, 1), torch.ones_like(batch.labels))
 
 
 @pytest.mark.parametrize("kind", [RecordingLearner, InTrainMode])
@@ -108,9 +108,9 @@ class Watching(RecordingLearner):
 
     @contextmanager
     def attack_mode(self):
-        with super().attack_mode():
+        with super().attack_mode() as network:
             self.note("attack_mode")
-            yield
+            yield network
 
     def optimizer_step(self):
         self.note("optimizer_step")

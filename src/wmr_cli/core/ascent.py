@@ -1,12 +1,13 @@
 """The one projected-ascent loop, and where it starts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from . import noise
-from .contracts import Attacked, Objective
+from .contracts import Attacked, Crafted, Objective
 from .margins import logit_margin
 from .norms import Norm, Radius
 from .objectives import ranks
@@ -30,6 +31,39 @@ def start(
     return box(images, moved, norm, eps)
 
 
+def climb(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    objective: Objective,
+    start: Tensor,
+    *,
+    norm: Norm,
+    eps: Radius,
+    step: Radius,
+    steps: int,
+    watch: Callable[[Attacked], None] | None = None,
+) -> Crafted:
+    """Climb `objective` from `start` in `steps` steps to the last iterate; those before it may be watched.
+
+    Only the input gets a gradient. Images, labels (N, ...) to the same.
+    """
+    current, survived = start.detach(), torch.zeros_like(labels)
+    for _ in range(steps):
+        current.requires_grad_()
+        with torch.enable_grad():
+            logits = model(current)
+            values = objective(logits, labels)
+            # the sum, not the mean: each image climbs by itself, whatever the batch
+            (gradient,) = torch.autograd.grad(values.sum(), current)
+        current = current.detach()
+        survived = survived + (logits.argmax(dim=1) == labels)
+        if watch is not None:
+            watch(Attacked(current, logits.detach(), survived))
+        current = box(images, current + step * norm.direction(gradient), norm, eps)
+    return Crafted(current, survived)
+
+
 def ascend(
     model: nn.Module,
     images: Tensor,
@@ -43,27 +77,19 @@ def ascend(
     steps: int,
     keep_best: bool = False,
 ) -> Attacked:
-    """Climb `objective` from `start` in `steps` steps; the last iterate, or with `keep_best` the one of lowest margin.
+    """The same with the logits of what it made; with `keep_best` the iterate of lowest margin."""
+    best: Attacked | None = None
 
-    Only the input gets a gradient. Images, labels (N, ...) to the same; logits are those of the returned images.
-    """
-    current, best = start.detach(), None
-    survived = torch.zeros_like(labels)
-    for _ in range(steps):
-        current.requires_grad_()
-        with torch.enable_grad():
-            logits = model(current)
-            values = objective(logits, labels)
-            # the sum, not the mean: each image climbs by itself, whatever the batch
-            (gradient,) = torch.autograd.grad(values.sum(), current)
-        current = current.detach()
-        survived = survived + (logits.argmax(dim=1) == labels)
-        if keep_best:
-            best = worse(best, Attacked(current, logits.detach(), survived), labels)
-        current = box(images, current + step * norm.direction(gradient), norm, eps)
+    def watch(iterate: Attacked) -> None:
+        nonlocal best
+        best = worse(best, iterate, labels)
+
+    made = climb(
+        model, images, labels, objective, start, norm=norm, eps=eps, step=step, steps=steps, watch=watch if keep_best else None
+    )
     with torch.no_grad():
-        last = Attacked(current, model(current), survived)
-    return replace(worse(best, last, labels), steps_survived=survived) if keep_best else last
+        last = Attacked(made.images, model(made.images), made.steps_survived)
+    return replace(worse(best, last, labels), steps_survived=made.steps_survived)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,9 +104,15 @@ class Ascent:
     def __call__(
         self, model: nn.Module, images: Tensor, labels: Tensor, objective: Objective, index: Tensor, seed: int
     ) -> Attacked:
+        made = self.craft(model, images, labels, objective, index, seed)
+        with torch.no_grad():
+            return Attacked(made.images, model(made.images), made.steps_survived)
+
+    def craft(self, model: nn.Module, images: Tensor, labels: Tensor, objective: Objective, index: Tensor, seed: int) -> Crafted:
+        """The same without logits."""
         eps, step = (value.reshape(-1, 1, 1, 1) if isinstance(value, Tensor) else value for value in (self.eps, self.step))
         begin = start("uniform", images, self.norm, eps, index, seed)
-        return ascend(model, images, labels, objective, begin, norm=self.norm, eps=eps, step=step, steps=self.steps)
+        return climb(model, images, labels, objective, begin, norm=self.norm, eps=eps, step=step, steps=self.steps)
 
 
 def worse(first: Attacked | None, second: Attacked, labels: Tensor) -> Attacked:

@@ -74,6 +74,14 @@ class Objective(Protocol):
 
 
 @dataclass(frozen=True)
+class Crafted:
+    """Adversarial images, and before how many steps each was still right."""
+
+    images: Tensor
+    steps_survived: Tensor
+
+
+@dataclass(frozen=True)
 class Attacked:
     """Adversarial images, the logits of exactly these images, and before how many steps each was still right."""
 
@@ -87,7 +95,8 @@ class Attack(Protocol):
 
     `loss` names the objective it climbs in evaluation ("ce" where it says nothing); `stops_early = True` marks an attack
     that leaves an image alone once it is fooled: it gives A_rob, never margins. A method `remarks(num_classes)` may yield
-    what the user is to be told.
+    what the user is to be told. A method `craft` of the same arguments may give the same images as `Crafted`, and spare
+    itself the pass for their logits: a training step looks at them anyway.
     """
 
     def __call__(
@@ -163,11 +172,11 @@ class Learner(Protocol):
         """Logits through the parallel wrapper, for parameter gradients."""
         ...
 
-    def attack_mode(self) -> AbstractContextManager[None]:
-        """The mode of the network in which training attacks see it."""
+    def attack_mode(self) -> AbstractContextManager[nn.Module]:
+        """The network as training attacks see it, in the mode in which they do."""
         ...
 
-    def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> Attacked:
+    def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> Crafted:
         """The training attack on this batch, weighted by the kernel unless the user said otherwise.
 
         A defense may bring its `own` attack, which names its radius as `eps`: a number, or one per image (N,).

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import BrokenContract
-from .contracts import Attack, Attacked, Batch, Objective
+from .contracts import Attack, Attacked, Batch, Crafted, Objective
 from .norms import Norm
 
 ABSOLUTE, RELATIVE = 1e-6, 1e-5
@@ -65,27 +65,42 @@ def guarded(
     num_classes: int,
 ) -> Attacked:
     """Run an attack and check that it kept to the ball, to [0, 1] and to finite numbers, and left the model alone."""
-    name = type(attack).__name__
-    with untouched(model, name):
+    with untouched(model, attack):
         attacked = attack(model, batch.images, batch.labels, objective, batch.index, seed)
-    if attacked.images.shape != batch.images.shape:
-        shapes = f"{tuple(attacked.images.shape)} from {tuple(batch.images.shape)}"
-        raise BrokenContract(f"{name} made images of shape {shapes}")
-    refuse(~in_range(attacked.images), batch.index, f"{name} left [0, 1]")
-    ball = "its ball" if isinstance(eps, Tensor) else f"the ball of radius {eps:g}"
-    refuse(outside(norm.size(attacked.images - batch.images), eps), batch.index, f"{name} left {ball}")
+    _check_images(attack, attacked.images, batch, norm, eps)
     check_logits(attacked.logits, batch.index, num_classes)
     return attacked
 
 
+def crafted(
+    attack: Attack, model: nn.Module, batch: Batch, objective: Objective, seed: int, norm: Norm, eps: float | Tensor
+) -> Crafted:
+    """The same for whoever needs no logits: where the attack can do without, it is spared a pass."""
+    craft = getattr(attack, "craft", attack)
+    with untouched(model, attack):
+        made: Attacked | Crafted = craft(model, batch.images, batch.labels, objective, batch.index, seed)
+    _check_images(attack, made.images, batch, norm, eps)
+    return Crafted(made.images, made.steps_survived)
+
+
+def _check_images(attack: Attack, images: Tensor, batch: Batch, norm: Norm, eps: float | Tensor) -> None:
+    name = type(attack).__name__
+    if images.shape != batch.images.shape:
+        shapes = f"{tuple(images.shape)} from {tuple(batch.images.shape)}"
+        raise BrokenContract(f"{name} made images of shape {shapes}")
+    refuse(~in_range(images), batch.index, f"{name} left [0, 1]")
+    ball = "its ball" if isinstance(eps, Tensor) else f"the ball of radius {eps:g}"
+    refuse(outside(norm.size(images - batch.images), eps), batch.index, f"{name} left {ball}")
+
+
 @contextmanager
-def untouched(model: nn.Module, name: str) -> Iterator[None]:
+def untouched(model: nn.Module, attack: Attack) -> Iterator[None]:
     """Refuse that what happens inside changes the model: its modes, parameters, their gradients, or its buffers.
 
     Parameters are known by identity and version, so that a large model costs no copy. Buffers are few and are compared by
     value: batch-norm writes to its statistics without a new version. In train mode it is meant to, so then they are free.
     """
-    modes = [module.training for module in model.modules()]
+    name, modes = type(attack).__name__, [module.training for module in model.modules()]
     parameters = {path: _stamps(parameter) for path, parameter in model.named_parameters()}
     buffers = {} if any(modes) else {path: buffer.clone() for path, buffer in model.named_buffers()}
     yield

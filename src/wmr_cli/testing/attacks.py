@@ -32,6 +32,7 @@ def check_attack(attack: Attack, model: nn.Module | None = None, batch: Batch | 
             result = _run(attack, model, batch, objective)
         _check_images(attack, result.images, batch)
         _check_outputs(result, model, batch)
+        _check_craft(attack, result, model, batch)
         _check_climbing(attack, result, model, batch, objective)
         _check_repeatable(attack, result, model, batch)
         _check_rows(attack, model, batch)
@@ -75,6 +76,15 @@ def _check_outputs(result: Attacked, model: nn.Module, batch: Batch) -> None:
     survived = result.steps_survived
     counts = survived.shape == batch.labels.shape and not survived.is_floating_point() and bool((survived >= 0).all())
     promise(counts, "steps_survived is not one count per image")
+
+
+def _check_craft(attack: Any, result: Attacked, model: nn.Module, batch: Batch) -> None:
+    if not hasattr(attack, "craft"):
+        return
+    with _unchanged(model), unwritten(batch, "the attack"):
+        made = attack.craft(model, batch.images, batch.labels, cross_entropy, batch.index, SEED)
+    same = torch.equal(made.images, result.images) and torch.equal(made.steps_survived, result.steps_survived)
+    promise(same, "`craft` gives other images or counts than the attack itself")
 
 
 def _check_climbing(attack: Attack, result: Attacked, model: nn.Module, batch: Batch, objective: "_Asked") -> None:

@@ -1,12 +1,13 @@
 """The network, the images and the learner that the checks use."""
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..core.contracts import Attacked, Batch, Evidence, Kernel
+from ..core.contracts import Batch, Crafted, Evidence, Kernel
 from ..core.losses import cross_entropy
 from ..core.modes import evaluating
 from ..core.norms import NORMS
@@ -51,19 +52,22 @@ class RecordingLearner:
         logits: Tensor = self.model(images)
         return logits
 
-    def attack_mode(self) -> AbstractContextManager[None]:
-        return evaluating(self.model)
+    @contextmanager
+    def attack_mode(self) -> Iterator[nn.Module]:
+        with evaluating(self.model):
+            yield self.model
 
-    def attack(self, batch: Batch, objective: Any, own: Any = None) -> Any:
+    def attack(self, batch: Batch, objective: Any, own: Any = None) -> Crafted:
         if own is not None:
             with evaluating(self.model):
-                return own(self.model, batch.images, batch.labels, objective, batch.index, self.seed)
+                attacked = own(self.model, batch.images, batch.labels, objective, batch.index, self.seed)
+            return Crafted(attacked.images, attacked.steps_survived)
         self.training_attacks += 1
         images = (batch.images + 0.05 * torch.sign(torch.sin(1000 * batch.images))).clamp(0, 1)
         with torch.no_grad(), evaluating(self.model):
             logits = self.model(images)
         promise(objective(logits, batch.labels).shape == batch.labels.shape, "an objective gives one value per image")
-        return Attacked(images, logits, torch.zeros_like(batch.labels))
+        return Crafted(images, torch.zeros_like(batch.labels))
 
     def weights(self, evidence: Evidence) -> Tensor:
         self.weighed.append(evidence)

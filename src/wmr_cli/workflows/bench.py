@@ -89,20 +89,21 @@ class Load:
         return cls(run, batch, count, threads or torch.get_num_threads())
 
     def attack(self) -> None:
-        """The attack of a training step."""
-        self._begin()
+        """The attack of a training step, with the logits of what it made."""
+        self._begin(judged=True)
         self.run.learner.attack(self.batch, cross_entropy)
         self._end()
 
     def step(self) -> None:
         """A whole step, at full strength."""
-        self._begin()
+        self._begin(judged=False)
         self.run.step(self.batch, epoch=0)
         self._end()
 
-    def _begin(self) -> None:
+    def _begin(self, *, judged: bool) -> None:
         torch.set_num_threads(self.threads)
-        self.run.learner.begin_step(self.run.timetable.epochs - 1, 0, Pace(self.run.config.lr), self.count)
+        pace, last = Pace(self.run.config.lr), self.run.timetable.epochs - 1
+        self.run.learner.begin_step(last, 0, pace, self.count, judged=judged)
 
     def _end(self) -> None:
         settle(self.run.fabric.device)

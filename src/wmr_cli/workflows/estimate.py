@@ -51,7 +51,8 @@ def _seconds_per_step(run: Assembly) -> float:
             started = time.perf_counter()
         if largest(run.fabric, int(bool(counted) and time.perf_counter() - started > SECONDS)):
             break
-        run.learner.begin_step(run.timetable.epochs - 1, number, Pace(run.config.lr), len(positions))  # after every warm-up
+        after_warm_up = run.timetable.epochs - 1
+        run.learner.begin_step(after_warm_up, number, Pace(run.config.lr), len(positions), judged=False)
         run.step(run.split.batch(share(positions, run.fabric)), epoch=0)
         counted += number > 0
     return (time.perf_counter() - started) / max(counted, 1)

@@ -34,7 +34,7 @@ from .events import EvaluationDone, EvaluationStarted, Event, ImagesDone, Messag
 from .examine import Examination, compared, stack, walked
 from .imports import opened
 from .planning import Task, plan
-from .portions import chunks
+from .portions import batches, chunks
 from .ranks import launched, together
 
 if TYPE_CHECKING:
@@ -117,8 +117,8 @@ def measure(
         with together(fabric):
             for job in jobs[fabric.global_rank :: fabric.world_size]:
                 examination, pieces = replace(examination, seed=derive("evaluate", job.seed)), list[Rows]()
-                batches = () if job.file.exists() else ahead(task.split, job.chunk.split(task.config.batch_size))
-                for piece in walked(examination, batches, fabric.device):
+                todo = () if job.file.exists() else batches(job.chunk, len(task.positions), task.config.batch_size)
+                for piece in walked(examination, ahead(task.split, todo), fabric.device):
                     pieces.append(piece)
                     measured += len(piece["index"])
                     yield ImagesDone(_finished(jobs) + sum(len(piece["index"]) for piece in pieces), total)

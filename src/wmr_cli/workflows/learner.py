@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ..config import TrainConfig
-from ..core.contracts import Attack, Attacked, Batch, Evidence, Kernel, Objective
-from ..core.guards import guarded
+from ..core.contracts import Attack, Batch, Crafted, Evidence, Kernel, Objective
+from ..core.guards import crafted, guarded
 from ..core.lean import Twin
 from ..core.losses import cross_entropy
 from ..core.modes import evaluating
@@ -50,15 +50,17 @@ class FabricLearner:
         self.twin: Twin | None = None
         """a lean twin of the network, which attacks see instead"""
         self.fooling: tuple[Tensor, Tensor] | None = None
-        """of the last attack in this step: who was right before its first step, and who of those is wrong after it"""
+        """of the last attack in a step that is judged: who was right before its first step, and who of those is wrong after it"""
         self.begin_step(0, 0, Pace(config.lr), count=1)
 
-    def begin_step(self, epoch: int, step_index: int, pace: Pace, count: int) -> None:
+    def begin_step(self, epoch: int, step_index: int, pace: Pace, count: int, *, judged: bool = True) -> None:
         """Everything random in a step follows from (seed, step, rank): no generator's state needs saving.
 
-        `count` images are in the batch of all ranks.
+        `count` images are in the batch of all ranks. Only where an attack is `judged` it is asked whom it fooled.
         """
         self.epoch, self.step_index, self._count, self.fooling = epoch, step_index, count, None
+        # in train mode every pass leaves its trace in the network, and what is logged must not
+        self._judges = judged or self._config.attack_mode == "train"
         self.eps = pace.eps_share * self._config.eps
         self._attack = scaled(self._full_attack, pace.eps_share, "eps", "step")
         burns_in = epoch < getattr(self._full_kernel, "start_epoch", 0)
@@ -73,30 +75,35 @@ class FabricLearner:
         return logits
 
     @contextmanager
-    def attack_mode(self) -> Iterator[None]:
+    def attack_mode(self) -> Iterator[nn.Module]:
         # half precision loses the small gradients of confident images; in training a scale saves them, here there is none
         with nullcontext() if self._config.precision == "16" else self._fabric.autocast():
             if self._config.attack_mode == "train":
-                yield
+                yield self.model
             else:
                 with evaluating(self.model):
-                    yield
+                    yield self._lean()
 
-    def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> Attacked:
+    def _lean(self) -> nn.Module:
+        """The twin as the network is now, or the network."""
+        if self.twin is None:
+            return self.model
+        self.twin.refresh()  # the last step moved weights and statistics
+        return self.twin.module
+
+    def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> Crafted:
         # a detached weight cancels in the attack, so "outer" and "none" are the plain objective
         if self._config.weight_grad in ("both", "attack") and not getattr(self.kernel, "detached", False):
             objective = Weighted(objective, self.kernel)
         attack, eps = (self._attack, self.eps) if own is None else (own, getattr(own, "eps", self.eps))
         seed = derive("attack", self.seed, self.step_index)
-        model: nn.Module = self.model
-        if self.twin is not None:
-            self.twin.refresh()  # the last step moved weights and statistics
-            model = self.twin.module
-        with self.attack_mode():
+        with self.attack_mode() as model:
+            if not self._judges:
+                return crafted(attack, model, batch, objective, seed, self.norm, eps)
             attacked = guarded(attack, model, batch, objective, seed, self.norm, eps, self._num_classes)
         began = attacked.steps_survived > 0
         self.fooling = began, began & (attacked.logits.argmax(dim=1) != batch.labels)
-        return attacked
+        return Crafted(attacked.images, attacked.steps_survived)
 
     def weights(self, evidence: Evidence) -> Tensor:
         log_weights = self._log_weights(evidence)

@@ -15,33 +15,58 @@ from ..core.contracts import Batch, Split
 from ..core.splits import ahead
 from ..core.streams import Stream, recut
 
-CHUNK, FEWEST, CHUNKS = 256, 32, 16
-"""Chunks are the unit of storage, of resuming and of sharing: 16 of them, or as many as it takes for none to be larger than
-256; none is smaller than 32 but the last.
-"""
-
-
-def chunk_size(images: int) -> int:
-    """How many images a chunk has; a function of their number alone, so that every run deals alike."""
-    return min(CHUNK, max(FEWEST, -(-images // CHUNKS)))
+CHUNK, FEWEST, CHUNKS = 256, 32, 8
+"""Chunks are the unit of storage, of resuming and of sharing: up to 8 of 32 images or more, or as many of 256 as it takes."""
 
 
 def chunks(positions: Tensor) -> tuple[Tensor, ...]:
-    """The positions of every chunk."""
-    parts: tuple[Tensor, ...] = positions.split(chunk_size(len(positions)))
+    """The positions of every chunk; how they are cut is a function of their number alone, so that every run deals alike.
+
+    Few images are cut evenly, and so are chunks: a product of five to eleven rows is rounded by how many threads share it.
+    """
+    count = len(positions)
+    parts: tuple[Tensor, ...] = (
+        positions.split(CHUNK) if _are_many(count) else positions.tensor_split(min(CHUNKS, max(1, count // FEWEST)))
+    )
     return parts
+
+
+def batches(chunk: Tensor, images: int, batch_size: int) -> tuple[Tensor, ...]:
+    """The positions of every batch of a chunk of so many images."""
+    # behind many images, whose number need not be known, a rest is cut as if more were to come
+    parts: tuple[Tensor, ...] = (
+        chunk.split(_even(CHUNK, _even(CHUNK, batch_size)))
+        if _are_many(images)
+        else chunk.tensor_split(max(1, _even(len(chunk), batch_size)))
+    )
+    return parts
+
+
+def _even(images: int, parts: int) -> int:
+    """The size of so many parts, rounded up; as well the number of parts of such a size."""
+    return -(-images // parts)
+
+
+def _are_many(images: int) -> bool:
+    return images >= CHUNK * CHUNKS
 
 
 def taken(images: Split | Stream, batch_size: int) -> Iterator[Batch]:
     """All images in their batches. A stream is read ahead as far as it takes to know whether its images are few."""
     if not isinstance(images, Stream):
-        yield from ahead(images, (part for chunk in chunks(torch.arange(len(images))) for part in chunk.split(batch_size)))
+        yield from ahead(images, _cut(len(images), batch_size))
         return
     arriving, held = iter(images), deque[Batch]()
-    while max(len(images), images.at_least) < CHUNK * CHUNKS and (batch := next(arriving, None)) is not None:
+    while not _are_many(max(len(images), images.at_least)) and (batch := next(arriving, None)) is not None:
         held.append(batch)
-    size = chunk_size(max(len(images), images.at_least))
-    yield from recut(chain(_released(held), arriving), cycle(map(len, torch.arange(size).split(batch_size))))
+    count = max(len(images), images.at_least)
+    # of many images the first chunks show how all are cut
+    lengths = map(len, _cut(CHUNK * CHUNKS if _are_many(count) else count, batch_size))
+    yield from recut(chain(_released(held), arriving), cycle(lengths))
+
+
+def _cut(images: int, batch_size: int) -> Iterator[Tensor]:
+    return (part for chunk in chunks(torch.arange(images)) for part in batches(chunk, images, batch_size))
 
 
 def _released(held: deque[Batch]) -> Iterator[Batch]:

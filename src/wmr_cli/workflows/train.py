@@ -34,6 +34,8 @@ PATIENCE = timedelta(hours=1)
 """The ranks of a training step work alike: one that waits so long for another waits in vain."""
 SAVE_MINUTES = 10.0
 """So long may go by without the state being saved."""
+JUDGED = 10
+"""In every tenth step of an epoch, the first among them, the log asks whom the attack fooled: that takes a pass of its own."""
 
 
 def train(
@@ -71,7 +73,8 @@ def train(
                 reader = ahead(run.split, [share(positions, fabric) for positions in todo])
                 for positions in todo:
                     step = epoch * steps + progress.step
-                    run.learner.begin_step(epoch, step, pace(run.timetable, step, steps), len(positions))
+                    judged = progress.step % JUDGED == 0
+                    run.learner.begin_step(epoch, step, pace(run.timetable, step, steps), len(positions), judged=judged)
                     with alarms.placed(epoch, progress.step), failing_alike(fabric):
                         loss = run.step(next(reader), epoch)
                     alarms.check_loss(loss, epoch, progress.step)

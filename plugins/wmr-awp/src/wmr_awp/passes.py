@@ -4,7 +4,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from wmr_cli.core.contracts import Attack, Attacked, Batch, Learner, Objective
+from torch import nn
+
+from wmr_cli.core.contracts import Attack, Batch, Crafted, Learner, Objective
 from wmr_cli.errors import BrokenContract
 
 from .state import Moment, Shift
@@ -16,13 +18,13 @@ class Rehearsal:
     def __init__(self, learner: Learner) -> None:
         self._learner = learner
         self._has_stepped = False
-        self.attacks: list[tuple[Attacked, Moment]] = []
+        self.attacks: list[tuple[Crafted, Moment]] = []
         """each with the state in which it left the network"""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._learner, name)
 
-    def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> Attacked:
+    def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> Crafted:
         attacked = self._learner.attack(batch, objective, own)
         self.attacks.append((attacked, Moment.of(self._learner.model)))
         return attacked
@@ -37,7 +39,7 @@ class Rehearsal:
 class Performance:
     """The step that counts: the same attacked images, at shifted weights, which are put back before the optimizer moves them."""
 
-    def __init__(self, learner: Learner, attacks: Iterable[tuple[Attacked, Moment]], shift: Shift) -> None:
+    def __init__(self, learner: Learner, attacks: Iterable[tuple[Crafted, Moment]], shift: Shift) -> None:
         self._learner = learner
         self._attacks = iter(attacks)
         self._shift = shift
@@ -45,7 +47,7 @@ class Performance:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._learner, name)
 
-    def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> Attacked:
+    def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> Crafted:
         kept = next(self._attacks, None)
         if kept is None:
             problem = "the base of awp attacks more often at other weights"
@@ -55,10 +57,10 @@ class Performance:
         return attacked
 
     @contextmanager
-    def attack_mode(self) -> Iterator[None]:
+    def attack_mode(self) -> Iterator[nn.Module]:
         """Attacks see the weights as they are."""
-        with self._shift.lifted(), self._learner.attack_mode():
-            yield
+        with self._shift.lifted(), self._learner.attack_mode() as network:
+            yield network
 
     def optimizer_step(self) -> None:
         self._shift.undo()

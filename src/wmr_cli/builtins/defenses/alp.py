@@ -49,5 +49,5 @@ class LogitPairing:
         """The batch with the labels that the attack climbs away from."""
         if self.labels == "true":
             return batch
-        with learner.attack_mode(), torch.no_grad():
-            return replace(batch, labels=learner.model(batch.images).argmax(dim=1))
+        with learner.attack_mode() as network, torch.no_grad():
+            return replace(batch, labels=network(batch.images).argmax(dim=1))

@@ -55,13 +55,12 @@ class InstanceAdaptive:
 
     def _updated(self, learner: Learner, batch: Batch) -> Tensor:
         """The radius of each image (N,) in this step."""
-        with learner.attack_mode(), torch.no_grad():
-            is_right: Tensor = learner.model(batch.images).argmax(dim=1) == batch.labels
+        is_right = _right(learner, batch, batch.images)
         if learner.epoch < self.warmup:
             return is_right.float() * learner.eps
         before, growth = self._remembered(batch.index), self.gamma * learner.eps
         stays, holds = (
-            learner.attack(batch, cross_entropy, self._attack(learner, radius)).logits.argmax(dim=1) == batch.labels
+            _right(learner, batch, learner.attack(batch, cross_entropy, self._attack(learner, radius)).images)
             for radius in (before, before + growth)
         )
         new = adapted(before, growth, is_right=is_right, stays=stays, holds=holds)
@@ -91,6 +90,13 @@ class InstanceAdaptive:
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Bring back what `state` gave."""
         self._radii = state["radii"]
+
+
+def _right(learner: Learner, batch: Batch, images: Tensor) -> Tensor:
+    """Which of the images (N,) that were made of a batch are right."""
+    with learner.attack_mode() as network, torch.no_grad():
+        right: Tensor = network(images).argmax(dim=1) == batch.labels
+    return right
 
 
 def adapted(before: Tensor, growth: float, *, is_right: Tensor, stays: Tensor, holds: Tensor) -> Tensor:

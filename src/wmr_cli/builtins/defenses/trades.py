@@ -50,5 +50,5 @@ class Trades:
     def _objective(self, learner: Learner, batch: Batch) -> Objective:
         if self.climbs == "ce":
             return cross_entropy
-        with learner.attack_mode(), torch.no_grad():
-            return Divergence.from_logits(learner.model(batch.images))
+        with learner.attack_mode() as network, torch.no_grad():
+            return Divergence.from_logits(network(batch.images))
