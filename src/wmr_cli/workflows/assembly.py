@@ -26,6 +26,7 @@ from .learner import FabricLearner
 from .optimization import make_optimizer, pace
 from .ranks import placed_on
 from .resume import OfEachRank, Scale, Stateful
+from .sharing import shared
 from .tally import Tally
 from .validate import validation_attack
 
@@ -110,7 +111,7 @@ class Assembly:
 def assemble(config: TrainConfig, registry: Registry, data_dir: Path, fabric: "Fabric", *, compiles: bool = False) -> Assembly:
     """Build everything, and try it on one image."""
     torch.manual_seed(derive("model", config.seed))
-    source = parts.dataset(registry, config.dataset, data_dir, config.split_seed)
+    source = shared(parts.dataset(registry, config.dataset, data_dir, config.split_seed), fabric)
     parts.check_data(source, config)
     split = parts.split_of(source, "train")
     smallest = len(split) // math.ceil(len(split) / config.batch_size)

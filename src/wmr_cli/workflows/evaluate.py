@@ -36,6 +36,7 @@ from .imports import opened
 from .planning import Task, plan
 from .portions import batches, chunks
 from .ranks import launched, together
+from .sharing import shared_split
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -65,6 +66,10 @@ def evaluate(
     checkpoint, source = yield from opened(path, config, registry, data_dir)
     tasks = list(plan(checkpoint, config, registry, data_dir, source))
     fabric, folder = launched(device, devices, nodes), out or home(checkpoint)
+    if tasks:
+        split = shared_split(lambda: tasks[0].split, fabric)
+        tasks = [replace(task, split=split) for task in tasks]
+        del source  # several processes hold one copy from here on
     known: dict[bytes, Tensor] = {}
     balls: dict[tuple[str, float], list[tuple[Task, Record]]] = {}
     for task in tasks:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ...core.splits import LazySplits, MemorySplit, Source, check_share, held_out
+from ...core.splits import LazySplits, MemorySplit, Source, check_share, divided
 from ...errors import BadFile
 
 Read = Callable[[bool], tuple[Any, Any]]
@@ -22,7 +22,6 @@ def source(
     """
     check_share("holdout", holdout)
 
-    @cache
     def whole(training: bool) -> MemorySplit:
         try:
             images, labels = read(training)
@@ -40,14 +39,10 @@ def source(
         return MemorySplit(pixels, torch.as_tensor(labels).long(), first + torch.arange(count))
 
     @cache
-    def validating() -> torch.Tensor:
-        return held_out(whole(True).labels, holdout, split_seed)
+    def learning() -> dict[str, MemorySplit]:
+        images = whole(True)  # let go of as soon as it is divided
+        return divided({"train": images}, holdout, 0, split_seed)
 
-    makers = {
-        "train": lambda: whole(True).part((~validating()).nonzero().squeeze(1)),
-        "val": lambda: whole(True).part(validating().nonzero().squeeze(1)),
-        "test": lambda: whole(False),
-    }
-    if not holdout:
-        del makers["val"]
-    return Source(classes, shape, LazySplits(makers))
+    names = ["train", "val"] if holdout else ["train"]
+    makers: dict[str, Callable[[], MemorySplit]] = {name: lambda name=name: learning()[name] for name in names}  # type: ignore[misc]
+    return Source(classes, shape, LazySplits({**makers, "test": lambda: whole(False)}))
