@@ -96,9 +96,8 @@ class Resamples:
 
     def _some(self, outcomes: Sequence[Outcome]) -> list[Resampled]:
         sums = [summands(outcome) for outcome in outcomes]
-        # half the time of float64; sums of what is not negative lose a millionth at most, chance moves them by a hundredth
-        columns = np.stack([column for pair in sums for column in pair], axis=1).astype(np.float32)
-        totals = np.concatenate([counts.astype(np.float32) @ columns for counts in self._counts()]).astype(np.float64)
+        columns = np.stack([column for pair in sums for column in pair], axis=1)
+        totals = np.concatenate([counts.astype(np.float64) @ columns for counts in self._counts()])
         right, weights = totals[:, 0::2].T, totals[:, 1::2].T
         shares = np.full(right.shape, np.nan)
         np.divide(right, weights, out=shares, where=weights > 0)
