@@ -124,3 +124,11 @@ def test_an_attack_without_reach_is_warned_of(tmp_path, registry):
     events = train(resolve(settings), tmp_path / "run", registry, data_dir=tmp_path, device="cpu")
     warned = [event.text for event in events if isinstance(event, Message) and event.warns]
     assert [text for text in warned if "not one training image" in text]
+
+
+def test_the_first_epochs_of_the_default_training_give_no_cause(registry, tmp_path):
+    """Nine steps make an epoch of the digits: each of them is asked whom the attack fooled."""
+    config = resolve({"dataset": "digits", "defense": "trades", "epochs": 2})
+    events = list(train(config, tmp_path / "run", registry, data_dir=tmp_path, device="cpu"))
+    assert not [event.text for event in events if isinstance(event, Message) and event.warns]
+    assert events[-1].entries[0]["attack_success"] > 0

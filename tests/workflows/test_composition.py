@@ -434,7 +434,7 @@ def test_the_chi_squared_metric_is_the_accuracy_in_the_ball_of_the_same_radius(t
 @pytest.mark.parametrize("kernel", ["cvar:share=0.1", "chi2:rho=0.5", "tilt", "mail"])
 @pytest.mark.parametrize("repeats", [1, 2])
 def test_images_are_weighed_against_all_others_whatever_the_batches(kernel, repeats, trained, registry, tmp_path):
-    """150 images in chunks of 32, in batches of 7 and of 512."""
+    """150 images in four chunks, in batches of 7 and of 512."""
     first, second = (
         measured(trained, registry, tmp_path / str(size), kernel, batch_size=size, repeats=repeats) for size in (7, 512)
     )

@@ -36,3 +36,8 @@ def test_a_stream_is_cut_as_a_split_of_as_many_images():
         pictures, labels = torch.zeros(images, 1, 1, 1), torch.zeros(images, dtype=torch.int64)
         stream = images_of(iter(zip(pictures.split(7), labels.split(7), strict=True)), 100)
         assert [len(batch.labels) for batch in taken(stream, 100)] == cut(images, 100)
+
+
+def test_a_stream_of_an_empty_batch_ends():
+    empty = images_of(iter([(torch.zeros(0, 1, 1, 1), torch.zeros(0, dtype=torch.int64))]), 100)
+    assert list(taken(empty, 100)) == []

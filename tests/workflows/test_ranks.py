@@ -103,7 +103,7 @@ def test_a_chunk_that_cannot_be_read_is_made_again(alone, tiny_run, tmp_path):
     out = tmp_path / "out"
     for name in (file.stem for file in alone.glob("*.json")):
         (out / f"{name}.partial").mkdir(parents=True)
-        (out / f"{name}.partial" / "000000-of-000016.safetensors").write_bytes(b"spoilt")
+        (out / f"{name}.partial" / "00000000-00000069.safetensors").write_bytes(b"spoilt")
     wmr("evaluate", tiny_run, *QUICK, "--attack", "pgd:steps=3", "--attack", "fgsm", "--out", out, "--resume")
     assert content(out) == content(alone)
 

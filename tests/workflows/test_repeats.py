@@ -8,18 +8,12 @@ import pytest
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.errors import BadInput
 from wmr_cli.storage import checkpoints, records
-from wmr_cli.workflows import portions
 from wmr_cli.workflows.evaluate import evaluate
 from wmr_cli.workflows.events import EvaluationDone, EvaluationStarted, ImagesDone
 from wmr_cli.workflows.examine import Examination
 from wmr_cli.workflows.planning import plan
 
 SETTINGS = {"alpha_test": (0.0, 2.0), "steps": 2, "limit": 100}
-
-
-@pytest.fixture(autouse=True)
-def _several_chunks(monkeypatch):
-    monkeypatch.setattr(portions, "CHUNK", 40)
 
 
 def events(path, registry, out, resume=False, **settings):

@@ -1,13 +1,14 @@
 """Processes of one machine hold one copy of the images."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
 SCRIPT = """
-import json, sys
+import json, os, sys
 import torch
 from wmr_cli.core.splits import MemorySource, MemorySplit
 from wmr_cli.errors import BadFile
@@ -18,7 +19,7 @@ reads = []
 
 def made():
     reads.append(1)
-    if "broken" in sys.argv:
+    if "broken" in sys.argv and os.environ.get("LOCAL_RANK", "0") == "0":
         raise BadFile("the images are damaged")
     images = torch.randint(0, 256, (1000, 1, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     return MemorySplit(images, torch.arange(1000) % 10, 5 + torch.arange(1000))
@@ -26,7 +27,8 @@ def made():
 if "no-room" in sys.argv:
     import wmr_cli.workflows.sharing as sharing
     def full(tensors, file):
-        file.write_bytes(b"half")
+        with open(file, "wb") as half:
+            half.write(b"half")
         raise OSError("no space left on device")
     sharing.save_file = full
 fabric = launched("cpu", 2)
@@ -42,12 +44,17 @@ except BadFile as problem:
     told = {"problem": str(problem)}
 with open(f"rank{fabric.global_rank}.json", "w") as file:
     json.dump(told, file)
+fabric.barrier()
 """
 
 
 def told_by_both(tmp_path, *words):
     (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
-    subprocess.run([sys.executable, "script.py", *words], cwd=tmp_path, check=True, timeout=120)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    subprocess.run([sys.executable, "script.py", *words], cwd=tmp_path, env=environment, check=True, timeout=120)
+    assert not list(temporary.glob("wmr-*")), "what is mapped needs no name"
     return [json.loads((tmp_path / f"rank{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1)]
 
 

@@ -75,12 +75,11 @@ def guarded(
 def crafted(
     attack: Attack, model: nn.Module, batch: Batch, objective: Objective, seed: int, norm: Norm, eps: float | Tensor
 ) -> Crafted:
-    """The same for whoever needs no logits: where the attack can do without, it is spared a pass."""
-    craft = getattr(attack, "craft", attack)
+    """The same for whoever needs no logits, by the `craft` of an attack that has it."""
     with untouched(model, attack):
-        made: Attacked | Crafted = craft(model, batch.images, batch.labels, objective, batch.index, seed)
+        made: Crafted = attack.craft(model, batch.images, batch.labels, objective, batch.index, seed)  # type: ignore[attr-defined]
     _check_images(attack, made.images, batch, norm, eps)
-    return Crafted(made.images, made.steps_survived)
+    return made
 
 
 def _check_images(attack: Attack, images: Tensor, batch: Batch, norm: Norm, eps: float | Tensor) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,10 +67,9 @@ def evaluate(
     checkpoint, source = yield from opened(path, config, registry, data_dir)
     tasks = list(plan(checkpoint, config, registry, data_dir, source))
     fabric, folder = launched(device, devices, nodes), out or home(checkpoint)
-    if tasks:
-        split = shared_split(lambda: tasks[0].split, fabric)
-        tasks = [replace(task, split=split) for task in tasks]
-        del source  # several processes hold one copy from here on
+    split = shared_split(lambda: tasks[0].split, fabric)
+    tasks = [replace(task, split=split) for task in tasks]
+    del source  # several processes hold one copy from here on
     known: dict[bytes, Tensor] = {}
     balls: dict[tuple[str, float], list[tuple[Task, Record]]] = {}
     for task in tasks:
@@ -159,12 +159,12 @@ class Job:
 
 def dealt(task: Task, folder: Path) -> list[Job]:
     """All chunks of all seeds, in a fixed order. A file is named for what it holds: whoever cuts otherwise does not take it."""
-    first = task.config.seed
+    first, cut = task.config.seed, chunks(task.positions)
+    stops = [0, *accumulate(map(len, cut))]
     return [
-        Job(seed, chunk, folder / f"{number:06d}-of-{len(cut):06d}{f'-seed{seed}' * (seed != first)}.safetensors")
-        for cut in [chunks(task.positions)]
+        Job(seed, chunk, folder / f"{start:08d}-{stop:08d}{f'-seed{seed}' * (seed != first)}.safetensors")
         for seed in range(first, first + task.config.repeats)
-        for number, chunk in enumerate(cut)
+        for chunk, (start, stop) in zip(cut, pairwise(stops), strict=True)
     ]
 
 

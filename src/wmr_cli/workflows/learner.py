@@ -60,7 +60,7 @@ class FabricLearner:
         """
         self.epoch, self.step_index, self._count, self.fooling = epoch, step_index, count, None
         # in train mode every pass leaves its trace in the network, and what is logged must not
-        self._judges = judged or self._config.attack_mode == "train"
+        self._judges = judged and self._config.attack_mode == "eval"
         self.eps = pace.eps_share * self._config.eps
         self._attack = scaled(self._full_attack, pace.eps_share, "eps", "step")
         burns_in = epoch < getattr(self._full_kernel, "start_epoch", 0)
@@ -98,7 +98,7 @@ class FabricLearner:
         attack, eps = (self._attack, self.eps) if own is None else (own, getattr(own, "eps", self.eps))
         seed = derive("attack", self.seed, self.step_index)
         with self.attack_mode() as model:
-            if not self._judges:
+            if not self._judges and hasattr(attack, "craft"):
                 return crafted(attack, model, batch, objective, seed, self.norm, eps)
             attacked = guarded(attack, model, batch, objective, seed, self.norm, eps, self._num_classes)
         began = attacked.steps_survived > 0

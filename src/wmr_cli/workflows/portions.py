@@ -60,6 +60,8 @@ def taken(images: Split | Stream, batch_size: int) -> Iterator[Batch]:
     while not _are_many(max(len(images), images.at_least)) and (batch := next(arriving, None)) is not None:
         held.append(batch)
     count = max(len(images), images.at_least)
+    if not count:
+        return
     # of many images the first chunks show how all are cut
     lengths = map(len, _cut(CHUNK * CHUNKS if _are_many(count) else count, batch_size))
     yield from recut(chain(_released(held), arriving), cycle(lengths))

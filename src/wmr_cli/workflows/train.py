@@ -35,7 +35,7 @@ PATIENCE = timedelta(hours=1)
 SAVE_MINUTES = 10.0
 """So long may go by without the state being saved."""
 JUDGED = 10
-"""In every tenth step of an epoch, the first among them, the log asks whom the attack fooled: that takes a pass of its own."""
+"""The log asks whom the attack fooled in every tenth step of an epoch, or in ten of them where they are few: it takes a pass."""
 
 
 def train(
@@ -73,7 +73,7 @@ def train(
                 reader = ahead(run.split, [share(positions, fabric) for positions in todo])
                 for positions in todo:
                     step = epoch * steps + progress.step
-                    judged = progress.step % JUDGED == 0
+                    judged = progress.step % max(1, min(JUDGED, steps // JUDGED)) == 0
                     run.learner.begin_step(epoch, step, pace(run.timetable, step, steps), len(positions), judged=judged)
                     with alarms.placed(epoch, progress.step), failing_alike(fabric):
                         loss = run.step(next(reader), epoch)

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
-from ...core.ascent import ascend
-from ...core.contracts import Attacked, Objective
+from ...core.ascent import climb
+from ...core.contracts import Attacked, Crafted, Objective
 from ...core.norms import NORMS
 from ...errors import BadInput
 
@@ -28,5 +29,11 @@ class Fgsm:
     def __call__(
         self, model: nn.Module, images: Tensor, labels: Tensor, objective: Objective, index: Tensor, seed: int
     ) -> Attacked:
+        made = self.craft(model, images, labels, objective, index, seed)
+        with torch.no_grad():
+            return Attacked(made.images, model(made.images), made.steps_survived)
+
+    def craft(self, model: nn.Module, images: Tensor, labels: Tensor, objective: Objective, index: Tensor, seed: int) -> Crafted:
+        """The same without logits."""
         norm = NORMS[self.norm]
-        return ascend(model, images, labels, objective, images, norm=norm, eps=self.eps, step=self.eps, steps=1)
+        return climb(model, images, labels, objective, images, norm=norm, eps=self.eps, step=self.eps, steps=1)

@@ -43,6 +43,7 @@ def source(
         images = whole(True)  # let go of as soon as it is divided
         return divided({"train": images}, holdout, 0, split_seed)
 
-    names = ["train", "val"] if holdout else ["train"]
-    makers: dict[str, Callable[[], MemorySplit]] = {name: lambda name=name: learning()[name] for name in names}  # type: ignore[misc]
-    return Source(classes, shape, LazySplits({**makers, "test": lambda: whole(False)}))
+    makers = {"train": lambda: learning()["train"], "val": lambda: learning()["val"], "test": lambda: whole(False)}
+    if not holdout:
+        del makers["val"]
+    return Source(classes, shape, LazySplits(makers))
