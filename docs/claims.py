@@ -1,7 +1,7 @@
 """The paper's claims put to stored records: what was found for each, and a plain verdict, by the arithmetic of `wmr report`."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -18,6 +18,7 @@ Found = Sequence[tuple[Path, Record]]
 Members = Mapping[int, tuple[Path, Record]]
 """Records of one training by its seeds."""
 HOLDS, FAILS, OPEN, UNSEEN = "holds", "does not hold", "not distinguishable", "no loss seen"
+ALONE = "one seed, no verdict"
 LEAST = 0.01
 """A claim that nothing is lost holds where a loss of more than this share is ruled out."""
 ALPHA = 2.0
@@ -39,14 +40,20 @@ def findings(found: Found) -> Iterator[Finding]:
     yield from ordered(found)
     for defense in defenses(found):
         mine = of_defense(found, defense)
-        yield from gains(mine, "pgd", ("a_sa", "a_tr"), "A_sa and A_tr rise with α_train", defense)
-        yield from losses(mine, defense)
-        yield from gains(mine, "pgd-margin", ("a_rob",), "A_rob gains under PGD-margin", defense)
-        yield from gains(mine, "pgd-margin", ("a_sa",), "A_sa gains under PGD-margin", defense)
-        yield from gains(mine, "autoattack", ("a_rob",), "A_rob gains under AutoAttack", defense)
-        for loss in ("ce", "margin"):
-            yield from worst_cases(mine, loss, defense)
-        yield from scale(mine, defense)
+        is_alone = min(map(len, by_alpha(mine).values())) < 2
+        yield from (replace(finding, verdict=ALONE) if is_alone else finding for finding in about(mine, defense))
+
+
+def about(mine: Found, defense: str) -> Iterator[Finding]:
+    """The claims about one defense."""
+    yield from gains(mine, "pgd", ("a_sa", "a_tr"), "A_sa and A_tr rise with α_train", defense)
+    yield from losses(mine, defense)
+    yield from gains(mine, "pgd-margin", ("a_rob",), "A_rob gains under PGD-margin", defense)
+    yield from gains(mine, "pgd-margin", ("a_sa",), "A_sa gains under PGD-margin", defense)
+    yield from gains(mine, "autoattack", ("a_rob",), "A_rob gains under AutoAttack", defense)
+    for loss in ("ce", "margin"):
+        yield from worst_cases(mine, loss, defense)
+    yield from scale(mine, defense)
 
 
 def defenses(found: Found) -> list[str]:

@@ -50,6 +50,15 @@ def test_a_claim_is_judged_by_its_differences(tmp_path, skill, gain, loss):
     assert "A_rob gains under PGD-margin" not in said
 
 
+def test_one_seed_of_training_gives_no_verdict(tmp_path):
+    records = [one for one in found(tmp_path, 0.6) if one[1].checkpoint.seed == 0]
+    said = verdicts(records)
+    assert said.pop("A_sa ≤ A_rob") == "holds"
+    assert said.pop("A_tr ≤ A_sa") == "holds"
+    assert set(said.values()) == {"one seed, no verdict"}
+    assert "A_sa rises with α_train" in said
+
+
 def test_an_attack_is_judged_by_its_own_records(tmp_path):
     said = verdicts([*found(tmp_path / "pgd", 0.6), *found(tmp_path / "margin", -0.6, MARGIN)])
     assert said["A_sa rises with α_train"] == "holds"
