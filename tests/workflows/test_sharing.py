@@ -48,8 +48,38 @@ fabric.barrier()
 """
 
 
-def told_by_both(tmp_path, *words):
-    (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
+PICTURES = """
+import json
+from pathlib import Path
+import numpy as np, torch
+from PIL import Image
+from wmr_cli.core.pictures import Decoder, PictureSplit
+from wmr_cli.core.splits import Source
+from wmr_cli.workflows.ranks import launched
+from wmr_cli.workflows.sharing import shared
+
+fabric, paths = launched("cpu", 2), [Path(f"{number}.png") for number in range(12)]
+if fabric.global_rank == 0:
+    for number, path in enumerate(paths):
+        Image.fromarray(np.full((5, 4, 3), 20 * number, dtype=np.uint8)).save(path)
+fabric.barrier()
+decoded, decode = [], PictureSplit._decode
+PictureSplit._decode = lambda self, path: decoded.append(path) or decode(self, path)
+split = PictureSplit(paths, torch.arange(12) % 2, torch.arange(12), Decoder(), (3, 5, 4), "pictures", 1)
+source = shared(Source(2, (3, 5, 4), {"train": split, "val": split}), fabric)
+source.splits["train"].prepare()
+pixels = source.splits["train"].batch(torch.arange(12)).images
+told = {"decoded": len(decoded), "pixels": (255 * pixels[:, 0, 0, 0]).round().tolist()}
+told["type"] = type(source.splits["val"]).__name__
+told["same"] = source.splits["train"].sha256 == split.sha256
+with open(f"rank{fabric.global_rank}.json", "w") as file:
+    json.dump(told, file)
+fabric.barrier()
+"""
+
+
+def told_by_both(tmp_path, *words, script=SCRIPT):
+    (tmp_path / "script.py").write_text(script, encoding="utf-8")
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     environment = {**os.environ, "TMPDIR": str(temporary)}
@@ -79,3 +109,9 @@ def test_without_room_for_a_file_everybody_reads(tmp_path):
 
 def test_what_the_first_cannot_read_is_an_error_of_all(tmp_path):
     assert told_by_both(tmp_path, "broken") == [{"problem": "the images are damaged"}] * 2
+
+
+def test_pictures_are_decoded_by_the_first_alone(tmp_path):
+    first, second = told_by_both(tmp_path, script=PICTURES)
+    assert (first.pop("decoded"), second.pop("decoded")) == (12, 0)
+    assert first == second == {"pixels": [20.0 * number for number in range(12)], "type": "PictureSplit", "same": True}

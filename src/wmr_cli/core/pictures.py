@@ -192,6 +192,17 @@ class PictureSplit:
                 for path, shape in zip(self.paths, pool.map(self.decoder.shape, self.paths), strict=True):
                     self._check_shape(path, shape)
 
+    @property
+    def kept(self) -> Tensor | None:
+        """All pixels, uint8 (N, C, H, W), once they are in memory."""
+        return self._pixels if not self.streams and self._is_read.all() else None
+
+    def keeping(self, pixels: Tensor) -> "PictureSplit":
+        """The same split with all its pixels where somebody has put them."""
+        other = replace(self)
+        other.__dict__.update(_pixels=pixels, _is_read=torch.ones(len(self), dtype=torch.bool))
+        return other
+
     def part(self, positions: Tensor) -> "PictureSplit":
         """The pictures at these positions, as a split of their own."""
         paths = [self.paths[position] for position in positions.tolist()]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from ..core.contracts import DataSource, Split
 from ..core.splits import MemorySplit, Source
@@ -18,19 +19,17 @@ from .ranks import together
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-PARTS = ("images", "labels", "index")
-
 
 def shared(source: DataSource, fabric: "Fabric") -> DataSource:
-    """The data set with every split shared."""
+    """The data set with every split shared, and all that will be kept in memory read."""
     if fabric.world_size == 1:
         return source
-    splits = {name: shared_split(partial(source.splits.__getitem__, name), fabric) for name in source.splits}
+    splits = {name: shared_split(partial(source.splits.__getitem__, name), fabric, prepares=True) for name in source.splits}
     more = {name: getattr(source, name, None) for name in ("class_names", "drawn")}
     return Source(source.num_classes, source.input_shape, splits, **more)
 
 
-def shared_split(made: Callable[[], Split], fabric: "Fabric") -> Split:
+def shared_split(made: Callable[[], Split], fabric: "Fabric", *, prepares: bool = False) -> Split:
     """A split, whose pixels lie in memory once where it holds all of them there; any other is each process's own."""
     if fabric.world_size == 1:
         return made()
@@ -40,29 +39,49 @@ def shared_split(made: Callable[[], Split], fabric: "Fabric") -> Split:
         with together(fabric):
             if fabric.local_rank == 0:
                 split = made()
-                if type(split) is MemorySplit:
-                    file = held.enter_context(_written(split))
+                if prepares and hasattr(split, "prepare"):
+                    split.prepare()
+                file = held.enter_context(_written(_tensors(split)))
         files: list[tuple[int, str]] = [(0, "")] * fabric.world_size
         torch.distributed.all_gather_object(files, (fabric.node_rank, file))
         ours = next((file for node, file in files if node == fabric.node_rank and file), None)
         with together(fabric):
             if ours is not None:
-                split = MemorySplit(**load_file(ours))
+                split = _mapped(load_file(ours), made)
             elif split is None:
                 split = made()
     assert split is not None
     return split
 
 
+def _tensors(split: Split) -> dict[str, Tensor]:
+    """What processes can share of a split: all that one in memory is, the pixels of pictures that are all decoded, or nothing."""
+    if type(split) is MemorySplit:
+        return {"images": split.images, "labels": split.labels, "index": split.index}
+    kept: Tensor | None = getattr(split, "kept", None)
+    return {} if kept is None else {"kept": kept}
+
+
+def _mapped(tensors: dict[str, Tensor], made: Callable[[], Split]) -> Split:
+    """The split of these tensors."""
+    if "kept" not in tensors:
+        return MemorySplit(**tensors)
+    split: Split = made().keeping(tensors["kept"])  # type: ignore[attr-defined]
+    return split
+
+
 @contextmanager
-def _written(split: MemorySplit) -> Iterator[str]:
-    """A file that can be mapped; its name is empty where there is no room for one, and everybody reads for himself."""
+def _written(tensors: dict[str, Tensor]) -> Iterator[str]:
+    """A file that can be mapped; its name is empty where there is nothing to share, or no room for it: everybody reads alone."""
+    if not tensors:
+        yield ""
+        return
     with ExitStack() as held:
         try:
             # a file that is mapped stays where it is when its name goes; on systems where it cannot, the name stays
             folder = held.enter_context(tempfile.TemporaryDirectory(prefix="wmr-", ignore_cleanup_errors=True))
             file = str(Path(folder) / "split.safetensors")
-            save_file({name: getattr(split, name).contiguous() for name in PARTS}, file)
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file)
         except (OSError, SafetensorError):
             file = ""
         yield file
