@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -31,25 +32,30 @@ def start(
     return box(images, moved, norm, eps)
 
 
+class Route(TypedDict):
+    """A ball, and the steps inside it."""
+
+    norm: Norm
+    eps: Radius
+    step: Radius
+    steps: int
+
+
 def climb(
     model: nn.Module,
     images: Tensor,
     labels: Tensor,
     objective: Objective,
     start: Tensor,
-    *,
-    norm: Norm,
-    eps: Radius,
-    step: Radius,
-    steps: int,
     watch: Callable[[Attacked], None] | None = None,
+    **route: Unpack[Route],
 ) -> Crafted:
     """Climb `objective` from `start` in `steps` steps to the last iterate; those before it may be watched.
 
     Only the input gets a gradient. Images, labels (N, ...) to the same.
     """
-    current, survived = start.detach(), torch.zeros_like(labels)
-    for _ in range(steps):
+    current, survived, norm = start.detach(), torch.zeros_like(labels), route["norm"]
+    for _ in range(route["steps"]):
         current.requires_grad_()
         with torch.enable_grad():
             logits = model(current)
@@ -60,7 +66,7 @@ def climb(
         survived = survived + (logits.argmax(dim=1) == labels)
         if watch is not None:
             watch(Attacked(current, logits.detach(), survived))
-        current = box(images, current + step * norm.direction(gradient), norm, eps)
+        current = box(images, current + route["step"] * norm.direction(gradient), norm, route["eps"])
     return Crafted(current, survived)
 
 
@@ -70,12 +76,8 @@ def ascend(
     labels: Tensor,
     objective: Objective,
     start: Tensor,
-    *,
-    norm: Norm,
-    eps: Radius,
-    step: Radius,
-    steps: int,
     keep_best: bool = False,
+    **route: Unpack[Route],
 ) -> Attacked:
     """The same with the logits of what it made; with `keep_best` the iterate of lowest margin."""
     best: Attacked | None = None
@@ -84,12 +86,14 @@ def ascend(
         nonlocal best
         best = worse(best, iterate, labels)
 
-    made = climb(
-        model, images, labels, objective, start, norm=norm, eps=eps, step=step, steps=steps, watch=watch if keep_best else None
-    )
+    last = judged(model, climb(model, images, labels, objective, start, watch if keep_best else None, **route))
+    return replace(worse(best, last, labels), steps_survived=last.steps_survived)
+
+
+def judged(model: nn.Module, made: Crafted) -> Attacked:
+    """The same images with their logits, by one more pass."""
     with torch.no_grad():
-        last = Attacked(made.images, model(made.images), made.steps_survived)
-    return replace(worse(best, last, labels), steps_survived=made.steps_survived)
+        return Attacked(made.images, model(made.images), made.steps_survived)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,9 +108,7 @@ class Ascent:
     def __call__(
         self, model: nn.Module, images: Tensor, labels: Tensor, objective: Objective, index: Tensor, seed: int
     ) -> Attacked:
-        made = self.craft(model, images, labels, objective, index, seed)
-        with torch.no_grad():
-            return Attacked(made.images, model(made.images), made.steps_survived)
+        return judged(model, self.craft(model, images, labels, objective, index, seed))
 
     def craft(self, model: nn.Module, images: Tensor, labels: Tensor, objective: Objective, index: Tensor, seed: int) -> Crafted:
         """The same without logits."""

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
-from ...core.ascent import climb
+from ...core.ascent import climb, judged
 from ...core.contracts import Attacked, Crafted, Objective
 from ...core.norms import NORMS
 from ...errors import BadInput
@@ -29,9 +28,7 @@ class Fgsm:
     def __call__(
         self, model: nn.Module, images: Tensor, labels: Tensor, objective: Objective, index: Tensor, seed: int
     ) -> Attacked:
-        made = self.craft(model, images, labels, objective, index, seed)
-        with torch.no_grad():
-            return Attacked(made.images, model(made.images), made.steps_survived)
+        return judged(model, self.craft(model, images, labels, objective, index, seed))
 
     def craft(self, model: nn.Module, images: Tensor, labels: Tensor, objective: Objective, index: Tensor, seed: int) -> Crafted:
         """The same without logits."""

@@ -1,23 +1,16 @@
 """Projected gradient ascent, with any number of steps, restarts and starts."""
 
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Literal
 
 from torch import Tensor, nn
 
-from ...core.ascent import ascend, climb, start, worse
+from ...core.ascent import Route, ascend, climb, start, worse
 from ...core.contracts import Attacked, Crafted, Objective
-from ...core.norms import NORMS, Norm
+from ...core.norms import NORMS
 from ...core.objectives import objective_named
 from ...errors import BadInput
 from ...spec import number
-
-
-class _Path(TypedDict):
-    norm: Norm
-    eps: float
-    step: float
-    steps: int
 
 
 @dataclass(frozen=True)
@@ -49,7 +42,7 @@ class Pgd:
         result: Attacked | None = None
         for restart in range(self.restarts):
             begin = self._start(images, index, seed, restart)
-            final = ascend(model, images, labels, objective, begin, **self._path, keep_best=self.keep == "best")
+            final = ascend(model, images, labels, objective, begin, **self._route, keep_best=self.keep == "best")
             result = worse(result, final, labels)
         assert result is not None  # there is one restart at least
         return result
@@ -59,14 +52,14 @@ class Pgd:
         if self.restarts > 1 or self.keep == "best":
             chosen = self(model, images, labels, objective, index, seed)
             return Crafted(chosen.images, chosen.steps_survived)
-        return climb(model, images, labels, objective, self._start(images, index, seed), **self._path)
+        return climb(model, images, labels, objective, self._start(images, index, seed), **self._route)
 
     def _start(self, images: Tensor, index: Tensor, seed: int, restart: int = 0) -> Tensor:
         kind, scale = _start_of(self.start)
         return start(kind, images, NORMS[self.norm], self.eps, index, seed, restart, scale)
 
     @property
-    def _path(self) -> _Path:
+    def _route(self) -> Route:
         step = 2.5 * self.eps / max(self.steps, 1) if self.step is None else self.step
         return {"norm": NORMS[self.norm], "eps": self.eps, "step": step, "steps": self.steps}
 
