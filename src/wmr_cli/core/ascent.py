@@ -48,14 +48,18 @@ def climb(
     objective: Objective,
     start: Tensor,
     watch: Callable[[Attacked], None] | None = None,
-    **route: Unpack[Route],
+    *,
+    norm: Norm,
+    eps: Radius,
+    step: Radius,
+    steps: int,
 ) -> Crafted:
     """Climb `objective` from `start` in `steps` steps to the last iterate; those before it may be watched.
 
     Only the input gets a gradient. Images, labels (N, ...) to the same.
     """
-    current, survived, norm = start.detach(), torch.zeros_like(labels), route["norm"]
-    for _ in range(route["steps"]):
+    current, survived = start.detach(), torch.zeros_like(labels)
+    for _ in range(steps):
         current.requires_grad_()
         with torch.enable_grad():
             logits = model(current)
@@ -66,7 +70,7 @@ def climb(
         survived = survived + (logits.argmax(dim=1) == labels)
         if watch is not None:
             watch(Attacked(current, logits.detach(), survived))
-        current = box(images, current + route["step"] * norm.direction(gradient), norm, route["eps"])
+        current = box(images, current + step * norm.direction(gradient), norm, eps)
     return Crafted(current, survived)
 
 
