@@ -19,9 +19,9 @@ from matplotlib.patches import Patch
 from PIL import Image
 
 from wmr_cli.measures import (
+    calibrated_accuracy,
     exponential_log_weights,
     normalized_weights,
-    ranked_accuracy,
     sampled_accuracy,
     tempered_accuracy,
 )
@@ -54,7 +54,7 @@ SHARES = {
     "a_rob": A_ROB,
     "a_rob_worst": f"{A_ROB} under two attacks",
     "a_sa": f"{A_SA}(2)",
-    "a_sa_ranked": f"{A_SA}(2) by ranks",
+    "a_sa_calibrated": f"{A_SA}(2), calibrated",
 }
 """What the study of alpha measured, and how it is called."""
 
@@ -120,7 +120,7 @@ def temperature(rows: Rows) -> Figure:
     """One network, and the same decisions, with its logits divided by T."""
     alphas = ALPHAS.tolist()
     lines = {f"logits divided by {scale:g}": [tempered_accuracy(rows, alpha, scale) for alpha in alphas] for scale in (0.5, 1, 2)}
-    lines["by ranks, for any scale"] = [ranked_accuracy(rows, alpha) for alpha in alphas]
+    lines["calibrated, for any scale"] = [calibrated_accuracy(rows, alpha) for alpha in alphas]
     looks = {name: Look(number) for number, name in enumerate(lines)}
     figure = framed(WIDTH, 2.4, [{}], [entry(look, name) for name, look in looks.items()])
     axes = figure.subplots()

@@ -148,10 +148,10 @@ def alpha_study() -> Iterator[str]:
         for alpha, seen in by_alpha.items():
             mean = {name: fmean(values) for name, values in seen.items()}
             health = (f"{mean['weight_mean']:.2f}", f"{mean['weight_max']:.3g}", f"{100 * mean['weight_ess']:.0f} %")
-            names = ("a_nat", "a_rob", "a_rob_worst", "a_sa", "a_sa_ranked", "a_tr")
+            names = ("a_nat", "a_rob", "a_rob_worst", "a_sa", "a_sa_calibrated", "a_tr")
             spread = (f"{100 * mean[name]:.1f} ± {100 * stdev(seen[name]):.1f}" for name in names)
             rows.append((_anchored(defense), alpha, *health, *spread))
-    shares = ("A_nat", "A_rob", "A_rob, worst", "A_sa(2)", "A_sa(2) by ranks", "A_tr(2)")
+    shares = ("A_nat", "A_rob", "A_rob, worst", "A_sa(2)", "A_sa(2), calibrated", "A_tr(2)")
     yield _table(("defense", "α", "mean weight", "largest", "ESS", *shares), rows)
 
 
@@ -270,8 +270,8 @@ def _json(kind: Any) -> str:
 
 PYTHON = ("load", "create", "evaluate", "Result")
 MEASURES = (
-    "Estimate", "plain_accuracy", "weighted_accuracy", "exponential_log_weights", "probability_margins",
-    "worst_case", "worst_accuracy", "bootstrap", "RunningAccuracy",
+    "Estimate", "plain_accuracy", "weighted_accuracy", "exponential_log_weights", "probability_margins", "tempered_accuracy",
+    "calibrated_accuracy", "calibrating_temperature", "worst_case", "worst_accuracy", "bootstrap", "RunningAccuracy",
 )  # fmt: skip
 """What a notebook begins with; the module has more."""
 

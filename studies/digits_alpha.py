@@ -47,7 +47,7 @@ def found_in(run: Path) -> dict[str, float]:
         "a_rob_worst": by_attack["worst"][1].a_rob.value,
         "a_sa": chosen.a_sa.value,
         "a_sa_ess": chosen.a_sa.ess / record.dataset.n,
-        "a_sa_ranked": measures.ranked_accuracy(records.rows_of(file, record), ALPHA_TEST).value,
+        "a_sa_calibrated": measures.calibrated_accuracy(records.rows_of(file, record), ALPHA_TEST).value,
         "a_tr": chosen.a_tr.value,
     }
 

@@ -1,6 +1,9 @@
 """wmr sweep as a user meets it, as far as nothing is trained."""
 
+import itertools
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -8,6 +11,7 @@ from typer.testing import CliRunner
 import made
 from wmr_cli.cli import app
 from wmr_cli.storage import ledgers
+from wmr_cli.storage.runs import RunFolder
 from wmr_cli.workflows.shapes import Answer, Answers
 from wmr_cli.workflows.study import read_study
 
@@ -59,6 +63,69 @@ def test_a_rehearsal_says_where_every_run_stands_and_what_is_left(study, monkeyp
     assert len(asked) == 1
 
 
+def pretended(monkeypatch, *, problem: str = "", epochs: int = 4) -> list[str]:
+    """Commands that are done at once, and what the rehearsal finds; the commands that were begun."""
+    begun = []
+
+    class Done:
+        status = 0
+
+        def __init__(self, command, log, *, threads):
+            begun.append(command.words[0])
+            if command.words[0] == "train":
+                folder = RunFolder(Path(command.words[command.words.index("--out") + 1]))
+                made.stored_weights(folder.last)
+                folder.write_log([{"epoch": epochs}])
+            else:
+                rows = made.rows(20)
+                _, record = made.stored(Path(command.words[1]).parent / "evaluations", made.record(rows), rows)
+                command.output.write_text(json.dumps([{"id": record.id}]))
+
+        def failure(self): ...
+
+    def measured(requests, threads):
+        assert not any(request.is_timed for request in requests)
+        return Answers([Answer(problem=problem) for _ in requests], 0.0), 0.0
+
+    monkeypatch.setattr("wmr_cli.workflows.sweep.Child", Done)
+    monkeypatch.setattr("wmr_cli.workflows.shapes._measured", measured)
+    return begun
+
+
+def test_a_mistake_in_an_evaluation_is_told_before_anything_is_trained(study, monkeypatch):
+    begun = pretended(monkeypatch, problem="attack 'pgd' has no 'stepz'")
+    said = wmr("sweep", "study.toml", status=1)
+    assert begun == []
+    assert "error: digits-trades-a2-s0: attack 'pgd' has no 'stepz'" in said.stderr
+    assert "[2/2] digits-trades-a2-s1: done before" in said.stderr
+    assert "A\\_rob" in Path("runs/report.md").read_text()  # the others have their report
+
+
+def test_the_time_that_is_left_counts_what_was_there(monkeypatch):
+    Path("study.toml").write_text(TEXT.replace("[0, 1]", "[0, 1, 2]"))
+    pretended(monkeypatch)
+    log = Path("runs/digits-trades-a2-s0/log.jsonl")
+    log.parent.mkdir(parents=True)
+    log.write_text('{"epoch": 3}\n')  # of 4: two of its five parts are left, and twelve in all
+    clock = itertools.count(0, 60.0)  # looked at once in the beginning, and once at the end of each run
+    monkeypatch.setattr("wmr_cli.cli.sweep.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    said = wmr("sweep", "study.toml", "--jobs", 1).stderr
+    assert "[1/3] digits-trades-a2-s0: done, about 5.0 min left" in said  # 2 parts in one minute, 10 are left
+    assert "[2/3] digits-trades-a2-s1: done, about 86 s left" in said  # 7 parts in two minutes, 5 are left
+    assert "[3/3] digits-trades-a2-s2: done\n" in said
+
+
+def test_a_study_without_evaluations_wants_no_report(monkeypatch):
+    Path("study.toml").write_text("evaluate = []\n" + TEXT)
+    assert pretended(monkeypatch) == []
+    assert "nothing to report" not in wmr("sweep", "study.toml").stderr
+
+
+def test_an_evaluation_of_no_run_is_warned_of(study):
+    Path("study.toml").write_text(TEXT + "[[evaluate]]\n[[evaluate]]\nonly = { alpha = 7 }\n")
+    assert "evaluate 2: no run is as its `only` says" in wmr("sweep", "study.toml", "--run", "digits-trades-a2-s1").stderr
+
+
 def test_runs_of_one_shape_are_measured_once(monkeypatch):
     Path("study.toml").write_text("[grid]\nseed = [0, 1, 2]\nalpha = [0, 1]\nbatch_size = [32, 64]\n")
     asked = []
@@ -78,7 +145,7 @@ def test_runs_of_one_shape_are_measured_once(monkeypatch):
     [
         (TEXT, ["--run", "digits-trades-a2-s7"], "the study has no run 'digits-trades-a2-s7'"),
         (TEXT + "out = 'report.docx'", [], "the ending of report.docx says no format"),
-        (TEXT.replace("epochs", "epoch"), [], "study.toml: grid: there is no setting 'epoch'"),
+        (TEXT.replace("epochs", "epoch"), [], "study.toml, [train]: there is no setting 'epoch'"),
         (TEXT + "[slurm]\npartition = 'gpu'", ["--slurm"], "partition"),
     ],
 )

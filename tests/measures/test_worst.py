@@ -71,6 +71,51 @@ def test_a_higher_temperature_brings_a_sa_nearer_to_a_rob(seed, alpha):
     assert measures.tempered_accuracy(rows, alpha, 1.0).value <= plain + 1e-12
 
 
+def cross_entropy(logits: np.ndarray, label: np.ndarray, temperature: float) -> float:
+    scaled = logits / temperature
+    return float(np.mean(np.logaddexp.reduce(scaled, axis=1) - scaled[np.arange(len(label)), label]))
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10_000), st.floats(-6.0, 6.0), st.floats(0.3, 3.0))
+def test_the_calibrating_temperature_fits_best_and_takes_every_scale_out_of_a_sa(seed, exponent, signal):
+    rng = np.random.default_rng(seed)
+    label = rng.integers(4, size=90)
+    logits = rng.normal(size=(90, 4)) + signal * np.eye(4)[label]
+    scaled = logits * 10.0**exponent
+    found = measures.calibrating_temperature(logits, label)
+    near = [cross_entropy(logits, label, found * factor) for factor in (0.99, 1.0, 1.01)]
+    assert found == np.inf or min(near) == near[1]
+    assert measures.calibrating_temperature(scaled, label) == pytest.approx(found * 10.0**exponent)
+    rows, other = ({"label": label, "uniform/logits": each, "uniform/prediction": each.argmax(1)} for each in (logits, scaled))
+    expected = measures.tempered_accuracy(rows, 2.0, found)
+    assert measures.calibrated_accuracy(rows, 2.0) == expected
+    assert measures.calibrated_accuracy(other, 2.0).value == pytest.approx(expected.value)
+
+
+def test_what_no_temperature_fits_best():
+    flawless, hopeless = np.array([[3.0, 1.0], [0.0, 2.0]]), np.array([[1.0, 3.0], [2.0, 0.0]])
+    assert measures.calibrating_temperature(flawless, [0, 1]) == 1
+    assert measures.calibrating_temperature(hopeless, [0, 1]) == np.inf
+    rows = {"label": np.array([0, 1, 1]), "uniform/logits": np.array([[1.0, 3.0], [2.0, 0.0], [0.0, 0.1]])}
+    rows["uniform/prediction"] = rows["uniform/logits"].argmax(1)
+    assert measures.calibrated_accuracy(rows, 5.0).value == pytest.approx(1 / 3)  # all images weigh alike
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10_000), st.floats(0.0, 5.0))
+def test_by_ranks_only_the_number_of_right_images_counts(seed, alpha):
+    rng = np.random.default_rng(seed)
+    margin, wrong = rng.normal(size=(2, 60)), 20
+    margin = np.sort(margin, axis=1) - np.sort(margin, axis=1)[:, [wrong]] + 1e-9  # twenty of sixty below 0
+    rows = [
+        {"label": np.zeros(60, int), "uniform/prediction": (each < 0).astype(int), "uniform/logit_margin": each}
+        for each in map(rng.permutation, margin)
+    ]
+    one, other = (measures.ranked_accuracy(each, alpha).value for each in rows)
+    assert one == pytest.approx(other)
+
+
 @pytest.mark.parametrize("scale", [0.01, 1.0, 50.0])
 def test_by_ranks_the_scale_does_not_count(scale):
     rng = np.random.default_rng(1)

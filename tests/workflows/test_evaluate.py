@@ -203,6 +203,15 @@ def test_evaluation_is_plain_float32_whatever_training_allowed(tiny_run, registr
     assert seen == {("highest", False, True)}
 
 
+def test_a_record_without_its_rows_is_measured_again(tiny_run, registry, tmp_path):
+    first = measured(tiny_run, registry, tmp_path, limit=20)[0]
+    first.rows.unlink()
+    second = measured(tiny_run, registry, tmp_path, limit=20)[0]
+    assert not second.stored
+    assert second.rows.exists()
+    assert without_times(second.record) == without_times(first.record)
+
+
 def test_a_step_across_the_whole_ball_is_said(tiny_run, registry, tmp_path):
     config = EvaluateConfig(step_size=0.4, steps=1, limit=10)
     events = evaluate(tiny_run, config, registry, data_dir=Path(), device="cpu", out=tmp_path)

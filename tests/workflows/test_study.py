@@ -53,6 +53,23 @@ def test_runs_are_all_combinations_of_each_grid_seed_by_seed(registry):
     assert (runs[1].config.alpha, runs[1].config.defense, runs[2].config.batch_size) == (2.0, "trades:beta=6", 32)
 
 
+def test_a_grid_may_vary_parameters_of_components_and_presets(registry):
+    text = """
+    [[grid]]
+    defense = ["trades:beta=3", "trades:beta=0.5", "pgd"]
+    kernel = ["exp", "exp-logit:c=5"]
+    [[grid]]
+    preset = ["cpu/mnist", "paper/mnist"]
+    """
+    names = [run.name for run in study(registry, text).runs]
+    assert names == [
+        "digits-trades-a2-s0-beta3", "digits-trades-exp-logit-s0-beta3-c5",
+        "digits-trades-a2-s0-beta0.5", "digits-trades-exp-logit-s0-beta0.5-c5",
+        "digits-pgd-a0.5-s0", "digits-pgd-exp-logit-s0-c5",
+        "mnist-trades-a2-s0-presetcpu_mnist", "mnist-trades-a2-s0-presetpaper_mnist",
+    ]  # fmt: skip
+
+
 def test_an_evaluation_is_the_flags_of_evaluate_and_of_the_runs_it_names(registry):
     made = study(registry, WHOLE)
     everywhere, some = made.evaluations
@@ -67,6 +84,12 @@ def test_an_evaluation_is_the_flags_of_evaluate_and_of_the_runs_it_names(registr
     assert all(everywhere in made.asked_of(run) for run in made.runs)
 
 
+def test_evaluations_that_are_asked_of_no_run_are_known(registry):
+    text = "[grid]\nalpha = [0, 2]\n[[evaluate]]\nonly = {alpha = [2, 7]}\n[[evaluate]]\nonly = {alpha = 7}\n"
+    assert study(registry, text).asked_of_nobody() == [2]
+    assert study(registry, WHOLE).asked_of_nobody() == []
+
+
 def test_files_lie_in_the_study_s_folder_and_small_records_beside_the_file(registry):
     made = study(registry, WHOLE)
     assert made.path(made.runs[0]) == Path("runs/small/digits-trades-a0-s0")
@@ -79,7 +102,7 @@ def test_files_lie_in_the_study_s_folder_and_small_records_beside_the_file(regis
     ("text", "said", "hint"),
     [
         ("gird = 1", "small.toml: there is no 'gird' in a study", "'grid'"),
-        ("[train]\nepoch = 3", "small.toml: grid 1: there is no setting 'epoch'", "'epochs'"),
+        ("[train]\nepoch = 3", "small.toml, [train]: there is no setting 'epoch'", "'epochs'"),
         ("[[grid]]\nalhpa = [1]", "small.toml: grid 1: there is no setting 'alhpa'", "'alpha'"),
         (
             "[[grid]]\nalpha = [1]\n[[grid]]\nepochs = [0]",
@@ -93,6 +116,9 @@ def test_files_lie_in_the_study_s_folder_and_small_records_beside_the_file(regis
         ("[[evaluate]]\neps = 'nan'", "small.toml: evaluate 1: eps", ""),
         ("[[evaluate]]\nmetrics = ['nut']", "small.toml: evaluate 1: metrics", "one of nat, rob"),
         ("[[evaluate]]\nonly = {defence = 'pgd'}", "small.toml: evaluate 1, only: there is no setting 'defence'", "'defense'"),
+        ("[[evaluate]]\nonly = {defense = 'trade'}", "small.toml: evaluate 1, only: no defense is called 'trade'", "'trades'"),
+        ("[[evaluate]]\ndataset = 'digit'", "small.toml: evaluate 1: no dataset is called 'digit'", "'digits'"),
+        ("grid = []", "small.toml: grid is empty", "leave it out"),
         ("[report]\nfigure = 'x'", "small.toml, [report]: there is no setting 'figure'", "'figures'"),
         ("[machine]\nthreads = 0", "small.toml, [machine]: threads: expected a whole number >= 1", ""),
         ("train = 3", "small.toml, [train] is no table", ""),

@@ -128,6 +128,16 @@ def test_a_finished_run_resumes_to_nothing_to_do(tiny_config, tiny_run, tmp_path
     assert isinstance(events[-1], TrainingDone)
 
 
+def test_weights_that_were_removed_are_written_again_from_the_state(tiny_config, tiny_run, tmp_path, registry):
+    shutil.copytree(tiny_run, tmp_path / "run")
+    weights = RunFolder(tmp_path / "run").last
+    before = checkpoints.load(weights)
+    weights.unlink()
+    run(tiny_config, tmp_path / "run", registry, resume=True)
+    after = checkpoints.load(weights)
+    assert (after.sha256, after.epoch, after.alpha_train) == (before.sha256, before.epoch, before.alpha_train)
+
+
 def test_resuming_with_other_settings_is_refused_with_the_differences(tiny_config, tiny_run, tmp_path, registry):
     shutil.copytree(tiny_run, tmp_path / "run")
     with pytest.raises(RunFolderError, match=r"lr was 0\.005, is 0\.1"):

@@ -49,7 +49,10 @@ def sweep(
     from ..workflows.sweep import no_longer_covered
     from .output import format_of
 
-    study = chosen(read_study(file, components(quiet)), run)
+    study = read_study(file, components(quiet))
+    for number in study.asked_of_nobody():
+        say(f"{file}: evaluate {number}: no run is as its `only` says, so it is never done", quiet=quiet, warns=True)
+    study = chosen(study, run)
     for name in [] if run else no_longer_covered(study):
         say(f"{study.folder / name} is no run of this study any more; it is left as it is", quiet=quiet, warns=True)
     for name in study.report.out:
@@ -60,7 +63,7 @@ def sweep(
         return
     failed = carry_out(study, at_once, data_dir, slurm=slurm, quiet=quiet)
     try:
-        is_whole = bool(run) or publish(study, quiet)
+        is_whole = bool(run) or not study.evaluations or publish(study, quiet)
     finally:  # whatever becomes of the report
         for name, failure in failed.items():
             say_error(f"{name}: {failure.reason}", failure.hint)
@@ -107,30 +110,33 @@ def rehearse(study: "Study", jobs: int, data_dir: Path | None, quiet: bool) -> N
 
 def carry_out(study: "Study", jobs: int, data_dir: Path | None, *, slurm: bool, quiet: bool) -> "dict[str, Failure]":
     """Follow the runs to their ends; those that failed, with the reason."""
-    from ..workflows.sweep import RunDone, RunFailed, RunStarted, RunWaits, sweep
+    from ..workflows.sweep import RunDone, RunFailed, RunStarted, RunWaits, parts_left, sweep
 
+    total = len(study.runs)
+    failed = {} if slurm else impossible(study, data_dir, quiet)  # the machine that submits need not be one that can
+    study = replace(study, runs=tuple(run for run in study.runs if run.name not in failed))
     if slurm:
         from ..workflows.cluster import submitted
 
         events = submitted(study, data_dir)
     else:
         events = sweep(study, jobs=jobs, data_dir=data_dir)
-    failed: dict[str, Failure] = {}
-    ended, worked, started = 0, 0, time.monotonic()
+    begun, ended, started = {run.name: parts_left(study, run) for run in study.runs}, len(failed), time.monotonic()
     try:
         with closing(events):
             for event in events:
                 ended += isinstance(event, RunDone | RunFailed)
-                name, place = event.run.name, f"[{ended}/{len(study.runs)}]"
+                name, place = event.run.name, f"[{ended}/{total}]"
                 match event:
                     case RunStarted():
                         say(f"{place} {name}: {event.what}", quiet=quiet)
                     case RunWaits():
                         say(f"{place} {name}: waiting, another process uses it", quiet=quiet)
                     case RunDone():
-                        worked += not event.was_done
-                        left = (time.monotonic() - started) / max(worked, 1) * (len(study.runs) - ended)
-                        then = f", about {duration(left)} left" if worked and left else ""
+                        going = [run for run in study.runs if run.name not in failed]
+                        left = sum(parts_left(study, run) for run in going)
+                        made = sum(begun[run.name] for run in going) - left
+                        then = f", about {duration((time.monotonic() - started) / made * left)} left" if made and left else ""
                         say(f"{place} {name}: done{' before' * event.was_done}{then}", quiet=quiet)
                     case RunFailed():
                         failed[name] = event.failure
@@ -139,6 +145,17 @@ def carry_out(study: "Study", jobs: int, data_dir: Path | None, *, slurm: bool, 
         say("interrupted; what was done is saved, and the same command goes on", quiet=quiet)
         raise
     return failed
+
+
+def impossible(study: "Study", data_dir: Path | None, quiet: bool) -> "dict[str, Failure]":
+    """Runs that could not be trained or evaluated as the study has them, told before hours of work."""
+    from ..workflows.shapes import mistakes
+    from ..workflows.sweep import standing
+
+    found = mistakes(study, {run.name: standing(study, run) for run in study.runs}, data_dir)
+    for name, failure in found.items():
+        say(f"{name}: {failure.reason}", quiet=quiet, warns=True)
+    return found
 
 
 def publish(study: "Study", quiet: bool) -> bool:

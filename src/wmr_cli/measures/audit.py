@@ -15,9 +15,41 @@ def tempered_accuracy(rows: Rows, alpha: float, temperature: float) -> Estimate:
     return weighted_accuracy(exponential_log_weights(margins, alpha), correct(rows, "uniform"))
 
 
+def calibrated_accuracy(rows: Rows, alpha: float) -> Estimate:
+    """A_sa of the calibrated network: the same for any scale of its logits. The interval takes the temperature as given."""
+    return tempered_accuracy(rows, alpha, calibrating_temperature(rows["uniform/logits"], rows["label"]))
+
+
+def calibrating_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
+    """What logits (N, C) must be divided by for their probabilities to fit the labels (N,) best, by cross-entropy.
+
+    Cross-entropy is convex in 1/T, so its slope has one zero. Infinity where nothing fits better than equal probabilities; 1
+    where every label has the highest logit, as more confidence would always fit better, and no A_sa depends on it.
+    """
+    values, true = np.asarray(logits, dtype=np.float64), np.asarray(labels)
+    values = values - values.max(axis=1, keepdims=True)
+    own = values[np.arange(len(values)), true]
+
+    def slope(inverse: float) -> float:
+        shares = np.exp(inverse * values)
+        return float(((shares * values).sum(axis=1) / shares.sum(axis=1) - own).sum())
+
+    if slope(0.0) >= 0:
+        return np.inf
+    if not own.any():
+        return 1.0
+    low, high = 0.0, 1 / float(-own.min())
+    while slope(high) < 0:
+        low, high = high, 2 * high
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+    return 1 / high
+
+
 def ranked_accuracy(rows: Rows, alpha: float) -> Estimate:
     """A_sa with margins replaced by their ranks, spread evenly from -1 to 1: the same for any scale of the logits.
 
+    Wrong images have the lowest ranks, so it follows from A_rob and the number of images alone, and says no more than A_rob does.
     The ranks are those of the logit margins; equal margins share their mean rank.
     """
     values, inverse, counts = np.unique(rows["uniform/logit_margin"], return_inverse=True, return_counts=True)

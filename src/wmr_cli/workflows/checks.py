@@ -171,7 +171,7 @@ def _ours(usual: Estimate) -> str:
 
 
 def _temperature(task: Task, rows: Rows) -> Iterator[Check]:
-    """A_sa moves with the scale of the logits although no decision does: how far, and without it, by ranks."""
+    """A_sa moves with the scale of the logits although no decision does: how far, and what it is at a scale that is no choice."""
     alpha = max((alpha for alpha in task.kernels if alpha is not None), default=None)
     if alpha is None or task.config.kernel != "exp" or "uniform/logits" not in rows:
         return
@@ -180,8 +180,11 @@ def _temperature(task: Task, rows: Rows) -> Iterator[Check]:
         yield Check(
             f"A_sa({alpha:g}) at temperature {temperature:g}", found.value, "note", "logits divided by it; no decision changes"
         )
-    ranked = measures.ranked_accuracy(rows, alpha)
-    yield Check(f"A_sa({alpha:g}) by ranks", ranked.value, "note", "margins replaced by their ranks, -1 to 1: no scale at all")
+    best = measures.calibrating_temperature(rows["uniform/logits"], rows["label"])
+    text = f"at temperature {best:.3g}, where probabilities fit the attacked images best: the same for any scale"
+    yield Check(f"A_sa({alpha:g}) calibrated", measures.tempered_accuracy(rows, alpha, best).value, "note", text)
+    text = "margins replaced by their ranks: no scale at all, and no more than A_rob says"
+    yield Check(f"A_sa({alpha:g}) by ranks", measures.ranked_accuracy(rows, alpha).value, "note", text)
 
 
 def _check(name: str, value: float, passes: bool, text: str) -> Check:

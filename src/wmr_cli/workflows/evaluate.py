@@ -86,7 +86,7 @@ def evaluate(
 def _recorded(task: Task, registry: Registry, folder: Path, fabric: "Fabric", resume: bool, known: dict[bytes, Tensor]) -> Walked:
     """The record of a task, stored or measured; none on any rank but the first, which speaks for all."""
     target = folder / f"{task.id}.json"
-    is_stored = fabric.broadcast(target.exists())
+    is_stored = fabric.broadcast(target.exists() and records.rows_path(target).exists())
     record = None if is_stored else (yield from measure(task, registry, target, fabric, resume, known))
     if fabric.is_global_zero:
         record = record or records.load(target)

@@ -1,5 +1,7 @@
 """How long the runs of a study would take, measured in a process of its own: a few steps and a batch of each shape, once.
 
+Or only whether they can be carried out at all: then everything is built, and nothing done.
+
 `python -m wmr_cli.workflows.rehearsal REQUESTS ANSWERS`: a list of what to measure in one JSON file, seconds or the reason
 why there are none in the other. A study asks this of a process of its own, as it needs torch itself for nothing.
 """
@@ -32,24 +34,26 @@ PICTURES = 64
 
 
 def measured(request: Request, registry: Registry) -> Answer:
-    """Seconds of training, and of every evaluation, of an untrained network; or what is wrong with the settings."""
+    """Seconds of training, and of every evaluation, of an untrained network, if asked for; or what is wrong with the settings."""
     try:
         fabric = launched(request.device, request.devices, None, request.config.precision)
         run = assemble(request.config, registry, Path(request.data_dir), fabric, compiles=request.compiles)
-        training = estimate(run, registry).run
-        return Answer(training, [_evaluation(run, each, registry, Path(request.data_dir)) for each in request.evaluations])
+        evaluations = [_tasks(run, each, registry, Path(request.data_dir)) for each in request.evaluations]
+        if not request.is_timed:
+            return Answer()
+        return Answer(estimate(run, registry).run, [sum(_seconds(run, task) for task in tasks) for tasks in evaluations])
     except WmrError as problem:
         return Answer(problem=str(problem), hint=problem.hint)
 
 
-def _evaluation(run: Assembly, config: EvaluateConfig, registry: Registry, data_dir: Path) -> float:
-    """All attacks in all balls, from one batch of each."""
+def _tasks(run: Assembly, config: EvaluateConfig, registry: Registry, data_dir: Path) -> list[Task]:
+    """All attacks in all balls."""
     same_data = config.dataset is None
-    tasks = list(plan(_untrained(run), config, registry, data_dir, run.source if same_data else None))
-    return sum(_task(run, task) for task in tasks)
+    return list(plan(_untrained(run), config, registry, data_dir, run.source if same_data else None))
 
 
-def _task(run: Assembly, task: Task) -> float:
+def _seconds(run: Assembly, task: Task) -> float:
+    """What a task would take, from one batch."""
     batch = task.split.batch(task.positions[: min(PICTURES, task.config.batch_size)]).to(run.fabric.device)
     examination = examination_of(task, run.model, batch.images[:CHECKED])
     batch = batch.to(run.fabric.device, examination.memory_format)

@@ -26,7 +26,7 @@ ALIKE = {
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A shape to measure."""
+    """A shape to measure, or only to build."""
 
     config: TrainConfig
     evaluations: list[EvaluateConfig]
@@ -34,6 +34,7 @@ class Request(msgspec.Struct, frozen=True):
     devices: int | None
     compiles: bool
     data_dir: str
+    is_timed: bool
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -63,16 +64,30 @@ class Cost:
 
 def costs(study: Study, standings: Mapping[str, Standing], data_dir: Path | None = None) -> dict[str, Cost]:
     """What is left of every run that is not done, by name."""
+    answers, start = _answers(study, standings, data_dir, is_timed=True)
+    return {run.name: _left(answers[run.name], run, standings[run.name], start) for run in study.runs if run.name in answers}
+
+
+def mistakes(study: Study, standings: Mapping[str, Standing], data_dir: Path | None = None) -> dict[str, Failure]:
+    """Runs that cannot be carried out as the study has them, by name: an evaluation's mistake is known before the training."""
+    answers, _ = _answers(study, standings, data_dir, is_timed=False)
+    return {name: Failure(answer.problem, answer.hint) for name, answer in answers.items() if answer.problem}
+
+
+def _answers(
+    study: Study, standings: Mapping[str, Standing], data_dir: Path | None, *, is_timed: bool
+) -> tuple[dict[str, Answer], float]:
+    """For every run that is not done, and how long a process takes to begin."""
     left = [run for run in study.runs if not standings[run.name].is_done and standings[run.name].refused is None]
     requests: dict[bytes, Request] = {}
     shapes = {run.name: _shape(study, run, standings[run.name]) for run in left}
     for run in left:
-        requests.setdefault(shapes[run.name], _request(study, run, standings[run.name], data_dir))
+        requests.setdefault(shapes[run.name], _request(study, run, standings[run.name], data_dir, is_timed=is_timed))
     if not requests:
-        return {}
+        return {}, 0.0
     measured, start = _measured(list(requests.values()), study.machine.threads)
     answers = dict(zip(requests, measured.answers, strict=True))
-    return {run.name: _left(answers[shapes[run.name]], run, standings[run.name], start) for run in left}
+    return {run.name: answers[shapes[run.name]] for run in left}, start
 
 
 def _left(answer: Answer, run: Run, found: Standing, start: float) -> Cost:
@@ -84,11 +99,11 @@ def _left(answer: Answer, run: Run, found: Standing, start: float) -> Cost:
     return Cost(training, sum(answer.evaluations) + start * len(answer.evaluations))
 
 
-def _request(study: Study, run: Run, found: Standing, data_dir: Path | None) -> Request:
+def _request(study: Study, run: Run, found: Standing, data_dir: Path | None, *, is_timed: bool) -> Request:
     machine = study.machine
     evaluations = [evaluation.config() for evaluation in found.missing]
     place = str(data_dir or default_data_dir())
-    return Request(run.config, evaluations, machine.device[0], machine.devices, machine.compile, place)
+    return Request(run.config, evaluations, machine.device[0], machine.devices, machine.compile, place, is_timed)
 
 
 def _shape(study: Study, run: Run, found: Standing) -> bytes:

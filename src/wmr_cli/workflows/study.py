@@ -23,8 +23,8 @@ from .trials import cores
 Count = Annotated[int, Meta(ge=1)]
 Texts = Annotated[tuple[str, ...], Meta(min_length=1)]
 Sizes = Annotated[tuple[Size, ...], Meta(min_length=1)]
-IN_A_NAME = ("preset", "dataset", "defense", "kernel", "alpha", "seed")
-"""Settings that the name of a run tells anyway; a preset is told by what it sets."""
+IN_A_NAME = ("dataset", "defense", "kernel", "alpha", "seed")
+"""Settings that the name of a run tells anyway, components without their parameters."""
 REPEATED = ("attack", "eps")
 """Flags of `wmr evaluate` that are given once for each value; other lists are joined by commas."""
 
@@ -143,6 +143,11 @@ class Study:
         """The evaluations of a run."""
         return [evaluation for evaluation in self.evaluations if _covers(evaluation.only, run.config)]
 
+    def asked_of_nobody(self) -> list[int]:
+        """The evaluations, counted from 1, whose `only` no run fulfils."""
+        asked = [evaluation for run in self.runs for evaluation in self.asked_of(run)]
+        return [number for number, evaluation in enumerate(self.evaluations, 1) if evaluation not in asked]
+
 
 TOP = ("summary", "folder", "keep", "train", "grid", "evaluate", "report", "machine", "slurm")
 
@@ -178,8 +183,12 @@ def read_study(file: Path, registry: Registry) -> Study:
 def _runs(file: Path, written: Mapping[str, Any], registry: Registry) -> Iterator[Run]:
     """Every combination of every grid over what all runs share, each under its own name."""
     shared = _table(written.get("train", {}), f"{file}, [train]")
+    resolve(shared, place=f"{file}, [train]")  # its mistakes are its own, and no grid's
+    grids = list(_tables(written.get("grid", [{}]), f"{file}: grid"))
+    if not grids:
+        raise BadInput(f"{file}: grid is empty, so there are no runs", hint="leave it out for the one run of [train]")
     found: list[Run] = []
-    for place, grid in _tables(written.get("grid", [{}]), f"{file}: grid"):
+    for place, grid in grids:
         names = {key: value if isinstance(value, list) else [value] for key, value in grid.items()}
         empty = next((key for key, values in names.items() if not values), None)
         if empty is not None:
@@ -213,9 +222,20 @@ def _check_name(kind: str, text: str, place: str, registry: Registry) -> None:
 
 
 def _name(config: TrainConfig, varied: Mapping[str, Any]) -> str:
-    """`digits-trades-a2-s0`, with the settings of its grid that this does not tell. It depends on no other run."""
-    others = [f"-{key}{_short(varied[key])}" for key in varied if key not in IN_A_NAME]
-    return re.sub(r"[^\w.+-]+", "_", default_name(config) + "".join(others))
+    """`digits-trades-a2-s0`, with what its grid sets and this does not tell. It depends on no other run."""
+    others = "".join(_told(key, value) for key, value in varied.items())
+    return re.sub(r"[^\w.+-]+", "_", default_name(config) + others)
+
+
+def _told(key: str, value: Any) -> str:
+    """`-lr0.1`; of a component whose name is told already, its parameters: `-beta3` of the defense `trades:beta=3`."""
+    if key not in IN_A_NAME:
+        return f"-{key}{_short(value)}"
+    if key not in SPECS:
+        return ""
+    spec, told = Spec.parse(value), (*SPECS[key], "path")
+    named = (f"-{name}{_short(given)}" for name, given in spec.params.items() if name not in told)
+    return "".join([*([] if spec.value is None else [f"-{spec.value}"]), *named])
 
 
 def _short(value: Any) -> str:
@@ -231,10 +251,13 @@ def _evaluation(table: Mapping[str, Any], place: str, registry: Registry) -> Eva
             raise UnknownName(f"{place}, only: there is no setting {key!r}", hint=did_you_mean(key, hints))
         values = value if isinstance(value, list) else [value]
         only[key] = [typed(one, hints[key], f"{place}, only: {key}") for one in values]
+        for name in only[key] if key in SPECS else ():
+            _check_name(key, name, f"{place}, only", registry)
     for attack in made.attack or ():
         _check_name("attack", attack, place, registry)
-    if made.kernel is not None:
-        _check_name("kernel", made.kernel, place, registry)
+    for kind in ("kernel", "dataset"):
+        if getattr(made, kind) is not None:
+            _check_name(kind, getattr(made, kind), place, registry)
     return msgspec.structs.replace(made, only=only)
 
 

@@ -225,6 +225,12 @@ def standing(study: Study, run: Run) -> Standing:
         return Standing(0, is_trained=False, missing=tuple(study.asked_of(run)), refused=refused)
 
 
+def parts_left(study: Study, run: Run) -> int:
+    """The epochs and evaluations that a run still wants; the time that a sweep still takes is guessed by them."""
+    found = standing(study, run)
+    return (0 if found.is_trained else run.config.epochs - found.epochs) + len(found.missing)
+
+
 def _standing(study: Study, run: Run) -> Standing:
     path, asked = study.path(run), study.asked_of(run)
     places = [path] if study.keep is None else [study.keep / run.name, path]

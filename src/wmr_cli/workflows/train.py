@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from ..config import TrainConfig
 from ..core.contracts import Split
@@ -118,6 +119,8 @@ def begin(held: ExitStack, run: Assembly, path: Path, *, resume: bool, overwrite
         raise RunFolderError(f"{path} is not the same folder for all processes", hint="put it on a disk that all nodes share")
     if fabric.is_global_zero:
         folder.write_log([entry for entry in folder.read_log() if entry["epoch"] <= progress.epoch])
+        if progress.epoch and not progress.step and not folder.last.exists():  # somebody has removed what the state still holds
+            write_weights(folder.last, run, run.model, progress.epoch)
     fabric.barrier()
     return folder, progress
 
@@ -160,13 +163,18 @@ def keep(folder: RunFolder, run: Assembly, entry: dict[str, Any], progress: Prog
     files |= {} if run.average is None else {folder.ema: run.average.model}
     with together(run.fabric):
         if run.fabric.is_global_zero:
-            alpha = getattr(run.kernel, "alpha", None)
             for file, model in files.items():
-                checkpoints.save(file, model.state_dict(), run.config, run.source, alpha_train=alpha, epoch=progress.epoch)
+                write_weights(file, run, model, progress.epoch)
             folder.write_log([*folder.read_log(), entry])
     run.tally.clear()
     save(folder, run, progress)
     return progress
+
+
+def write_weights(file: Path, run: Assembly, model: Module, epoch: int) -> None:
+    """A checkpoint that says how it was trained."""
+    alpha = getattr(run.kernel, "alpha", None)
+    checkpoints.save(file, model.state_dict(), run.config, run.source, alpha_train=alpha, epoch=epoch)
 
 
 def best_epoch(entries: list[dict[str, Any]], select: str) -> int | None:
