@@ -25,8 +25,6 @@ DOCS = Path(__file__).parent
 STUDIES = DOCS.parent / "studies"
 PAGE, PICTURES = DOCS / "reproduction.md", DOCS / "pictures" / "reproduction"
 BLOCK = re.compile(r"(?P<begin><!-- study: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end -->\n)", re.DOTALL)
-SHOWN = ("curves", "worst-case", "weights")
-"""The paper's figures, by the beginnings of their names."""
 
 
 def section(name: str) -> Iterator[str]:
@@ -80,18 +78,21 @@ def pictures(study: Study) -> list[Path]:
 
 
 def draw(name: str) -> None:
-    """The paper's figures from the records of a study, those under the usual attack in the ball of training."""
+    """The paper's figures from the records of a study: its Figure 3 in every ball, 4 under both losses, and 5 to 7."""
     study, target = read_study(STUDIES / f"{name}.toml", installed().registry), PICTURES / name
-    found = gather([file for run in study.runs for file in record_files(study, run)]).found
-    usual = under([one for one in found if is_own_ball(one[1]) and one[1].attack.of is None], "pgd")
+    found = [
+        one for one in gather([file for run in study.runs for file in record_files(study, run)]).found if not one[1].attack.of
+    ]
+    usual = [one for one in found if is_own_ball(one[1])]
+    of_kind = {"curves": under(found, "pgd"), "weights": under(usual, "pgd")}
+    of_kind["worst-case"] = [*of_kind["weights"], *under(usual, "pgd-margin")]
     shutil.rmtree(target, ignore_errors=True)
-    if not usual:
-        return
-    target.mkdir(parents=True)
-    with tempfile.TemporaryDirectory() as folder:
-        for part in walk(usual, Path(folder)):
-            if isinstance(part, Drawn) and part.files[0].name.startswith(SHOWN):
-                shutil.copyfile(part.files[0], target / part.files[0].name)
+    for kind, shown in of_kind.items():
+        with tempfile.TemporaryDirectory() as folder:
+            for part in walk(shown, Path(folder)):
+                if isinstance(part, Drawn) and part.files[0].name.startswith(kind):
+                    target.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(part.files[0], target / part.files[0].name)
 
 
 def rebuilt(page: str) -> str:

@@ -369,3 +369,71 @@ def test_suspect_points_are_ringed_and_the_legend_says_so():
         rings = [one for one in axes.get_lines() if one.get_label().startswith("suspect")]
         assert [list(ring.get_xdata()) for ring in rings] == expected
     assert "suspect point" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+@pytest.fixture
+def seeds(tmp_path):
+    """Two trainings, one with three seeds and one with a single seed."""
+    pairs = []
+    for name, alpha, seed in (("a0", 0.0, 0), ("a0", 0.0, 1), ("a0", 0.0, 2), ("a2", 2.0, 0)):
+        rows, run = made.rows(120, seed=seed, skill=0.3 * seed), f"{name}-s{seed}"
+        pairs.append(evaluation(tmp_path / run, rows, run, seed=seed, alpha_train=alpha, training={"alpha": alpha, "seed": seed}))
+    return pairs
+
+
+def test_the_seeds_of_a_training_are_one_model(seeds):
+    (group,) = gathered([(file, record) for file, record, _ in seeds]).groups
+    assert [[one.record.checkpoint.seed for one in member.seeds] for member in group.members] == [[0, 1, 2], [0]]
+    repeated = [*seeds, seeds[0]]
+    assert [len(member.seeds) for member in gathered([(file, record) for file, record, _ in repeated]).groups[0].members] == [
+        3,
+        1,
+    ]
+
+
+def test_several_seeds_are_drawn_as_their_mean_with_a_thin_line_for_each(seeds):
+    (group,) = gathered([(file, record) for file, record, _ in seeds]).groups
+    several = group.members[0].label
+    shares = np.array([measures.sampled_accuracy(rows, "exp", 2.0).value for *_, rows in seeds[:3]])
+    above, below = figure_of(curves, seeds).axes
+    assert at(*line(above, several), 2.0) == pytest.approx(100 * shares.mean())
+    thin = [
+        one.get_ydata() for one in above.get_lines() if one.get_label().startswith("_") and len(one.get_xdata()) >= curves.POINTS
+    ]
+    assert [values[-1] for values in thin] == pytest.approx(list(100 * shares))
+    assert len(below.get_lines()) == 2
+    crafted = [next(row.a_tr.value for row in record.by_alpha if row.alpha_test == 2.0) for _, record, _ in seeds[:3]]
+    (points, *_) = next(one for one in above.containers if one.get_label() == several)
+    assert points.get_ydata()[-1] == pytest.approx(100 * np.mean(crafted))
+    worst = [measures.worst_case(rows["uniform/loss"], 1.0).value for *_, rows in seeds[:3]]
+    assert at(*line(figure_of(balls, seeds).axes[0], several), 1.0) == pytest.approx(np.mean(worst))
+
+
+def test_several_seeds_are_told_of_in_the_heading_and_pooled_in_distributions(seeds):
+    told = {maker: figure_of(maker, seeds).get_suptitle() for maker in (curves, balls, weights, classes)}
+    assert all("seeds of a training" in text for text in told.values())
+    assert not any("seeds of a training" in figure_of(maker, seeds[2:]).get_suptitle() for maker in told)
+    (group,) = gathered([(file, record) for file, record, _ in seeds]).groups
+    several = group.members[0]
+    spread = weights.spread(several, 2.0)
+    assert len(spread.right) + len(spread.wrong) == 3 * 120
+    pooled = np.concatenate([rows["uniform/margin"] for *_, rows in seeds[:3]])
+    attacked = figure_of(margins, seeds).axes[1]
+    assert line(attacked, several.label)[1] == pytest.approx(100 * margins.distribution(pooled))
+    (first, *_) = classes.bars(several, [0])
+    assert first.shares[0].value == pytest.approx(
+        np.mean([np.mean((rows["clean/prediction"] == 0)[rows["label"] == 0]) for *_, rows in seeds[:3]])
+    )
+
+
+def test_the_runs_of_a_training_share_their_look(tmp_path):
+    runs = []
+    for seed in (0, 1):
+        rows, folder = made.rows(20, seed=seed), tmp_path / f"a-s{seed}"
+        runs.append(evaluation(folder / "evaluations", rows, f"a-s{seed}", seed=seed, training={"seed": seed}))
+        RunFolder(folder).config.write_text(TrainConfig(seed=seed).to_json())
+        RunFolder(folder).write_log([entry(1), entry(2)])
+    figure = figure_of(training, runs)
+    assert len(figure.legends[0].get_texts()) == 1
+    assert len({one.get_color() for one in figure.axes[0].get_lines()}) == 1
+    assert len(figure.axes[0].get_lines()) == 2

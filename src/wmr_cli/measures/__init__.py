@@ -18,7 +18,7 @@ from .score import (
     sampled_accuracy,
     sampled_outcome,
 )
-from .seeds import Spread, seeds_interval, spread
+from .seeds import Spread, mean_estimate, seeds_interval, spread
 from .weights import exponential_log_weights, normalized_weights
 from .worst import worst_rows
 
@@ -45,6 +45,7 @@ __all__ = [
     "crafted_outcome",
     "exponential_log_weights",
     "logit_delta",
+    "mean_estimate",
     "mean_of",
     "normalized_weights",
     "plain_accuracy",

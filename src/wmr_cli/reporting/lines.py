@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-from ..measures import Estimate, Spread, spread
+from ..measures import Estimate, Spread, mean_estimate, spread
 from ..spec import Spec, exact
 from ..storage.records import Record, RepeatAlphaRow, RepeatRow
 from .peers import Entry, single
@@ -32,15 +32,9 @@ class Line:
         return len(self.records)
 
     def share(self, name: str) -> Estimate | None:
-        """`a_nat`, `a_rob`, `a_sa` or `a_tr`; of several seeds the mean of value and ends, and the least ESS.
-
-        All seeds met the same images, so their errors are alike, and the mean of the intervals is never too narrow.
-        """
+        """`a_nat`, `a_rob`, `a_sa` or `a_tr`; of several seeds their mean, and none where one has none."""
         found = self._shares(name)
-        if len(found) < 2:
-            return found[0] if found else None
-        value, low, high = (fmean(getattr(share, part) for share in found) for part in ("value", "low", "high"))
-        return Estimate(value, low, high, min((share.ess for share in found if share.ess is not None), default=None))
+        return mean_estimate(found) if found else None
 
     def over_training(self, name: str) -> Spread | None:
         """Mean and standard deviation over seeds of training; none of a single one."""

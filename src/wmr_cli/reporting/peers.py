@@ -86,8 +86,8 @@ def _entries(records: Sequence[Record]) -> Iterable[Entry]:
         models.setdefault(record.checkpoint.sha256, []).append(record)
     entries: dict[Hashable, list[Model]] = {}
     for sha256, members in models.items():
-        recipe = _recipe(members[0])
-        entries.setdefault(sha256 if recipe is None else recipe, []).append(tuple(members))
+        how = recipe(members[0])
+        entries.setdefault(sha256 if how is None else how, []).append(tuple(members))
     for entry in entries.values():
         by_seed: dict[int, Model] = {}
         for model in entry:
@@ -97,7 +97,7 @@ def _entries(records: Sequence[Record]) -> Iterable[Entry]:
         yield from ((model,) for model in entry if model not in by_seed.values())
 
 
-def _recipe(record: Record) -> Hashable | None:
+def recipe(record: Record) -> Hashable | None:
     """How the weights came about apart from the seed; none where the record does not tell."""
     facts = record.checkpoint
     if facts.config is None:

@@ -1,20 +1,20 @@
 """Every class by itself: A_nat, A_rob and A_sa with their intervals."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
-from numpy.typing import NDArray
 
 from ... import measures
 from ...measures import Estimate, Outcome
 from ...spec import exact
 from .layout import Drawing, Made, extra, framed, pages
-from .material import Group, Material, Member
+from .material import Group, Material, Measured, Member
 from .style import INK, SHADES, WIDTH
 from .words import A_NAT, A_ROB, A_SA, wrapped
 
@@ -44,39 +44,45 @@ def bars(member: Member, labels: Sequence[int]) -> list[Bars]:
     """What was measured of these classes; A_sa at the largest alpha."""
     alpha = max(member.alphas, default=None)
     at = "" if alpha is None else rf" at $\alpha$ = {exact(alpha)}"
-    measured: tuple[tuple[str, str, Outcome | None], ...] = (
-        (A_NAT, SHADES[0], measures.plain_outcome(member.rows, "clean")),
-        (A_ROB, SHADES[1], measures.plain_outcome(member.rows, "uniform")),
-        (A_SA + at, SHADES[2], member.sampled(alpha)),
-    )
-    masks = [member.rows["label"] == label for label in labels]
-    return [Bars(name, shade, [_share(outcome, mask) for mask in masks]) for name, shade, outcome in measured if outcome]
+    measured: dict[str, Callable[[Measured], Outcome | None]] = {
+        A_NAT: lambda seed: measures.plain_outcome(seed.rows, "clean"),
+        A_ROB: lambda seed: measures.plain_outcome(seed.rows, "uniform"),
+        A_SA + at: lambda seed: seed.sampled(alpha),
+    }
+    found = zip(measured.items(), SHADES, strict=True)
+    shown = [Bars(name, shade, [member.share(partial(_among, of, label)) for label in labels]) for (name, of), shade in found]
+    return [part for part in shown if any(part.shares)]
 
 
 def worst_classes(group: Group) -> list[int]:
     """The classes in their order; of many, those that all models together get right least."""
-    labels = np.unique(group.members[0].rows["label"])
+    labels = np.unique(group.measured[0].rows["label"])
     if len(labels) <= CLASSES:
         return [int(label) for label in labels]
-    right = np.mean([measures.correct(member.rows, _judged(member)) for member in group.members], axis=0)
-    scores = [right[group.members[0].rows["label"] == label].mean() for label in labels]
+    right = np.mean([measures.correct(one.rows, _judged(one)) for one in group.measured], axis=0)
+    scores = [right[group.measured[0].rows["label"] == label].mean() for label in labels]
     return sorted(int(labels[place]) for place in np.argsort(scores, kind="stable")[:CLASSES])
 
 
-def _judged(member: Member) -> str:
-    return "uniform" if "uniform/prediction" in member.rows else "clean"
+def _judged(one: Measured) -> str:
+    return "uniform" if "uniform/prediction" in one.rows else "clean"
 
 
-def _share(outcome: Outcome, members: NDArray[np.bool_]) -> Estimate | None:
-    part = outcome.among(members)
+def _among(of: Callable[[Measured], Outcome | None], label: int, one: Measured) -> Outcome | None:
+    """What was measured of one class; none where nothing was, or nothing has weight."""
+    whole = of(one)
+    if whole is None:
+        return None
+    part = whole.among(one.rows["label"] == label)
     has_weight = part.log_weights is None or bool((part.log_weights > -np.inf).any())
-    return part.estimate() if len(part.correct) and has_weight else None
+    return part if len(part.correct) and has_weight else None
 
 
 def _figure(group: Group, labels: Sequence[int]) -> Figure:
     kinds = {part.name: part.shade for member in group.members for part in bars(member, labels)}
-    total = len(np.unique(group.members[0].rows["label"]))
+    total = len(np.unique(group.measured[0].rows["label"]))
     note = NOTE + (f"; the {len(labels)} worst of {total} classes" if total > len(labels) else "")
+    note += "\nmeans over the seeds of a training" if group.has_seeds else ""
     entries = [(Patch(facecolor=shade), name) for name, shade in kinds.items()]
     height = 0.2 + sum(1.35 + extra(member.label) for member in group.members)
     figure = framed(WIDTH, height, [group.facts], entries, note)

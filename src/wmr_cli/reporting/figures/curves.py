@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...measures import Estimate
-from .layout import Drawing, Made, entry, framed, members_of, pages, shape, title
-from .material import Group, Material, Member, Undrawn
+from ..lines import Line
+from .layout import SEEDS, Drawing, Made, entry, framed, members_of, pages, shape, title
+from .material import Group, Material, Measured, Member, Undrawn
 from .style import WIDTH, blank, opacity
 from .words import A_SA, A_TR, ALPHA_TEST
 
@@ -27,9 +29,9 @@ NEAR = 2.5
 def figures(material: Material) -> Iterator[Made]:
     """A figure for each data set, a panel for each attack and radius, a line for each model."""
     for groups in material.by_dataset():
-        for member in (member for group in groups for member in group.members if member.obstacle):
-            yield Undrawn(f"{member.name}: {member.obstacle}, so there is no A_sa to draw")
-        drawn = [group.keeping(lambda member: not member.obstacle) for group in groups]
+        for one in (one for group in groups for one in group.measured if one.obstacle):
+            yield Undrawn(f"{one.name}: {one.obstacle}, so there is no A_sa to draw")
+        drawn = [group.keeping(lambda one: not one.obstacle) for group in groups]
         for page in pages([group for group in drawn if group.members], PANELS):
             yield Drawing(f"curves-{page[0].dataset}", _figure(page))
 
@@ -37,8 +39,8 @@ def figures(material: Material) -> Iterator[Made]:
 def curve(member: Member, up_to: float) -> list[tuple[float, Estimate]]:
     """A_sa on a fine grid from 0, or at the alphas whose weights are stored."""
     alphas = sorted({*np.linspace(0.0, up_to, POINTS).tolist(), *member.alphas})
-    outcomes = ((alpha, member.sampled(alpha)) for alpha in alphas)
-    return [(alpha, outcome.estimate()) for alpha, outcome in outcomes if outcome is not None]
+    shares = ((alpha, member.share(partial(Measured.sampled, alpha=alpha))) for alpha in alphas)
+    return [(alpha, share) for alpha, share in shares if share is not None]
 
 
 def _figure(groups: Sequence[Group]) -> Figure:
@@ -47,7 +49,8 @@ def _figure(groups: Sequence[Group]) -> Figure:
     entries = [entry(member.look, member.label) for member in members_of(groups)]
     is_small = columns == 1 and len(entries) <= CROWD
     is_aside = any(point.alpha != point.at for group in groups for points in crafted(group).values() for point in points)
-    figure = framed(NARROW if is_small else WIDTH, 3.3 * rows, facts, entries, NOTE + (ASIDE if is_aside else ""))
+    note = NOTE + (ASIDE if is_aside else "") + (SEEDS if any(group.has_seeds for group in groups) else "")
+    figure = framed(NARROW if is_small else WIDTH, 3.3 * rows, facts, entries, note)
     grid = figure.subplots(2 * rows, columns, squeeze=False, sharex=True, sharey="row", height_ratios=[3, 1] * rows)
     for place in range(rows * columns):
         row, column = divmod(place, columns)
@@ -73,6 +76,9 @@ def draw(above: Axes, below: Axes, group: Group) -> None:
         value, low, high = (100 * np.array([getattr(share, part) for share in estimates]) for part in ("value", "low", "high"))
         look = member.look.marked if len(alphas) >= POINTS else member.look.marked | {"markevery": 1}
         above.plot(alphas, value, label=member.label, **look)
+        for seed in member.seeds if len(member.seeds) > 1 else ():
+            alone = curve(replace(member, seeds=(seed,)), up_to)
+            above.plot([alpha for alpha, _ in alone], [100 * share.value for _, share in alone], **member.look.thin)
         above.fill_between(alphas, low, high, color=member.look.colour, alpha=opacity(len(group.members)), linewidth=0)
         shares = [100 * (share.ess or 0.0) / member.record.dataset.n for share in estimates]
         below.plot(alphas, shares, label=member.label, **look)
@@ -101,10 +107,11 @@ def crafted(group: Group) -> dict[int, list[Point]]:
     """A_tr of each member that has it, by its number: at its alpha, or a little beside where points would overlap."""
     measured: dict[float, list[tuple[int, Point]]] = {}
     for number, member in enumerate(group.members):
-        for row in member.record.by_alpha:
-            if row.alpha_test is not None and row.a_tr:
-                value, low, high = (100 * end for end in (row.a_tr.value, row.a_tr.low, row.a_tr.high))
-                measured.setdefault(row.alpha_test, []).append((number, Point(row.alpha_test, value, low, high, row.alpha_test)))
+        for alpha in member.alphas:
+            share = Line(tuple(seed.record for seed in member.seeds), alpha).share("a_tr")
+            if share is not None:
+                value, low, high = (100 * end for end in (share.value, share.low, share.high))
+                measured.setdefault(alpha, []).append((number, Point(alpha, value, low, high, alpha)))
     up_to = _up_to(group)
     named = sorted({0.0, up_to, *(alpha for member in group.members for alpha in member.alphas)})
     # nearer to their own alpha than to the next

@@ -20,6 +20,7 @@ Entry = tuple[Artist, str]
 Facts = Mapping[str, str]
 PER_INCH, LINE, ROW = 17, 0.19, 0.16
 """Letters that fit side by side in an inch; the height of a line of text, and of a row of the legend."""
+SEEDS = "\nmeans over the seeds of a training; thin lines: each seed"
 FORMULA = re.compile(r"(?<!\\)\$.*?(?<!\\)\$")
 
 
@@ -50,7 +51,7 @@ def framed(width: float, height: float, facts: Sequence[Facts], entries: Sequenc
     """A figure with so much room for panels: what all of them share and how to read them stands above, the legend below."""
     columns, below = _legend_shape(entries, width)
     shared = ", ".join(text for name, text in facts[0].items() if text and len({other[name] for other in facts}) == 1)
-    above = [line for text in (shared, note) for line in _folded(text, int(width * PER_INCH))]
+    above = [line for text in (shared, *note.split("\n")) for line in _folded(text, int(width * PER_INCH))]
     figure = new_figure(width, height + LINE * (len(above) + 1) + below)
     figure.suptitle("\n".join(above), color=FAINT)
     if entries:

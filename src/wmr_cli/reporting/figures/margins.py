@@ -20,7 +20,7 @@ NOTE = "share of images with at most this margin: at 0, that of wrong images"
 def figures(material: Material) -> Iterator[Made]:
     """A figure for each data set: a panel for clean images, one for each attack and radius, a line for each model."""
     for groups in material.by_dataset():
-        attacked = [group.keeping(lambda member: {"clean/margin", "uniform/margin"} <= member.rows.keys()) for group in groups]
+        attacked = [group.keeping(lambda one: {"clean/margin", "uniform/margin"} <= one.rows.keys()) for group in groups]
         for page in pages([group for group in attacked if group.members], PANELS - 1):
             yield Drawing(f"margins-{page[0].dataset}", _figure(page))
 
@@ -54,9 +54,10 @@ def _figure(groups: Sequence[Group]) -> Figure:
 
 
 def draw(axes: Axes, members: Sequence[Member], prefix: str) -> None:
-    """A line for each model."""
+    """A line for each model, of several seeds with all of their images."""
     for member in members:
-        axes.plot(GRID, 100 * distribution(member.rows[f"{prefix}/margin"]), **member.look.marked, label=member.label)
+        margins = np.concatenate([seed.rows[f"{prefix}/margin"] for seed in member.seeds])
+        axes.plot(GRID, 100 * distribution(margins), **member.look.marked, label=member.label)
     axes.axvline(0, color=FAINT, linewidth=0.6)
     axes.set_xlim(-1, 1)
     axes.set_xticks([-1, -0.5, 0, 0.5, 1], ["−1", "−0.5", "0", "0.5", "1"])

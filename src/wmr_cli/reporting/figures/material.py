@@ -1,7 +1,7 @@
 """What there is to draw: records with their rows in groups that may be compared, and the logs of the runs they lie in."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 from ... import measures
 from ...config import TrainConfig
 from ...errors import BadFile
-from ...measures import Outcome
+from ...measures import Estimate, Outcome
 from ...spec import Spec, exact
 from ...storage import records
 from ...storage.records import Record, Rows
@@ -20,7 +20,7 @@ from ..attacks import TOGETHER, attacks_behind
 from ..lines import attack_name, conditions, run_name
 from ..peers import Setting, setting_of
 from .style import Look
-from .words import Model, ball, labels, literal, model_of
+from .words import Model, ball, labels, literal, model_of, trainings
 
 NEEDED = ("label", "prediction", "margin", "logit_margin", "loss")
 """Logits are left on the disk: of many records with many classes they would fill the memory."""
@@ -36,13 +36,11 @@ class Undrawn:
 
 
 @dataclass(frozen=True)
-class Member:
-    """A model in a group: its record, its rows, and how it is named and drawn in every figure."""
+class Measured:
+    """The weights of one seed under one attack: their record and its rows."""
 
     record: Record
     rows: Rows = field(repr=False)
-    label: str
-    look: Look
 
     @property
     def alphas(self) -> list[float]:
@@ -70,15 +68,51 @@ class Member:
 
 
 @dataclass(frozen=True)
+class Member:
+    """A model in a group, trained with one seed or several, and how it is named and drawn in every figure."""
+
+    seeds: tuple[Measured, ...]
+    label: str
+    look: Look
+
+    @property
+    def record(self) -> Record:
+        """The first, which speaks for all where they agree."""
+        return self.seeds[0].record
+
+    @property
+    def alphas(self) -> list[float]:
+        """Those of every seed."""
+        return [alpha for alpha in self.seeds[0].alphas if all(alpha in seed.alphas for seed in self.seeds)]
+
+    def share(self, of: Callable[[Measured], Outcome | None]) -> Estimate | None:
+        """A share, of several seeds the mean; none where one has none."""
+        outcomes = [outcome for seed in self.seeds if (outcome := of(seed)) is not None]
+        is_whole = len(outcomes) == len(self.seeds)
+        return measures.mean_estimate([outcome.estimate() for outcome in outcomes]) if is_whole else None
+
+
+@dataclass(frozen=True)
 class Group:
     """Models on the same images under the same attack, weighed by the same rule: what may share a panel."""
 
     facts: dict[str, str]
     members: tuple[Member, ...]
 
-    def keeping(self, wanted: Callable[[Member], bool]) -> "Group":
-        """The group with some of its members."""
-        return Group(self.facts, tuple(member for member in self.members if wanted(member)))
+    @property
+    def measured(self) -> list[Measured]:
+        """Every seed of every model."""
+        return [seed for member in self.members for seed in member.seeds]
+
+    @property
+    def has_seeds(self) -> bool:
+        """Whether some model was trained with several seeds."""
+        return any(len(member.seeds) > 1 for member in self.members)
+
+    def keeping(self, wanted: Callable[[Measured], bool]) -> "Group":
+        """The group with some of what was measured, and without models of which nothing is left."""
+        kept = (replace(member, seeds=tuple(filter(wanted, member.seeds))) for member in self.members)
+        return Group(self.facts, tuple(member for member in kept if member.seeds))
 
     @property
     def dataset(self) -> str:
@@ -122,26 +156,37 @@ class Material:
 def gathered(found: Sequence[tuple[Path, Record]]) -> Material:
     """Records to groups, models in the order of their training. One that cannot be read is left out with the reason."""
     found = sorted(found, key=lambda one: _order(one[1]))
-    names = labels([record for _, record in found])
-    looks = {model: Look(number) for number, model in enumerate(names)}
+    trained = trainings([record for _, record in found])
+    drawn = [(label, Look(number)) for number, label in enumerate(labels(trained))]
+    numbers = {model: number for number, models in enumerate(trained) for model in models}
     left_out: list[Undrawn] = []
     known = {record.id: record for _, record in found}
-    sorted_in: dict[Setting, dict[Model, Member]] = {}
+    sorted_in: dict[Setting, dict[Model, Measured]] = {}
     for file, record in found:
         try:
             rows = _rows(file, record)
         except BadFile as problem:
             left_out.append(Undrawn(str(problem), problem.hint, skipped=True))
             continue
-        model = model_of(record)
-        member = Member(record, rows, names[model], looks[model])
-        members = sorted_in.setdefault(setting_of(record, known), {})
-        if model in members:
-            left_out.append(Undrawn(f"{member.name} was evaluated more than once: the record that says most is drawn"))
-        members[model] = max(members.get(model, member), member, key=_says)
-    groups = [Group(_facts(tuple(members.values()), known), tuple(members.values())) for members in sorted_in.values()]
+        model, one = model_of(record), Measured(record, rows)
+        alike = sorted_in.setdefault(setting_of(record, known), {})
+        if model in alike:
+            left_out.append(Undrawn(f"{one.name} was evaluated more than once: the record that says most is drawn"))
+        alike[model] = max(alike.get(model, one), one, key=_says)
+    groups = [Group(_facts(alike, known), tuple(_members(alike, numbers, drawn))) for alike in sorted_in.values()]
     groups.sort(key=lambda group: _place(group.members[0].record))
-    return Material(groups, list(_trainings(found, names, looks, left_out)), left_out)
+    return Material(groups, list(_trainings(found, numbers, drawn, left_out)), left_out)
+
+
+def _members(
+    alike: Mapping[Model, Measured], numbers: Mapping[Model, int], drawn: Sequence[tuple[str, Look]]
+) -> Iterator[Member]:
+    """What was measured alike, the seeds of one training together."""
+    seeds: dict[int, list[Measured]] = {}
+    for model, one in alike.items():
+        seeds.setdefault(numbers[model], []).append(one)
+    for number, found in seeds.items():
+        yield Member(tuple(found), *drawn[number])
 
 
 def _order(record: Record) -> tuple[Any, ...]:
@@ -168,9 +213,9 @@ def _rows(file: Path, record: Record) -> Rows:
     return {name: np.array(rows[name]) for name in rows if name.rpartition("/")[2] in NEEDED or "/log_weight" in name}
 
 
-def _says(member: Member) -> tuple[int, int, str]:
+def _says(one: Measured) -> tuple[int, int, str]:
     """How much a record knows: at how many alphas, how many rows, how late."""
-    return len(member.alphas), len(member.rows), member.record.created
+    return len(one.alphas), len(one.rows), one.record.created
 
 
 def _images(record: Record) -> tuple[Any, ...]:
@@ -178,9 +223,9 @@ def _images(record: Record) -> tuple[Any, ...]:
     return data.name, data.split, data.sha256, data.n, None if data.indices is None else tuple(data.indices)
 
 
-def _facts(members: Sequence[Member], known: Mapping[str, Record]) -> dict[str, str]:
+def _facts(alike: Mapping[Model, Measured], known: Mapping[str, Record]) -> dict[str, str]:
     """What a reader should know of a group; what all panels share is said once."""
-    record = members[0].record
+    record = next(iter(alike.values())).record
     behind = attacks_behind(record, known)
     return {
         "data": f"{literal(record.dataset.name)} {literal(record.dataset.split)}, {record.dataset.n} images",
@@ -192,7 +237,10 @@ def _facts(members: Sequence[Member], known: Mapping[str, Record]) -> dict[str, 
 
 
 def _trainings(
-    found: Sequence[tuple[Path, Record]], names: dict[Model, str], looks: dict[Model, Look], left_out: list[Undrawn]
+    found: Sequence[tuple[Path, Record]],
+    numbers: Mapping[Model, int],
+    drawn: Sequence[tuple[str, Look]],
+    left_out: list[Undrawn],
 ) -> Iterator[Training]:
     """The log of every run that a record lies in, once; named after its last weights where those were evaluated."""
     runs: dict[Path, Record] = {}
@@ -206,4 +254,4 @@ def _trainings(
         except (OSError, ValueError, BadFile) as error:
             left_out.append(Undrawn(f"the log of {folder} cannot be read: {error}", "train again", skipped=True))
             continue
-        yield Training(folder, names[model_of(record)], looks[model_of(record)], config, entries)
+        yield Training(folder, *drawn[numbers[model_of(record)]], config, entries)

@@ -100,6 +100,11 @@ class Look:
         return {**self.line, "marker": self.marker, "markersize": 3.2, "markevery": sparse}
 
     @property
+    def thin(self) -> dict[str, Any]:
+        """One seed of several, behind their mean."""
+        return {"color": self.colour, "linewidth": 0.5, "alpha": 0.6, "zorder": 1.5}
+
+    @property
     def point(self) -> dict[str, Any]:
         """A rim of white keeps points apart that lie on each other."""
         rim = {"markersize": 5.5, "markeredgecolor": "white", "markeredgewidth": 0.6}

@@ -62,7 +62,8 @@ def _figure(trainings: Sequence[Training]) -> Figure:
         "eps": ball(config.norm, config.eps),
         "alpha": rf"held-out {A_SA} at $\alpha$ = {exact(max(config.evaluate.alpha_test))}" if "val_a_sa" in shown else "",
     }
-    entries = [entry(training.look, training.label) for training in trainings]
+    named = {training.look.number: training for training in trainings}
+    entries = [entry(training.look, training.label) for training in named.values()]
     figure = framed(WIDTH, 1.65 * rows, [facts], entries, NOTE if "val_a_nat" in shown else "")
     for number, axes in enumerate(figure.subplots(rows, COLUMNS, squeeze=False, sharex=True).flat):
         if number >= len(shown):

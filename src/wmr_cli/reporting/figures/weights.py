@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from ...measures import WeightedAccuracy, normalized_weights
 from ...measures.weights import Floats
 from ...spec import exact
 from .layout import Drawing, Made, extra, framed, pages
-from .material import Material, Member
+from .material import Group, Material, Measured, Member
 from .style import FAINT, INK, RIGHT, WIDTH, WRONG, blank
 from .words import A_SA, ALPHA_TEST
 
@@ -25,6 +26,7 @@ FLOOR = 1e-4
 """Smaller weights stand in the first bin: even all of them together are next to nothing."""
 CARRIED = 0.9
 NOTE = f"histograms of the weights behind {A_SA}; line: the weight of each bin; dashed: equal weights; ESS: effective sample size"
+POOLED = "\nall seeds of a training together"
 CUT = f"; weights below {FLOOR:g} are in the first bin"
 
 
@@ -61,12 +63,12 @@ def _binned(values: Floats, edges: Floats, weights: Floats | None = None) -> Flo
 def figures(material: Material) -> Iterator[Made]:
     """A figure for each group: a row for each model, a column for each alpha_test."""
     for whole in material.groups:
-        group = whole.keeping(lambda member: not member.obstacle and bool(member.alphas))
+        group = whole.keeping(lambda one: not one.obstacle and bool(one.alphas))
         alphas = chosen(sorted({alpha for member in group.members for alpha in member.alphas}))
         found = [[spread(member, alpha) for alpha in alphas] for member in group.members]
         scales = _scales(found, len(alphas))
         for rows in pages(list(zip(group.members, found, strict=True)), ROWS):
-            yield Drawing(f"weights-{group.name}", _figure(group.facts, rows, alphas, scales))
+            yield Drawing(f"weights-{group.name}", _figure(group, rows, alphas, scales))
 
 
 def chosen(alphas: Sequence[float]) -> list[float]:
@@ -77,8 +79,16 @@ def chosen(alphas: Sequence[float]) -> list[float]:
 
 
 def spread(member: Member, alpha: float) -> Spread | None:
-    """The weights behind A_sa; none where they are not known."""
-    outcome = member.sampled(alpha)
+    """The weights behind A_sa, of several seeds all together; none where they are not known."""
+    found = [one for seed in member.seeds if (one := _weights(seed, alpha)) is not None]
+    if not found:
+        return None
+    right, wrong = (np.concatenate([getattr(one, part) for one in found]) for part in ("right", "wrong"))
+    return Spread(right, wrong, fmean(one.ess for one in found))
+
+
+def _weights(one: Measured, alpha: float) -> Spread | None:
+    outcome = one.sampled(alpha)
     if outcome is None or outcome.log_weights is None:
         return None
     weights = len(outcome.correct) * normalized_weights(outcome.log_weights)
@@ -103,14 +113,13 @@ def _scales(found: Sequence[Sequence[Spread | None]], columns: int) -> Scales:
     return Scales(edges, 1.06 * float(tallest), is_cut)
 
 
-def _figure(
-    facts: dict[str, str], found: Sequence[tuple[Member, list[Spread | None]]], alphas: Sequence[float], scales: Scales
-) -> Figure:
+def _figure(group: Group, found: Sequence[tuple[Member, list[Spread | None]]], alphas: Sequence[float], scales: Scales) -> Figure:
     entries: list[tuple[Artist, str]] = [(_patch(colour, hatch), f"{name} images") for name, colour, hatch in PARTS]
     entries.append((Line2D([], [], color=INK, linewidth=CARRIED), "weight"))
     tall = [1.45 + extra(member.label) for member, _ in found]
     tall[-1] += 0.18  # the name of the axis
-    figure = framed(WIDTH, sum(tall), [facts], entries, NOTE + (CUT if scales.is_cut else ""))
+    note = NOTE + (CUT if scales.is_cut else "") + (POOLED if group.has_seeds else "")
+    figure = framed(WIDTH, sum(tall), [group.facts], entries, note)
     rows = figure.subfigures(len(found), 1, squeeze=False, height_ratios=tall)[:, 0]
     for part, (member, spreads) in zip(rows, found, strict=True):
         part.suptitle(member.label, x=0.01, ha="left")

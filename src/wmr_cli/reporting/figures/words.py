@@ -1,13 +1,14 @@
 """Text in figures: what comes from users stays as it is, and every model has a name of its own."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from matplotlib import font_manager
 
 from ...spec import Spec, exact
 from ...storage.records import Record
-from ..lines import run_name
+from ..lines import Line, line_name, run_name
+from ..peers import recipe
 from .style import SETTINGS
 
 A_NAT, A_ROB, A_SA, A_TR = (rf"$A_\mathrm{{{name}}}$" for name in ("nat", "rob", "sa", "tr"))
@@ -60,14 +61,27 @@ def model_of(record: Record) -> Model:
     return run_name(record), record.checkpoint.sha256
 
 
-def labels(records: Sequence[Record]) -> dict[Model, str]:
-    """A label for every model, the shortest kind that tells them all apart: `trades, α_train 2` before the name of the run."""
-    models = {model_of(record): record for record in records}
+def trainings(records: Sequence[Record]) -> list[dict[Model, Record]]:
+    """Models that differ in nothing but the seed of their training, together."""
+    found: dict[Hashable, list[dict[Model, Record]]] = {}
+    for model, record in {model_of(record): record for record in records}.items():
+        alike = found.setdefault(recipe(record) or model, [])
+        seed = record.checkpoint.seed
+        home = next((each for each in alike if all(other.checkpoint.seed != seed for other in each.values())), None)
+        if home is None:
+            alike.append(home := {})
+        home[model] = record
+    return [each for alike in found.values() for each in alike]
+
+
+def labels(trained: Sequence[Mapping[Model, Record]]) -> list[str]:
+    """A label for every training, the shortest kind that tells them all apart: `trades, α_train 2` before the name of the run."""
+    records = [list(models.values()) for models in trained]
     for kind in (_by_training, _by_full_training, _by_run, _by_path):
-        found = {model: kind(record) for model, record in models.items()}
-        if len(set(found.values())) == len(found):
+        found = [kind(*each) for each in records]
+        if len(set(found)) == len(found):
             return found
-    return {model: wrapped(f"{record.checkpoint.path} {record.checkpoint.sha256[:8]}") for model, record in models.items()}
+    return [wrapped(f"{first.checkpoint.path} {first.checkpoint.sha256[:8]}") for first, *_ in records]
 
 
 def _trained(defense: Callable[[str], str], record: Record) -> str:
@@ -77,17 +91,17 @@ def _trained(defense: Callable[[str], str], record: Record) -> str:
     return name if alpha is None else f"{name}, {ALPHA_TRAIN} = {exact(alpha)}"
 
 
-def _by_training(record: Record) -> str:
+def _by_training(record: Record, *_: Record) -> str:
     return _trained(lambda spec: Spec.parse(spec).short, record)
 
 
-def _by_full_training(record: Record) -> str:
+def _by_full_training(record: Record, *_: Record) -> str:
     return _trained(str, record)
 
 
-def _by_run(record: Record) -> str:
-    return wrapped(run_name(record))
+def _by_run(*records: Record) -> str:
+    return wrapped(line_name(Line(records, None)))
 
 
-def _by_path(record: Record) -> str:
+def _by_path(record: Record, *_: Record) -> str:
     return wrapped(record.checkpoint.path)
