@@ -21,7 +21,7 @@ def calibrated_accuracy(rows: Rows, alpha: float) -> Estimate:
 
 
 def calibrating_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
-    """What logits (N, C) must be divided by for their probabilities to fit the labels (N,) best, by cross-entropy.
+    """What finite logits (N, C) must be divided by for their probabilities to fit the labels (N,) best, by cross-entropy.
 
     Cross-entropy is convex in 1/T, so its slope has one zero. Infinity where nothing fits better than equal probabilities; 1
     where every label has the highest logit, as more confidence would always fit better, and no A_sa depends on it.

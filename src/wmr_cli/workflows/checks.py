@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -180,9 +181,10 @@ def _temperature(task: Task, rows: Rows) -> Iterator[Check]:
         yield Check(
             f"A_sa({alpha:g}) at temperature {temperature:g}", found.value, "note", "logits divided by it; no decision changes"
         )
-    best = measures.calibrating_temperature(rows["uniform/logits"], rows["label"])
-    text = f"at temperature {best:.3g}, where probabilities fit the attacked images best: the same for any scale"
-    yield Check(f"A_sa({alpha:g}) calibrated", measures.tempered_accuracy(rows, alpha, best).value, "note", text)
+    if np.isfinite(rows["uniform/logits"]).all():
+        best = measures.calibrating_temperature(rows["uniform/logits"], rows["label"])
+        text = f"at temperature {best:.3g}, where probabilities fit the attacked images best: the same for any scale"
+        yield Check(f"A_sa({alpha:g}) calibrated", measures.tempered_accuracy(rows, alpha, best).value, "note", text)
     text = "margins replaced by their ranks: no scale at all, and no more than A_rob says"
     yield Check(f"A_sa({alpha:g}) by ranks", measures.ranked_accuracy(rows, alpha).value, "note", text)
 
