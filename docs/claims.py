@@ -109,7 +109,7 @@ def ordered(found: Found) -> Iterator[Finding]:
                     broken[claim] += [breach(file, record, row.alpha_test, names)] if less.value > more.value else []
     for claim, breaches in broken.items():
         if total[claim]:
-            told = sum(each.is_distinguishable for each in breaches)
+            told = sum(each.is_distinguishable and each.value > 0 for each in breaches)
             text = f"in {total[claim] - len(breaches)} of {total[claim]} lines"
             if breaches:
                 text += f"; at most {points(max(each.value for each in breaches))} the other way, beyond chance in {told}"

@@ -105,6 +105,14 @@ def test_an_order_is_broken_where_images_tell(tmp_path, spared, verdict, told):
     assert told is None or told in said["A_tr ≤ A_sa"].found
 
 
+def test_a_broken_theorem_is_told(tmp_path):
+    rows = made.rows(300)
+    rows["uniform/margin"] = -rows["uniform/margin"]  # no network has wrong images of the largest margins
+    record = made.record(rows, attack=PGD, alphas=(2.0,))
+    (said,) = [one for one in claims.ordered([made.stored(tmp_path, record, rows)]) if "theorem" in one.claim]
+    assert (said.found.partition(";")[0], said.verdict) == ("in 0 of 1 lines", "does not hold")
+
+
 @pytest.mark.parametrize(("skill", "verdict"), [(0.0, "not distinguishable"), (0.6, "holds")])
 def test_a_gain_that_is_one_of_scale_does_not_survive_calibration(tmp_path, skill, verdict):
     records = []

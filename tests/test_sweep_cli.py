@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,9 +11,12 @@ from typer.testing import CliRunner
 
 import made
 from wmr_cli.cli import app
+from wmr_cli.config import EvaluateConfig, resolve
+from wmr_cli.errors import BrokenContract
 from wmr_cli.storage import ledgers
 from wmr_cli.storage.runs import RunFolder
-from wmr_cli.workflows.shapes import Answer, Answers
+from wmr_cli.workflows import rehearsal
+from wmr_cli.workflows.shapes import Answer, Answers, Request
 from wmr_cli.workflows.study import read_study
 
 TEXT = """
@@ -101,6 +105,52 @@ def test_a_mistake_in_an_evaluation_is_told_before_anything_is_trained(study, mo
     assert "A\\_rob" in Path("runs/report.md").read_text()  # the others have their report
 
 
+def test_only_runs_that_are_to_be_trained_are_looked_at_each_by_its_own_settings(monkeypatch):
+    Path("study.toml").write_text("folder = 'runs'\n[train]\nepochs = 4\n[grid]\nalpha = [1, 2]\nseed = [0, 1]\n")
+    asked = []
+
+    def measured(requests, threads):
+        asked.extend(request.config.alpha for request in requests)
+        return Answers([Answer(problem="too much" if alpha == 2 else "") for alpha in asked], 0.0), 0.0
+
+    begun = pretended(monkeypatch)
+    monkeypatch.setattr("wmr_cli.workflows.shapes._measured", measured)
+    said = wmr("sweep", "study.toml", status=1).stderr
+    assert asked == [1.0, 2.0]  # seeds are alike
+    assert begun.count("train") == 2
+    assert said.count("warning: digits-trades-a2-s") == 2
+    asked.clear()
+    shutil.rmtree("runs/digits-trades-a1-s0/evaluations")
+    wmr("sweep", "study.toml", status=1)
+    assert asked == [2.0]  # the first is trained, and its evaluation says for itself what is wrong
+
+
+def test_a_rehearsal_that_breaks_stops_nothing(monkeypatch):
+    Path("study.toml").write_text(TEXT)
+    begun = pretended(monkeypatch)
+
+    def broken(requests, threads):
+        raise BrokenContract("the rehearsal failed: killed")
+
+    monkeypatch.setattr("wmr_cli.workflows.shapes._measured", broken)
+    wmr("sweep", "study.toml")
+    assert begun.count("train") == 2
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "said"),
+    [
+        ({}, ""),
+        ({"split": "tset"}, "the data set has no split 'tset'"),
+        ({"attacks": ("pgd:stepz=3",)}, "attack 'pgd' has no 'stepz'"),
+    ],
+)
+def test_the_rehearsal_builds_everything_and_does_nothing(registry, evaluation, said, monkeypatch):
+    monkeypatch.setattr("wmr_cli.workflows.rehearsal.estimate", None)  # nobody asks for it
+    request = Request(resolve({"epochs": 1}), [EvaluateConfig(), EvaluateConfig(**evaluation)], "cpu", None, False, "data", False)
+    assert rehearsal.measured(request, registry).problem == said
+
+
 def test_the_time_that_is_left_counts_what_was_there(monkeypatch):
     Path("study.toml").write_text(TEXT.replace("[0, 1]", "[0, 1, 2]"))
     pretended(monkeypatch)
@@ -117,8 +167,9 @@ def test_the_time_that_is_left_counts_what_was_there(monkeypatch):
 
 def test_a_study_without_evaluations_wants_no_report(monkeypatch):
     Path("study.toml").write_text("evaluate = []\n" + TEXT)
-    assert pretended(monkeypatch) == []
+    begun = pretended(monkeypatch)
     assert "nothing to report" not in wmr("sweep", "study.toml").stderr
+    assert begun == ["train", "train"]
 
 
 def test_an_evaluation_of_no_run_is_warned_of(study):

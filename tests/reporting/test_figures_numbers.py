@@ -426,6 +426,23 @@ def test_several_seeds_are_told_of_in_the_heading_and_pooled_in_distributions(se
     )
 
 
+@pytest.mark.parametrize("kernel", ["exp", "other"])
+def test_seeds_that_were_asked_for_other_alphas_are_drawn_where_they_have_them(tmp_path, kernel):
+    runs = []
+    for seed, alpha in ((0, 1.0), (1, 2.0)):
+        rows = made.rows(60, seed=seed, alphas=(alpha,))
+        rows[measures.at_alpha("uniform/log_weight", alpha)] = -alpha * rows["uniform/margin"]
+        record = msgspec.structs.replace(made.record(rows, f"a-s{seed}", seed=seed, alphas=(alpha,), training={"seed": seed}))
+        record = msgspec.structs.replace(record, kernel=kernel)
+        runs.append((*made.stored(tmp_path / f"a-s{seed}", record, rows), rows))
+    x, y = line(figure_of(curves, runs).axes[0], gathered([run[:2] for run in runs]).groups[0].members[0].label)
+    shares = [measures.sampled_accuracy(rows, kernel, alpha).value for (*_, rows), alpha in zip(runs, (1.0, 2.0), strict=True)]
+    if kernel == "other":
+        assert [at(x, y, alpha) for alpha in (1.0, 2.0)] == pytest.approx([100 * share for share in shares])
+    assert figure_of(weights, runs)
+    assert figure_of(classes, runs)
+
+
 def test_the_runs_of_a_training_share_their_look(tmp_path):
     runs = []
     for seed in (0, 1):

@@ -3,6 +3,7 @@
 import time
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -110,7 +111,7 @@ def rehearse(study: "Study", jobs: int, data_dir: Path | None, quiet: bool) -> N
 
 def carry_out(study: "Study", jobs: int, data_dir: Path | None, *, slurm: bool, quiet: bool) -> "dict[str, Failure]":
     """Follow the runs to their ends; those that failed, with the reason."""
-    from ..workflows.sweep import RunDone, RunFailed, RunStarted, RunWaits, parts_left, sweep
+    from ..workflows.sweep import RunDone, RunFailed, RunStarted, RunWaits, sweep
 
     total = len(study.runs)
     failed = {} if slurm else impossible(study, data_dir, quiet)  # the machine that submits need not be one that can
@@ -121,7 +122,7 @@ def carry_out(study: "Study", jobs: int, data_dir: Path | None, *, slurm: bool, 
         events = submitted(study, data_dir)
     else:
         events = sweep(study, jobs=jobs, data_dir=data_dir)
-    begun, ended, started = {run.name: parts_left(study, run) for run in study.runs}, len(failed), time.monotonic()
+    outlook, ended = Outlook(study), len(failed)
     try:
         with closing(events):
             for event in events:
@@ -133,13 +134,13 @@ def carry_out(study: "Study", jobs: int, data_dir: Path | None, *, slurm: bool, 
                     case RunWaits():
                         say(f"{place} {name}: waiting, another process uses it", quiet=quiet)
                     case RunDone():
-                        going = [run for run in study.runs if run.name not in failed]
-                        left = sum(parts_left(study, run) for run in going)
-                        made = sum(begun[run.name] for run in going) - left
-                        then = f", about {duration((time.monotonic() - started) / made * left)} left" if made and left else ""
+                        outlook.done(name)
+                        left = 0.0 if event.was_done else outlook.seconds()
+                        then = f", about {duration(left)} left" if left else ""
                         say(f"{place} {name}: done{' before' * event.was_done}{then}", quiet=quiet)
                     case RunFailed():
                         failed[name] = event.failure
+                        outlook.failed(name)
                         say(f"{place} {name}: {event.failure.reason}", quiet=quiet, warns=True)
     except (KeyboardInterrupt, Terminated):
         say("interrupted; what was done is saved, and the same command goes on", quiet=quiet)
@@ -147,12 +148,41 @@ def carry_out(study: "Study", jobs: int, data_dir: Path | None, *, slurm: bool, 
     return failed
 
 
+class Outlook:
+    """How long a sweep may still take, guessed from the epochs and evaluations that have been done since it began."""
+
+    def __init__(self, study: "Study") -> None:
+        from ..workflows.sweep import parts_left
+
+        self._left = partial(parts_left, study)
+        self._going = {run.name: run for run in study.runs}
+        self._wanted = {name: self._left(run) for name, run in self._going.items()}
+        self._started = time.monotonic()
+
+    def done(self, name: str) -> None:
+        """Nothing is left of this run."""
+        del self._going[name]
+
+    def failed(self, name: str) -> None:
+        """Nothing will come of this run."""
+        del self._going[name], self._wanted[name]
+
+    def seconds(self) -> float:
+        """0 where nothing is left, or nothing has been done to guess by."""
+        left = sum(self._left(run) for run in self._going.values())
+        made = sum(self._wanted.values()) - left
+        return (time.monotonic() - self._started) / made * left if made else 0.0
+
+
 def impossible(study: "Study", data_dir: Path | None, quiet: bool) -> "dict[str, Failure]":
     """Runs that could not be trained or evaluated as the study has them, told before hours of work."""
     from ..workflows.shapes import mistakes
     from ..workflows.sweep import standing
 
-    found = mistakes(study, {run.name: standing(study, run) for run in study.runs}, data_dir)
+    standings = {run.name: standing(study, run) for run in study.runs}
+    if not all(found.is_trained for found in standings.values()):
+        say("looking whether every run can be carried out", quiet=quiet)
+    found = mistakes(study, standings, data_dir)
     for name, failure in found.items():
         say(f"{name}: {failure.reason}", quiet=quiet, warns=True)
     return found

@@ -24,7 +24,7 @@ def calibrating_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
     """What finite logits (N, C) must be divided by for their probabilities to fit the labels (N,) best, by cross-entropy.
 
     Cross-entropy is convex in 1/T, so its slope has one zero. Infinity where nothing fits better than equal probabilities; 1
-    where every label has the highest logit, as more confidence would always fit better, and no A_sa depends on it.
+    where every label has the highest logit, as more confidence would always fit better, and no A_sa depends on it but by ties.
     """
     values, true = np.asarray(logits, dtype=np.float64), np.asarray(labels)
     values = values - values.max(axis=1, keepdims=True)

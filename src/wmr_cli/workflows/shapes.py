@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -70,7 +70,11 @@ def costs(study: Study, standings: Mapping[str, Standing], data_dir: Path | None
 
 def mistakes(study: Study, standings: Mapping[str, Standing], data_dir: Path | None = None) -> dict[str, Failure]:
     """Runs that cannot be carried out as the study has them, by name: an evaluation's mistake is known before the training."""
-    answers, _ = _answers(study, standings, data_dir, is_timed=False)
+    untrained = replace(study, runs=tuple(run for run in study.runs if not standings[run.name].is_trained))
+    try:
+        answers, _ = _answers(untrained, standings, data_dir, is_timed=False)
+    except BrokenContract:  # whatever ended the rehearsal ends a run, too, and that one says so
+        return {}
     return {name: Failure(answer.problem, answer.hint) for name, answer in answers.items() if answer.problem}
 
 
@@ -80,7 +84,7 @@ def _answers(
     """For every run that is not done, and how long a process takes to begin."""
     left = [run for run in study.runs if not standings[run.name].is_done and standings[run.name].refused is None]
     requests: dict[bytes, Request] = {}
-    shapes = {run.name: _shape(study, run, standings[run.name]) for run in left}
+    shapes = {run.name: _shape(run, standings[run.name], is_timed=is_timed) for run in left}
     for run in left:
         requests.setdefault(shapes[run.name], _request(study, run, standings[run.name], data_dir, is_timed=is_timed))
     if not requests:
@@ -106,9 +110,10 @@ def _request(study: Study, run: Run, found: Standing, data_dir: Path | None, *, 
     return Request(run.config, evaluations, machine.device[0], machine.devices, machine.compile, place, is_timed)
 
 
-def _shape(study: Study, run: Run, found: Standing) -> bytes:
-    alike = msgspec.structs.replace(run.config, **ALIKE, alpha=None if run.config.alpha is None else 1.0)
-    return msgspec.json.encode([alike, [evaluation.key for evaluation in found.missing]])
+def _shape(run: Run, found: Standing, *, is_timed: bool) -> bytes:
+    """What runs must share to take the same time; to be possible or not, all but the seed."""
+    alike = {**ALIKE, "alpha": None if run.config.alpha is None else 1.0} if is_timed else {"seed": 0}
+    return msgspec.json.encode([msgspec.structs.replace(run.config, **alike), [evaluation.key for evaluation in found.missing]])
 
 
 def _measured(requests: Sequence[Request], threads: int) -> tuple[Answers, float]:

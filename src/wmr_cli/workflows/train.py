@@ -119,8 +119,12 @@ def begin(held: ExitStack, run: Assembly, path: Path, *, resume: bool, overwrite
         raise RunFolderError(f"{path} is not the same folder for all processes", hint="put it on a disk that all nodes share")
     if fabric.is_global_zero:
         folder.write_log([entry for entry in folder.read_log() if entry["epoch"] <= progress.epoch])
-        if progress.epoch and not progress.step and not folder.last.exists():  # somebody has removed what the state still holds
-            write_weights(folder.last, run, run.model, progress.epoch)
+    # weights that somebody has removed are in the state still
+    files = {folder.last: run.model, **({} if run.average is None else {folder.ema: run.average.model})}
+    missing = {file: model for file, model in files.items() if progress.epoch and not progress.step and not file.exists()}
+    with together(fabric):
+        for file, model in missing.items() if fabric.is_global_zero else ():
+            write_weights(file, run, model, progress.epoch)
     fabric.barrier()
     return folder, progress
 

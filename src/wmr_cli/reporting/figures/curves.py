@@ -108,7 +108,7 @@ def crafted(group: Group) -> dict[int, list[Point]]:
     measured: dict[float, list[tuple[int, Point]]] = {}
     for number, member in enumerate(group.members):
         for alpha in member.alphas:
-            share = Line(tuple(seed.record for seed in member.seeds), alpha).share("a_tr")
+            share = Line(tuple(seed.record for seed in member.seeds if alpha in seed.alphas), alpha).share("a_tr")
             if share is not None:
                 value, low, high = (100 * end for end in (share.value, share.low, share.high))
                 measured.setdefault(alpha, []).append((number, Point(alpha, value, low, high, alpha)))

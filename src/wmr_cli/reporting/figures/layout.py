@@ -21,6 +21,7 @@ Facts = Mapping[str, str]
 PER_INCH, LINE, ROW = 17, 0.19, 0.16
 """Letters that fit side by side in an inch; the height of a line of text, and of a row of the legend."""
 SEEDS = "\nmeans over the seeds of a training; thin lines: each seed"
+POOLED = "\nall seeds of a training together"
 FORMULA = re.compile(r"(?<!\\)\$.*?(?<!\\)\$")
 
 
@@ -68,8 +69,11 @@ def title(axes: Axes, own: Facts, facts: Sequence[Facts], *, wide: bool = False)
 
 
 def members_of(groups: Iterable[Group]) -> list[Member]:
-    """Every model once."""
-    found = {member.look.number: member for group in groups for member in group.members}
+    """Every model once, where most of its seeds are."""
+    found: dict[int, Member] = {}
+    for member in (member for group in groups for member in group.members):
+        number = member.look.number
+        found[number] = max(found.get(number, member), member, key=lambda one: len(one.seeds))
     return [found[number] for number in sorted(found)]
 
 

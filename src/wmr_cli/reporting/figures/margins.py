@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...measures.weights import Floats
-from .layout import Drawing, Made, entry, framed, members_of, pages, shape, title
+from .layout import POOLED, Drawing, Made, entry, framed, members_of, pages, shape, title
 from .material import Group, Material, Member
 from .style import FAINT, WIDTH, blank
 
@@ -34,7 +34,8 @@ def _figure(groups: Sequence[Group]) -> Figure:
     members = members_of(groups)
     rows, columns = shape(len(groups) + 1)
     facts = [{**group.facts, "side": ""} for group in groups]
-    figure = framed(WIDTH, 2.3 * rows, facts, [entry(member.look, member.label) for member in members], NOTE)
+    note = NOTE + (POOLED if any(group.has_seeds for group in groups) else "")
+    figure = framed(WIDTH, 2.3 * rows, facts, [entry(member.look, member.label) for member in members], note)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     panels = list(grid.flat)
     draw(panels[0], members, "clean")

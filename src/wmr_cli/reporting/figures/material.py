@@ -82,14 +82,13 @@ class Member:
 
     @property
     def alphas(self) -> list[float]:
-        """Those of every seed."""
-        return [alpha for alpha in self.seeds[0].alphas if all(alpha in seed.alphas for seed in self.seeds)]
+        """Those of any seed."""
+        return sorted({alpha for seed in self.seeds for alpha in seed.alphas})
 
     def share(self, of: Callable[[Measured], Outcome | None]) -> Estimate | None:
-        """A share, of several seeds the mean; none where one has none."""
-        outcomes = [outcome for seed in self.seeds if (outcome := of(seed)) is not None]
-        is_whole = len(outcomes) == len(self.seeds)
-        return measures.mean_estimate([outcome.estimate() for outcome in outcomes]) if is_whole else None
+        """A share, of several seeds the mean of those that have it; none where none has."""
+        found = [outcome.estimate() for seed in self.seeds if (outcome := of(seed)) is not None]
+        return measures.mean_estimate(found) if found else None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from matplotlib.patches import Patch
 from ...measures import WeightedAccuracy, normalized_weights
 from ...measures.weights import Floats
 from ...spec import exact
-from .layout import Drawing, Made, extra, framed, pages
+from .layout import POOLED, Drawing, Made, extra, framed, pages
 from .material import Group, Material, Measured, Member
 from .style import FAINT, INK, RIGHT, WIDTH, WRONG, blank
 from .words import A_SA, ALPHA_TEST
@@ -26,7 +25,6 @@ FLOOR = 1e-4
 """Smaller weights stand in the first bin: even all of them together are next to nothing."""
 CARRIED = 0.9
 NOTE = f"histograms of the weights behind {A_SA}; line: the weight of each bin; dashed: equal weights; ESS: effective sample size"
-POOLED = "\nall seeds of a training together"
 CUT = f"; weights below {FLOOR:g} are in the first bin"
 
 
@@ -84,7 +82,7 @@ def spread(member: Member, alpha: float) -> Spread | None:
     if not found:
         return None
     right, wrong = (np.concatenate([getattr(one, part) for one in found]) for part in ("right", "wrong"))
-    return Spread(right, wrong, fmean(one.ess for one in found))
+    return Spread(right, wrong, min(one.ess for one in found))
 
 
 def _weights(one: Measured, alpha: float) -> Spread | None:
