@@ -454,7 +454,8 @@ def test_an_image_is_shown_where_one_points(report, found):
     report.page.mouse.move(spot[0] + 40, spot[1])
     report.page.mouse.move(*spot, steps=4)
     card = report.page.locator("#card")
-    report.page.wait_for_function("document.getElementById('card').textContent.startsWith('index')")
+    start = f"index {rows['index'][position]}:"  # others are met on the way
+    report.page.wait_for_function("(start) => document.getElementById('card').textContent.startsWith(start)", arg=start)
     assert position == rows["uniform/margin"].argmin()
     text = f"index {rows['index'][position]}: label {rows['label'][position]}, seen as {rows['uniform/prediction'][position]}"
     assert card.inner_text().startswith(f"{text}, margin {rows['uniform/margin'][position]:.4f}")
