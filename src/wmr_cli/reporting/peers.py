@@ -4,10 +4,11 @@ import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..storage.records import Record
 
+K = TypeVar("K", bound=Hashable)
 Model = tuple[Record, ...]
 """Records of the same weights, measured alike; at different alphas, for example."""
 Entry = tuple[Model, ...]
@@ -84,20 +85,29 @@ def _entries(records: Sequence[Record]) -> Iterable[Entry]:
     models: dict[str, list[Record]] = {}
     for record in records:
         models.setdefault(record.checkpoint.sha256, []).append(record)
-    entries: dict[Hashable, list[Model]] = {}
-    for sha256, members in models.items():
-        how = recipe(members[0])
-        entries.setdefault(sha256 if how is None else how, []).append(tuple(members))
-    for entry in entries.values():
-        by_seed: dict[int, Model] = {}
-        for model in entry:
-            by_seed.setdefault(model[0].checkpoint.seed, model)
-        yield tuple(by_seed.values())
-        # other weights of a seed that is there differ in something that the settings do not tell
-        yield from ((model,) for model in entry if model not in by_seed.values())
+    for training in by_training({sha256: members[0] for sha256, members in models.items()}):
+        yield tuple(tuple(models[sha256]) for sha256 in training)
 
 
-def recipe(record: Record) -> Hashable | None:
+def by_training(models: Mapping[K, Record]) -> list[list[K]]:
+    """Models, each told by one of its records, that differ in nothing but the seed of their training, together.
+
+    Other weights of a seed that is there stand alone: they differ in something that the settings do not tell.
+    """
+    found: dict[Hashable, list[list[K]]] = {}
+    taken: set[tuple[Hashable, int]] = set()
+    for model, record in models.items():
+        how = _recipe(record) or model
+        together, *_ = alike = found.setdefault(how, [[]])
+        if (how, record.checkpoint.seed) in taken:
+            alike.append([model])
+        else:
+            together.append(model)
+            taken.add((how, record.checkpoint.seed))
+    return [models for alike in found.values() for models in alike]
+
+
+def _recipe(record: Record) -> Hashable | None:
     """How the weights came about apart from the seed; none where the record does not tell."""
     facts = record.checkpoint
     if facts.config is None:

@@ -18,9 +18,9 @@ from ...storage.records import Record, Rows
 from ...storage.runs import RunFolder
 from ..attacks import TOGETHER, attacks_behind
 from ..lines import attack_name, conditions, run_name
-from ..peers import Setting, setting_of
+from ..peers import Setting, by_training, setting_of
 from .style import Look
-from .words import Model, ball, labels, literal, model_of, trainings
+from .words import Model, ball, labels, literal, model_of
 
 NEEDED = ("label", "prediction", "margin", "logit_margin", "loss")
 """Logits are left on the disk: of many records with many classes they would fill the memory."""
@@ -155,9 +155,11 @@ class Material:
 def gathered(found: Sequence[tuple[Path, Record]]) -> Material:
     """Records to groups, models in the order of their training. One that cannot be read is left out with the reason."""
     found = sorted(found, key=lambda one: _order(one[1]))
-    trained = trainings([record for _, record in found])
-    drawn = [(label, Look(number)) for number, label in enumerate(labels(trained))]
-    numbers = {model: number for number, models in enumerate(trained) for model in models}
+    models = {model_of(record): record for _, record in found}
+    trained = by_training(models)
+    named = labels([[models[model] for model in training] for training in trained])
+    drawn = [(label, Look(number)) for number, label in enumerate(named)]
+    numbers = {model: number for number, training in enumerate(trained) for model in training}
     left_out: list[Undrawn] = []
     known = {record.id: record for _, record in found}
     sorted_in: dict[Setting, dict[Model, Measured]] = {}

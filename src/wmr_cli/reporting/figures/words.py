@@ -1,14 +1,13 @@
 """Text in figures: what comes from users stays as it is, and every model has a name of its own."""
 
 import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from matplotlib import font_manager
 
 from ...spec import Spec, exact
 from ...storage.records import Record
 from ..lines import Line, line_name, run_name
-from ..peers import recipe
 from .style import SETTINGS
 
 A_NAT, A_ROB, A_SA, A_TR = (rf"$A_\mathrm{{{name}}}$" for name in ("nat", "rob", "sa", "tr"))
@@ -61,27 +60,13 @@ def model_of(record: Record) -> Model:
     return run_name(record), record.checkpoint.sha256
 
 
-def trainings(records: Sequence[Record]) -> list[dict[Model, Record]]:
-    """Models that differ in nothing but the seed of their training, together."""
-    found: dict[Hashable, list[dict[Model, Record]]] = {}
-    for model, record in {model_of(record): record for record in records}.items():
-        alike = found.setdefault(recipe(record) or model, [])
-        seed = record.checkpoint.seed
-        home = next((each for each in alike if all(other.checkpoint.seed != seed for other in each.values())), None)
-        if home is None:
-            alike.append(home := {})
-        home[model] = record
-    return [each for alike in found.values() for each in alike]
-
-
-def labels(trained: Sequence[Mapping[Model, Record]]) -> list[str]:
+def labels(trained: Sequence[Sequence[Record]]) -> list[str]:
     """A label for every training, the shortest kind that tells them all apart: `trades, α_train 2` before the name of the run."""
-    records = [list(models.values()) for models in trained]
     for kind in (_by_training, _by_full_training, _by_run, _by_path):
-        found = [kind(*each) for each in records]
+        found = [kind(*records) for records in trained]
         if len(set(found)) == len(found):
             return found
-    return [wrapped(f"{first.checkpoint.path} {first.checkpoint.sha256[:8]}") for first, *_ in records]
+    return [wrapped(f"{first.checkpoint.path} {first.checkpoint.sha256[:8]}") for first, *_ in trained]
 
 
 def _trained(defense: Callable[[str], str], record: Record) -> str:
