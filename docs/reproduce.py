@@ -18,7 +18,8 @@ from wmr_cli.reporting import tables
 from wmr_cli.reporting.figures import Drawn, walk
 from wmr_cli.storage.records import Record
 from wmr_cli.workflows.report import Gathered, assembled, gather
-from wmr_cli.workflows.study import Study, read_study
+from wmr_cli.workflows.study import Study
+from wmr_cli.workflows.study_file import read_study
 from wmr_cli.workflows.sweep import record_files
 
 DOCS = Path(__file__).parent

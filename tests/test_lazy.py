@@ -12,7 +12,7 @@ import made
 from wmr_cli.config import EvaluateConfig, resolve
 from wmr_cli.plugins import installed
 from wmr_cli.storage import ledgers
-from wmr_cli.workflows.study import read_study
+from wmr_cli.workflows.study_file import read_study
 
 HEAVY = {"torch", "torchvision", "timm", "lightning_fabric", "sklearn", "matplotlib"}
 PROBE = """

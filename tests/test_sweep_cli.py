@@ -17,7 +17,7 @@ from wmr_cli.storage import ledgers
 from wmr_cli.storage.runs import RunFolder
 from wmr_cli.workflows import rehearsal
 from wmr_cli.workflows.shapes import Answer, Answers, Request
-from wmr_cli.workflows.study import read_study
+from wmr_cli.workflows.study_file import read_study
 
 TEXT = """
 folder = "runs"

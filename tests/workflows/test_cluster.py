@@ -7,7 +7,7 @@ import pytest
 
 from wmr_cli.errors import BadInput
 from wmr_cli.workflows import cluster
-from wmr_cli.workflows.study import read_study
+from wmr_cli.workflows.study_file import read_study
 
 
 class Pretended:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from wmr_cli.errors import BadFile, WmrError
-from wmr_cli.workflows.study import Study, read_study
+from wmr_cli.workflows.study import Study
+from wmr_cli.workflows.study_file import read_study
 
 STUDIES = Path(__file__).parents[2] / "studies"
 WHOLE = """

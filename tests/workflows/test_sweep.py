@@ -13,7 +13,8 @@ from wmr_cli.storage.files import locked
 from wmr_cli.storage.runs import RunFolder
 from wmr_cli.workflows import sweep as sweeping
 from wmr_cli.workflows.jobs import Failure, reason
-from wmr_cli.workflows.study import Study, read_study
+from wmr_cli.workflows.study import Study
+from wmr_cli.workflows.study_file import read_study
 from wmr_cli.workflows.sweep import RunDone, RunFailed, RunStarted, RunWaits, no_longer_covered, record_files, standing, sweep
 
 TEXT = """

@@ -46,7 +46,7 @@ def sweep(
 
     It can be stopped and repeated at any time: what is done is kept, what was broken off goes on.
     """
-    from ..workflows.study import read_study
+    from ..workflows.study_file import read_study
     from ..workflows.sweep import no_longer_covered
     from .output import format_of
 

@@ -1,30 +1,21 @@
-"""A study file: which runs, how each is evaluated, what the report shows. Checked whole before anything starts; no torch."""
+"""What a study is: which runs, how each is evaluated, what the report shows. No torch."""
 
-import itertools
 import json
-import re
-import tomllib
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from ..config import SPECS, EvaluateConfig, Size, Struct, TrainConfig, resolve, typed
-from ..errors import BadFile, BadInput, UnknownName, WmrError, did_you_mean
-from ..registry import Registry
-from ..spec import Spec, exact
-from ..storage.runs import default_name
+from ..config import SPECS, EvaluateConfig, Size, Struct, TrainConfig
+from ..spec import Spec
 from .trials import cores
 
 Count = Annotated[int, Meta(ge=1)]
 Texts = Annotated[tuple[str, ...], Meta(min_length=1)]
 Sizes = Annotated[tuple[Size, ...], Meta(min_length=1)]
-IN_A_NAME = ("dataset", "defense", "kernel", "alpha", "seed")
-"""Settings that the name of a run tells anyway, components without their parameters."""
 REPEATED = ("attack", "eps")
 """Flags of `wmr evaluate` that are given once for each value; other lists are joined by commas."""
 
@@ -149,118 +140,6 @@ class Study:
         return [number for number, evaluation in enumerate(self.evaluations, 1) if evaluation not in asked]
 
 
-TOP = ("summary", "folder", "keep", "train", "grid", "evaluate", "report", "machine", "slurm")
-
-
-def read_study(file: Path, registry: Registry) -> Study:
-    """A study file with every key and every name checked; a mistake is told with its place."""
-    try:
-        written = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadFile(f"cannot read {file}: {error.strerror}", hint="a study is a TOML file") from None
-    except ValueError as error:  # not UTF-8, not TOML
-        raise BadFile(f"{file} is not a study: {error}", hint="a study is a TOML file") from None
-    for key in written:
-        if key not in TOP:
-            raise UnknownName(f"{file}: there is no {key!r} in a study", hint=did_you_mean(key, TOP))
-    texts = {key: typed(written[key], str, f"{file}: {key}") for key in ("summary", "folder", "keep") if key in written}
-    runs = tuple(_runs(file, written, registry))
-    tables = _tables(written.get("evaluate", [{}]), f"{file}: evaluate")
-    evaluations = tuple(_evaluation(table, place, registry) for place, table in tables)
-    return Study(
-        file=file,
-        summary=texts.get("summary", ""),
-        folder=Path(texts.get("folder", f"runs/{file.stem}")),
-        keep=file.parent / texts["keep"] if "keep" in texts else None,
-        runs=runs,
-        evaluations=evaluations,
-        report=_struct(Report, written.get("report", {}), f"{file}, [report]"),
-        machine=_struct(Machine, written.get("machine", {}), f"{file}, [machine]"),
-        slurm=dict(_table(written.get("slurm", {}), f"{file}, [slurm]")),
-    )
-
-
-def _runs(file: Path, written: Mapping[str, Any], registry: Registry) -> Iterator[Run]:
-    """Every combination of every grid over what all runs share, each under its own name."""
-    shared = _table(written.get("train", {}), f"{file}, [train]")
-    resolve(shared, place=f"{file}, [train]")  # its mistakes are its own, and no grid's
-    grids = list(_tables(written.get("grid", [{}]), f"{file}: grid"))
-    if not grids:
-        raise BadInput(f"{file}: grid is empty, so there are no runs", hint="leave it out for the one run of [train]")
-    found: list[Run] = []
-    for place, grid in grids:
-        names = {key: value if isinstance(value, list) else [value] for key, value in grid.items()}
-        empty = next((key for key, values in names.items() if not values), None)
-        if empty is not None:
-            raise BadInput(f"{place}: {empty} has no value", hint="a list of a grid holds one value at least")
-        for values in itertools.product(*names.values()):
-            varied = dict(zip(names, values, strict=True))
-            config = _resolved({**shared, **varied}, place, registry)
-            found.append(Run(_name(config, varied), config))
-    twice = [name for name, times in Counter(run.name for run in found).items() if times > 1]
-    if twice:
-        raise BadInput(f"{file}: several runs are called {twice[0]}", hint="let the grids differ in what they name")
-    # each setting with its first seed before any has its second: a study that is cut off can still compare
-    yield from sorted(found, key=lambda run: run.config.seed)
-
-
-def _resolved(settings: Mapping[str, Any], place: str, registry: Registry) -> TrainConfig:
-    config = resolve(settings, place=place)
-    for kind in SPECS:
-        _check_name(kind, getattr(config, kind), place, registry)
-    return config
-
-
-def _check_name(kind: str, text: str, place: str, registry: Registry) -> None:
-    """A component that nobody offers is refused now; its parameters are checked by whoever builds it."""
-    try:
-        spec = Spec.parse(text)
-        if not spec.is_local:
-            registry.find(kind, spec.name)
-    except WmrError as problem:
-        raise type(problem)(f"{place}: {problem}", hint=problem.hint) from None
-
-
-def _name(config: TrainConfig, varied: Mapping[str, Any]) -> str:
-    """`digits-trades-a2-s0`, with what its grid sets and this does not tell. It depends on no other run."""
-    others = "".join(_told(key, value) for key, value in varied.items())
-    return re.sub(r"[^\w.+-]+", "_", default_name(config) + others)
-
-
-def _told(key: str, value: Any) -> str:
-    """`-lr0.1`; of a component whose name is told already, its parameters: `-beta3` of the defense `trades:beta=3`."""
-    if key not in IN_A_NAME:
-        return f"-{key}{_short(value)}"
-    if key not in SPECS:
-        return ""
-    spec, told = Spec.parse(value), (*SPECS[key], "path")
-    named = (f"-{name}{_short(given)}" for name, given in spec.params.items() if name not in told)
-    return "".join([*([] if spec.value is None else [f"-{spec.value}"]), *named])
-
-
-def _short(value: Any) -> str:
-    return exact(value) if isinstance(value, float) else str(value)
-
-
-def _evaluation(table: Mapping[str, Any], place: str, registry: Registry) -> Evaluation:
-    made: Evaluation = _struct(Evaluation, table, place)
-    hints = get_type_hints(TrainConfig, include_extras=True)
-    only: dict[str, list[Any]] = {}
-    for key, value in made.only.items():
-        if key not in hints:
-            raise UnknownName(f"{place}, only: there is no setting {key!r}", hint=did_you_mean(key, hints))
-        values = value if isinstance(value, list) else [value]
-        only[key] = [typed(one, hints[key], f"{place}, only: {key}") for one in values]
-        for name in only[key] if key in SPECS else ():
-            _check_name(key, name, f"{place}, only", registry)
-    for attack in made.attack or ():
-        _check_name("attack", attack, place, registry)
-    for kind in ("kernel", "dataset"):
-        if getattr(made, kind) is not None:
-            _check_name(kind, getattr(made, kind), place, registry)
-    return msgspec.structs.replace(made, only=only)
-
-
 def _covers(only: Mapping[str, list[Any]], config: TrainConfig) -> bool:
     """Whether a run has one of the values that are named; a component is named with or without its parameters."""
 
@@ -269,32 +148,6 @@ def _covers(only: Mapping[str, list[Any]], config: TrainConfig) -> bool:
         return [value, Spec.parse(value).name] if key in SPECS else [value]
 
     return all(any(name in values for name in names(key)) for key, values in only.items())
-
-
-def _struct(struct: type[Any], table: Any, place: str) -> Any:
-    """A table as settings of their types, with a single value where a list is meant; unknown keys have their place."""
-    hints = get_type_hints(struct, include_extras=True)
-    values: dict[str, Any] = {}
-    for key, value in _table(table, place).items():
-        if key not in hints:
-            raise UnknownName(f"{place}: there is no setting {key!r}", hint=did_you_mean(key, hints))
-        wants_list = "tuple" in str(hints[key]) and not isinstance(value, list)
-        values[key] = typed([value] if wants_list else value, hints[key], f"{place}: {key}")
-    return struct(**values)
-
-
-def _table(value: Any, place: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise BadInput(f"{place} is no table of settings", hint="`wmr sweep --help` names a page with examples")
-    return value
-
-
-def _tables(value: Any, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """One table or several, each with its place."""
-    if isinstance(value, list):
-        yield from ((f"{place} {number}", _table(one, f"{place} {number}")) for number, one in enumerate(value, 1))
-    else:
-        yield place, _table(value, place)
 
 
 def _flag(name: str, value: Any) -> Iterator[str]:
