@@ -81,9 +81,8 @@ def pictures(study: Study) -> list[Path]:
 def draw(name: str) -> None:
     """The paper's figures from the records of a study: its Figure 3 in every ball, 4 under both losses, and 5 to 7."""
     study, target = read_study(STUDIES / f"{name}.toml", installed().registry), PICTURES / name
-    found = [
-        one for one in gather([file for run in study.runs for file in record_files(study, run)]).found if not one[1].attack.of
-    ]
+    files = [file for run in study.runs for file in record_files(study, run)]
+    found = [one for one in gather(files).found if one[1].attack.of is None]
     usual = [one for one in found if is_own_ball(one[1])]
     of_kind = {"curves": under(found, "pgd"), "weights": under(usual, "pgd")}
     of_kind["worst-case"] = [*of_kind["weights"], *under(usual, "pgd-margin")]

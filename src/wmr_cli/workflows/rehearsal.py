@@ -1,6 +1,6 @@
-"""How long the runs of a study would take, measured in a process of its own: a few steps and a batch of each shape, once.
+"""How long the runs of a study would take, or only whether they can be carried out, asked in a process of its own.
 
-Or only whether they can be carried out at all: then everything is built, and nothing done.
+Of each shape a few steps and a batch are measured once; or everything is built, and nothing done.
 
 `python -m wmr_cli.workflows.rehearsal REQUESTS ANSWERS`: a list of what to measure in one JSON file, seconds or the reason
 why there are none in the other. A study asks this of a process of its own, as it needs torch itself for nothing.

@@ -1,4 +1,4 @@
-"""What a study would cost. Runs of one shape take the same time, and one of them is measured; no torch here."""
+"""What a study would cost, and what of it cannot be carried out. One run of each shape is asked for all; no torch here."""
 
 import os
 import subprocess
