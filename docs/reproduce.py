@@ -1,17 +1,19 @@
 """Write the tables and pictures of `reproduction.md` from the records in `studies/records`: `python docs/reproduce.py`.
 
-With `--check`, compare the text and exit 1. A study has its place in the page between `<!-- study: NAME -->` and `<!-- end -->`;
-nothing there is written by hand. Pictures go to `pictures/reproduction`.
+With `--check`, compare the text and exit 1. A study has its place in the page between `<!-- study: NAME -->` and `<!-- end -->`,
+the verdicts of all between `<!-- verdicts -->` and the same; nothing there is written by hand. Pictures go to
+`pictures/reproduction`.
 """
 
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
-from claims import Found, findings, is_own_ball, under
+from claims import ALL, Finding, Found, findings, is_own_ball, under
 
 from wmr_cli.plugins import installed
 from wmr_cli.reporting import tables
@@ -25,26 +27,58 @@ from wmr_cli.workflows.sweep import record_files
 DOCS = Path(__file__).parent
 STUDIES = DOCS.parent / "studies"
 PAGE, PICTURES = DOCS / "reproduction.md", DOCS / "pictures" / "reproduction"
-BLOCK = re.compile(r"(?P<begin><!-- study: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end -->\n)", re.DOTALL)
+BLOCK = re.compile(r"(?P<begin><!-- (?:study: (?P<study>[\w-]+)|verdicts) -->\n).*?(?P<end><!-- end -->\n)", re.DOTALL)
+
+
+@cache
+def records_of(name: str) -> tuple[Study, dict[str, list[Path]]]:
+    """A study and the record files of each of its runs, of those that are done."""
+    study = read_study(STUDIES / f"{name}.toml", installed().registry)
+    files = {run.name: record_files(study, run) for run in study.runs}
+    return study, {run: mine for run, mine in files.items() if mine}
+
+
+@cache
+def found_in(name: str) -> tuple[tuple[Path, Record], ...]:
+    """The records of a study."""
+    _, files = records_of(name)
+    return tuple(gather([file for mine in files.values() for file in mine]).found) if files else ()
+
+
+@cache
+def findings_in(name: str) -> tuple[Finding, ...]:
+    """What the records of a study say about the paper's claims."""
+    return tuple(findings(found_in(name)))
+
+
+def verdicts(names: Sequence[str]) -> Iterator[str]:
+    """Every claim, and what came of it in each study with each defense."""
+    said = {(name, each.about, each.claim): each.verdict for name in names for each in findings_in(name)}
+    columns = [pair for pair in dict.fromkeys((name, about) for name, about, _ in said) if pair[1] != ALL]
+
+    def row(claim: str) -> list[str]:
+        return [claim, *(said.get((name, about, claim)) or said.get((name, ALL, claim), "-") for name, about in columns)]
+
+    claims = dict.fromkeys(claim for _, _, claim in said)
+    yield table(["claim", *(f"{name}, {about}" for name, about in columns)], map(row, claims))
 
 
 def section(name: str) -> Iterator[str]:
     """What a study found, or that there is nothing yet."""
-    study = read_study(STUDIES / f"{name}.toml", installed().registry)
-    files = {run.name: record_files(study, run) for run in study.runs}
-    done = [run for run, mine in files.items() if mine]
+    study, files = records_of(name)
     yield f"{study.summary}.\n\n```sh\nwmr sweep studies/{name}.toml\n```\n"
-    yield f"{len(done)} of {len(study.runs)} runs are done.\n"
-    if not done:
+    yield f"{len(files)} of {len(study.runs)} runs are done.\n"
+    if not files:
         return
-    found = gather([file for mine in files.values() for file in mine]).found
+    found = found_in(name)
     yield spent(found)
     yield f"{INTERVALS}\n"
-    yield table(found)
+    rows = [(each.claim, each.about, each.found, f"**{each.verdict}**") for each in findings_in(name)]
+    yield table(("claim", "defense", "found", "verdict"), rows)
     document, problems = assembled(Gathered([one for one in found if is_own_ball(one[1])], []))
     assert not problems, problems
     yield tables.ranked_sheet(document.peers, document.evidence or {}).markdown()
-    yield from (f"![{picture.stem}]({picture.relative_to(DOCS).as_posix()})\n" for picture in pictures(study))
+    yield from (f"![{picture.stem}]({picture.relative_to(DOCS).as_posix()})\n" for picture in pictures(name))
 
 
 INTERVALS = (
@@ -66,23 +100,20 @@ def maker(record: Record) -> str:
     return f"wmr {record.wmr} ({versions}) on {record.device}"
 
 
-def table(found: Found) -> str:
-    """The findings, a row each."""
-    rows = [(each.claim, each.about, each.found, f"**{each.verdict}**") for each in findings(found)]
-    lines = [("claim", "defense", "found", "verdict"), ("---",) * 4, *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """In Markdown."""
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *rows))
 
 
-def pictures(study: Study) -> list[Path]:
+def pictures(name: str) -> list[Path]:
     """The pictures of a study that are there."""
-    return sorted((PICTURES / study.file.stem).glob("*.png"))
+    return sorted((PICTURES / name).glob("*.png"))
 
 
 def draw(name: str) -> None:
     """The paper's figures from the records of a study: its Figure 3 in every ball, 4 under both losses, and 5 to 7."""
-    study, target = read_study(STUDIES / f"{name}.toml", installed().registry), PICTURES / name
-    files = [file for run in study.runs for file in record_files(study, run)]
-    found = [one for one in gather(files).found if one[1].attack.of is None]
+    target = PICTURES / name
+    found = [one for one in found_in(name) if one[1].attack.of is None]
     usual = [one for one in found if is_own_ball(one[1])]
     of_kind = {"curves": under(found, "pgd"), "weights": under(usual, "pgd")}
     of_kind["worst-case"] = [*of_kind["weights"], *under(usual, "pgd-margin")]
@@ -95,9 +126,19 @@ def draw(name: str) -> None:
                     shutil.copyfile(part.files[0], target / part.files[0].name)
 
 
+def studies(page: str) -> list[str]:
+    """The studies of the page, in its order."""
+    return [block["study"] for block in BLOCK.finditer(page) if block["study"]]
+
+
 def rebuilt(page: str) -> str:
     """The page with every study as its records have it."""
-    return BLOCK.sub(lambda block: block["begin"] + "\n" + "\n".join(section(block["name"])) + "\n" + block["end"], page)
+
+    def block_of(old: re.Match[str]) -> str:
+        parts = section(old["study"]) if old["study"] else verdicts(studies(page))
+        return old["begin"] + "\n" + "\n".join(parts) + "\n" + old["end"]
+
+    return BLOCK.sub(block_of, page)
 
 
 def main() -> None:
@@ -107,8 +148,8 @@ def main() -> None:
         if rebuilt(page) != page:
             raise SystemExit("out of date: reproduction.md; run `python docs/reproduce.py`")
         return
-    for block in BLOCK.finditer(page):
-        draw(block["name"])
+    for name in studies(page):
+        draw(name)
     PAGE.write_text(rebuilt(page), encoding="utf-8")
 
 

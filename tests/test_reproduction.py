@@ -14,10 +14,18 @@ from wmr_cli.measures import Difference
 from wmr_cli.reporting.ranking import Gap
 
 ROOT = Path(__file__).parents[1]
-location = importlib.util.spec_from_file_location("claims", ROOT / "docs" / "claims.py")
-claims = importlib.util.module_from_spec(location)
-sys.modules["claims"] = claims  # its dataclass looks for its own module
-location.loader.exec_module(claims)
+
+
+def of_docs(name: str):
+    """A program of the folder docs, which is no package."""
+    location = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    module = importlib.util.module_from_spec(location)
+    sys.modules[name] = module  # dataclasses look for their own module, and one program for another
+    location.loader.exec_module(module)
+    return module
+
+
+claims, reproduce = of_docs("claims"), of_docs("reproduce")
 
 PGD, MARGIN = "pgd:steps=20,step=0.015", "pgd-margin:steps=20,step=0.015"
 
@@ -133,13 +141,30 @@ def test_a_gain_that_is_one_of_scale_does_not_survive_calibration(tmp_path, skil
     ("signs", "verdict"),
     [
         ([(True, True), (True, True)], "holds"),
-        ([(True, True), (True, False)], "does not hold"),
-        ([(True, True), (False, False)], "holds in 1 of 2, otherwise not distinguishable"),
+        ([(True, False), (False, True)], "does not hold"),
+        ([(True, True), (True, False), (False, True)], "does not hold in 1 of 3, holds in 1"),
+        ([(True, True), (False, False)], "holds in 1 of 2"),
         ([(False, True), (False, False)], "not distinguishable"),
     ],
 )
 def test_a_verdict_asks_for_all_differences(signs, verdict):
     assert claims.verdict_of(signs) == verdict
+
+
+def test_all_verdicts_stand_in_one_table(monkeypatch):
+    said = {
+        "large": [claims.Finding("order", claims.ALL, "", "holds"), claims.Finding("gain", "trades", "", "does not hold")],
+        "small": [claims.Finding("gain", "pgd", "", "holds in 1 of 2"), claims.Finding("loss", "trades", "", "no loss seen")],
+    }
+    monkeypatch.setattr(reproduce, "findings_in", said.__getitem__)
+    (table,) = reproduce.verdicts(["large", "small"])
+    assert [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()] == [
+        ["claim", "large, trades", "small, pgd", "small, trades"],
+        ["---"] * 4,
+        ["order", "holds", "-", "-"],
+        ["gain", "does not hold", "holds in 1 of 2", "-"],
+        ["loss", "-", "-", "no loss seen"],
+    ]
 
 
 @pytest.mark.slow
