@@ -426,6 +426,21 @@ def test_several_seeds_are_told_of_in_the_heading_and_pooled_in_distributions(se
     )
 
 
+@pytest.mark.parametrize("maker", [curves, balls, weights, margins, classes])
+@pytest.mark.parametrize("attack", ["pgd:steps=20,step=0.003", "somebody-elses-attack:first=0.123456,second=0.123456,third=7"])
+def test_headings_stay_within_their_figures(maker, attack, seeds):
+    attacked = [
+        (file, msgspec.structs.replace(record, attack=msgspec.structs.replace(record.attack, spec=attack)), rows)
+        for file, record, rows in seeds
+    ]
+    figure = figure_of(maker, attacked)
+    figure.canvas.draw()
+    ticks = {one for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for one in axis.get_ticklabels(which="both")}
+    for text in set(figure.findobj(matplotlib.text.Text)) - ticks:  # there are ticks out of sight
+        extent = text.get_window_extent()
+        assert not text.get_text() or 0 <= extent.x0 <= extent.x1 <= figure.bbox.width, text.get_text()
+
+
 @pytest.mark.parametrize("kernel", ["exp", "other"])
 def test_seeds_that_were_asked_for_other_alphas_are_drawn_where_they_have_them(tmp_path, kernel):
     runs = []

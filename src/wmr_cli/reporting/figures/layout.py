@@ -23,6 +23,7 @@ PER_INCH, LINE, ROW = 17, 0.19, 0.16
 SEEDS = "\nmeans over the seeds of a training; thin lines: each seed"
 POOLED = "\nall seeds of a training together"
 FORMULA = re.compile(r"(?<!\\)\$.*?(?<!\\)\$")
+STOP = re.compile(r"(?<=[,;]) ")
 
 
 @dataclass(frozen=True)
@@ -88,13 +89,13 @@ def extra(label: str) -> float:
 
 
 def _folded(text: str, letters: int) -> list[str]:
-    """Text on lines of about so many letters, broken after a comma, or anywhere in a part that is longer."""
+    """Text on lines of about so many letters, broken after a comma or semicolon, or anywhere in a part that is longer."""
     lines: list[str] = []
-    for part in text.split(", ") if text else ():
+    for part in STOP.split(text) if text else ():
         if not FORMULA.search(part) and len(part) > letters:
             lines += wrapped(part.replace(r"\$", "$"), letters).split("\n")
-        elif lines and _length(lines[-1] + part) + 2 <= letters:
-            lines[-1] += f", {part}"
+        elif lines and _length(f"{lines[-1]} {part}") <= letters:
+            lines[-1] += f" {part}"
         else:
             lines.append(part)
     return lines
