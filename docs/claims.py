@@ -18,7 +18,7 @@ from wmr_cli.workflows.report import Gathered, assembled
 Found = Sequence[tuple[Path, Record]]
 Members = Mapping[int, tuple[Path, Record]]
 """Records of one training by its seeds."""
-HOLDS, FAILS, OPEN, UNSEEN = "holds", "does not hold", "not distinguishable", "no loss seen"
+HOLDS, FAILS, OPEN = "holds", "does not hold", "not distinguishable"
 ALONE, ALL = "one seed, no verdict", "all records"
 LEAST = 0.01
 """A claim that nothing is lost holds where a loss of more than this share is ruled out."""
@@ -159,7 +159,7 @@ def verdict_on_loss(gaps: Collection[Gap]) -> str:
         return FAILS
     lowest = min(min(gap.images.low, gap.images.low if gap.seeds is None else gap.seeds[0]) for gap in gaps)
     is_ruled_out = lowest > -LEAST and not any(gap.images.rests_on_few for gap in gaps)
-    return HOLDS if is_ruled_out else UNSEEN
+    return HOLDS if is_ruled_out else OPEN
 
 
 def verdict_on(gaps: Iterable[Gap]) -> str:

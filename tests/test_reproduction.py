@@ -50,7 +50,7 @@ def verdicts(records) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("skill", "gain", "loss"),
-    [(0.6, "holds", "holds"), (-0.6, "does not hold", "does not hold"), (0.0, "not distinguishable", "no loss seen")],
+    [(0.6, "holds", "holds"), (-0.6, "does not hold", "does not hold"), (0.0, "not distinguishable", "not distinguishable")],
 )
 def test_a_claim_is_judged_by_its_differences(tmp_path, skill, gain, loss):
     said = verdicts(found(tmp_path, skill))
@@ -78,12 +78,12 @@ def test_an_attack_is_judged_by_its_own_records(tmp_path):
     [
         ((-0.009, 0.02), (-0.005, 0.01), 50, "holds"),
         ((-0.009, 0.02), None, 50, "holds"),
-        ((0.0, 0.0), (0.0, 0.0), 0, "no loss seen"),
-        ((-0.02, 0.02), (-0.005, 0.01), 50, "no loss seen"),
-        ((-0.009, 0.02), (-0.03, 0.03), 50, "no loss seen"),
+        ((0.0, 0.0), (0.0, 0.0), 0, "not distinguishable"),
+        ((-0.02, 0.02), (-0.005, 0.01), 50, "not distinguishable"),
+        ((-0.009, 0.02), (-0.03, 0.03), 50, "not distinguishable"),
         ((-0.03, -0.01), (-0.03, -0.01), 50, "does not hold"),
         ((-0.008, -0.001), (-0.006, -0.001), 50, "does not hold"),
-        ((-0.03, -0.01), (-0.05, 0.01), 50, "no loss seen"),
+        ((-0.03, -0.01), (-0.05, 0.01), 50, "not distinguishable"),
     ],
 )
 def test_that_nothing_is_lost_holds_where_a_loss_of_a_point_is_ruled_out(images, seeds, number, verdict):
@@ -154,7 +154,10 @@ def test_a_verdict_asks_for_all_differences(signs, verdict):
 def test_all_verdicts_stand_in_one_table(monkeypatch):
     said = {
         "large": [claims.Finding("order", claims.ALL, "", "holds"), claims.Finding("gain", "trades", "", "does not hold")],
-        "small": [claims.Finding("gain", "pgd", "", "holds in 1 of 2"), claims.Finding("loss", "trades", "", "no loss seen")],
+        "small": [
+            claims.Finding("gain", "pgd", "", "holds in 1 of 2"),
+            claims.Finding("loss", "trades", "", "not distinguishable"),
+        ],
     }
     monkeypatch.setattr(reproduce, "findings_in", said.__getitem__)
     (table,) = reproduce.verdicts(["large", "small"])
@@ -163,7 +166,7 @@ def test_all_verdicts_stand_in_one_table(monkeypatch):
         ["---"] * 4,
         ["order", "holds", "-", "-"],
         ["gain", "does not hold", "holds in 1 of 2", "-"],
-        ["loss", "-", "-", "no loss seen"],
+        ["loss", "-", "-", "not distinguishable"],
     ]
 
 
