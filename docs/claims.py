@@ -215,22 +215,22 @@ def by_alpha(found: Found) -> Mapping[float, Members]:
     return made
 
 
+def comparable(trained: Mapping[float, Members]) -> list[float]:
+    """The alphas of training with weights, where there is one without."""
+    return sorted(set(trained) - {0.0}) if 0.0 in trained else []
+
+
 def worst_cases(found: Found, loss: str, defense: str) -> Iterator[Finding]:
     """Whether the worst case in a ball is better with weights, at every radius."""
     with_it = [one for one in found if one[1].dro and one[1].dro[0].attack_loss == loss]
     trained = by_alpha(under(with_it, "pgd" if loss == "ce" else "pgd-margin"))
-    plain = trained.get(0.0, {})
-    radii = dict.fromkeys(row.rho for _, record in plain.values() for row in record.dro)
-    for what, sign in {"loss": -1, "accuracy": 1}.items():
-        told = {
-            alpha: [_better(members, plain, what, rho, sign) for rho in radii]
-            for alpha, members in sorted(trained.items())
-            if plain and alpha
-        }
-        if told:
-            claim = f"DRO: {what} of the worst case by {WEIGHED_BY[loss]}"
-            text = "; ".join(f"α {exact(alpha)}: {_at_radii(signs)}" for alpha, signs in told.items())
-            yield Finding(claim, defense, text, verdict_of([sign for signs in told.values() for sign in signs]))
+    alphas = comparable(trained)
+    for what, sign in {"loss": -1, "accuracy": 1}.items() if alphas else ():
+        radii = dict.fromkeys(row.rho for _, record in trained[0.0].values() for row in record.dro)
+        told = {alpha: [_better(trained[alpha], trained[0.0], what, rho, sign) for rho in radii] for alpha in alphas}
+        claim = f"DRO: {what} of the worst case by {WEIGHED_BY[loss]}"
+        text = "; ".join(f"α {exact(alpha)}: {_at_radii(signs)}" for alpha, signs in told.items())
+        yield Finding(claim, defense, text, verdict_of([sign for signs in told.values() for sign in signs]))
 
 
 def _at_radii(signs: Sequence[tuple[bool, bool]]) -> str:
@@ -258,9 +258,8 @@ def scale(found: Found, defense: str) -> Iterator[Finding]:
     """Whether the gain in A_sa is more than another scale of the logits, which changes no decision."""
     trained = by_alpha(under(found, "pgd"))
     rows = {alpha: {seed: records.rows_of(*one) for seed, one in members.items()} for alpha, members in trained.items()}
-    alphas = sorted(set(rows) - {0.0}) if 0.0 in rows else []
-    if alphas:
-        told = {alpha: _beyond_scale(rows[alpha], rows[0.0]) for alpha in alphas}
+    told = {alpha: _beyond_scale(rows[alpha], rows[0.0]) for alpha in comparable(trained)}
+    if told:
         text = "; ".join(f"α {exact(alpha)}: {said}" for alpha, (said, _) in told.items())
         verdict = verdict_of([sign for _, sign in told.values()])
         yield Finding("the gain in A_sa is more than a change of scale", defense, text, verdict)
