@@ -28,6 +28,7 @@ seed = [0, 1]
 [report]
 figures = ""
 """
+SLURM = "[slurm]\ncluster = 'local'\ntimeout_minutes = 9\n"
 
 
 def wmr(*args: object, status: int = 0):
@@ -197,7 +198,9 @@ def test_runs_of_one_shape_are_measured_once(monkeypatch):
         (TEXT, ["--run", "digits-trades-a2-s7"], "the study has no run 'digits-trades-a2-s7'"),
         (TEXT + "out = 'report.docx'", [], "the ending of report.docx says no format"),
         (TEXT.replace("epochs", "epoch"), [], "study.toml, [train]: there is no setting 'epoch'"),
-        (TEXT + "[slurm]\npartition = 'gpu'", ["--slurm"], "partition"),
+        (TEXT + SLURM, ["--slurm"], "[slurm]: Unknown executor 'timeout' in parameter 'timeout_minutes'.\nhint"),
+        (TEXT + SLURM, ["--slurm", "--dry-run"], "[slurm]: Unknown executor 'timeout' in parameter 'timeout_minutes'.\nhint"),
+        (TEXT + "[slurm]\ncluster = 'slumr'", ["--slurm", "--dry-run"], 'cluster = "local"'),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_anything_begins(text, flags, said):

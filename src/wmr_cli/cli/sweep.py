@@ -58,9 +58,13 @@ def sweep(
         say(f"{study.folder / name} is no run of this study any more; it is left as it is", quiet=quiet, warns=True)
     for name in study.report.out:
         format_of(Path(name))  # a report that nobody can write is refused before hours of work
+    if slurm:
+        from ..workflows.cluster import check
+
+        check(study)
     at_once = jobs or study.machine.jobs
     if dry_run:
-        rehearse(study, at_once, data_dir, quiet)
+        rehearse(study, at_once, data_dir)
         return
     failed = carry_out(study, at_once, data_dir, slurm=slurm, quiet=quiet)
     try:
@@ -81,7 +85,7 @@ def chosen(study: "Study", names: list[str] | None) -> "Study":
     return replace(study, runs=tuple(known[name] for name in dict.fromkeys(names))) if names else study
 
 
-def rehearse(study: "Study", jobs: int, data_dir: Path | None, quiet: bool) -> None:
+def rehearse(study: "Study", jobs: int, data_dir: Path | None) -> None:
     """Every run, where it stands, and how long what is left of it would take."""
     from ..reporting.sheets import Sheet
     from ..workflows.shapes import Cost, costs
@@ -96,7 +100,8 @@ def rehearse(study: "Study", jobs: int, data_dir: Path | None, quiet: bool) -> N
         times = (duration(cost.training), duration(cost.evaluation)) if run.name in expected and not cost.problem else ("-", "-")
         rows.append((run.name, str(standings[run.name]), *times))
     done = sum(found.is_done for found in standings.values())
-    total = f"{len(rows)} runs, {done} done; about {duration(left / min(jobs, max(len(rows) - done, 1)))} with {jobs} at a time"
+    runs, hours = f"{len(rows)} run{'s' * (len(rows) != 1)}", duration(left / min(jobs, max(len(rows) - done, 1)))
+    total = f"{runs}, {done} done; about {hours} with {jobs} at a time"
     note = "from a few steps of an untrained network; attacks that leave fooled images alone take longer on a trained one"
     caption = f"{total}\n{note}" if expected else total
     sheet = Sheet(("run", "state", "training", "evaluation"), rows, caption, study.summary, texts=("run", "state"))

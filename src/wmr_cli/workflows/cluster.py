@@ -1,8 +1,10 @@
 """The runs of a study as jobs of Slurm's, through submitit: each is `wmr sweep STUDY --run NAME` on whatever machine it gets."""
 
+import re
 import sys
 from pathlib import Path
 from subprocess import SubprocessError
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..errors import BadInput, PluginError
@@ -16,7 +18,7 @@ CLUSTER = "cluster"
 
 def submitted(study: Study, data_dir: Path | None) -> Walk:
     """Submit every run that is not done and follow the jobs; whatever ends this cancels those that are left."""
-    executor, function = _executor(study)
+    executor, function = _reached(study, study.folder / "logs" / "slurm")
     waiting: dict[str, tuple[Run, Any]] = {}
     try:
         for run in study.runs:
@@ -62,17 +64,25 @@ def _ended(study: Study, run: Run, job: Any) -> SweepEvent:
     )
 
 
-def _executor(study: Study) -> tuple[Any, Any]:
+def check(study: Study) -> None:
+    """Refuse settings of [slurm] that no job could be submitted with; nothing is."""
+    with TemporaryDirectory() as folder:
+        _reached(study, Path(folder))
+
+
+def _reached(study: Study, folder: Path) -> tuple[Any, Any]:
+    """Slurm by the settings of the study, with its scripts and messages in this folder, and what makes words a job."""
     try:
         import submitit
     except ImportError:
         problem = "Slurm is reached through submitit, which is not installed"
         raise PluginError(problem, hint="pip install 'wmr-cli[slurm]'") from None
-    settings = dict(study.slurm)
+    settings, hint = dict(study.slurm), 'submit from a machine of the cluster, or try the study out with cluster = "local"'
     try:
-        executor = submitit.AutoExecutor(folder=study.folder / "logs" / "slurm", cluster=settings.pop(CLUSTER, "slurm"))
+        executor = submitit.AutoExecutor(folder=folder, cluster=settings.pop(CLUSTER, "slurm"))
+        hint = "[slurm] takes what submitit's update_parameters takes, such as slurm_partition, timeout_min, gpus_per_node"
         executor.update_parameters(**{"name": f"wmr-{study.file.stem}", **settings})
     except (NameError, TypeError, ValueError, RuntimeError) as error:
-        hint = "[slurm] takes what submitit's update_parameters takes, such as slurm_partition, timeout_min, gpus_per_node"
-        raise BadInput(f"{study.file}, [slurm]: {error}", hint=hint) from None
+        said = re.split(r"\n|\\n", str(error))[0]  # submitit also writes a line break as it is typed
+        raise BadInput(f"{study.file}, [slurm]: {said}", hint=hint) from None
     return executor, submitit.helpers.CommandFunction
