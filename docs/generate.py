@@ -271,7 +271,8 @@ def _json(kind: Any) -> str:
 PYTHON = ("load", "create", "evaluate", "Result")
 MEASURES = (
     "Estimate", "plain_accuracy", "weighted_accuracy", "exponential_log_weights", "probability_margins", "tempered_accuracy",
-    "calibrated_accuracy", "calibrating_temperature", "worst_case", "worst_accuracy", "bootstrap", "RunningAccuracy",
+    "calibrated_accuracy", "calibrated_losses", "calibrating_temperature", "worst_case", "worst_accuracy", "bootstrap",
+    "RunningAccuracy",
 )  # fmt: skip
 """What a notebook begins with; the module has more."""
 

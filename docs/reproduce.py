@@ -12,13 +12,17 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 
-from claims import ALL, Finding, Found, findings, is_own_ball, under
+from claims import findings
+from judging import Finding, Found, is_own_ball, name_of, under
 
 from wmr_cli.plugins import installed
 from wmr_cli.reporting import tables
 from wmr_cli.reporting.figures import Drawn, walk
+from wmr_cli.spec import exact
 from wmr_cli.storage.records import Record
+from wmr_cli.storage.runs import RunFolder
 from wmr_cli.workflows.report import Gathered, assembled, gather
 from wmr_cli.workflows.study import Study
 from wmr_cli.workflows.study_file import read_study
@@ -54,13 +58,28 @@ def findings_in(name: str) -> tuple[Finding, ...]:
 def verdicts(names: Sequence[str]) -> Iterator[str]:
     """Every claim, and what came of it in each study with each defense."""
     said = {(name, each.about, each.claim): each.verdict for name in names for each in findings_in(name)}
-    columns = [pair for pair in dict.fromkeys((name, about) for name, about, _ in said) if pair[1] != ALL]
-
-    def row(claim: str) -> list[str]:
-        return [claim, *(said.get((name, about, claim)) or said.get((name, ALL, claim), "-") for name, about in columns)]
-
+    columns = list(dict.fromkeys((name, defense) for name, defense, _ in said))
+    heads = [f"{name}, {defense}, {seeds(name, defense)}" for name, defense in columns]
     claims = dict.fromkeys(claim for _, _, claim in said)
-    yield table(["claim", *(f"{name}, {about}" for name, about in columns)], map(row, claims))
+    yield table(["claim", *heads], ([claim, *(said.get((*column, claim), "-") for column in columns)] for claim in claims))
+
+
+def seeds(name: str, defense: str) -> str:
+    """With how many seeds a study has trained by a defense."""
+    number = len({record.checkpoint.seed for _, record in found_in(name) if name_of(record) == defense})
+    return f"{number} seed{'s' * (number != 1)}"
+
+
+def mean_weights(name: str) -> str:
+    """What weights did to the strength of the losses: their mean in the last epoch, which nothing divides out."""
+    study, files = records_of(name)
+    means: dict[tuple[str, float], list[float]] = {}
+    for run in study.runs:
+        if run.name in files and run.config.alpha and study.keep is not None:
+            last = RunFolder(study.keep / run.name).read_log()[-1]
+            means.setdefault((run.config.defense, run.config.alpha), []).append(last["weight_mean"])
+    told = (f"{defense}, α {exact(alpha)}: {fmean(mean):.2f}" for (defense, alpha), mean in means.items())
+    return f"Weights are not normalised; their mean in the last epoch: {'; '.join(told)}.\n"
 
 
 def section(name: str) -> Iterator[str]:
@@ -72,6 +91,7 @@ def section(name: str) -> Iterator[str]:
         return
     found = found_in(name)
     yield spent(found)
+    yield mean_weights(name)
     yield f"{INTERVALS}\n"
     rows = [(each.claim, each.about, each.found, f"**{each.verdict}**") for each in findings_in(name)]
     yield table(("claim", "defense", "found", "verdict"), rows)
@@ -83,7 +103,7 @@ def section(name: str) -> Iterator[str]:
 
 INTERVALS = (
     "Differences to training without weights, in percentage points: in brackets the 95 % interval over test images, resampled in"
-    " pairs, then that over seeds of training. A difference counts where both leave out 0."
+    " pairs, then that over seeds of training. A difference counts where both leave out 0 and at least six images make it."
 )
 
 

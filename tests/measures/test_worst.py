@@ -92,6 +92,19 @@ def test_the_calibrating_temperature_fits_best_and_takes_every_scale_out_of_a_sa
     expected = measures.tempered_accuracy(rows, 2.0, found)
     assert measures.calibrated_accuracy(rows, 2.0) == expected
     assert measures.calibrated_accuracy(other, 2.0).value == pytest.approx(expected.value)
+    loss, margin = (measures.calibrated_losses(rows, name) for name in ("ce", "margin"))
+    assert loss.mean() == pytest.approx(cross_entropy(logits, label, found))
+    assert np.array_equal(margin < 0, logits.argmax(1) == label) or found == np.inf
+    assert measures.calibrated_losses(other, "ce") == pytest.approx(loss)
+    assert measures.calibrated_losses(other, "margin") == pytest.approx(margin)
+
+
+def test_calibrated_losses_are_those_of_tempered_logits():
+    rows = {"label": np.array([0, 1, 1]), "uniform/logits": np.array([[4.0, 0.0], [2.0, 0.0], [0.0, 6.0]])}
+    temperature = measures.calibrating_temperature(rows["uniform/logits"], rows["label"])
+    margins = np.array([4.0, -2.0, 6.0]) / temperature
+    assert measures.calibrated_losses(rows, "margin") == pytest.approx(-margins)
+    assert measures.calibrated_losses(rows, "ce") == pytest.approx(np.log1p(np.exp(-margins)))
 
 
 def test_what_no_temperature_fits_best():

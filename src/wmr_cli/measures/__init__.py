@@ -1,7 +1,14 @@
 """Rows in, numbers out: NumPy and float64 only. One implementation for `evaluate`, `report` and notebooks."""
 
 from .accuracy import Outcome, WeightedAccuracy, plain_accuracy, weighted_accuracy
-from .audit import calibrated_accuracy, calibrating_temperature, probability_margins, ranked_accuracy, tempered_accuracy
+from .audit import (
+    calibrated_accuracy,
+    calibrated_losses,
+    calibrating_temperature,
+    probability_margins,
+    ranked_accuracy,
+    tempered_accuracy,
+)
 from .bootstrap import bootstrap
 from .dro import RHOS, WorstCase, worst_accuracy, worst_case, worst_cases
 from .intervals import Estimate, logit_delta, wilson
@@ -39,6 +46,7 @@ __all__ = [
     "attacked_losses",
     "bootstrap",
     "calibrated_accuracy",
+    "calibrated_losses",
     "calibrating_temperature",
     "correct",
     "crafted_accuracy",

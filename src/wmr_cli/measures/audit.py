@@ -20,6 +20,18 @@ def calibrated_accuracy(rows: Rows, alpha: float) -> Estimate:
     return tempered_accuracy(rows, alpha, calibrating_temperature(rows["uniform/logits"], rows["label"]))
 
 
+def calibrated_losses(rows: Rows, name: str) -> Floats:
+    """Losses (N,) of the attacked images, `ce` or `margin`, with the logits of the calibrated network."""
+    logits, labels = np.asarray(rows["uniform/logits"], dtype=np.float64), rows["label"]
+    values = logits / calibrating_temperature(logits, labels)
+    images = np.arange(len(values))
+    own, highest = values[images, labels], values.max(axis=1)
+    if name == "ce":
+        return np.asarray(highest + np.log(np.exp(values - highest[:, None]).sum(axis=1)) - own)
+    values[images, labels] = -np.inf
+    return np.asarray(values.max(axis=1) - own)
+
+
 def calibrating_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
     """What finite logits (N, C) must be divided by for their probabilities to fit the labels (N,) best, by cross-entropy.
 
