@@ -140,8 +140,8 @@ def draw(name: str) -> None:
     shutil.rmtree(target, ignore_errors=True)
     for kind, shown in of_kind.items():
         with tempfile.TemporaryDirectory() as folder:
-            for part in walk(shown, Path(folder)):
-                if isinstance(part, Drawn) and part.files[0].name.startswith(kind):
+            for part in walk(shown, Path(folder), [kind]):
+                if isinstance(part, Drawn):
                     target.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(part.files[0], target / part.files[0].name)
 

@@ -31,8 +31,8 @@ def draw(found: Sequence[tuple[Path, Record]], folder: Path) -> list[Path]:
     return [file for part in walk(found, folder) if isinstance(part, Drawn) for file in part.files]
 
 
-def walk(found: Sequence[tuple[Path, Record]], folder: Path) -> "Iterator[Drawn | Undrawn]":
-    """The same one by one, with what could not be drawn and why."""
+def walk(found: Sequence[tuple[Path, Record]], folder: Path, kinds: Sequence[str] = ()) -> "Iterator[Drawn | Undrawn]":
+    """The same one by one, with what could not be drawn and why; of some kinds only where they are named."""
     from . import balls, classes, curves, margins, style, training, weights
     from .layout import Drawing
     from .material import gathered
@@ -40,8 +40,11 @@ def walk(found: Sequence[tuple[Path, Record]], folder: Path) -> "Iterator[Drawn 
     material = gathered(found)
     yield from material.left_out
     taken: set[str] = set()
-    for maker in (curves, balls, weights, margins, classes, training):
-        made = maker.figures(material)
+    makers = {
+        "curves": curves, "worst-case": balls, "weights": weights, "margins": margins, "classes": classes, "training": training,
+    }  # fmt: skip
+    for kind in kinds or makers:
+        made = makers[kind].figures(material)
         while True:
             with style.styled():  # entered anew for each figure: whoever follows this walk has their own style
                 part = next(made, None)
