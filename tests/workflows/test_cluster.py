@@ -31,7 +31,7 @@ def study(registry):
 
 
 def followed(study, executor, monkeypatch):
-    monkeypatch.setattr(cluster, "_executor", lambda study: (executor, lambda words, verbose: words))
+    monkeypatch.setattr(cluster, "_executor", lambda study, folder: (executor, lambda words, verbose: words))
     return cluster.submitted(study, None)
 
 

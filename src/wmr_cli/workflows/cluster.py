@@ -18,7 +18,7 @@ CLUSTER = "cluster"
 
 def submitted(study: Study, data_dir: Path | None) -> Walk:
     """Submit every run that is not done and follow the jobs; whatever ends this cancels those that are left."""
-    executor, function = _reached(study, study.folder / "logs" / "slurm")
+    executor, function = _executor(study, study.folder / "logs" / "slurm")
     waiting: dict[str, tuple[Run, Any]] = {}
     try:
         for run in study.runs:
@@ -67,11 +67,11 @@ def _ended(study: Study, run: Run, job: Any) -> SweepEvent:
 def check(study: Study) -> None:
     """Refuse settings of [slurm] that no job could be submitted with; nothing is."""
     with TemporaryDirectory() as folder:
-        _reached(study, Path(folder))
+        _executor(study, Path(folder))
 
 
-def _reached(study: Study, folder: Path) -> tuple[Any, Any]:
-    """Slurm by the settings of the study, with its scripts and messages in this folder, and what makes words a job."""
+def _executor(study: Study, folder: Path) -> tuple[Any, Any]:
+    """What submits by the settings of the study, with scripts and messages in this folder, and what makes words a job."""
     try:
         import submitit
     except ImportError:
