@@ -68,6 +68,15 @@ def test_a_rehearsal_says_where_every_run_stands_and_what_is_left(study, monkeyp
     assert len(asked) == 1
 
 
+def test_runs_that_are_known_by_their_records_alone_are_told(study):
+    Path("study.toml").write_text(f'keep = "kept"\n{TEXT}')
+    shutil.move(study.path(study.runs[1]), Path("kept") / study.runs[1].name)
+    said = wmr("sweep", "study.toml", "--run", study.runs[1].name).stderr
+    assert "1 of 1 runs are done by their records in kept; to carry them out here, copy study.toml elsewhere" in said
+    study.path(study.runs[1]).mkdir()
+    assert "by their records" not in wmr("sweep", "study.toml", "--run", study.runs[1].name).stderr
+
+
 def pretended(monkeypatch, *, problem: str = "", epochs: int = 4) -> list[str]:
     """Commands that are done at once, and what the rehearsal finds; the commands that were begun."""
     begun = []

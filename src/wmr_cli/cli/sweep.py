@@ -47,7 +47,7 @@ def sweep(
     It can be stopped and repeated at any time: what is done is kept, what was broken off goes on.
     """
     from ..workflows.study_file import read_study
-    from ..workflows.sweep import no_longer_covered
+    from ..workflows.sweep import known_by_records, no_longer_covered
     from .output import format_of
 
     study = read_study(file, components(quiet))
@@ -56,6 +56,9 @@ def sweep(
     study = chosen(study, run)
     for name in [] if run else no_longer_covered(study):
         say(f"{study.folder / name} is no run of this study any more; it is left as it is", quiet=quiet, warns=True)
+    if known := len(known_by_records(study)):
+        done = f"{known} of {len(study.runs)} runs are done by their records in {study.keep}"
+        say(f"{done}; to carry them out here, copy {file} elsewhere", quiet=quiet)
     for name in study.report.out:
         format_of(Path(name))  # a report that nobody can write is refused before hours of work
     if slurm:

@@ -260,6 +260,11 @@ def record_files(study: Study, run: Run) -> list[Path]:
     return list(found)
 
 
+def known_by_records(study: Study) -> list[Run]:
+    """Runs that are done because their small records are there, and not because they were carried out here."""
+    return [run for run in study.runs if not study.path(run).exists() and standing(study, run).is_done]
+
+
 def no_longer_covered(study: Study) -> list[str]:
     """Runs that an earlier form of the study has left in its folder."""
     names = {run.name for run in study.runs}
