@@ -49,7 +49,7 @@ def findings(found: Found) -> Iterator[Finding]:
         mine = trained_with(found, defense)
         yield from ordered(mine, defense)
         own = [one for one in mine if is_own_ball(one[1])]
-        is_alone = min(map(len, by_alpha(own).values())) < 2
+        is_alone = any(len(members) < 2 for members in by_alpha(own).values())
         yield from (replace(finding, verdict=ALONE) if is_alone else finding for finding in about(own, defense))
 
 
@@ -122,9 +122,14 @@ def compared(found: Found, reference: float = 0.0) -> list[Comparison]:
     ]  # fmt: skip
 
 
+def gaps_of(found: Found, name: str, reference: float = 0.0) -> dict[str, Gap]:
+    """The differences in one share, by what was trained and at which alpha_test."""
+    return {label(made, name): made.gaps[name] for made in compared(found, reference) if name in made.gaps}
+
+
 def gains(found: Found, attack: str, name: str, claim: str, defense: str) -> Iterator[Finding]:
     """Whether a share is higher with weights than without."""
-    gaps = {label(made, name): made.gaps[name] for made in compared(under(found, attack)) if name in made.gaps}
+    gaps = gaps_of(under(found, attack), name)
     if gaps:
         yield Finding(claim, defense, listed(gaps), verdict_on(gaps.values()))
 
@@ -132,21 +137,16 @@ def gains(found: Found, attack: str, name: str, claim: str, defense: str) -> Ite
 def rises(found: Found, name: str, claim: str, defense: str) -> Iterator[Finding]:
     """Whether a share rises from each alpha of training to the next, where there are several above 0."""
     usual, gaps = under(found, "pgd"), dict[str, Gap]()
-    steps = list(pairwise(weighted(by_alpha(usual))))
-    for low, high in steps:
+    for low, high in pairwise(weighted(by_alpha(usual))):
         both = [one for one in usual if alpha_of(one[1]) in (low, high)]
-        gaps |= {
-            f"α {exact(low)} to {label(made, name).removeprefix('α ')}": made.gaps[name]
-            for made in compared(both, reference=low)
-            if name in made.gaps
-        }
+        gaps |= {f"{text}, after α {exact(low)}": gap for text, gap in gaps_of(both, name, reference=low).items()}
     if gaps:
         yield Finding(claim, defense, listed(gaps), verdict_on(gaps.values()))
 
 
 def losses(found: Found, name: str, claim: str, defense: str) -> Iterator[Finding]:
     """Whether weights cost anything where nobody chooses."""
-    gaps = {label(made, name): made.gaps[name] for made in compared(under(found, "pgd")) if name in made.gaps}
+    gaps = gaps_of(under(found, "pgd"), name)
     if gaps:
         yield Finding(claim, defense, listed(gaps), verdict_on_loss(gaps.values()))
 

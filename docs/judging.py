@@ -1,6 +1,6 @@
 """How claims are judged: which records are asked, how differences are written, and what verdict they give."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,16 +83,21 @@ def verdict_of(signs: Sequence[Sign]) -> str:
     return ", ".join(said) or OPEN
 
 
-def verdict_on(gaps: Iterable[Gap]) -> str:
-    """A gain holds where every difference is told from 0 and positive."""
+def verdict_on(gaps: Collection[Gap]) -> str:
+    """A gain holds where every difference is told from 0 and positive. Where there is one seed, there is no verdict."""
+    if any(gap.seeds is None for gap in gaps):
+        return ALONE
     return verdict_of([(gap.is_distinguishable, gap.images.value > 0) for gap in gaps])
 
 
 def verdict_on_loss(gaps: Collection[Gap]) -> str:
     """That no loss was told from 0 does not say that there is none: intervals must rule out one that matters."""
+    ends = [gap.seeds for gap in gaps if gap.seeds is not None]
+    if len(ends) < len(gaps):
+        return ALONE
     if any(gap.is_distinguishable and gap.images.value < 0 for gap in gaps):
         return FAILS
-    lowest = min(min(gap.images.low, gap.images.low if gap.seeds is None else gap.seeds[0]) for gap in gaps)
+    lowest = min(*(gap.images.low for gap in gaps), *(low for low, _ in ends))
     is_ruled_out = lowest > -LEAST and not any(gap.images.rests_on_few for gap in gaps)
     return HOLDS if is_ruled_out else OPEN
 

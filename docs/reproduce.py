@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 
 from claims import findings
-from judging import Finding, Found, is_own_ball, name_of, under
+from judging import Finding, Found, by_alpha, is_own_ball, name_of, under
 
 from wmr_cli.plugins import installed
 from wmr_cli.reporting import tables
@@ -65,8 +65,8 @@ def verdicts(names: Sequence[str]) -> Iterator[str]:
 
 
 def seeds(name: str, defense: str) -> str:
-    """With how many seeds a study has trained by a defense."""
-    number = len({record.checkpoint.seed for _, record in found_in(name) if name_of(record) == defense})
+    """With how many seeds a study has trained by a defense, at every alpha."""
+    number = min(map(len, by_alpha([one for one in found_in(name) if name_of(one[1]) == defense]).values()))
     return f"{number} seed{'s' * (number != 1)}"
 
 
@@ -75,11 +75,11 @@ def mean_weights(name: str) -> str:
     study, files = records_of(name)
     means: dict[tuple[str, float], list[float]] = {}
     for run in study.runs:
-        if run.name in files and run.config.alpha and study.keep is not None:
-            last = RunFolder(study.keep / run.name).read_log()[-1]
+        if run.name in files and run.config.alpha:
+            last = RunFolder(files[run.name][0].parents[1]).read_log()[-1]
             means.setdefault((run.config.defense, run.config.alpha), []).append(last["weight_mean"])
     told = (f"{defense}, α {exact(alpha)}: {fmean(mean):.2f}" for (defense, alpha), mean in means.items())
-    return f"Weights are not normalised; their mean in the last epoch: {'; '.join(told)}.\n"
+    return f"Weights are not normalised; their mean in the last epoch: {'; '.join(told) or '-'}.\n"
 
 
 def section(name: str) -> Iterator[str]:
@@ -102,8 +102,8 @@ def section(name: str) -> Iterator[str]:
 
 
 INTERVALS = (
-    "Differences to training without weights, in percentage points: in brackets the 95 % interval over test images, resampled in"
-    " pairs, then that over seeds of training. A difference counts where both leave out 0 and at least six images make it."
+    "Differences to training without weights, unless said otherwise, in percentage points: in brackets the 95 % interval over"
+    " test images, resampled in pairs, then that over seeds of training. [The rules](#how-it-was-judged) say which of them count."
 )
 
 

@@ -1,5 +1,6 @@
 """What depends on the scale of the logits, as no decision does: A_sa and the worst case in a ball, as they are and calibrated."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -26,7 +27,7 @@ def worst_cases(found: Found, loss: str, defense: str) -> Iterator[Finding]:
     alphas = weighted(trained)
     for what, sign in BALLS.items() if alphas else ():
         curves = {alpha: {seed: curve(*one, what) for seed, one in members.items()} for alpha, members in trained.items()}
-        told = {alpha: [_better(curves[alpha], curves[0.0], rho, sign) for rho in _radii(trained[0.0])] for alpha in alphas}
+        told = {alpha: [_better(curves[alpha], curves[0.0], rho, sign) for rho in _radii(trained)] for alpha in alphas}
         claim = f"DRO: {what} of the worst case by {WEIGHED_BY[loss]}"
         text = "; ".join(f"α {exact(alpha)}: {_at_radii(signs)}" for alpha, signs in told.items())
         yield Finding(claim, defense, text, verdict_of([sign for signs in told.values() for sign in signs]))
@@ -40,13 +41,15 @@ def curve(file: Path, record: Record, what: str) -> dict[float, float]:
     return {case.rho: case.value for case in measures.worst_cases(losses, [row.rho for row in record.dro])}
 
 
-def _radii(members: Members) -> list[float]:
-    return list(dict.fromkeys(row.rho for _, record in members.values() for row in record.dro))
+def _radii(trained: Mapping[float, Members]) -> list[float]:
+    """Those that every record has."""
+    asked = [[row.rho for row in record.dro] for members in trained.values() for _, record in members.values()]
+    return [rho for rho in asked[0] if all(rho in radii for radii in asked)]
 
 
 def _better(these: Mapping[int, dict[float, float]], others: Mapping[int, dict[float, float]], rho: float, sign: int) -> Sign:
     """Whether a difference at this radius is more than the spread of seeds, and whether it is for the better."""
-    mine, base = ({seed: values[rho] for seed, values in side.items() if rho in values} for side in (these, others))
+    mine, base = ({seed: values[rho] for seed, values in side.items()} for side in (these, others))
     is_better = sign * (fmean(mine.values()) - fmean(base.values())) > 0
     return leaves_out_zero(measures.seeds_interval(mine, base)), is_better
 
@@ -80,13 +83,17 @@ def _kept(these: Mapping[int, Rows], others: Mapping[int, Rows]) -> tuple[str, S
 
 
 def _taken(these: Mapping[int, Rows], others: Mapping[int, Rows]) -> tuple[str, Sign]:
-    """What calibration takes away from a gain."""
-    mine, base = (_each(lambda rows: _plain(rows) - _calibrated(rows), side) for side in (these, others))
-    with_weights, without = (fmean(_each(_scale, side).values()) for side in (these, others))
-    taken, ends = fmean(mine.values()) - fmean(base.values()), measures.seeds_interval(mine, base)
-    fits = f"the logits fit best divided by {with_weights:.2f}, without weights by {without:.2f}"
-    said = f"{points(taken)} of A_sa(2){over_seeds(ends)}; {fits}"
-    return said, (leaves_out_zero(ends), taken > 0)
+    """What is gone of A_sa with weights when its logits have the scale that those without weights have."""
+    scales, reference = _each(_scale, these), fmean(_each(_scale, others).values())
+    lost = {seed: _plain(rows) - _tempered(rows, _relative(scales[seed], reference)) for seed, rows in these.items()}
+    taken, ends = fmean(lost.values()), measures.seeds_interval(lost, dict.fromkeys(lost, 0.0))
+    fits = f"the logits fit best divided by {fmean(scales.values()):.2f}, without weights by {reference:.2f}"
+    return f"{points(taken)} of A_sa(2){over_seeds(ends)}; {fits}", (leaves_out_zero(ends), taken > 0)
+
+
+def _relative(scale: float, reference: float) -> float:
+    """How many times a scale is another; 1 where the logits of one fit at no temperature."""
+    return scale / reference if math.isfinite(scale) and math.isfinite(reference) else 1.0
 
 
 def _each(measured: Callable[[Rows], float], side: Mapping[int, Rows]) -> dict[int, float]:
@@ -94,7 +101,11 @@ def _each(measured: Callable[[Rows], float], side: Mapping[int, Rows]) -> dict[i
 
 
 def _plain(rows: Rows) -> float:
-    return measures.tempered_accuracy(rows, ALPHA, 1.0).value
+    return _tempered(rows, 1.0)
+
+
+def _tempered(rows: Rows, temperature: float) -> float:
+    return measures.tempered_accuracy(rows, ALPHA, temperature).value
 
 
 def _calibrated(rows: Rows) -> float:

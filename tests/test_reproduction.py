@@ -100,7 +100,7 @@ def test_a_training_without_a_reference_is_compared_with_nothing(tmp_path):
     ("images", "seeds", "number", "verdict"),
     [
         ((-0.009, 0.02), (-0.005, 0.01), 50, "holds"),
-        ((-0.009, 0.02), None, 50, "holds"),
+        ((-0.009, 0.02), None, 50, "one seed, no verdict"),
         ((0.0, 0.0), (0.0, 0.0), 0, "not distinguishable"),
         ((-0.02, 0.02), (-0.005, 0.01), 50, "not distinguishable"),
         ((-0.009, 0.02), (-0.03, 0.03), 50, "not distinguishable"),
@@ -192,6 +192,13 @@ def test_a_worst_case_that_is_one_of_scale_does_not_survive_calibration(tmp_path
 )
 def test_a_verdict_asks_for_all_differences(signs, verdict):
     assert judging.verdict_of(signs) == verdict
+
+
+def test_one_seed_of_one_attack_gives_no_verdict_on_it(tmp_path):
+    margin = [one for one in found(tmp_path / "margin", -0.6, MARGIN) if one[1].checkpoint.seed == 0]
+    said = verdicts([*found(tmp_path / "pgd", 0.6), *margin])
+    assert said["A_rob gains under PGD-margin"] == "one seed, no verdict"
+    assert said["A_sa is higher with weights"] == "holds"
 
 
 @pytest.mark.parametrize(

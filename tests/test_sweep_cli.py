@@ -68,11 +68,18 @@ def test_a_rehearsal_says_where_every_run_stands_and_what_is_left(study, monkeyp
     assert len(asked) == 1
 
 
+def test_a_rehearsal_of_jobs_asks_nothing_of_this_machine(study):
+    Path("study.toml").write_text(f"{TEXT}[machine]\ndevice = 'cuda:7'\n{SLURM.replace('utes', '')}")
+    said = " ".join(wmr("sweep", "study.toml", "--slurm", "--dry-run").stdout.split())
+    assert "digits-trades-a2-s0 to do - -" in said
+    assert "2 runs, 1 done; the settings of Slurm are right" in said
+
+
 def test_runs_that_are_known_by_their_records_alone_are_told(study):
     Path("study.toml").write_text(f'keep = "kept"\n{TEXT}')
     shutil.move(study.path(study.runs[1]), Path("kept") / study.runs[1].name)
     said = wmr("sweep", "study.toml", "--run", study.runs[1].name).stderr
-    assert "1 of 1 runs are done by their records in kept; to carry them out here, copy study.toml elsewhere" in said
+    assert "1 of 1 runs are done by their records in kept; to carry them out yourself, copy study.toml to another folder" in said
     study.path(study.runs[1]).mkdir()
     assert "by their records" not in wmr("sweep", "study.toml", "--run", study.runs[1].name).stderr
 
@@ -209,6 +216,7 @@ def test_runs_of_one_shape_are_measured_once(monkeypatch):
         (TEXT.replace("epochs", "epoch"), [], "study.toml, [train]: there is no setting 'epoch'"),
         (TEXT + SLURM, ["--slurm"], "[slurm]: Unknown executor 'timeout' in parameter 'timeout_minutes'.\nhint"),
         (TEXT + SLURM, ["--slurm", "--dry-run"], "[slurm]: Unknown executor 'timeout' in parameter 'timeout_minutes'.\nhint"),
+        (TEXT + SLURM.replace("utes = 9", " = '9'"), ["--slurm", "--dry-run"], '[slurm]: Parameter "timeout_min" expected type'),
         (TEXT + "[slurm]\ncluster = 'slumr'", ["--slurm", "--dry-run"], 'cluster = "local"'),
     ],
 )

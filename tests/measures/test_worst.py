@@ -105,6 +105,8 @@ def test_calibrated_losses_are_those_of_tempered_logits():
     margins = np.array([4.0, -2.0, 6.0]) / temperature
     assert measures.calibrated_losses(rows, "margin") == pytest.approx(-margins)
     assert measures.calibrated_losses(rows, "ce") == pytest.approx(np.log1p(np.exp(-margins)))
+    with pytest.raises(ValueError, match="'zero-one' is no loss that depends on the scale"):
+        measures.calibrated_losses(rows, "zero-one")
 
 
 def test_what_no_temperature_fits_best():

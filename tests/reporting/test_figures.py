@@ -82,6 +82,11 @@ def test_whoever_follows_the_walk_keeps_their_own_style(tmp_path):
     assert matplotlib.rcParams["font.family"] == before
 
 
+def test_only_the_kinds_that_are_named_are_drawn(tmp_path):
+    drawn = [part.files[0].name for part in walk(list(pair(tmp_path)), tmp_path / "figures", ["worst-case", "margins"])]
+    assert [name.rpartition("-digits")[0] for name in drawn] == ["worst-case", "margins"]
+
+
 def test_nothing_to_draw_is_drawn_as_nothing(tmp_path):
     assert draw([], tmp_path / "figures") == []
     assert not (tmp_path / "figures").exists()

@@ -47,18 +47,11 @@ def sweep(
     It can be stopped and repeated at any time: what is done is kept, what was broken off goes on.
     """
     from ..workflows.study_file import read_study
-    from ..workflows.sweep import known_by_records, no_longer_covered
     from .output import format_of
 
-    study = read_study(file, components(quiet))
-    for number in study.asked_of_nobody():
-        say(f"{file}: evaluate {number}: no run is as its `only` says, so it is never done", quiet=quiet, warns=True)
-    study = chosen(study, run)
-    for name in [] if run else no_longer_covered(study):
-        say(f"{study.folder / name} is no run of this study any more; it is left as it is", quiet=quiet, warns=True)
-    if known := len(known_by_records(study)):
-        done = f"{known} of {len(study.runs)} runs are done by their records in {study.keep}"
-        say(f"{done}; to carry them out here, copy {file} elsewhere", quiet=quiet)
+    whole = read_study(file, components(quiet))
+    study = chosen(whole, run)
+    remark(whole, study, quiet)
     for name in study.report.out:
         format_of(Path(name))  # a report that nobody can write is refused before hours of work
     if slurm:
@@ -67,7 +60,7 @@ def sweep(
         check(study)
     at_once = jobs or study.machine.jobs
     if dry_run:
-        rehearse(study, at_once, data_dir)
+        rehearse(study, at_once, data_dir, slurm=slurm)
         return
     failed = carry_out(study, at_once, data_dir, slurm=slurm, quiet=quiet)
     try:
@@ -79,6 +72,19 @@ def sweep(
         raise typer.Exit(1)
 
 
+def remark(whole: "Study", study: "Study", quiet: bool) -> None:
+    """What one would not expect of the study and its folders; `study` holds the runs that were asked for."""
+    from ..workflows.sweep import known_by_records, no_longer_covered
+
+    for number in whole.asked_of_nobody():
+        say(f"{whole.file}: evaluate {number}: no run is as its `only` says, so it is never done", quiet=quiet, warns=True)
+    for name in no_longer_covered(whole) if study is whole else ():
+        say(f"{whole.folder / name} is no run of this study any more; it is left as it is", quiet=quiet, warns=True)
+    if known := len(known_by_records(study)):
+        done = f"{known} of {len(study.runs)} runs are done by their records in {study.keep}"
+        say(f"{done}; to carry them out yourself, copy {study.file} to another folder", quiet=quiet)
+
+
 def chosen(study: "Study", names: list[str] | None) -> "Study":
     """The study, or these runs of it."""
     known = {run.name: run for run in study.runs}
@@ -88,14 +94,14 @@ def chosen(study: "Study", names: list[str] | None) -> "Study":
     return replace(study, runs=tuple(known[name] for name in dict.fromkeys(names))) if names else study
 
 
-def rehearse(study: "Study", jobs: int, data_dir: Path | None) -> None:
-    """Every run, where it stands, and how long what is left of it would take."""
+def rehearse(study: "Study", jobs: int, data_dir: Path | None, *, slurm: bool) -> None:
+    """Every run, where it stands, and how long what is left of it would take on this machine."""
     from ..reporting.sheets import Sheet
     from ..workflows.shapes import Cost, costs
     from ..workflows.sweep import standing
 
     standings = {run.name: standing(study, run) for run in study.runs}
-    expected = costs(study, standings, data_dir)
+    expected = {} if slurm else costs(study, standings, data_dir)
     rows, left = list[tuple[str, ...]](), 0.0
     for run in study.runs:
         cost = expected.get(run.name, Cost())
@@ -103,8 +109,9 @@ def rehearse(study: "Study", jobs: int, data_dir: Path | None) -> None:
         times = (duration(cost.training), duration(cost.evaluation)) if run.name in expected and not cost.problem else ("-", "-")
         rows.append((run.name, str(standings[run.name]), *times))
     done = sum(found.is_done for found in standings.values())
-    runs, hours = f"{len(rows)} run{'s' * (len(rows) != 1)}", duration(left / min(jobs, max(len(rows) - done, 1)))
-    total = f"{runs}, {done} done; about {hours} with {jobs} at a time"
+    hours = duration(left / min(jobs, max(len(rows) - done, 1)))
+    then = "the settings of Slurm are right" if slurm else f"about {hours} with {jobs} at a time"
+    total = f"{len(rows)} run{'s' * (len(rows) != 1)}, {done} done; {then}"
     note = "from a few steps of an untrained network; attacks that leave fooled images alone take longer on a trained one"
     caption = f"{total}\n{note}" if expected else total
     sheet = Sheet(("run", "state", "training", "evaluation"), rows, caption, study.summary, texts=("run", "state"))

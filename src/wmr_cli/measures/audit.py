@@ -21,7 +21,9 @@ def calibrated_accuracy(rows: Rows, alpha: float) -> Estimate:
 
 
 def calibrated_losses(rows: Rows, name: str) -> Floats:
-    """Losses (N,) of the attacked images, `ce` or `margin`, with the logits of the calibrated network."""
+    """Losses (N,) of the attacked images, `ce` or `margin`, of the calibrated network; as they are where every image is right."""
+    if name not in ("ce", "margin"):
+        raise ValueError(f"{name!r} is no loss that depends on the scale of logits")
     logits, labels = np.asarray(rows["uniform/logits"], dtype=np.float64), rows["label"]
     values = logits / calibrating_temperature(logits, labels)
     images = np.arange(len(values))

@@ -82,7 +82,7 @@ def _executor(study: Study, folder: Path) -> tuple[Any, Any]:
         executor = submitit.AutoExecutor(folder=folder, cluster=settings.pop(CLUSTER, "slurm"))
         hint = "[slurm] takes what submitit's update_parameters takes, such as slurm_partition, timeout_min, gpus_per_node"
         executor.update_parameters(**{"name": f"wmr-{study.file.stem}", **settings})
-    except (NameError, TypeError, ValueError, RuntimeError) as error:
+    except (NameError, TypeError, ValueError, RuntimeError, AssertionError) as error:  # the last for a value of another type
         said = re.split(r"\n|\\n", str(error))[0]  # submitit also writes a line break as it is typed
         raise BadInput(f"{study.file}, [slurm]: {said}", hint=hint) from None
     return executor, submitit.helpers.CommandFunction
