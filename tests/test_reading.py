@@ -1,0 +1,126 @@
+"""Files that a user names: only regular ones are opened, and none can exhaust the memory, the stack or the patience."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from irregular import IRREGULAR, make_fifo, time_limit
+from wmr_cli import reading
+from wmr_cli.config import TrainConfig, read_file
+from wmr_cli.errors import BadFile
+
+DEEP = 100_000
+
+
+@pytest.fixture(autouse=True)
+def _limited():
+    with time_limit(60):
+        yield
+
+
+@pytest.mark.parametrize("make", IRREGULAR.values(), ids=IRREGULAR)
+@pytest.mark.parametrize("read", [reading.open_regular, reading.check_regular, reading.read_bytes, reading.read_text])
+def test_what_is_not_a_regular_file_is_refused(make, read):
+    make(Path("file"))
+    with pytest.raises(OSError, match=r"it is a folder|not a regular file") as refused:
+        read(Path("file"))
+    assert refused.value.strerror
+    assert not reading.is_regular(Path("file"))
+
+
+def test_a_fifo_is_refused_without_being_opened(monkeypatch):
+    make_fifo(Path("file"))
+    monkeypatch.setattr(os, "open", lambda *args: pytest.fail("it was opened"))
+    with pytest.raises(OSError, match="not a regular file"):
+        reading.open_regular(Path("file"))
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a\0b", "\ud800", "none", "file/inside"])
+def test_a_name_that_cannot_be_one_is_an_os_error_with_a_reason(name):
+    Path("file").write_text("")
+    with pytest.raises(OSError) as refused:  # noqa: PT011 - any kind of it
+        reading.open_regular(Path(name))
+    assert refused.value.strerror
+    assert not reading.is_regular(Path(name))
+    assert not reading.is_folder(Path(name))
+
+
+def test_a_regular_file_is_read_through_links_and_with_either_line_ending():
+    Path("file").write_bytes("é\r\nb".encode())
+    Path("link").symlink_to("file")
+    assert reading.read_text(Path("link")) == "é\nb"
+    assert reading.is_regular(Path("link"))
+    assert reading.is_folder(Path())
+
+
+def test_a_file_beyond_its_limit_is_refused():
+    Path("file").write_bytes(b"0" * 11)
+    assert len(reading.read_bytes(Path("file"), 11)) == 11
+    with pytest.raises(OSError, match="larger than"):
+        reading.read_bytes(Path("file"), 10)
+
+
+@pytest.mark.parametrize("depth", [200, 600, DEEP])
+@pytest.mark.parametrize(
+    ("parse", "head", "begin", "end"),
+    [
+        (reading.parse_json, "", "[", "]"),
+        (reading.parse_json, "", '{"a":', "}"),
+        (reading.parse_toml, "a = ", "[", "]"),
+        (reading.parse_toml, "a = ", "{a = ", "}"),
+        (lambda text: reading.decode_json(text, dict), "", '{"a":', "}"),
+    ],
+)
+def test_deep_nesting_is_a_value_error(parse, head, begin, end, depth):
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parse(head + begin * depth + "1" + end * depth)
+
+
+def test_moderate_nesting_is_read():
+    assert reading.parse_json("[" * 50 + "]" * 50)
+    assert reading.parse_toml("a = " + "[" * 50 + "]" * 50)
+
+
+def test_a_dotted_key_does_not_take_for_ever():
+    started = time.perf_counter()
+    with pytest.raises(ValueError, match="dots"):
+        reading.parse_toml(".".join("a" * DEEP) + " = 1")
+    assert time.perf_counter() - started < 5
+
+
+def test_json_that_does_not_fit_is_a_value_error():
+    with pytest.raises(ValueError, match="Expected"):
+        reading.decode_json("[]", TrainConfig)
+
+
+@pytest.mark.parametrize("name", ["c.toml", "c.json"])
+@pytest.mark.parametrize("make", IRREGULAR.values(), ids=IRREGULAR)
+def test_a_config_that_is_not_a_regular_file_is_refused(make, name):
+    make(Path(name))
+    with pytest.raises(BadFile, match=r"it is a folder|not a regular file") as refused:
+        read_file(Path(name))
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.json", "[" * DEEP),
+        ("c.json", '{"eps": ' + "[" * 600 + "]" * 600 + "}"),
+        ("c.toml", "eps = " + "[" * DEEP),
+        ("c.toml", "#" * 2 * reading.SETTINGS_LIMIT),
+    ],
+    ids=["json", "less deep", "toml", "large"],
+)
+def test_a_config_that_would_exhaust_the_parser_is_refused(name, text):
+    Path(name).write_text(text)
+    with pytest.raises(BadFile, match=r"nested too deeply|larger than") as refused:
+        read_file(Path(name))
+    assert refused.value.hint
+
+
+def test_a_stored_config_that_is_nested_too_deeply_is_a_value_error():
+    with pytest.raises(ValueError, match="nested too deeply"):
+        TrainConfig.from_json('{"eps": ' + "[" * DEEP)
