@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
@@ -16,10 +17,16 @@ from safetensors import SafetensorError, safe_open
 
 from ..errors import BadFile
 from ..measures import Estimate
+from ..reading import check_regular, decode_json, is_folder, read_bytes
 from .files import content_hash, write_atomically, write_text
 
 SCHEMA = 1
 RECORD_NAME = re.compile("[0-9a-f]{16}")
+MOST_IMAGES = 10**10
+MOST_CLASSES = 10**6
+LARGEST_EPS = 1e9
+"""Numbers beyond these are not those of an evaluation."""
+WRITTEN_BY = "records are written by `wmr evaluate`"
 Rows = dict[str, NDArray[Any]]
 
 
@@ -165,7 +172,7 @@ class Record(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Record":
-        return msgspec.json.decode(text, type=cls)
+        return decode_json(text, cls)
 
 
 def record_id(determining: Mapping[str, Any]) -> str:
@@ -185,24 +192,47 @@ def save(path: Path, record: Record, rows: Rows) -> None:
 
 
 def load(path: Path) -> Record:
-    """Read a record, or say why it is none."""
+    """Read a record; raise BadFile for a file that is not one."""
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
         # the schema first: a later one may have fields that this version does not know
-        schema = msgspec.json.decode(content, type=_Versioned).schema
+        schema = decode_json(content, _Versioned).schema
         if schema != SCHEMA:
             raise BadFile(f"{path} has schema {schema}", hint=f"this version reads schema {SCHEMA}: update wmr")
         record = Record.from_json(content)
-        for share in _shares(record):
-            if not (0 <= share.low <= share.high <= 1 and 0 <= share.value <= 1):
-                raise ValueError(f"{share.value} [{share.low}, {share.high}] is no share with its interval")
-        if not isinstance(record.config.get("metrics", []), list):
-            raise ValueError("its config has metrics that are no list")
     except OSError as error:
-        raise BadFile(f"cannot read {path}: {error.strerror}") from None
+        raise BadFile(f"cannot read {path}: {error.strerror}", hint=f"name a record; {WRITTEN_BY}") from None
     except ValueError as error:  # msgspec's own are among them
-        raise BadFile(f"{path} is not an evaluation record: {error}", hint="records are written by `wmr evaluate`") from None
+        raise BadFile(f"{path} is not an evaluation record: {error}", hint=WRITTEN_BY) from None
+    problem = next(_impossible(record), None)
+    if problem is not None:
+        raise BadFile(f"{path} is not an evaluation record: {problem}", hint=f"evaluate again; {WRITTEN_BY}")
     return record
+
+
+def _impossible(record: Record) -> Iterator[str]:
+    """Yield what no evaluation can have measured."""
+    data, eps = record.dataset, record.threat.eps
+    if not 1 <= data.n <= MOST_IMAGES:
+        yield f"it is of {data.n} images"
+    if data.indices is not None and (len(data.indices) != data.n or min(data.indices) < 0):
+        yield f"its indices are not those of {data.n} images"
+    if not 0 <= eps <= LARGEST_EPS:
+        yield f"its eps is {eps}"
+    alphas = [row.alpha_test for row in record.by_alpha]
+    alphas += [row.alpha_test for of_class in record.per_class for row in of_class.by_alpha]
+    alphas += [row.alpha_test for repeat in record.repeats for row in repeat.by_alpha]
+    for alpha in (record.checkpoint.alpha_train, *alphas):
+        if alpha is not None and not math.isfinite(alpha):
+            yield f"it has an alpha of {alpha}"
+    for of_class in record.per_class:
+        if not (0 <= of_class.label < MOST_CLASSES and 0 <= of_class.n <= data.n):
+            yield f"its class {of_class.label} has {of_class.n} images"
+    for share in _shares(record):
+        if not (0 <= share.low <= share.high <= 1 and 0 <= share.value <= 1):
+            yield f"{share.value} [{share.low}, {share.high}] is no share with its interval"
+    if not isinstance(record.config.get("metrics", []), list):
+        yield "its config has metrics that are no list"
 
 
 class _Versioned(msgspec.Struct):
@@ -228,12 +258,16 @@ def save_rows(path: Path, rows: Rows) -> None:
 
 
 def load_rows(path: Path) -> Rows:
-    """The rows beside a record, their hash checked."""
+    """Return the rows of a file, checksum verified; raise BadFile for a file that does not hold rows."""
     try:
+        check_regular(path)
         with safe_open(path, framework="numpy") as file:
             header = file.metadata() or {}
             rows = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-    except (OSError, SafetensorError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise BadFile(f"the rows {path} cannot be read: {error.strerror or error}", hint="evaluate again") from None
+    # the last two are raised for types that numpy does not have, such as bfloat16
+    except (SafetensorError, UnicodeDecodeError, TypeError, AttributeError) as error:
         raise BadFile(f"the rows {path} cannot be read: {error}", hint="evaluate again") from None
     if header.get("content_sha256") != _rows_hash(rows):
         raise BadFile(f"the rows {path} are damaged: they do not match their hash", hint="evaluate again")
@@ -241,35 +275,70 @@ def load_rows(path: Path) -> Rows:
 
 
 def rows_of(path: Path, record: Record) -> Rows:
-    """The rows beside a record, checked to be of as many images, and to hold what arithmetic needs."""
+    """Return the rows beside a record; raise BadFile if they do not fit it, or hold values that no evaluation writes."""
     rows = load_rows(rows_path(path))
-    problem = next(_misfits(rows, record.dataset.n), None)
+    problem = next(_misfits(rows, record.dataset.n, "index", "label", "clean/prediction"), None)
+    indices = record.dataset.indices
+    if problem is None and indices is not None and not np.array_equal(rows["index"], indices):
+        problem = "they are of other images"
     if problem is not None:
         raise BadFile(f"the rows {rows_path(path)} are not those of their record: {problem}", hint="evaluate again")
     return rows
 
 
-def _misfits(rows: Rows, images: int) -> Iterator[str]:
-    yield from (f"there is no {name!r}" for name in ("index", "label", "clean/prediction") if name not in rows)
+def _misfits(rows: Rows, images: int, *needed: str) -> Iterator[str]:
+    """Yield what is wrong with the rows of so many images."""
+    if images < 1:
+        yield "there are no images"
+    yield from (f"there is no {name!r}" for name in needed if name not in rows)
+    yield from (f"{name!r} {problem}" for name, values in rows.items() if (problem := _misfit(name, values, images)))
+    # by now every row has its shape and its type, unless a problem was yielded before
+    classes = min((values.shape[1] for name, values in rows.items() if _kind(name) == "logits"), default=MOST_CLASSES)
     for name, values in rows.items():
-        kind = name.rpartition("/")[2]
-        if values.ndim != (2 if kind == "logits" else 1) or len(values) != images:
-            yield f"{name!r} has shape {values.shape}, and there are {images} images"
-        elif kind in ("index", "label", "prediction") and values.dtype.kind not in "iu":
-            yield f"{name!r} holds no whole numbers"
-        elif kind in ("margin", "logit_margin", "loss") and np.isnan(values).any():  # a loss may be without bounds
-            yield f"{name!r} holds what is no number"
-        elif kind.startswith("log_weight") and (np.isnan(values) | (values == np.inf)).any():
-            yield f"{name!r} holds weights that are no numbers"
+        if _kind(name) in ("label", "prediction") and values.max() >= classes:
+            yield f"{name!r} has class {values.max()}, and there are {classes} classes"
 
 
-def is_readable(path: Path) -> bool:
-    """Whether these rows are whole."""
+def _misfit(name: str, values: NDArray[Any], images: int) -> str:
+    """Return what is wrong with one row by itself; empty if nothing is."""
+    kind = _kind(name)
+    is_whole = kind in ("index", "label", "prediction")
+    if values.ndim != (2 if kind == "logits" else 1) or len(values) != images:
+        return f"has shape {values.shape}, and there are {images} images"
+    if is_whole and values.dtype.kind not in "iu":
+        return "holds no whole numbers"
+    if is_whole and values.min() < 0:
+        return "holds a negative number"
+    if kind == "logits" and values.shape[1] < 2:
+        return f"has shape {values.shape}, and a classifier has two classes at least"
+    if kind in ("margin", "logit_margin", "loss", "logits", "log_weight") and values.dtype.kind != "f":
+        return f"has type {values.dtype}"
+    if kind in ("margin", "logit_margin") and not np.isfinite(values).all():
+        return "holds a number that is not finite"
+    if kind == "loss" and (np.isnan(values) | (values == -np.inf)).any():  # a loss may be without an upper bound
+        return "holds what is no number"
+    if kind == "logits" and np.isnan(values).any():
+        return "holds what is no number"
+    if kind == "log_weight" and (np.isnan(values) | (values == np.inf)).any():
+        return "holds weights that are no numbers"
+    return ""
+
+
+def _kind(name: str) -> str:
+    """Return what a row holds: `margin` for `uniform/margin`, `log_weight` for `uniform/log_weight@2.0`."""
+    return name.rpartition("/")[2].partition("@")[0]
+
+
+def is_readable(path: Path, images: int | None = None) -> bool:
+    """Return whether a file holds rows whose checksum is right, and, with `images`, rows of so many images that make sense.
+
+    Rows of clean images may be missing: an evaluation with several seeds of the attack stores them once.
+    """
     try:
-        load_rows(path)
+        rows = load_rows(path)
     except BadFile:
         return False
-    return True
+    return images is None or next(_misfits(rows, images, "index", "label"), None) is None
 
 
 def _rows_hash(rows: Rows) -> str:
@@ -280,8 +349,11 @@ def _rows_hash(rows: Rows) -> str:
 
 
 def find(path: Path) -> Iterator[Path]:
-    """Every record file at or below a path: a record, a run folder, or a folder of runs."""
-    if path.is_file():
+    """Yield every record file at or below a path: a record, a run folder, or a folder of runs.
+
+    A path that is not a folder is yielded as it is, so that `load` gives the reason if it cannot be read.
+    """
+    if not is_folder(path):
         yield path
         return
     for folder in sorted([path, *path.rglob("*")]):
