@@ -4,11 +4,13 @@
 """
 
 import json
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import safetensors.torch
 import torch
@@ -17,10 +19,17 @@ from torch import Tensor
 
 from .. import __version__
 from ..config import TrainConfig
+from ..core.norms import NORMS
 from ..errors import BadFile
+from ..reading import check_regular, is_folder, parse_json
 from .files import content_hash, write_atomically
 
 SCHEMA = "1"
+MOST_CLASSES = 10**6
+MOST_VALUES = 2**31
+"""Numbers of an image. A header beyond this is damaged: nothing of its size should be built."""
+LARGEST_EPS = 1e9
+LARGEST_INTEGER = 2**63 - 1
 IMPORTED = "imported"
 """The defense of weights that came from elsewhere."""
 FROM_ELSEWHERE = "for weights from elsewhere add --model and --dataset, or make them a checkpoint with `wmr import`"
@@ -103,8 +112,8 @@ def of_network(
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint, or say why the file is none."""
-    path = path / "last.safetensors" if path.is_dir() else path
+    """Read a checkpoint; raise BadFile for a file that is not one, or whose header makes no sense."""
+    path = path / "last.safetensors" if is_folder(path) else path
     tensors, header = load_tensors(path)
     if "wmr.schema" not in header:
         raise BadFile(f"{path} was not written by wmr", hint=FROM_ELSEWHERE)
@@ -114,13 +123,17 @@ def load(path: Path) -> Checkpoint:
     try:
         return _described(path, tensors, header)
     except (KeyError, ValueError, TypeError) as error:
-        raise BadFile(f"the header of {path} cannot be read: {error}", hint="it was written by another version of wmr") from None
+        reason = f"there is no {error}" if isinstance(error, KeyError) else error
+        hint = "it is damaged, or was written by another version of wmr: copy it again, or train again"
+        raise BadFile(f"the header of {path} cannot be read: {reason}", hint=hint) from None
 
 
 def is_checkpoint(path: Path) -> bool:
     """Whether wmr wrote this file, or the last checkpoint of this folder; only the header is looked at."""
+    file_path = path / "last.safetensors" if is_folder(path) else path
     try:
-        with safe_open(path / "last.safetensors" if path.is_dir() else path, framework="pt") as file:
+        check_regular(file_path)
+        with safe_open(file_path, framework="pt") as file:
             return "wmr.schema" in (file.metadata() or {})
     except (SafetensorError, OSError, UnicodeDecodeError):
         return False
@@ -149,27 +162,101 @@ def _header(config: TrainConfig, made_for: MadeFor, alpha_train: float | None, e
 
 
 def _described(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Checkpoint:
-    """What the header says, read."""
-    channels, height, width = json.loads(header["input_shape"])
+    """Return what the header describes; raise KeyError or ValueError for one that describes no checkpoint."""
+    num_classes = _whole(header, "num_classes", 2, MOST_CLASSES)
+    if header["norm"] not in NORMS:
+        raise ValueError(f"norm is {_shown(header['norm'])}, and there are: {', '.join(NORMS)}")
     return Checkpoint(
         path=path,
         sha256=header["content_sha256"],
         model=header["model"],
-        num_classes=int(header["num_classes"]),
-        input_shape=(channels, height, width),
+        num_classes=num_classes,
+        input_shape=_shape(header),
         dataset=header["dataset"],
         defense=header["defense"],
         kernel=header["kernel"],
-        alpha_train=json.loads(header["alpha_train"]),
+        alpha_train=_alpha(header),
         norm=header["norm"],
-        eps=float(header["eps"]),
-        epoch=int(header["epoch"]),
-        seed=int(header["seed"]),
-        config=TrainConfig.from_json(header["config"]),
+        eps=_eps(header),
+        epoch=_whole(header, "epoch", 0, LARGEST_INTEGER),
+        seed=_whole(header, "seed", 0, LARGEST_INTEGER),
+        config=_config(header),
         tensors=tensors,
-        class_names=None if (names := json.loads(header.get("class_names", "null"))) is None else tuple(names),
-        drawn=json.loads(header.get("drawn", "null")),
+        class_names=_class_names(header, num_classes),
+        drawn=_drawn(header),
     )
+
+
+def _shown(value: object) -> str:
+    """Return a value of a header for a message: short, and on one line."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def _parsed(header: Mapping[str, str], key: str) -> Any:
+    try:
+        return parse_json(header[key])
+    except ValueError as error:
+        raise ValueError(f"{key} is {_shown(header[key])}, which is not JSON: {error}") from None
+
+
+def _whole(header: Mapping[str, str], key: str, smallest: int, largest: int) -> int:
+    text = header[key]
+    # int() also takes spaces, underscores and digits of other scripts; a short text also avoids its limit on digits
+    if not re.fullmatch(r"[0-9]{1,19}", text) or not smallest <= int(text) <= largest:
+        raise ValueError(f"{key} is {_shown(text)}, not a whole number from {smallest} to {largest}")
+    return int(text)
+
+
+def _shape(header: Mapping[str, str]) -> tuple[int, int, int]:
+    shape = _parsed(header, "input_shape")
+    is_shape = isinstance(shape, list) and len(shape) == 3 and all(type(side) is int and side >= 1 for side in shape)
+    if not is_shape or math.prod(shape) > MOST_VALUES:
+        raise ValueError(f"input_shape is {_shown(shape)}, not the [channels, height, width] of an image")
+    channels, height, width = shape
+    return channels, height, width
+
+
+def _alpha(header: Mapping[str, str]) -> float | None:
+    alpha = _parsed(header, "alpha_train")
+    if alpha is None:
+        return None
+    if type(alpha) not in (int, float) or not abs(alpha) <= LARGEST_INTEGER:  # nor NaN
+        raise ValueError(f"alpha_train is {_shown(alpha)}, not a finite number")
+    return float(alpha)
+
+
+def _eps(header: Mapping[str, str]) -> float:
+    try:
+        eps = float(header["eps"])
+    except ValueError:
+        eps = math.nan
+    if not 0 <= eps <= LARGEST_EPS:
+        raise ValueError(f"eps is {_shown(header['eps'])}, not a number from 0 to {LARGEST_EPS:g}")
+    return eps
+
+
+def _config(header: Mapping[str, str]) -> TrainConfig:
+    try:
+        return TrainConfig.from_json(header["config"])
+    except ValueError as error:
+        raise ValueError(f"config: {error}") from None
+
+
+def _class_names(header: Mapping[str, str], num_classes: int) -> tuple[str, ...] | None:
+    names = _parsed(header, "class_names") if "class_names" in header else None
+    if names is None:
+        return None
+    if not isinstance(names, list) or len(names) != num_classes or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"class_names is {_shown(names)}, not the names of {num_classes} classes")
+    return tuple(names)
+
+
+def _drawn(header: Mapping[str, str]) -> str | None:
+    drawn = _parsed(header, "drawn") if "drawn" in header else None
+    if drawn is not None and not isinstance(drawn, str):
+        raise ValueError(f"drawn is {_shown(drawn)}, not text")
+    return drawn
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
@@ -180,9 +267,14 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str,
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and header of a file, its hash checked."""
-    if not path.is_file():
-        raise BadFile(f"there is no file {path}", hint="name a checkpoint such as runs/NAME/last.safetensors, or its run folder")
+    """Return tensors and header of a file, checksum verified."""
+    hint = "name a checkpoint such as runs/NAME/last.safetensors, or its run folder"
+    try:
+        check_regular(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise BadFile(f"there is no file {path}", hint=hint) from None
+    except OSError as error:
+        raise BadFile(f"cannot read {path}: {error.strerror}", hint=hint) from None
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
