@@ -13,6 +13,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from irregular import IRREGULAR, time_limit
 from wmr_cli import read_saved
 from wmr_cli.errors import BadFile
 from wmr_cli.storage.foreign import read
@@ -253,3 +254,76 @@ def test_plugins_read_whatever_torch_saved_and_run_nothing():
     with pytest.raises(BadFile, match=r"needs to run code: posix\.system"):
         read_saved("trap.pt")
     assert not Path("sprung").exists()
+
+
+def repacked(change, name: str = "net.pt", compression: int = zipfile.ZIP_STORED) -> None:
+    """Write the members of whole.pt into another archive, each as `change` gives it."""
+    with zipfile.ZipFile("whole.pt") as whole, zipfile.ZipFile(name, "w", compression) as archive:
+        for member in whole.namelist():
+            archive.writestr(member, change(member, whole.read(member)))
+
+
+def test_a_flipped_bit_of_a_tensor_is_refused():
+    torch.save({"state_dict": STATE}, "net.pt")
+    content = bytearray(Path("net.pt").read_bytes())
+    with zipfile.ZipFile("net.pt") as archive:
+        member = next(entry for entry in archive.infolist() if entry.filename.endswith("data/0"))
+        place = content.index(archive.read(member), member.header_offset)
+    content[place + 5] ^= 1
+    Path("net.pt").write_bytes(content)
+    assert torch.load("net.pt", weights_only=True)  # torch does not notice
+    problem = refusal("net.pt")
+    assert "the checksum (CRC) of net/data/0 is wrong" in str(problem)
+    assert "again" in problem.hint
+    with pytest.raises(BadFile, match="CRC"):
+        read_saved("net.pt")
+
+
+def test_an_archive_without_checksums_is_refused_with_the_way_to_add_them():
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    torch.save(STATE, "net.pt")
+    torch.serialization.set_crc32_options(before)
+    problem = refusal("net.pt")
+    assert "has no checksums" in str(problem)
+    assert "set_crc32_options(True)" in problem.hint
+
+
+def test_a_packed_archive_is_read_and_one_that_unpacks_to_far_more_is_refused(monkeypatch):
+    torch.save(STATE | {"zeros": torch.zeros(100_000)}, "whole.pt")
+    repacked(lambda member, content: content, compression=zipfile.ZIP_DEFLATED)
+    assert read(Path("net.pt")).tensors.keys() == {*STATE, "zeros"}
+    monkeypatch.setattr("wmr_cli.storage.foreign.MOST_UNPACKED", 100_000)
+    assert "claims to hold 400" in str(refusal("net.pt"))
+
+
+def test_an_archive_whose_members_overlap_is_refused():
+    torch.save({"zeros": torch.zeros(1000)}, "whole.pt")
+    content = Path("whole.pt").read_bytes()
+    size = (4000).to_bytes(4, "little")
+    assert content.count(size) >= 2
+    Path("net.pt").write_bytes(content.replace(size, (400_000).to_bytes(4, "little")))
+    assert "claims to hold" in str(refusal("net.pt"))
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_an_archive_with_two_members_of_one_name_is_refused():
+    torch.save(STATE, "net.pt")
+    with zipfile.ZipFile("net.pt", "a") as archive:
+        archive.writestr("net/data.pkl", b"other")
+    assert "several members of one name" in str(refusal("net.pt"))
+
+
+@pytest.mark.parametrize("ending", [".pt", ".safetensors"])
+@pytest.mark.parametrize("make", IRREGULAR.values(), ids=IRREGULAR)
+def test_only_a_regular_file_is_read(make, ending):
+    make(Path(f"net{ending}"))
+    with time_limit(60):
+        problem = refusal(f"net{ending}")
+    assert "is a folder" in str(problem) or "not a regular file" in str(problem)
+    assert problem.hint
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a\0b", "\ud800"])
+def test_a_name_that_cannot_be_read_is_refused(name):
+    assert refusal(name).hint

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ..core.downloads import looks_like_a_page
 from ..errors import BadFile
+from ..reading import is_folder, open_regular
 
 WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "network", "module", "weights")
 """Entries of a file under which weights are looked for, the first one first."""
@@ -35,6 +36,11 @@ HARMLESS = re.compile(r"collections\.OrderedDict|torch\._utils\.\w+|torch\.\w*St
 BROKEN = (zipfile.BadZipFile, zlib.error, ValueError, OverflowError, MemoryError, OSError, EOFError, RuntimeError)
 """What the readers of zip archives and pickles raise at a damaged file."""
 AGAIN = "download or copy it again from where it came"
+WITH_CRC = "torch.serialization.set_crc32_options(True)"
+MOST_UNPACKED = 2**30
+MOST_RATIO = 100
+"""An archive of more than these bytes, which are so many times those of the file, is not of weights: torch does not compress."""
+BLOCK = 2**20
 PLAIN = "where it came from, save plain weights: torch.save(model.state_dict(), …), or save_file(…) of safetensors"
 
 
@@ -68,10 +74,10 @@ def saved(path: Path) -> Any:
 
 def _head(path: Path) -> bytes:
     """The first bytes of a file that may hold weights."""
-    if path.is_dir():
+    if is_folder(path):
         raise BadFile(f"{path} is a folder", hint="name the file that holds the weights")
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(512)
     except OSError as error:
         raise BadFile(f"cannot read {path}: {error.strerror}", hint="name a file of weights, such as net.pt") from None
@@ -120,17 +126,48 @@ def _torch(path: Path, head: bytes) -> Any:
 
 
 def _check_archive(path: Path) -> None:
-    """Refuse a zip archive that is cut short, no work of torch's, or a program rather than weights."""
+    """Refuse a zip archive that is cut short or damaged, that torch did not write, or that holds a program."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = {name.partition("/")[2] for name in archive.namelist()}
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            entries = archive.infolist()
+            _check_members(entries, path)
+            damaged = next((entry for entry in entries if not _is_sound(archive, entry)), None)
     except BROKEN:
         raise BadFile(f"{path} is damaged, or only part of a file: it is an archive without its end", hint=AGAIN) from None
+    members = {entry.filename.partition("/")[2] for entry in entries}
     if "constants.pkl" in members:
         raise BadFile(f"{path} is a TorchScript program, which would have to be run to be read", hint=PLAIN)
     if "data.pkl" not in members:
         hint = "unpack it, and name the file of weights inside" if members else PLAIN
         raise BadFile(f"{path} is a zip archive, but not of torch's", hint=hint)
+    if damaged is not None and not any(entry.CRC for entry in entries):
+        raise BadFile(f"{path} has no checksums, so damage to it cannot be noticed", hint=f"save it again after {WITH_CRC}")
+    if damaged is not None:
+        problem = f"{path} is damaged: the checksum (CRC) of {_shown(damaged.filename)} is wrong"
+        raise BadFile(problem, hint=f"{AGAIN}; if it was saved without checksums, save it again after {WITH_CRC}")
+
+
+def _check_members(entries: Iterable[zipfile.ZipInfo], path: Path) -> None:
+    """Refuse an archive whose directory claims what a file of this size does not hold, before any of it is unpacked."""
+    entries, size = list(entries), path.stat().st_size
+    unpacked = sum(entry.file_size for entry in entries)
+    # members that share their bytes add up to more than the file
+    is_bomb = unpacked > MOST_UNPACKED and unpacked > MOST_RATIO * size
+    if is_bomb or sum(entry.compress_size for entry in entries) > size:
+        raise BadFile(f"{path} claims to hold {unpacked:,} bytes in a file of {size:,}", hint=AGAIN)
+    if len({entry.filename for entry in entries}) < len(entries):
+        raise BadFile(f"{path} holds several members of one name", hint=AGAIN)
+
+
+def _is_sound(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bool:
+    """Return whether a member has the checksum that the archive states; torch itself does not verify it."""
+    try:
+        with archive.open(entry) as stream:
+            while stream.read(BLOCK):
+                pass
+    except (zipfile.BadZipFile, zlib.error, EOFError):
+        return False
+    return True
 
 
 def _refuse_code(path: Path) -> None:
@@ -148,12 +185,12 @@ def _globals(path: Path) -> Iterator[str]:
     """Names of classes and functions that the pickles in a file ask for, as far as they can be followed."""
     try:
         if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
+            with open_regular(path) as file, zipfile.ZipFile(file) as archive:
                 for name in archive.namelist():
                     if name.endswith("/data.pkl"):
                         yield from _asked_for(io.BytesIO(archive.read(name)))
         else:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 yield from _asked_for(file)
     except BROKEN:  # no longer a pickle: there is nothing more to follow
         return
