@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from wmr_cli import local_code
 from wmr_cli.config import TrainConfig, resolve
 from wmr_cli.plugins import installed
 from wmr_cli.registry import Registry
@@ -20,6 +21,20 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees, or leaves, a run in the folder it was started from."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _trusts_no_code(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test starts as a user who has named no local code before, in this process or in an earlier one."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+    monkeypatch.setattr(local_code, "_granted", set())
+    monkeypatch.setattr(local_code, "_named_folders", {})
+
+
+@pytest.fixture
+def trusts_local_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests below the command line, where the user has named the local classes."""
+    monkeypatch.setattr(local_code, "_is_trusted", lambda sha256, what: True)
 
 
 @pytest.fixture(scope="session")

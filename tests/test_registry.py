@@ -12,6 +12,8 @@ from wmr_cli.plugins import installed
 from wmr_cli.registry import Entry, Registry
 from wmr_cli.spec import Spec
 
+pytestmark = pytest.mark.usefixtures("trusts_local_code")
+
 
 @dataclass(frozen=True)
 class Climb:
@@ -243,13 +245,10 @@ def test_a_local_file_can_import_its_neighbours_and_the_search_path_is_as_before
     assert sys.path == before
 
 
-def test_the_search_path_is_as_before_when_a_local_file_fails_or_changes_it(registry, tmp_path):
+def test_the_search_path_is_as_before_when_a_local_file_fails(registry, tmp_path):
     before = list(sys.path)
     (tmp_path / "failing.py").write_text("import wmr_test_no_such_neighbour\n")
     assert "No module named 'wmr_test_no_such_neighbour'" in str(refusal(registry, f"{tmp_path}/failing.py:Push"))
-    assert sys.path == before
-    (tmp_path / "meddling.py").write_text("import sys\nsys.path.pop(0)\nclass Push: pass\n")
-    registry.create("attack", f"{tmp_path}/meddling.py:Push")
     assert sys.path == before
 
 

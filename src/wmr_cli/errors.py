@@ -4,6 +4,7 @@ WmrError                a message, and a hint that says what to do about it
 ├── BadInput            a flag, spec or setting that cannot be used
 │   └── UnknownName     a name that nobody registered
 ├── BadFile             a checkpoint, record or config file that is not what it should be
+│   └── UntrustedCode   a file that names code which the user has not named
 ├── MissingData         data that are not there and cannot be downloaded
 ├── RunFolderError      a run folder that is taken or not writable
 │   └── FolderInUse     one that another process holds
@@ -38,6 +39,10 @@ class UnknownName(BadInput):
 
 class BadFile(WmrError):
     """A checkpoint, record or config file that is not what it should be."""
+
+
+class UntrustedCode(BadFile):
+    """A file that names code which the user has not named."""
 
 
 class MissingData(WmrError):

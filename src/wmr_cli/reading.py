@@ -6,12 +6,13 @@ read, so that a caller needs one `except` clause for it.
 """
 
 import errno
+import io
 import json
 import os
 import stat
 import tomllib
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -28,7 +29,7 @@ TOO_DEEP = "it is nested too deeply"
 T = TypeVar("T")
 
 
-def open_regular(path: Path) -> IO[bytes]:
+def open_regular(path: Path) -> io.BufferedReader:
     """Open a regular file for reading; raise OSError for a FIFO, a device, a socket or a folder, without opening it."""
     # opening a device can have effects of its own, and opening a FIFO releases a waiting writer: look first
     _check_mode(_mode(path), path)

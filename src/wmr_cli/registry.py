@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import importlib
-import importlib.util
 import inspect
 import re
 import sys
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from . import local_code
 from .errors import BadInput, PluginError, UnknownName, WmrError, did_you_mean
 from .spec import Spec, read_value
 
@@ -93,6 +93,7 @@ class Registry:
     def check(self, kind: str, spec: str) -> None:
         """Refuse a spec with a misspelt name or key, without building anything."""
         parsed = Spec.parse(spec)
+        local_code.check(parsed, kind)
         signature = _Signature.of(self.target(kind, parsed.name))
         for key in parsed.params:
             if key not in COMMON.get(kind, {}):
@@ -101,7 +102,7 @@ class Registry:
     def target(self, kind: str, name: str) -> Callable[..., Any]:
         """Import what stands behind a name: a registered one, or a class in a file of the user's."""
         if Spec(name).is_local:
-            return _local_class(name)
+            return local_code.load_class(name, kind)
         owned = self.find(kind, name)
         module, _, attribute = owned.entry.target.partition(":")
         try:
@@ -129,6 +130,7 @@ class Registry:
     def create(self, kind: str, spec: Spec | str, **given: Any) -> Any:
         """Build a component: what its name fixes, then what the caller gives, then what the user wrote."""
         spec = Spec.parse(spec) if isinstance(spec, str) else spec
+        local_code.check(spec, kind)  # nested specs, too: a component may build them at any later time
         target = self.target(kind, spec.name)
         fixed = {} if spec.is_local else dict(self.find(kind, spec.name).entry.params)
         signature = _Signature.of(target)
@@ -247,40 +249,3 @@ def _built_from_file(target: Callable[..., Any], params: Mapping[str, Any], spec
         line = traceback.extract_tb(error.__traceback__)[-1]
         problem = f"{spec.name} cannot be built: {type(error).__name__}: {error}"
         raise BadInput(problem, hint=f"see line {line.lineno} of {line.filename}") from error
-
-
-def _local_class(name: str) -> Callable[..., Any]:
-    """The class of `path/to/file.py:Class`. The user names this file as code, so it is run."""
-    path, _, attribute = name.rpartition(":")
-    if not Path(path).is_file():
-        raise BadInput(f"there is no file {path!r}", hint="a local class is written path/to/file.py:Class")
-    module_name = "wmr_local_" + re.sub(r"\W", "_", str(Path(path).resolve()))
-    module = sys.modules.get(module_name)
-    if module is None:
-        location = importlib.util.spec_from_file_location(module_name, path)
-        if location is None or location.loader is None:
-            raise BadInput(f"{path!r} is not a Python file")
-        module = importlib.util.module_from_spec(location)
-        sys.modules[module_name] = module
-        try:
-            with contextlib.redirect_stdout(sys.stderr), _importing_from(Path(path).resolve().parent):
-                location.loader.exec_module(module)
-        except Exception as error:
-            del sys.modules[module_name]
-            line = traceback.extract_tb(error.__traceback__)[-1].lineno
-            raise BadInput(f"{path} cannot be imported: {type(error).__name__}: {error}", hint=f"see line {line}") from error
-    if not hasattr(module, attribute):
-        public = [key for key, value in vars(module).items() if isinstance(value, type)]
-        raise UnknownName(f"{path!r} has no {attribute!r}", hint=did_you_mean(attribute, public))
-    return getattr(module, attribute)  # type: ignore[no-any-return]
-
-
-@contextlib.contextmanager
-def _importing_from(folder: Path) -> Iterator[None]:
-    """Inside, modules of this folder can be imported, as in a script that lies there; afterwards no longer."""
-    sys.path.insert(0, str(folder))
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError):  # the file may have taken it away itself
-            sys.path.remove(str(folder))

@@ -11,6 +11,8 @@ from wmr_cli.storage import checkpoints
 from wmr_cli.workflows.evaluate import evaluate
 from wmr_cli.workflows.events import EvaluationDone
 
+pytestmark = pytest.mark.usefixtures("trusts_local_code")
+
 TRICKS = '''
 """Networks that look robust. Each wraps a trained one and takes the place of its last step."""
 import torch

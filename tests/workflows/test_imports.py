@@ -15,6 +15,8 @@ from wmr_cli.workflows.evaluate import evaluate
 from wmr_cli.workflows.events import EvaluationDone, ImportDone, Message
 from wmr_cli.workflows.imports import import_weights
 
+pytestmark = pytest.mark.usefixtures("trusts_local_code")
+
 NETWORKS = '''
 import torch
 from torch import nn
@@ -264,6 +266,6 @@ def test_a_place_that_cannot_be_written_to_is_refused_before_any_work(net, regis
 
 @pytest.mark.parametrize("path", ["last.safetensors", "."])
 def test_a_checkpoint_needs_no_import(tiny_run, registry, path):
-    with pytest.raises(BadInput, match="checkpoint of wmr's already") as caught:
+    with pytest.raises(BadInput, match="checkpoint of wmr already") as caught:
         imported(registry, weights=tiny_run / path, model="digits-cnn", out=Path("new.safetensors"))
     assert f"wmr evaluate {tiny_run / path}" in caught.value.hint

@@ -17,6 +17,8 @@ from wmr_cli.testing import CLASSES, SHAPE, tiny_model
 from wmr_cli.workflows import parts
 from wmr_cli.workflows.parts import check_fits, model, restored
 
+pytestmark = pytest.mark.usefixtures("trusts_local_code")
+
 
 class Pair(nn.Module):
     def forward(self, images):

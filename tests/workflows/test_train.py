@@ -20,6 +20,8 @@ from wmr_cli.workflows.optimization import pace
 from wmr_cli.workflows.train import batches, train
 from wmr_cli.workflows.validate import validation_attack
 
+pytestmark = pytest.mark.usefixtures("trusts_local_code")
+
 
 def run(config, path, registry, **more):
     return list(train(config, path, registry, data_dir=Path(), device="cpu", **more))
@@ -304,7 +306,7 @@ def test_weights_without_their_state_are_neither_overwritten_nor_resumed(tiny_co
     before = (tmp_path / "run" / "last.safetensors").read_bytes()
     with pytest.raises(RunFolderError, match="already holds a run"):
         run(tiny_config, tmp_path / "run", registry)
-    with pytest.raises(RunFolderError, match=r"no resume\.safetensors"):
+    with pytest.raises(RunFolderError, match=r"not resume\.safetensors, which --resume needs"):
         run(tiny_config, tmp_path / "run", registry, resume=True)
     assert (tmp_path / "run" / "last.safetensors").read_bytes() == before
 

@@ -1,5 +1,7 @@
 """The program `wmr`: its commands, and the one place where errors become a line and a hint."""
 
+import difflib
+import errno
 import io
 import os
 import signal
@@ -10,9 +12,28 @@ import typer
 from typer.core import TyperGroup
 
 from .. import __version__
-from ..errors import WmrError, did_you_mean, out_of_memory
+from ..errors import WmrError, out_of_memory
 from . import attack, bench, doctor, evaluate, imports, lists, plugins, report, sweep, train
 from .console import Terminated, say_error, write
+from .options import Command
+
+ACCESS, SPACE = "check the permissions, or choose another place", "free some space, or choose another place"
+ENVIRONMENT = {
+    errno.ENAMETOOLONG: "use a shorter path or name",
+    errno.ELOOP: "remove the loop of symbolic links",
+    errno.ENOTDIR: "one part of the path is a file; choose another place",
+    errno.EACCES: ACCESS,
+    errno.EPERM: ACCESS,
+    errno.EROFS: ACCESS,
+    errno.ENOSPC: SPACE,
+    errno.EDQUOT: SPACE,
+    errno.EIO: "check the disk and the network",
+    errno.EMFILE: "raise the limit of open files: ulimit -n",
+    errno.ENFILE: "raise the limit of open files: ulimit -n",
+}
+"""Errors of the system that are not bugs of the program, each with its remedy."""
+NEAR = 0.75
+"""Similarity of a flag that is suggested for a misspelt one. `init` and `quiet` have 0.67."""
 
 
 class Program(TyperGroup):
@@ -37,10 +58,23 @@ class Program(TyperGroup):
         try:
             status = super().main(*args, **{**kwargs, "standalone_mode": False})
         except WmrError as error:
-            say_error(str(error), error.hint)
+            # plugins may raise errors without a hint
+            say_error(str(error), error.hint or "`wmr --help` lists the commands, `wmr COMMAND --help` the settings of one")
             status = 2
         except typer.TyperException as error:
             say_error(*_said(error))
+            status = 2
+        except UnicodeEncodeError as error:
+            if error.reason != "surrogates not allowed":
+                raise
+            say_error(
+                f"a text or path is not valid UTF-8: {error.object!r}", "rename the file or folder, or work in another folder"
+            )
+            status = 2
+        except OSError as error:
+            if error.errno not in ENVIRONMENT or error.filename is None:
+                raise
+            say_error(f"cannot use {_name(error.filename)}: {error.strerror}", ENVIRONMENT[error.errno])
             status = 2
         sys.exit(status if isinstance(status, int) else 0)
 
@@ -50,13 +84,27 @@ def _said(error: typer.TyperException) -> tuple[str, str]:
     text, _, meant = " ".join(error.format_message().split()).partition(" Did you mean ")
     text = text.partition(" (Possible options")[0].removesuffix(".")
     context, wrong = getattr(error, "ctx", None), getattr(error, "option_name", None)
-    if meant:
+    if context is not None and wrong and type(error).__name__ == "NoSuchOption":
+        hint = _near_flag(wrong, context)
+    elif meant:
         hint = f"did you mean {meant}"
-    elif context is not None and wrong and type(error).__name__ == "NoSuchOption":
-        hint = did_you_mean(wrong, [name for parameter in context.command.params for name in parameter.opts if name[:2] == "--"])
     else:
         hint = f"`{context.command_path} --help` explains it" if context is not None else "`wmr --help` lists the commands"
     return text[:1].lower() + text[1:], hint
+
+
+def _near_flag(wrong: str, context: Any) -> str:
+    """Return a hint with the flag of this command that is nearest, if one is near."""
+    flags = [name for parameter in context.command.params for name in (*parameter.opts, *parameter.secondary_opts)]
+    names = {name.removeprefix("--"): name for name in flags if name.startswith("--")}
+    # without the dashes, which all flags share
+    near = difflib.get_close_matches(wrong.lstrip("-"), names, n=1, cutoff=NEAR)
+    return f"did you mean {names[near[0]]!r}?" if near else f"`{context.command_path} --help` lists the flags"
+
+
+def _name(file: object) -> str:
+    """Return the name of a file from an OSError, which may have bytes or the number of an open file."""
+    return os.fsdecode(file) if isinstance(file, str | bytes) else str(file)
 
 
 app = typer.Typer(
@@ -89,6 +137,8 @@ def main() -> None:
     """The console script."""
     # Threads that spin for long while they wait for each other can slow training down several times on a busy machine.
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
+    # Processes that this one starts with `python -m` must not import modules or plugins from the current folder.
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
     for number in (signal.SIGTERM, signal.SIGUSR1):  # the second is how schedulers warn
         signal.signal(number, _terminate)
     for stream in (sys.stdout, sys.stderr):
@@ -124,4 +174,4 @@ for name, command, worked in COMMANDS:
     if isinstance(command, typer.Typer):
         app.add_typer(command, name=name, epilog=f"Example: {worked}")
     else:
-        app.command(name, epilog=f"Example: {worked}")(command)
+        app.command(name, cls=Command, epilog=f"Example: {worked}")(command)

@@ -9,7 +9,7 @@ from rich.table import Table
 from ..errors import BadInput
 from ..spec import exact
 from .console import as_line, show, write_json
-from .options import DataDir, Device, Model, Quiet, Seed, choice, components, default_data_dir, read, size
+from .options import DataDir, Device, Model, Quiet, Seed, TrustCode, allow_code, choice, components, default_data_dir, read, size
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -44,6 +44,7 @@ def attack(
     seed: Seed = 0,
     device: Device = "auto",
     data_dir: DataDir = None,
+    trust_code: TrustCode = None,
     output: Annotated[str, typer.Option("--format", metavar="table|json", help="How to print the summary.")] = "table",
     quiet: Quiet = False,
 ) -> None:
@@ -71,6 +72,7 @@ def attack(
         batch_size=batch_size,
         seed=seed,
     )
+    allow_code([dataset, model, attack], trust_code, quiet=quiet)
     registry = components(quiet)
 
     from ..workflows.attack import attack as run

@@ -6,13 +6,14 @@ import typer
 from rich.table import Table
 
 from ..errors import BadInput
+from ..spec import MAX_DEVICES
 from .console import as_line, say, show, write, write_json
-from .options import DataDir, Device, Quiet, choice, components, default_data_dir, read
+from .options import DataDir, Device, Quiet, allow_code, choice, components, default_data_dir, read
 
 if TYPE_CHECKING:
     from ..workflows.trials import Bench, Rate
 
-SECONDS = 5.0
+SECONDS, MAX_SECONDS = 5.0, 86_400
 SETTINGS = ("preset", "dataset", "model", "defense", "attack", "steps", "batch_size", "precision")
 
 
@@ -26,11 +27,13 @@ def bench(
     batch_size: Annotated[int | None, typer.Option(metavar="N", min=1, help="Images per step, over all devices.")] = None,
     device: Device = "auto",
     devices: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="How many of them share each batch.", show_default="1")
+        int | None, typer.Option(metavar="N", min=1, max=MAX_DEVICES, help="How many of them share each batch.", show_default="1")
     ] = None,
     precision: Annotated[str | None, typer.Option(metavar="32|bf16|16", help="Precision of training.")] = None,
     compile_: Annotated[bool, typer.Option("--compile", help="Compile the network first.")] = False,
-    seconds: Annotated[float, typer.Option(metavar="S", min=0, help="About how long to measure each thing.")] = SECONDS,
+    seconds: Annotated[
+        float, typer.Option(metavar="S", min=0, max=MAX_SECONDS, help="About how long to measure each thing.")
+    ] = SECONDS,
     only: Annotated[bool, typer.Option("--only", help="Measure these settings only, without limit or advice.")] = False,
     data_dir: DataDir = None,
     output: Annotated[str, typer.Option("--format", metavar="table|json", help="How to print what was found.")] = "table",
@@ -48,6 +51,7 @@ def bench(
         raise BadInput("settings are compared from one process", hint="leave out --devices, or add --only")
     from .train import settled
 
+    allow_code((given.get(kind) for kind in configs.SPECS), None, quiet=quiet)
     registry = components(quiet)
     config = settled(configs.resolve(given), registry)
     flags = {f"--{name.replace('_', '-')}": str(value) for name, value in given.items()}

@@ -23,6 +23,8 @@ from .options import (
     Nodes,
     Quiet,
     Seed,
+    TrustCode,
+    allow_code,
     choice,
     choices,
     components,
@@ -81,6 +83,7 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the records go.", show_default="beside the checkpoint")
     ] = None,
+    trust_code: TrustCode = None,
     output: Annotated[str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print the records.")] = "table",
     quiet: Quiet = False,
 ) -> None:
@@ -112,6 +115,7 @@ def evaluate(
         seed=seed,
     )
     read("--format", output, choice(*FORMATS))
+    allow_code([dataset, model, kernel, *(attack or ())], trust_code, quiet=quiet)
     registry = components(quiet)
 
     from ..workflows.evaluate import evaluate as run

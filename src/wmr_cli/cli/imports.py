@@ -7,7 +7,7 @@ import typer
 
 from ..spec import Spec, exact
 from .console import say, write
-from .options import DataDir, Quiet, choice, components, default_data_dir, read, size
+from .options import DataDir, Quiet, allow_code, choice, components, default_data_dir, read, size
 
 
 def import_weights(
@@ -36,6 +36,7 @@ def import_weights(
     """Make a checkpoint of weights from elsewhere. No code in them is run."""
     radius = read("--eps", eps, size)
     read("--match", match, choice("name", "shape"))
+    allow_code([model, dataset], None, quiet=quiet)
     registry = components(quiet)
 
     from ..workflows.events import ImportDone

@@ -1,17 +1,53 @@
 """Flags that several commands share, and how their text is read."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
 from ..errors import BadInput, WmrError, did_you_mean
-from ..spec import number
+from ..spec import LARGEST_COUNT, LARGEST_SEED, MAX_DEVICES, MAX_NODES, check_path, check_text, number
 from .console import say
 
 if TYPE_CHECKING:
     from ..registry import Registry
+
+
+class Command(TyperCommand):
+    """A command that refuses values which no flag can use: empty paths, text that is not UTF-8, infinite and huge numbers."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Check the text of the arguments: typer makes `Path(".")` of an empty one."""
+        given = {} if ctx.resilient_parsing else self.make_parser(ctx).parse_args(args=list(args))[0]
+        parameters: list[Any] = [*self.get_params(ctx)]
+        for parameter in parameters:
+            value = given.get(parameter.name)
+            check = check_path if "Path" in parameter.bare_type() else check_text
+            for text in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(text, str):
+                    read(_flag(parameter), text, check)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Check the numbers, then run the command."""
+        parameters: list[Any] = [*self.get_params(ctx)]
+        for parameter in parameters:
+            value = ctx.params.get(parameter.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise BadInput(f"{_flag(parameter)}: {value} is not a finite number", hint="write a number such as 10")
+            largest = LARGEST_SEED if parameter.name.endswith("seed") else LARGEST_COUNT
+            if isinstance(value, int) and value > largest:
+                raise BadInput(f"{_flag(parameter)}: {value} is too large", hint=f"write {largest} or less")
+        return super().invoke(ctx)
+
+
+def _flag(parameter: Any) -> str:
+    """Return what the user types for a parameter: `--out`, or `CHECKPOINT`."""
+    return str(parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar or parameter.name)
+
 
 T = TypeVar("T")
 Word = TypeVar("Word", bound=str)
@@ -38,9 +74,18 @@ Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Fixes eve
 Device = Annotated[str, typer.Option("--device", metavar="D", help="auto, cpu, cuda, cuda:N or mps.")]
 Devices = Annotated[
     int | None,
-    typer.Option("--devices", metavar="N", min=1, help="How many of them share the work, on each machine.", show_default="1"),
+    typer.Option(
+        "--devices",
+        metavar="N",
+        min=1,
+        max=MAX_DEVICES,
+        help="How many of them share the work, on each machine.",
+        show_default="1",
+    ),
 ]
-Nodes = Annotated[int | None, typer.Option("--nodes", metavar="N", min=1, help="On how many machines.", show_default="1")]
+Nodes = Annotated[
+    int | None, typer.Option("--nodes", metavar="N", min=1, max=MAX_NODES, help="On how many machines.", show_default="1")
+]
 Layout = Annotated[str, typer.Option(metavar="|".join(LAYOUTS), help="How images lie in memory.")]
 Fold = Annotated[
     bool, typer.Option("--fold/--no-fold", help="Attack a lean twin of the network, batch-norm folded into convolutions.")
@@ -51,6 +96,27 @@ DataDir = Annotated[
         "--data-dir", metavar="DIR", envvar="WMR_DATA_DIR", help="Where data sets are.", show_default="~/.cache/wmr/data"
     ),
 ]
+
+
+TrustCode = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust-code",
+        metavar="SHA256",
+        help="Allow code that only a file names, by the SHA-256 of the Python file; may be given several times.",
+    ),
+]
+
+
+def allow_code(named: Iterable[str | None], hashes: Iterable[str] | None, *, quiet: bool) -> None:
+    """Trust the local classes that the user has named in these flags, and the files with these hashes; remember both."""
+    from ..local_code import trust_hashes, trust_named
+
+    problems = trust_named([spec for spec in named if spec is not None], remember=True)
+    for text in hashes or ():
+        problems += read("--trust-code", text, lambda one: trust_hashes([one], remember=True)) or []
+    for text in dict.fromkeys(problems):
+        say(text, quiet=quiet, warns=True)
 
 
 def components(quiet: bool) -> "Registry":
@@ -94,7 +160,7 @@ def whole_numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise BadInput(f"{text!r} is no list of whole numbers", hint="write 55,75,90") from None
+        raise BadInput(f"{text!r} is not a list of whole numbers", hint="write 55,75,90") from None
 
 
 def choice(*known: Word) -> Callable[[str], Word]:

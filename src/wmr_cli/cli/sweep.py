@@ -11,10 +11,13 @@ import typer
 
 from ..errors import BadFile, BadInput, WmrError, did_you_mean
 from .console import Terminated, say, say_error, show, width
-from .options import DataDir, Quiet, components
+from .options import DataDir, Quiet, TrustCode, allow_code, components
 from .train import duration
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..config import TrainConfig
     from ..workflows.jobs import Failure
     from ..workflows.study import Study
 
@@ -37,6 +40,7 @@ def sweep(
         bool, typer.Option("--slurm", help="Submit every run as a job of Slurm's, by the settings of the study's [slurm].")
     ] = False,
     data_dir: DataDir = None,
+    trust_code: TrustCode = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the runs, where each stands and how long it would take, and stop.")
     ] = False,
@@ -49,7 +53,11 @@ def sweep(
     from ..workflows.study_file import read_study
     from .output import format_of
 
-    whole = read_study(file, components(quiet))
+    allow_code([], trust_code, quiet=quiet)
+    registry = components(quiet)
+    if dry_run:
+        say(f"reading {file}", quiet=quiet)
+    whole = read_study(file, registry)
     study = chosen(whole, run)
     remark(whole, study, quiet)
     for name in study.report.out:
@@ -60,14 +68,13 @@ def sweep(
         check(study)
     at_once = jobs or study.machine.jobs
     if dry_run:
-        rehearse(study, at_once, data_dir, slurm=slurm)
+        rehearse(study, at_once, data_dir, slurm=slurm, quiet=quiet)
         return
     failed = carry_out(study, at_once, data_dir, slurm=slurm, quiet=quiet)
     try:
-        is_whole = bool(run) or not study.evaluations or publish(study, quiet)
+        is_whole = bool(run) or not study.evaluations or publish(study, quiet, failed=bool(failed))
     finally:  # whatever becomes of the report
-        for name, failure in failed.items():
-            say_error(f"{name}: {failure.reason}", failure.hint)
+        complain(failed)
     if failed or not is_whole:
         raise typer.Exit(1)
 
@@ -94,14 +101,15 @@ def chosen(study: "Study", names: list[str] | None) -> "Study":
     return replace(study, runs=tuple(known[name] for name in dict.fromkeys(names))) if names else study
 
 
-def rehearse(study: "Study", jobs: int, data_dir: Path | None, *, slurm: bool) -> None:
+def rehearse(study: "Study", jobs: int, data_dir: Path | None, *, slurm: bool, quiet: bool) -> None:
     """Every run, where it stands, and how long what is left of it would take on this machine."""
     from ..reporting.sheets import Sheet
     from ..workflows.shapes import Cost, costs
     from ..workflows.sweep import standing
 
+    say(f"{len(study.runs):,} run{'s' * (len(study.runs) != 1)}; looking where each stands", quiet=quiet)
     standings = {run.name: standing(study, run) for run in study.runs}
-    expected = {} if slurm else costs(study, standings, data_dir)
+    expected = {} if slurm else costs(study, standings, data_dir, partial(measuring, quiet=quiet))
     rows, left = list[tuple[str, ...]](), 0.0
     for run in study.runs:
         cost = expected.get(run.name, Cost())
@@ -118,10 +126,32 @@ def rehearse(study: "Study", jobs: int, data_dir: Path | None, *, slurm: bool) -
     show(sheet.table(width()))
     problems = {run.name: found.refused for run in study.runs if (found := standings[run.name]).refused is not None}
     problems |= {name: cost.problem for name, cost in expected.items() if cost.problem is not None}
-    for name, problem in problems.items():
-        say_error(f"{name}: {problem.reason}", problem.hint)
+    complain(problems)
     if problems:
         raise typer.Exit(1)
+
+
+def measuring(done: int, total: int, config: "TrainConfig", *, quiet: bool) -> None:
+    """Report which shape is measured next: runs that differ in nothing that takes time have one shape."""
+    shape = f"{config.model} on {config.dataset}, {config.defense}, batch {config.batch_size}"
+    say(f"measuring shape {done + 1} of {total}: {shape}", quiet=quiet)
+
+
+def checking(done: int, total: int, config: "TrainConfig", *, quiet: bool) -> None:
+    """Report which settings are tried next."""
+    if done:
+        say(f"{done} of {total} settings can be built or were refused", quiet=quiet)
+
+
+def complain(problems: "Mapping[str, Failure]") -> None:
+    """Print an error for every reason; runs that fail for the same one share a line."""
+    names: dict[Failure, list[str]] = {}
+    for name, problem in problems.items():
+        names.setdefault(problem, []).append(name)
+    for problem, runs in names.items():
+        others = f" and {len(runs) - 1:,} other run{'s' * (len(runs) > 2)}" if len(runs) > 1 else ""
+        hint = problem.hint or "try one run by `wmr train --dry-run` with its settings"
+        say_error(f"{runs[0]}{others}: {problem.reason}", hint)
 
 
 def carry_out(study: "Study", jobs: int, data_dir: Path | None, *, slurm: bool, quiet: bool) -> "dict[str, Failure]":
@@ -197,13 +227,13 @@ def impossible(study: "Study", data_dir: Path | None, quiet: bool) -> "dict[str,
     standings = {run.name: standing(study, run) for run in study.runs}
     if not all(found.is_trained for found in standings.values()):
         say("looking whether every run can be carried out", quiet=quiet)
-    found = mistakes(study, standings, data_dir)
+    found = mistakes(study, standings, data_dir, partial(checking, quiet=quiet))
     for name, failure in found.items():
         say(f"{name}: {failure.reason}", quiet=quiet, warns=True)
     return found
 
 
-def publish(study: "Study", quiet: bool) -> bool:
+def publish(study: "Study", quiet: bool, *, failed: bool) -> bool:
     """One report of all records that there are; whether everything could be read and drawn."""
     from ..workflows.report import assembled, gather
     from ..workflows.sweep import record_files
@@ -218,7 +248,10 @@ def publish(study: "Study", quiet: bool) -> bool:
         except BadFile as damaged:
             problems[str(damaged)] = damaged
     if not files:
-        say("there is nothing to report", quiet=quiet, warns=True)
+        if failed:
+            say("there is nothing to report", quiet=quiet, warns=True)
+        else:
+            say_error("there is nothing to report", "no run has a record; remove the folder of the study and repeat the sweep")
         return False
     gathered = gather(files, asked.alpha_test, asked.rho)
     for name in asked.out:

@@ -6,8 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..spec import MAX_DEVICES, MAX_MINUTES, MAX_NODES
 from .console import Terminated, is_first, messages, say, write
-from .options import DataDir, Quiet, choice, components, default_data_dir, read, whole_numbers
+from .options import (
+    DataDir,
+    Quiet,
+    allow_code,
+    choice,
+    components,
+    default_data_dir,
+    read,
+    whole_numbers,
+)
 
 if TYPE_CHECKING:
     from ..config import TrainConfig
@@ -84,10 +94,15 @@ def train(
     devices: Annotated[
         int | None,
         flag(
-            MACHINE, "N", "How many of them share each batch; torchrun and Slurm say it by themselves.", min=1, show_default="1"
+            MACHINE,
+            "N",
+            "How many of them share each batch; torchrun and Slurm say it by themselves.",
+            min=1,
+            max=MAX_DEVICES,
+            show_default="1",
         ),
     ] = None,
-    nodes: Annotated[int | None, flag(MACHINE, "N", "On how many machines.", min=1, show_default="1")] = None,
+    nodes: Annotated[int | None, flag(MACHINE, "N", "On how many machines.", min=1, max=MAX_NODES, show_default="1")] = None,
     precision: Annotated[str | None, flag(MACHINE, "32|bf16|16", "Precision of training.")] = None,
     layout: Annotated[
         str | None,
@@ -105,13 +120,19 @@ def train(
     ] = None,
     compile_: Annotated[bool, flag(MACHINE, None, "Compile the network first: slow to start, then faster.", "--compile")] = False,
     save_minutes: Annotated[
-        float, flag(FILES, "M", "Save the state so often within an epoch; 0 for after epochs only.", min=0)
+        float, flag(FILES, "M", "Save the state so often within an epoch; 0 for after epochs only.", min=0, max=MAX_MINUTES)
     ] = 10.0,
     logger: Annotated[list[str] | None, flag(FILES, "tensorboard|csv", "Also log there; may be given twice.")] = None,
     data_dir: DataDir = None,
     out: Annotated[Path | None, flag(FILES, "DIR", "The run folder.", show_default="runs/NAME")] = None,
     resume: Annotated[bool, flag(FILES, None, "Go on with the run in that folder.", "--resume")] = False,
     overwrite: Annotated[bool, flag(FILES, None, "Start anew in a folder that holds a run.", "--overwrite")] = False,
+    trust_code: Annotated[
+        list[str] | None,
+        flag(
+            FILES, "SHA256", "Allow code that only --config names, by the SHA-256 of the Python file; may be given several times."
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         flag(
@@ -132,6 +153,7 @@ def train(
     asked = {name: value for name, value in locals().items() if name in configs.TrainConfig.__struct_fields__}
     asked["milestones"] = read("--milestones", milestones, whole_numbers)
     loggers = tuple(dict.fromkeys(read("--logger", name, choice("tensorboard", "csv")) or "" for name in logger or ()))
+    allow_code((asked[kind] for kind in configs.SPECS), trust_code, quiet=quiet)
     registry = components(quiet)
     resolved = settled(configs.resolve(asked, config), registry)
     folder = data_dir or default_data_dir()

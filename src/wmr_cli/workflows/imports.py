@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ from ..registry import Registry
 from ..spec import Spec
 from ..storage import checkpoints
 from ..storage.checkpoints import Checkpoint
-from ..storage.files import check_writable
+from ..storage.files import check_writable, resolve_output
 from ..storage.fitting import fitted, without_normalisation
 from ..storage.foreign import Foreign, read
 from . import parts
@@ -55,15 +56,18 @@ def import_weights(
 
 
 def opened(path: Path | None, config: EvaluateConfig, registry: Registry, data_dir: Path) -> Found:
-    """What to evaluate: a checkpoint; with `config.model` foreign weights, or without a file that network as it is built."""
+    """What to evaluate: a checkpoint; with `config.model` foreign weights, or without a file that network as it is built.
+
+    For a checkpoint of wmr whose model is a local class, `config.model` says where that class is found.
+    """
     if config.model is None:
         if path is None:
             raise BadInput(
                 "no CHECKPOINT is named", hint="name a checkpoint or run folder; or a network, with --model and --dataset"
             )
         return checkpoints.load(path), None
-    if path is not None:
-        _refuse_ours(path)
+    if path is not None and checkpoints.is_checkpoint(path):
+        return _with_local_class(checkpoints.load(path), registry.settled("model", config.model)), None
     resolved = _config(registry, config.model, config.dataset)
     found = None if path is None else read(path)
     source = parts.dataset(registry, resolved.dataset, data_dir, resolved.split_seed)
@@ -74,15 +78,27 @@ def opened(path: Path | None, config: EvaluateConfig, registry: Registry, data_d
 
 def _refuse_ours(weights: Path) -> None:
     if checkpoints.is_checkpoint(weights):
-        problem = f"{weights} is a checkpoint of wmr's already: it knows its network and its data set"
+        problem = f"{weights} is a checkpoint of wmr already: it names its model and its dataset"
         raise BadInput(problem, hint=f"leave out --model: wmr evaluate {weights}")
+
+
+def _with_local_class(checkpoint: Checkpoint, model: str) -> Checkpoint:
+    """The checkpoint with its local class replaced by the one that the user names, which may be in another folder."""
+    own, named = Spec.parse(checkpoint.model), Spec.parse(model)
+    if not (own.is_local and named.is_local):
+        _refuse_ours(checkpoint.path)
+    if own.short != named.short:
+        problem = f"the model of {checkpoint.path} is a class {own.short!r}, not {named.short!r}"
+        raise BadInput(problem, hint=f"name the file that defines {own.short!r}")
+    merged = Spec(named.name, named.value or own.value, {**own.params, **named.params})
+    return replace(checkpoint, model=str(merged))
 
 
 def _target(weights: Path, out: Path | None, overwrite: bool) -> Path:
     """Where the checkpoint goes: never over the weights it is made from, nor unasked over anything else."""
     if out is not None and out.suffix != ".safetensors":
         raise BadInput(f"--out: {out} does not end in .safetensors", hint="a checkpoint is a safetensors file")
-    target = out or Path(f"{weights.stem}.safetensors")
+    target = resolve_output(out or Path(f"{weights.stem}.safetensors"))
     if target.exists() and weights.exists() and target.samefile(weights):
         if out is not None:
             raise BadInput(f"--out: {out} is the file to import", hint="choose another name")

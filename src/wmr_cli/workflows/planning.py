@@ -126,7 +126,11 @@ def attacks(
             spec = Spec(spec.name, spec.value, {**usual_spec.params, **spec.params})
         steps, step_size = config.steps, config.step_size
         target = registry.target("attack", spec.name)
-        is_usual = target is registry.target("attack", usual_spec.name) or getattr(target, "follows_preset", False)
+        # a local class of the checkpoint is not imported only to compare it
+        is_same = spec.name == usual_spec.name or (
+            not usual_spec.is_local and target is registry.target("attack", usual_spec.name)
+        )
+        is_usual = is_same or getattr(target, "follows_preset", False)
         if is_usual and steps is None and "steps" not in spec.params:
             steps = usual.steps
         keeps_ratio = is_usual and step_size is None and "step" not in spec.params

@@ -18,6 +18,7 @@ from ..core.lean import CHECKED
 from ..core.modes import device_of, placed, undisturbed
 from ..core.streams import images_of
 from ..errors import BadInput
+from ..local_code import trust_hashes, trust_named
 from ..plugins import installed
 from ..reporting.doubts import doubts
 from ..spec import Spec
@@ -51,6 +52,7 @@ def create(kind: str, spec: str | Spec, **given: Any) -> Any:
     is looked for where the command line looks for it, unless `root` names another folder.
     """
     registry = installed().registry
+    trust_named([spec], remember=False)
     if kind == "model" and given.keys() == {"num_classes", "input_shape"}:
         return parts.model(registry, str(spec), **given)
     if (
@@ -62,8 +64,13 @@ def create(kind: str, spec: str | Spec, **given: Any) -> Any:
     return registry.create(kind, spec, **given)
 
 
-def load(checkpoint: str | Path) -> nn.Module:
-    """The network of a checkpoint, a file or a run folder, with its weights, in eval mode."""
+def load(checkpoint: str | Path, *, trust_code: str | Iterable[str] = ()) -> nn.Module:
+    """The network of a checkpoint, a file or a run folder, with its weights, in eval mode.
+
+    A checkpoint whose model is a class in a Python file is refused, unless you have named that class on a command line or with
+    `create`. `trust_code` is the SHA-256 of such a file that you have read and trust, or several of them.
+    """
+    trust_hashes([trust_code] if isinstance(trust_code, str) else trust_code, remember=False)
     return parts.restored(installed().registry, checkpoints.load(Path(checkpoint)))
 
 
@@ -103,6 +110,7 @@ def evaluate(
     `num_classes` can make sure of. `name` and `dataset` are what tables call model and data.
     """
     registry = installed().registry
+    trust_named([kernel, *([attack] if isinstance(attack, str | Spec) else [])], remember=False)
     question = asked(
         registry, attack, norm, eps,
         alphas=alphas, rhos=rhos, kernel=kernel, metrics=metrics, batch_size=batch_size, seed=seed,

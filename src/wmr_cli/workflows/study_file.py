@@ -1,31 +1,37 @@
 """Read a study file: every key, type and name is checked before anything starts, and a mistake has its place. No torch."""
 
 import itertools
+import math
 import re
-import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import msgspec
 
+from .. import local_code
 from ..config import SPECS, TrainConfig, resolve, typed
 from ..errors import BadFile, BadInput, UnknownName, WmrError, did_you_mean
+from ..reading import parse_toml, read_text
 from ..registry import Registry
-from ..spec import Spec, exact
+from ..spec import Spec, check_path, exact
 from ..storage.runs import default_name
 from .study import Evaluation, Machine, Report, Run, Study
 
 TOP = ("summary", "folder", "keep", "train", "grid", "evaluate", "report", "machine", "slurm")
 IN_A_NAME = ("dataset", "defense", "kernel", "alpha", "seed")
 """Settings that the name of a run tells anyway, components without their parameters."""
+MAX_RUNS = 10_000
+"""Runs of a study. Reading this many takes seconds, and listing them is still of use."""
+MAX_NAME = 200
+"""Bytes of a run's name. File systems allow 255, and files beside the run folder add an ending."""
 
 
 def read_study(file: Path, registry: Registry) -> Study:
     """A study file with every key and every name checked; a mistake is told with its place."""
     try:
-        written = tomllib.loads(file.read_text(encoding="utf-8"))
+        written = parse_toml(read_text(file))
     except OSError as error:
         raise BadFile(f"cannot read {file}: {error.strerror}", hint="a study is a TOML file") from None
     except ValueError as error:  # not UTF-8, not TOML
@@ -34,6 +40,11 @@ def read_study(file: Path, registry: Registry) -> Study:
         if key not in TOP:
             raise UnknownName(f"{file}: there is no {key!r} in a study", hint=did_you_mean(key, TOP))
     texts = {key: typed(written[key], str, f"{file}: {key}") for key in ("summary", "folder", "keep") if key in written}
+    report = _struct(Report, written.get("report", {}), f"{file}, [report]")
+    for key in ("folder", "keep"):
+        _check_paths(f"{file}: {key}", [texts[key]] if key in texts else [])
+    _check_paths(f"{file}, [report]: out", report.out)
+    _check_paths(f"{file}, [report]: figures", [report.figures] if report.figures else [])
     runs = tuple(_runs(file, written, registry))
     tables = _tables(written.get("evaluate", [{}]), f"{file}: evaluate")
     evaluations = tuple(_evaluation(table, place, registry) for place, table in tables)
@@ -44,7 +55,7 @@ def read_study(file: Path, registry: Registry) -> Study:
         keep=file.parent / texts["keep"] if "keep" in texts else None,
         runs=runs,
         evaluations=evaluations,
-        report=_struct(Report, written.get("report", {}), f"{file}, [report]"),
+        report=report,
         machine=_struct(Machine, written.get("machine", {}), f"{file}, [machine]"),
         slurm=dict(_table(written.get("slurm", {}), f"{file}, [slurm]")),
     )
@@ -57,21 +68,39 @@ def _runs(file: Path, written: Mapping[str, Any], registry: Registry) -> Iterato
     grids = list(_tables(written.get("grid", [{}]), f"{file}: grid"))
     if not grids:
         raise BadInput(f"{file}: grid is empty, so there are no runs", hint="leave it out for the one run of [train]")
+    lists = [{key: value if isinstance(value, list) else [value] for key, value in grid.items()} for _, grid in grids]
+    # before any combination is made, as there may be more than memory holds
+    total = sum(math.prod(map(len, names.values())) for names in lists)
+    if total > MAX_RUNS:
+        hint = "leave out values, or split the study into several files with a folder each"
+        raise BadInput(f"{file}: the grids make {total:,} runs, and a study has at most {MAX_RUNS:,}", hint=hint)
     found: list[Run] = []
-    for place, grid in grids:
-        names = {key: value if isinstance(value, list) else [value] for key, value in grid.items()}
+    for (place, _), names in zip(grids, lists, strict=True):
         empty = next((key for key, values in names.items() if not values), None)
         if empty is not None:
             raise BadInput(f"{place}: {empty} has no value", hint="a list of a grid holds one value at least")
         for values in itertools.product(*names.values()):
             varied = dict(zip(names, values, strict=True))
             config = _resolved({**shared, **varied}, place, registry)
-            found.append(Run(_name(config, varied), config))
+            name = _name(config, varied)
+            if len(name.encode()) > MAX_NAME:
+                problem = f"{place}: the name of a run has {len(name.encode()):,} bytes: {name[:40]}…"
+                raise BadInput(problem, hint=f"a name has at most {MAX_NAME}; move long values of the grid to [train]")
+            found.append(Run(name, config))
     twice = [name for name, times in Counter(run.name for run in found).items() if times > 1]
     if twice:
         raise BadInput(f"{file}: several runs are called {twice[0]}", hint="let the grids differ in what they name")
     # each setting with its first seed before any has its second: a study that is cut off can still compare
     yield from sorted(found, key=lambda run: run.config.seed)
+
+
+def _check_paths(place: str, texts: Iterable[str]) -> None:
+    """Raise BadInput for a text that cannot be a path."""
+    for text in texts:
+        try:
+            check_path(text)
+        except BadInput as problem:
+            raise BadInput(f"{place}: {problem}", hint=problem.hint) from None
 
 
 def _resolved(settings: Mapping[str, Any], place: str, registry: Registry) -> TrainConfig:
@@ -85,6 +114,7 @@ def _check_name(kind: str, text: str, place: str, registry: Registry) -> None:
     """A component that nobody offers is refused now; its parameters are checked by whoever builds it."""
     try:
         spec = Spec.parse(text)
+        local_code.check(spec)
         if not spec.is_local:
             registry.find(kind, spec.name)
     except WmrError as problem:
@@ -145,7 +175,7 @@ def _struct(struct: type[Any], table: Any, place: str) -> Any:
 
 def _table(value: Any, place: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise BadInput(f"{place} is no table of settings", hint="`wmr sweep --help` names a page with examples")
+        raise BadInput(f"{place} is not a table of settings", hint="`wmr sweep --help` names a page with examples")
     return value
 
 

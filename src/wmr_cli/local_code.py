@@ -1,0 +1,260 @@
+"""Import classes from Python files that the user has named: `path/to/file.py:Class`.
+
+Importing a file runs it, so the user must have named it. A name that stands only in a checkpoint, a record, a config file or a
+study is refused. Trust is bound to content: the SHA-256 of the file, together with the name of the class. The user grants it
+
+* by naming the class on a command line, which is remembered in the state folder, or in a call from Python,
+* by giving the hash of the file: `--trust-code SHA256`, or `trust_code=` in Python.
+
+Modules that a local file imports from its own folder follow the same rule. They are trusted together with the file when the
+user names it. Source files are compiled from the bytes that were hashed, never from a .pyc file.
+"""
+
+import contextlib
+import hashlib
+import importlib
+import importlib.machinery
+import importlib.util
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from .errors import BadInput, UnknownName, UntrustedCode, WmrError, did_you_mean
+from .reading import read_bytes
+from .spec import Spec, Value
+
+WHOLE_FILE = ""
+"""Grants every class of a file, and importing it."""
+IMPORT = "import"
+"""Grants importing a file from a local one. The word is reserved in Python, so that no class has this name."""
+
+_granted: set[tuple[str, str]] = set()
+"""What the user has named in this process: pairs of the SHA-256 of a file and a class, `IMPORT` or `WHOLE_FILE`."""
+_named_folders: dict[Path, bool] = {}
+"""Folders of files that the user has named in this process. What these files import from there is trusted with them, and
+remembered where the value is true."""
+
+
+def state_folder() -> Path:
+    """Return the folder with a marker file for everything that the user has named on a command line."""
+    base = os.environ.get("XDG_STATE_HOME", "")
+    # the specification ignores a relative path
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "state") / "wmr" / "trusted-code"
+
+
+def trust_hashes(hashes: Iterable[str], *, remember: bool) -> list[str]:
+    """Trust files by their SHA-256, given as text; return warnings about what could not be remembered."""
+    found: list[str] = []
+    for text in hashes:
+        sha256 = text.lower().removeprefix("sha256:")
+        if not re.fullmatch("[0-9a-f]{64}", sha256):
+            raise BadInput(
+                f"{text!r} is not a SHA-256", hint="it has 64 hexadecimal digits; `sha256sum FILE` prints that of a file"
+            )
+        found += _grant(sha256, WHOLE_FILE, remember=remember, path="")
+    return found
+
+
+def trust_named(specs: Iterable[str | Spec], *, remember: bool) -> list[str]:
+    """Trust the local classes in specs that the user has written; return warnings about what could not be remembered."""
+    found: list[str] = []
+    for spec in specs:
+        for name in local_names(Spec.parse(spec) if isinstance(spec, str) else spec):
+            path, attribute = _parted(name)
+            if path.is_file():  # a missing file is reported by the import
+                folder = path.resolve().parent
+                _named_folders[folder] = remember or _named_folders.get(folder, False)
+                found += _grant(_hash(_source(path)), attribute, remember=remember, path=str(path.absolute()))
+    return found
+
+
+def local_names(spec: Spec) -> Iterator[str]:
+    """Yield every local class that a spec names: itself, nested specs, and text that a component may read as a spec."""
+    if spec.is_local:
+        yield spec.name
+    for value in (*spec.params.values(), *([] if spec.value is None else [spec.value])):
+        nested = _as_spec(value)
+        if nested is not None:
+            yield from local_names(nested)
+
+
+def check(spec: Spec, kind: str | None = None) -> None:
+    """Raise UntrustedCode if a spec names a local class that the user has not named. `kind` is that of the component."""
+    for name in local_names(spec):
+        path, attribute = _parted(name)
+        if path.is_file():
+            _require(path, _hash(_source(path)), attribute, name if kind is None else f"--{kind} {name}")
+
+
+def load_class(name: str, kind: str | None = None) -> Callable[..., Any]:
+    """Import `path/to/file.py:Class`, which the user must have named."""
+    path, attribute = _parted(name)
+    if not path.is_file():
+        raise BadInput(f"there is no file {str(path)!r}", hint="a local class is written path/to/file.py:Class")
+    check(Spec(name), kind)
+    module = _import(path, attribute)
+    if not hasattr(module, attribute):
+        public = [key for key, value in vars(module).items() if isinstance(value, type)]
+        raise UnknownName(f"{str(path)!r} has no {attribute!r}", hint=did_you_mean(attribute, public))
+    found = getattr(module, attribute)
+    if not callable(found):
+        raise BadInput(f"{name} is a {type(found).__name__}", hint="name a class, or a function that builds the component")
+    return found  # type: ignore[no-any-return]
+
+
+def _parted(name: str) -> tuple[Path, str]:
+    path, _, attribute = name.rpartition(":")
+    return Path(path), attribute
+
+
+def _as_spec(value: Value) -> Spec | None:
+    """Return a parameter as a spec, if it may be one that names a local class."""
+    if isinstance(value, Spec):
+        return value
+    if ".py:" not in value:
+        return None
+    try:
+        return Spec.parse(value)
+    except BadInput:
+        return None
+
+
+def _source(path: Path) -> bytes:
+    try:
+        return read_bytes(path)
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}", hint="a local class is in a Python file") from None
+
+
+def _hash(source: bytes) -> str:
+    return hashlib.sha256(source).hexdigest()
+
+
+def _grant(sha256: str, what: str, *, remember: bool, path: str) -> list[str]:
+    """Trust a file for this process and, with `remember`, for later ones; return a warning if the latter fails."""
+    _granted.add((sha256, what))
+    marker = state_folder() / _marker(sha256, what)
+    if not remember or marker.exists():
+        return []
+    try:
+        marker.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        marker.write_text(f"{path}\n", encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        return [f"cannot remember trusted code in {marker.parent}: {error.strerror}"]
+    return []
+
+
+def _marker(sha256: str, what: str) -> str:
+    return sha256 if what == WHOLE_FILE else f"{sha256}.{what}"
+
+
+def _is_trusted(sha256: str, what: str) -> bool:
+    return any((sha256, each) in _granted or (state_folder() / _marker(sha256, each)).is_file() for each in (what, WHOLE_FILE))
+
+
+def _require(path: Path, sha256: str, what: str, named: str | None) -> None:
+    if _is_trusted(sha256, what):
+        return
+    by_name = "" if named is None else f", or name it yourself: {named}"
+    raise UntrustedCode(
+        f"{path.absolute()} is code that only a file names: it was not run",
+        hint=f"read it; if you trust it, add --trust-code {sha256}{by_name}",
+    )
+
+
+def _import(path: Path, attribute: str) -> ModuleType:
+    """Run a file as a module of its own name, once per process."""
+    path = path.resolve()
+    module_name = "wmr_local_" + re.sub(r"\W", "_", str(path))
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    spec = importlib.util.spec_from_file_location(module_name, path, loader=_CheckedLoader(module_name, path, attribute))
+    assert spec is not None  # a loader was given
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        # stdout is reserved for results
+        with contextlib.redirect_stdout(sys.stderr), _finder.importing_from(path.parent):
+            spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[module_name]
+        if isinstance(error, WmrError) or not isinstance(error, Exception | SystemExit):
+            raise
+        line = traceback.extract_tb(error.__traceback__)[-1].lineno
+        raise BadInput(f"{path} cannot be imported: {type(error).__name__}: {error}", hint=f"see line {line}") from error
+    return module
+
+
+class _CheckedLoader(SourceFileLoader):
+    """Compile a source file from the bytes whose hash is trusted."""
+
+    def __init__(self, fullname: str, path: Path, what: str) -> None:
+        super().__init__(fullname, str(path))
+        self._what = what
+
+    def get_code(self, fullname: str) -> CodeType:
+        source = _source(Path(self.path))
+        _require(Path(self.path), _hash(source), self._what, None)
+        code: CodeType = self.source_to_code(source, self.path)
+        return code
+
+
+class _FolderFinder:
+    """Find modules in the folder of a local file while that file is imported, and require that they are trusted, too.
+
+    Submodules of packages found there are checked at any time, as they may be imported later.
+    """
+
+    def __init__(self) -> None:
+        self._folders: set[Path] = set()
+        self._current: list[Path] = []
+
+    @contextlib.contextmanager
+    def importing_from(self, folder: Path) -> Iterator[None]:
+        """Let imports find modules of this folder before installed ones, as in a script that lies there."""
+        importlib.invalidate_caches()
+        if self not in sys.meta_path:
+            # built-in and frozen modules come first, as they do for scripts
+            position = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else len(sys.meta_path)
+            sys.meta_path.insert(position, self)
+        self._folders.add(folder)
+        self._current.append(folder)
+        try:
+            yield
+        finally:
+            self._current.pop()
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return the spec of a module in a local folder, with a loader that checks it."""
+        places = self._current[-1:] if path is None else [Path(place) for place in path if self._holds(Path(place))]
+        spec = PathFinder.find_spec(fullname, [str(place) for place in places], target) if places else None
+        if spec is None:
+            return None
+        if spec.origin is None or not spec.has_location:  # a namespace package: nothing to run
+            spec.submodule_search_locations = list(spec.submodule_search_locations or [])
+            return spec
+        file = Path(spec.origin)
+        self._trust_with_its_folder(file)
+        if isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _CheckedLoader(fullname, file, IMPORT)
+        else:
+            _require(file, _hash(_source(file)), IMPORT, None)
+        return spec
+
+    def _holds(self, place: Path) -> bool:
+        return any(place.resolve().is_relative_to(folder) for folder in self._folders)
+
+    def _trust_with_its_folder(self, file: Path) -> None:
+        named = [remember for folder, remember in _named_folders.items() if file.resolve().is_relative_to(folder)]
+        if named:
+            _grant(_hash(_source(file)), IMPORT, remember=any(named), path=str(file))
+
+
+_finder = _FolderFinder()

@@ -1,0 +1,310 @@
+"""Code that only a file names is never run. What the user has named is run, in later processes too."""
+
+import hashlib
+import json
+import py_compile
+import shutil
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import wmr_cli
+from wmr_cli import local_code
+from wmr_cli.cli import app
+from wmr_cli.config import EvaluationSettings, TrainConfig, resolve
+from wmr_cli.errors import BadInput, UntrustedCode
+from wmr_cli.local_code import state_folder
+from wmr_cli.spec import Spec
+from wmr_cli.storage import checkpoints, ledgers
+from wmr_cli.storage.ledgers import Ledger
+
+NET = """
+from torch import nn
+from os import system
+
+class Net(nn.Sequential):
+    def __init__(self, num_classes, input_shape):
+        super().__init__(nn.Flatten(), nn.Linear(64, num_classes))
+"""
+RAN = Path("ran")
+"""What hostile code leaves behind."""
+EVIL = f"import pathlib\npathlib.Path({str(RAN)!r}).write_text('')\n{NET}"
+
+
+def wmr(*words):
+    return CliRunner().invoke(app, [str(word) for word in words], prog_name="wmr")
+
+
+def forget():
+    """Start as a new process does: only the state folder remembers."""
+    local_code._granted.clear()
+    local_code._named_folders.clear()
+
+
+def sha256(path):
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+class Digits:
+    num_classes, input_shape = 10, (1, 8, 8)
+
+
+def checkpoint(path, **settings):
+    """A checkpoint of a linear network that names these components."""
+    config = msgspec.structs.replace(TrainConfig(steps=1, epochs=1), **settings)
+    tensors = {"1.weight": torch.zeros(10, 64), "1.bias": torch.zeros(10)}
+    checkpoints.save(Path(path), tensors, config, Digits(), alpha_train=2.0, epoch=1)
+    return path
+
+
+@pytest.fixture
+def evil(tmp_path):
+    folder = tmp_path / "downloads"
+    folder.mkdir()
+    (folder / "evil.py").write_text(EVIL)
+    return folder / "evil.py"
+
+
+def refused(result, evil):
+    assert result.exit_code == 2, result.output
+    assert [line[:6] for line in result.stderr.splitlines() if line[:5] in ("error", "hint:")] == ["error:", "hint: "]
+    assert f"{evil.name} is code that only a file names" in result.stderr
+    assert f"--trust-code {sha256(evil)}" in result.stderr
+    assert not RAN.exists()
+
+
+CHECKPOINTS = {
+    "model": lambda evil: {"model": f"{evil}:Net"},
+    "model by a relative path": lambda evil: {"model": "downloads/evil.py:Net"},
+    "model by a path with dots": lambda evil: {"model": f"{evil.parent}/../downloads/./evil.py:Net"},
+    "model with parameters": lambda evil: {"model": f"{evil}:Net,mean=0.5"},
+    "dataset": lambda evil: {"dataset": f"{evil}:Net"},
+    "attack of its evaluation": lambda evil: {"evaluate": EvaluationSettings(attack=f"{evil}:Net")},
+    "nested in its model": lambda evil: {"model": f"timm:resnet18,base=({evil}:Net)"},
+    "nested in its dataset": lambda evil: {"dataset": f"folder:path=({evil}:Net)"},
+    "twice nested in its attack": lambda evil: {"evaluate": EvaluationSettings(attack=f"pgd:start=(pgd:loss=({evil}:Net))")},
+    "text in its attack": lambda evil: {"evaluate": EvaluationSettings(attack=f'pgd:loss="{evil}:Net"')},
+}
+
+
+@pytest.mark.parametrize("command", ["evaluate", "attack"])
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_a_checkpoint_cannot_name_code(name, command, evil):
+    refused(wmr(command, checkpoint("net.safetensors", **CHECKPOINTS[name](evil))), evil)
+
+
+def test_a_symbolic_link_does_not_hide_code(evil, tmp_path):
+    (tmp_path / "net.py").symlink_to(evil)
+    refused(wmr("evaluate", checkpoint("net.safetensors", model="net.py:Net")), tmp_path / "net.py")
+
+
+def test_a_run_folder_cannot_name_code(evil):
+    Path("run").mkdir()
+    checkpoint("run/last.safetensors", model=f"{evil}:Net")
+    Path("run/config.json").write_text(TrainConfig(model=f"{evil}:Net").to_json())
+    refused(wmr("evaluate", "run"), evil)
+
+
+@pytest.mark.parametrize("kind", ["model", "dataset", "defense", "kernel", "attack"])
+@pytest.mark.parametrize("command", [["train"], ["train", "--dry-run"]], ids=" ".join)
+def test_a_config_cannot_name_code(kind, command, evil):
+    Path("config.json").write_text(json.dumps({kind: f"{evil}:Net"}))
+    refused(wmr(*command, "--config", "config.json", "--out", "run"), evil)
+
+
+@pytest.mark.parametrize("kind", ["model", "dataset", "defense", "kernel", "attack"])
+def test_a_run_that_is_resumed_cannot_name_code(kind, evil):
+    Path("run").mkdir()
+    config = resolve({kind: f"{evil}:Net"})
+    Path("run/config.json").write_text(config.to_json())
+    checkpoint("run/last.safetensors", model=f"{evil}:Net")
+    shutil.copy("run/last.safetensors", "run/resume.safetensors")
+    refused(wmr("train", "--config", "run/config.json", "--out", "run", "--resume"), evil)
+
+
+STUDIES = {
+    "model": '[train]\nmodel = "{evil}:Net"',
+    "grid": '[[grid]]\ndefense = ["trades", "{evil}:Net"]',
+    "attack": '[[evaluate]]\nattack = ["pgd", "{evil}:Net"]',
+    "kernel": '[[evaluate]]\nkernel = "{evil}:Net"',
+    "nested": '[train]\nattack = "pgd:start=({evil}:Net)"',
+}
+
+
+@pytest.mark.parametrize("flags", [[], ["--dry-run"]], ids=["sweep", "dry run"])
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_cannot_name_code(name, flags, evil):
+    Path("study.toml").write_text(STUDIES[name].format(evil=evil))
+    refused(wmr("sweep", "study.toml", *flags), evil)
+
+
+def test_the_ledger_of_a_sweep_cannot_name_code(evil):
+    Path("study.toml").write_text("[train]\nepochs = 1\n[[evaluate]]\nlimit = 10")
+    run = Path("runs/study/digits-trades-a2-s0")
+    run.mkdir(parents=True)
+    ledgers.save(run, Ledger(settings=TrainConfig(model=f"{evil}:Net")))
+    assert wmr("sweep", "study.toml", "--dry-run").exit_code == 1
+    assert not RAN.exists()
+
+
+def test_a_record_cannot_name_code(tiny_run, evil):
+    run = shutil.copytree(tiny_run, "run")
+    assert wmr("evaluate", run, "--limit", 20, "--steps", 1).exit_code == 0
+    (file,) = Path(run, "evaluations").glob("*.json")
+    record = json.loads(file.read_text())
+    record["kernel"] = record["attack"]["spec"] = record["dataset"]["name"] = f"{evil}:Net"
+    record["checkpoint"] |= {"model": f"{evil}:Net", "defense": f"{evil}:Net", "kernel": f"{evil}:Net"}
+    record["config"]["kernel"] = f"{evil}:Net"
+    file.write_text(json.dumps(record))
+    assert wmr("report", run, "--alpha-test", "3", "--paper", "auto", "--out", "report.html").exit_code in (0, 1)
+    assert not RAN.exists()
+
+
+def test_python_cannot_load_code_that_only_a_checkpoint_names(evil):
+    path = checkpoint("net.safetensors", model=f"{evil}:Net")
+    with pytest.raises(UntrustedCode) as refusal:
+        wmr_cli.load(path)
+    assert sha256(evil) in refusal.value.hint
+    assert not RAN.exists()
+    wmr_cli.load(path, trust_code=sha256(evil))
+    assert RAN.exists()
+
+
+def test_what_python_has_named_can_be_loaded_and_is_not_remembered(tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    wmr_cli.create("model", "net.py:Net", num_classes=10, input_shape=(1, 8, 8))
+    wmr_cli.load(checkpoint("net.safetensors", model="net.py:Net"))
+    assert not state_folder().exists()
+
+
+@pytest.mark.parametrize("text", ["", "0" * 63, "0" * 65, "g" * 64, "md5:" + "0" * 32])
+def test_text_that_is_not_a_hash_is_refused(text, evil):
+    result = wmr("evaluate", checkpoint("net.safetensors", model=f"{evil}:Net"), "--trust-code", text)
+    assert result.exit_code == 2
+    assert "--trust-code: " in result.stderr
+    assert not RAN.exists()
+
+
+def test_the_hash_of_another_file_does_not_help(evil, tmp_path):
+    (tmp_path / "other.py").write_text(NET)
+    path = checkpoint("net.safetensors", model=f"{evil}:Net")
+    refused(wmr("evaluate", path, "--trust-code", sha256("other.py")), evil)
+
+
+EVALUATE = ("--limit", "10", "--steps", "1", "--alpha-test", "1")
+
+
+def test_a_hash_that_the_user_gives_allows_the_file_from_then_on(tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    path = checkpoint("net.safetensors", model="net.py:Net")
+    result = wmr("evaluate", path, *EVALUATE, "--trust-code", sha256("net.py").upper())
+    assert result.exit_code == 0, result.output
+    forget()
+    assert wmr("evaluate", path, *EVALUATE).exit_code == 0
+
+
+def test_what_was_named_in_training_needs_no_flag_later(tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    done = wmr("train", "--model", "net.py:Net", "--epochs", 1, "--validate-every", 0, "--out", "run", "-q")
+    assert done.exit_code == 0, done.output
+    forget()
+    assert wmr("evaluate", "run", *EVALUATE).exit_code == 0
+    forget()
+    again = wmr("train", "--config", "run/config.json", "--out", "run", "--resume", "-q")
+    assert again.exit_code == 0, again.output
+
+
+def test_a_file_that_changed_since_it_was_named_is_refused(tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    wmr("train", "--model", "net.py:Net", "--epochs", 1, "--validate-every", 0, "--out", "run", "-q")
+    forget()
+    (tmp_path / "net.py").write_text(EVIL)
+    refused(wmr("evaluate", "run"), tmp_path / "net.py")
+
+
+def test_a_checkpoint_may_find_its_class_in_another_file(tmp_path):
+    path = checkpoint("net.safetensors", model="gone/net.py:Net")
+    assert "there is no file" in wmr("evaluate", path).stderr
+    (tmp_path / "here.py").write_text(NET + "Other = Net")
+    done = wmr("evaluate", path, "--model", "here.py:Net", *EVALUATE)
+    assert done.exit_code == 0, done.output
+    assert "a class 'Net', not 'Other'" in wmr("evaluate", path, "--model", "here.py:Other").stderr
+
+
+@pytest.mark.parametrize("other", ["system", "nn", "Flatten"])
+def test_only_the_class_that_was_named_is_allowed(other, tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    local_code.trust_named(["net.py:Net"], remember=True)
+    refused(wmr("evaluate", checkpoint("net.safetensors", model=f"net.py:{other},touch ran")), tmp_path / "net.py")
+
+
+def named_elsewhere(text, neighbour):
+    """Name a file that imports a neighbour, then give both away, the neighbour with other content."""
+    for folder, content in (("mine", neighbour), ("theirs", EVIL)):
+        Path(folder).mkdir()
+        Path(folder, "net.py").write_text(text)
+        Path(folder, "neighbour.py").write_text(content)
+
+
+def test_a_trusted_file_cannot_import_a_neighbour_that_is_not(registry, tmp_path):
+    named_elsewhere("from neighbour import Net\n", NET)
+    local_code.trust_named(["mine/net.py:Net"], remember=True)
+    registry.target("model", "mine/net.py:Net")
+    forget()
+    del sys.modules["neighbour"]
+    refused(wmr("evaluate", checkpoint("net.safetensors", model="theirs/net.py:Net")), tmp_path / "theirs" / "neighbour.py")
+
+
+def test_neighbours_of_a_named_file_are_remembered_with_it(registry):
+    named_elsewhere("from neighbour import Net\n", NET)
+    shutil.copytree("mine", "copy")
+    local_code.trust_named(["mine/net.py:Net"], remember=True)
+    registry.target("model", "mine/net.py:Net")
+    forget()
+    del sys.modules["neighbour"]
+    registry.target("model", "copy/net.py:Net")
+    del sys.modules["neighbour"]
+
+
+def test_compiled_files_beside_a_trusted_one_are_not_read(registry, tmp_path):
+    file = tmp_path / "net.py"
+    file.write_text(EVIL)
+    py_compile.compile(str(file), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    file.write_text(NET)
+    local_code.trust_named(["net.py:Net"], remember=False)
+    registry.target("model", "net.py:Net")
+    assert not RAN.exists()
+
+
+def test_a_state_folder_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):
+    (tmp_path / "net.py").write_text(NET)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    result = wmr("evaluate", checkpoint("net.safetensors", model="net.py:Net"), "--model", "net.py:Net", *EVALUATE)
+    assert result.exit_code == 0, result.output
+    assert "warning: cannot remember trusted code" in result.stderr
+
+
+def test_the_processes_of_a_sweep_know_what_the_user_has_named(tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    Path("study.toml").write_text(
+        '[train]\nmodel = "net.py:Net"\nepochs = 1\nvalidate_every = 0\n[[evaluate]]\nlimit = 10\nsteps = 1\nalpha_test = 1\n'
+        '[report]\nout = "report.md"\nfigures = ""\n'
+    )
+    result = wmr("sweep", "study.toml", "--trust-code", sha256("net.py"))
+    assert result.exit_code == 0, result.output
+
+
+def test_a_relative_state_home_is_ignored(monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", "here")
+    assert state_folder() == Path.home() / ".local" / "state" / "wmr" / "trusted-code"
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path):
+    (tmp_path / "net.py").write_bytes(b"0" * (70 * 2**20))
+    with pytest.raises(BadInput, match="larger than"):
+        local_code.check(Spec.parse("net.py:Net"))
