@@ -3,6 +3,7 @@
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -267,10 +268,32 @@ def test_a_folder_that_is_taken_away_is_one_line(tmp_path, registry):
         pass
     (tmp_path / "run").rename(tmp_path / "moved")
     (tmp_path / "run").write_text("in the way")
-    with pytest.raises(RunFolderError, match="cannot write") as raised:
+    with pytest.raises(RunFolderError, match="was moved or deleted while it was in use") as raised:
         list(walk)
     assert "\n" not in str(raised.value)
     assert checkpoints.load(tmp_path / "moved").epoch == 1
+
+
+@pytest.mark.parametrize("take_away", [lambda run: run.rename(run.with_name("moved")), shutil.rmtree], ids=["moved", "deleted"])
+def test_a_run_whose_folder_is_gone_ends_and_writes_nothing_in_its_place(take_away, tmp_path, registry):
+    config = resolve({"epochs": 3, "steps": 1, "validate_every": 0})
+    walk = train(config, tmp_path / "run", registry, data_dir=Path(), device="cpu", loggers=("csv",))
+    while not isinstance(next(walk), EpochDone):
+        pass
+    take_away(tmp_path / "run")
+    with pytest.raises(RunFolderError, match="was moved or deleted while it was in use"):
+        list(walk)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_second_process_cannot_enter_a_folder_that_was_moved_while_in_use(tmp_path, registry):
+    config = resolve({"epochs": 2, "steps": 1, "validate_every": 0})
+    walk = train(config, tmp_path / "run", registry, data_dir=Path(), device="cpu")
+    while not isinstance(next(walk), EpochDone):
+        pass
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert "is in use by another process" in wmr(*SHORT, "--out", tmp_path / "moved", "--overwrite", status=2)
+    walk.close()
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from ..reporting.extras import extras
 from ..reporting.latex import NEEDS, latex
 from ..reporting.notebooks import as_text
 from ..reporting.sheets import Sheet
-from ..storage.files import write_text
+from ..storage.files import write_output
 from ..storage.records import Record
 from .console import show, width, write
 
@@ -76,7 +76,7 @@ def _leave(text: str, out: Path | None) -> None:
     if out is None:
         write(text)
     else:
-        write_text(out, text)
+        write_output(out, text)
 
 
 def _json(value: object) -> str:

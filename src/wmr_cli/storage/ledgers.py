@@ -4,7 +4,6 @@
 travels with its results: config, log, records, and of the rows what arithmetic needs.
 """
 
-import fcntl
 import shutil
 from pathlib import Path
 
@@ -13,9 +12,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from ..config import TrainConfig
-from ..errors import BadFile, RunFolderError
+from ..errors import BadFile
+from ..reading import check_regular, decode_json, read_bytes
 from . import records
-from .files import write_atomically, write_text
+from .files import is_locked, write_atomically, write_text
 from .records import Rows
 from .runs import RunFolder
 
@@ -35,10 +35,10 @@ class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 def load(run: Path) -> Ledger | None:
     """The ledger of a run folder; None where no sweep has been."""
     try:
-        return msgspec.json.decode((run / NAME).read_bytes(), type=Ledger)
+        return decode_json(read_bytes(run / NAME), Ledger)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, ValueError) as error:
         raise BadFile(f"{run / NAME} cannot be read: {error}", hint="remove it, and the run is looked at anew") from None
 
 
@@ -50,9 +50,10 @@ def save(run: Path, ledger: Ledger) -> None:
 def weights_hash(run: Path) -> str | None:
     """The content hash that the last weights of a run say of themselves; None where there are none."""
     try:
+        check_regular(RunFolder(run).last)
         with safe_open(RunFolder(run).last, framework="numpy") as file:
             return (file.metadata() or {}).get("content_sha256")
-    except (OSError, SafetensorError):
+    except (OSError, SafetensorError, UnicodeDecodeError):
         return None
 
 
@@ -64,26 +65,8 @@ def record_files(run: Path, ledger: Ledger, key: str) -> list[Path] | None:
 
 
 def is_free(folder: Path) -> bool:
-    """Whether no process holds this run, or an evaluation of it, by `files.locked`.
-
-    Looking takes the lock for an instant, and whoever asks for it just then is refused: look seldom.
-    """
-    return not any(map(_is_held, [folder, *folder.glob("evaluations/*.partial")]))
-
-
-def _is_held(folder: Path) -> bool:
-    try:
-        if not (folder / ".lock").exists():
-            return False
-        with (folder / ".lock").open("a") as lock:  # disks over the network want it writable
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:  # an evaluation has just ended
-        return False
-    except BlockingIOError:
-        return True
-    except OSError as error:
-        raise RunFolderError(f"cannot lock {folder}: {error.strerror}", hint="look who owns it") from None
-    return False
+    """Whether no process holds this run, or an evaluation of it; see `files.is_locked`."""
+    return not any(map(is_locked, [folder, *folder.glob("evaluations/*.partial")]))
 
 
 def keep(run: Path, target: Path, ledger: Ledger) -> None:

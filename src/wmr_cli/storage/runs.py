@@ -1,6 +1,7 @@
 """A run folder: config.json, log.jsonl, the weights, resume.safetensors, evaluations/. One process uses it at a time."""
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 from ..config import TrainConfig
 from ..errors import BadFile, BadInput, RunFolderError
+from ..reading import parse_json, read_bytes, read_text
 from ..spec import Spec, exact
 from .files import STRAY, locked, write_text
 
@@ -48,14 +50,17 @@ class RunFolder:
     def read_log(self) -> list[dict[str, Any]]:
         """One entry per epoch; a line that a crash cut short is left out."""
         try:
-            lines = self.log.read_text(encoding="utf-8").split("\n")
-            entries = [json.loads(line) for line in lines[:-1]]
-            if not all(isinstance(entry, dict) for entry in entries):
-                raise ValueError("a line is no entry of an epoch")
+            entries = [parse_json(line) for line in read_text(self.log).split("\n")[:-1]]
+            for number, entry in enumerate(entries, 1):
+                epoch = entry.get("epoch") if isinstance(entry, dict) else None
+                if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 1:
+                    raise ValueError(f"line {number} is not the entry of an epoch")
         except (FileNotFoundError, NotADirectoryError):
             return []
         except (OSError, ValueError) as error:
-            raise BadFile(f"{self.log} cannot be read: {error}", hint="mend the line, or train anew with --overwrite") from None
+            raise BadFile(
+                f"{self.log} cannot be read: {error}", hint="repair the line, or start again with --overwrite"
+            ) from None
         return entries
 
     def write_log(self, entries: list[dict[str, Any]]) -> None:
@@ -77,11 +82,18 @@ def refuse_taken(path: Path, *, resume: bool, overwrite: bool) -> None:
     if resume and overwrite:
         raise BadInput("--resume and --overwrite contradict each other", hint="keep one of the two")
     folder = RunFolder(path)
-    kept = (folder.resume, folder.last, folder.best, folder.path / "evaluations")  # before these a run has nothing to lose
-    if not (resume or overwrite) and any(file.exists() for file in kept):
+    results = (folder.resume, folder.last, folder.best, folder.ema, folder.path / "evaluations")
+    found = [file.name for file in results if os.path.lexists(file)]
+    if folder.log.is_file() and folder.log.stat().st_size:  # an empty log is written before the first step
+        found.append(folder.log.name)
+    if not found or overwrite:
+        return
+    if not resume:
         raise RunFolderError(f"{path} already holds a run", hint="add --resume to go on with it, or --overwrite to start anew")
-    if resume and folder.last.exists() and not folder.resume.exists():
-        raise RunFolderError(f"{path} has weights but no resume.safetensors to go on from", hint="--overwrite starts anew")
+    missing = [file.name for file in (folder.config, folder.resume) if not file.is_file()]
+    if missing:
+        problem = f"{path} holds {', '.join(found)}, but not {' and '.join(missing)}, which --resume needs"
+        raise RunFolderError(problem, hint="put it back, or add --overwrite to delete this run and start again")
 
 
 @contextmanager
@@ -90,8 +102,10 @@ def opened(path: Path, config: TrainConfig, *, resume: bool = False, overwrite: 
     refuse_taken(path, resume=resume, overwrite=overwrite)
     folder = RunFolder(path)
     with locked(path):
+        refuse_taken(path, resume=resume, overwrite=overwrite)  # again: another process may have used it since
         for stray in path.glob(f".*{STRAY}"):
-            stray.unlink()
+            if stray.is_file() and not stray.is_symlink():
+                stray.unlink()
         if resume and folder.config.exists():
             _check_same(folder, config)
         else:
@@ -103,9 +117,9 @@ def opened(path: Path, config: TrainConfig, *, resume: bool = False, overwrite: 
 def _check_same(folder: RunFolder, config: TrainConfig) -> None:
     """Resuming with other settings would be another run."""
     try:
-        stored = TrainConfig.from_json(folder.config.read_bytes())
-    except ValueError as error:
-        raise BadFile(f"{folder.config} is damaged: {error}", hint="start anew with --overwrite") from None
+        stored = TrainConfig.from_json(read_bytes(folder.config))
+    except (OSError, ValueError) as error:
+        raise BadFile(f"{folder.config} cannot be read: {error}", hint="start again with --overwrite") from None
     differences = [
         f"{name} was {getattr(stored, name)!r}, is {getattr(config, name)!r}"
         for name in TrainConfig.__struct_fields__
@@ -119,8 +133,11 @@ def _check_same(folder: RunFolder, config: TrainConfig) -> None:
 
 
 def _clear(folder: RunFolder) -> None:
-    """Remove what an earlier run left here, and nothing that is not ours."""
+    """Remove the files of an earlier run, and no others."""
     for file in (folder.config, folder.log, folder.last, folder.best, folder.ema, folder.resume):
-        file.unlink(missing_ok=True)
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as error:
+            raise RunFolderError(f"cannot remove {file}: {error.strerror}", hint="remove it, or choose another --out") from None
     for name in ("evaluations", "tensorboard", "csv"):
         shutil.rmtree(folder.path / name, ignore_errors=True)

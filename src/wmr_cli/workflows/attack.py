@@ -21,7 +21,7 @@ from ..core.splits import ahead
 from ..errors import BadInput
 from ..registry import Registry
 from ..storage.checkpoints import save_tensors
-from ..storage.files import check_writable
+from ..storage.files import check_writable, resolve_output
 from . import devices, parts
 from .evaluate import examination_of
 from .events import AttackDone, EvaluationStarted, Event, ImagesDone, Message
@@ -70,6 +70,7 @@ def attack(
     )
     if weighted and not task.gives_margins:
         raise BadInput(f"attack {task.attack_spec!r} climbs a loss of its own, not a weighted one", hint="leave out --alpha")
+    save, grid = (None if file is None else resolve_output(file) for file in (save, grid))
     for file in filter(None, (save, grid)):
         check_writable(file)
     fabric = devices.fabric(device)

@@ -26,7 +26,7 @@ from ..registry import Registry
 from ..reporting.doubts import doubts
 from ..storage import records
 from ..storage.checkpoints import IMPORTED, Checkpoint
-from ..storage.files import check_writable, locked
+from ..storage.files import check_writable, locked, watched
 from ..storage.records import AttackFacts, CheckpointFacts, DatasetFacts, Record, RepeatRow, Rows, Threat
 from . import parts, scoring
 from .checks import checked
@@ -118,6 +118,8 @@ def measure(
                 for file in unfinished.glob("*.safetensors"):
                     if not resume or file not in ours or not records.is_readable(file):
                         file.unlink()
+        if not fabric.is_global_zero:
+            held.enter_context(watched(unfinished))
         started, measured = time.perf_counter(), 0
         with together(fabric):
             for job in jobs[fabric.global_rank :: fabric.world_size]:
