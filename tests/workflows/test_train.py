@@ -311,6 +311,53 @@ def test_weights_without_their_state_are_neither_overwritten_nor_resumed(tiny_co
     assert (tmp_path / "run" / "last.safetensors").read_bytes() == before
 
 
+@pytest.mark.parametrize("kept", ["best.safetensors", "ema.safetensors", "last.safetensors", "log.jsonl", "evaluations"])
+@pytest.mark.parametrize("gone", ["config.json", "resume.safetensors"])
+def test_a_folder_with_results_is_never_started_over_by_resume(gone, kept, tiny_config, tiny_run, tmp_path, registry):
+    shutil.copytree(tiny_run, tmp_path / "run")
+    (tmp_path / "run" / "evaluations").mkdir(exist_ok=True)
+    (tmp_path / "run" / "ema.safetensors").touch()
+    for file in (tmp_path / "run").iterdir():
+        if file.name not in (kept, "config.json", "resume.safetensors") or file.name == gone:
+            file.unlink() if file.is_file() else file.rmdir()
+    before = sorted(file.name for file in (tmp_path / "run").iterdir())
+    with pytest.raises(RunFolderError, match=gone) as refused:
+        run(tiny_config, tmp_path / "run", registry, resume=True)
+    assert kept in str(refused.value)
+    assert "--overwrite" in refused.value.hint
+    assert sorted(file.name for file in (tmp_path / "run").iterdir()) == before
+    with pytest.raises(RunFolderError, match="already holds a run"):
+        run(tiny_config, tmp_path / "run", registry)
+
+
+@pytest.mark.parametrize("line", ["{}", "[]", '{"epoch": "1"}', '{"epoch": 0}', '{"epoch": true}', "[" * 100_000])
+def test_a_log_line_that_is_not_an_epoch_is_refused(line, tiny_config, tiny_run, tmp_path, registry):
+    shutil.copytree(tiny_run, tmp_path / "run")
+    with (tmp_path / "run" / "log.jsonl").open("a") as log:
+        log.write(f"{line}\n")
+    with pytest.raises(BadFile, match="cannot be read") as refused:
+        run(tiny_config, tmp_path / "run", registry, resume=True)
+    assert "--overwrite" in refused.value.hint
+
+
+def test_only_temporary_files_are_cleaned_up(tiny_config, tiny_run, tmp_path, registry):
+    path = shutil.copytree(tiny_run, tmp_path / "run")
+    (path / ".last.safetensors.x.tmp").write_text("half")
+    (path / ".folder.tmp").mkdir()
+    (path / ".link.tmp").symlink_to("nowhere")
+    run(tiny_config, path, registry, resume=True)
+    assert not (path / ".last.safetensors.x.tmp").exists()
+    assert (path / ".folder.tmp").is_dir()
+    assert (path / ".link.tmp").is_symlink()
+
+
+def test_a_folder_in_the_place_of_a_file_of_the_run_is_not_removed(tiny_config, tmp_path, registry):
+    (tmp_path / "run" / "log.jsonl" / "mine").mkdir(parents=True)
+    with pytest.raises(RunFolderError, match=r"log\.jsonl"):
+        run(tiny_config, tmp_path / "run", registry, overwrite=True)
+    assert (tmp_path / "run" / "log.jsonl" / "mine").is_dir()
+
+
 @pytest.mark.parametrize("attack", ["autoattack", "apgd-ce:stops_early=true", "authors-eval", "square", "handing.py:handing"])
 def test_held_out_images_meet_a_short_attack_that_gives_margins(attack, registry):
     # what hands options on accepts `steps`, and has none
