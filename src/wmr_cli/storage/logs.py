@@ -1,6 +1,7 @@
 """What commands of a sweep say: messages in a log that grows, results on stdout in a file that the next command replaces."""
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,11 +18,16 @@ def streams(log: Path, output: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     """A log to add to, and an empty file for results."""
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as messages, output.open("wb") as results:
+        # a link that a study folder from elsewhere contains must not lead to a file of the user
+        with open(log, "ab", opener=_open_no_link) as messages, open(output, "wb", opener=_open_no_link) as results:  # noqa: PTH123
             yield messages, results
     except OSError as error:
         problem = f"a command that writes to {log.parent} cannot be started: {error.strerror}"
-        raise RunFolderError(problem, hint="make room there, or look who owns it") from None
+        raise RunFolderError(problem, hint="make room there, or check its owner and permissions") from None
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def length(log: Path) -> int:
