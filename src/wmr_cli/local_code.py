@@ -163,7 +163,7 @@ def _require(path: Path, sha256: str, what: str, named: str | None) -> None:
         return
     by_name = "" if named is None else f", or name it yourself: {named}"
     raise UntrustedCode(
-        f"{path.absolute()} is code that only a file names: it was not run",
+        f"{path.absolute()} is code that only a file names, or that has changed since you named it: it was not run",
         hint=f"read it; if you trust it, add --trust-code {sha256}{by_name}",
     )
 
