@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from wmr_cli import presets
+from wmr_cli import config, presets
 from wmr_cli.config import EvaluationSettings, TrainConfig, read_file, resolve, summary
 from wmr_cli.errors import BadFile, BadInput, UnknownName, WmrError
 from wmr_cli.plugins import OURS, installed
@@ -38,6 +38,14 @@ epochs = 8
 steps = 40
 alpha_test = [3.0]
 """
+
+
+@pytest.fixture(autouse=True)
+def _no_preset_of_another_test():
+    """Presets are cached by name, and some tests replace them."""
+    config._preset_layers.cache_clear()
+    yield
+    config._preset_layers.cache_clear()
 
 
 @pytest.fixture
@@ -241,7 +249,7 @@ def test_a_broken_file_is_refused_by_name(tmp_path, name, content, problem):
 def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path):
     with pytest.raises(BadFile, match="No such file"):
         resolve({}, tmp_path / "none.toml")
-    with pytest.raises(BadFile, match="Is a directory"):
+    with pytest.raises(BadFile, match="it is a folder"):
         resolve({}, tmp_path)
 
 

@@ -1,5 +1,6 @@
 """Specs are read as a user types them, and written so that they read back equal."""
 
+import time
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, Optional
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wmr_cli.errors import BadInput
-from wmr_cli.spec import Spec, exact, number, read_value
+from wmr_cli.spec import MAX_DEPTH, Spec, exact, number, read_value
 
 keys = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
 names = st.from_regex(r"[a-z0-9]{1,6}(-[a-z0-9]{1,6}){0,2}", fullmatch=True)
@@ -210,3 +211,72 @@ def test_a_value_of_another_kind_is_refused(value, kind, problem):
     with pytest.raises(BadInput) as refused:
         read_value(value, kind)
     assert problem in str(refused.value)
+
+
+def nested(depth: int) -> str:
+    return "awp:base=(" * (depth - 1) + "pgd" + ")" * (depth - 1)
+
+
+def test_specs_stand_inside_each_other_up_to_a_limit():
+    spec = Spec.parse(nested(MAX_DEPTH))
+    assert spec.depth == MAX_DEPTH
+    assert Spec.parse(str(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    "text", [nested(MAX_DEPTH + 1), nested(800), "awp:base=" + "(" * 5000, "a" * 20_000, "a:" + "b=1," * 10**6]
+)
+def test_a_spec_that_is_too_deep_or_too_long_is_refused_at_once(text):
+    began = time.process_time()
+    with pytest.raises(BadInput) as caught:
+        Spec.parse(text)
+    assert caught.value.hint
+    assert time.process_time() - began < 2
+
+
+def test_a_spec_that_is_put_together_has_the_same_limit():
+    spec = Spec.parse(nested(MAX_DEPTH))
+    with pytest.raises(BadInput, match="nested too deeply"):
+        Spec("awp", None, {"base": spec})
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("2.5", int),
+        ("1e30", int),
+        ("9" * 30, int),
+        ("9" * 30, Any),
+        ("maybe", bool),
+        ("1:2:3", tuple[int, int]),
+        ("middle", Literal["zero", "uniform"]),
+        (Spec("pgd"), float),
+        ("", Path),
+        ("a\0b", Path),
+        ("a" * 300, Path),
+        ("\ud800", Path),
+        ("~no-such-user-here/x", Path),
+    ],
+    ids=str,
+)
+def test_a_value_that_does_not_fit_is_refused_with_a_hint(text, kind):
+    with pytest.raises(BadInput) as caught:
+        read_value(text, kind)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["pgd:steps=1,steps=2", 'pgd:"x', 'pgd:start="x"y', "pgd:steps=", "pgd:a,b", ""])
+def test_a_spec_that_cannot_be_read_is_refused_with_a_hint(text):
+    with pytest.raises(BadInput) as caught:
+        Spec.parse(text)
+    assert caught.value.hint
+
+
+def test_a_large_whole_number_keeps_its_last_digits():
+    assert read_value(str(2**62 + 1), int) == 2**62 + 1
+
+
+def test_a_loop_of_links_is_refused(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(BadInput, match="loop of symbolic links"):
+        read_value(str(tmp_path / "loop"), Path)

@@ -4,11 +4,10 @@ A layer is a plain mapping with the names of `TrainConfig`. Each is checked by i
 place, and then laid over the one below.
 """
 
-import json
 import math
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
@@ -17,10 +16,13 @@ from msgspec import Meta
 
 from . import presets
 from .errors import BadFile, BadInput, UnknownName, did_you_mean
-from .spec import Spec, exact, in_proportion, number, read_value
+from .reading import SETTINGS_LIMIT, decode_json, parse_json, parse_toml, read_text
+from .spec import LARGEST_COUNT, LARGEST_SEED, Spec, check_text, exact, in_proportion, number, read_value
 
 Size = Annotated[float, Meta(ge=0, le=1e9)]
-Count = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=1, le=LARGEST_COUNT)]
+CountOrZero = Annotated[int, Meta(ge=0, le=LARGEST_COUNT)]
+Seed = Annotated[int, Meta(ge=0, le=LARGEST_SEED)]
 Layout = Literal["auto", "channels-last", "contiguous"]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
@@ -50,7 +52,7 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
     norm: Literal["linf", "l2"] = "linf"
     eps: Size = 8 / 255
     attack: str = "pgd:start=gauss:0.001"
-    steps: Annotated[int, Meta(ge=0)] | None = 10
+    steps: CountOrZero | None = 10
     step_size: Size | None = None
     attack_mode: Literal["eval", "train"] = "eval"
     weight_grad: Literal["both", "outer", "attack", "none"] = "both"
@@ -59,7 +61,7 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
     epochs: Count = 30
     batch_size: Count = 64
     augment: str = "none"
-    split_seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    split_seed: Seed = 0
     optimizer: Literal["sgd", "adam", "adamw"] = "adam"
     lr: Annotated[float, Meta(gt=0, le=1e9)] = 0.002
     momentum: Share = 0.9
@@ -74,12 +76,12 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
     warmup: Share = 0.0
     eps_ramp: Share = 0.0
     alpha_ramp: Share = 0.0
-    validate_every: Annotated[int, Meta(ge=0)] = 1
+    validate_every: CountOrZero = 1
     select: Literal["rob", "sa", "tr", "nat", "none"] = "rob"
     precision: Literal["32", "bf16", "16"] = "32"
     layout: Layout = "auto"
     fold: bool = True
-    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    seed: Seed = 0
     evaluate: EvaluationSettings = EvaluationSettings()
 
     def to_json(self) -> str:
@@ -89,7 +91,7 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
     @classmethod
     def from_json(cls, text: str | bytes) -> "TrainConfig":
         """What `to_json` wrote, checked."""
-        return msgspec.json.decode(text, type=cls)
+        return decode_json(text, cls)
 
 
 COMMAND_LINE = "the command line"
@@ -151,24 +153,40 @@ def resolve(flags: Mapping[str, Any], file: Path | None = None, place: str = COM
     said = {**from_file, **asked}
     preset = said.get("preset")
     if preset is None:
-        preset = presets.for_dataset(Spec.parse(said.get("dataset", "digits")).name)
+        preset = _default_preset(Spec.parse(said.get("dataset", "digits")).name)
 
     values = {name: getattr(TrainConfig(), name) for name in ("kernel", "attack", "steps", "eps")}
     if preset is not None:
-        settings = presets.load(preset)
-        settings.pop("summary", None)
-        by_defense = settings.pop("defenses", {})
-        defense = Spec.parse(said.get("defense") or settings.get("defense", "trades")).name
-        values = _lay(values, _tidy({**settings, "preset": preset}, f"preset {preset}"))
-        values = _lay(values, _tidy(by_defense.get(defense, {}), f"preset {preset}, [defenses.{defense}]"))
+        for layer in _preset_layers(preset, Spec.parse(said["defense"]).name if said.get("defense") else None):
+            values = _lay(values, layer)
     return msgspec.convert(_lay(_lay(values, from_file), asked), TrainConfig)
+
+
+# a study resolves up to 10,000 runs; without the caches each parses its preset and all annotations again
+_default_preset = lru_cache(presets.for_dataset)
+
+
+@cache
+def _type_hints(struct: type[Struct]) -> Mapping[str, Any]:
+    return get_type_hints(struct, include_extras=True)
+
+
+@lru_cache
+def _preset_layers(preset: str, defense: str | None) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the settings of a preset, and those that it gives this defense or its own default one."""
+    settings = presets.load(preset)
+    settings.pop("summary", None)
+    by_defense = settings.pop("defenses", {})
+    defense = defense or Spec.parse(settings.get("defense", "trades")).name
+    own = _tidy(by_defense.get(defense, {}), f"preset {preset}, [defenses.{defense}]")
+    return _tidy({**settings, "preset": preset}, f"preset {preset}"), own
 
 
 def read_file(path: Path) -> dict[str, Any]:
     """A config file in TOML or JSON as plain values."""
     try:
-        text = path.read_text(encoding="utf-8")
-        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        text = read_text(path, SETTINGS_LIMIT)
+        values = parse_json(text) if path.suffix == ".json" else parse_toml(text)
     except OSError as error:
         raise BadFile(f"cannot read {path}: {error.strerror}", hint="--config names a TOML or JSON file") from None
     except ValueError as error:  # not UTF-8, not JSON, not TOML
@@ -232,7 +250,7 @@ def _over(upper: Any, below: Any) -> Any:
 
 def _tidy(layer: Mapping[str, Any], place: str, struct: type[Struct] = TrainConfig) -> dict[str, Any]:
     """A layer with known keys and values of their type, and parameters that are settings moved out of the specs."""
-    hints = get_type_hints(struct, include_extras=True)
+    hints = _type_hints(struct)
     tidy: dict[str, Any] = {}
     for key, value in layer.items():
         if key not in hints:
@@ -250,14 +268,18 @@ def _tidy(layer: Mapping[str, Any], place: str, struct: type[Struct] = TrainConf
 def _move_out(layer: dict[str, Any], key: str, settings: Mapping[str, str], place: str) -> None:
     """`attack = "pgd:steps=20"` is `attack = "pgd"` and `steps = 20`; both at once is a contradiction."""
     spec = Spec.parse(layer[key]).absolute()
-    hints = get_type_hints(TrainConfig, include_extras=True)
+    hints = _type_hints(TrainConfig)
     for parameter, setting in settings.items():
         if parameter in spec.params:
             if setting in layer:
                 name = setting.replace("_", "-")
                 raise BadInput(f"{place} sets {name} twice: in {layer[key]!r} and by itself", hint="keep one of the two")
-            read = read_value(spec.params[parameter], {"norm": str, "steps": int}.get(setting, float))
-            layer[setting] = typed(read, hints[setting], f"{parameter} of {layer[key]!r}")
+            where = f"{parameter} of {layer[key]!r}"
+            try:
+                read = read_value(spec.params[parameter], {"norm": str, "steps": int}.get(setting, float))
+            except BadInput as problem:
+                raise BadInput(f"{where}: {problem}", hint=problem.hint) from None
+            layer[setting] = typed(read, hints[setting], where)
     layer[key] = str(spec.without(*settings))
 
 
@@ -268,7 +290,7 @@ def typed(value: Any, hint: Any, where: str) -> Any:
     except BadInput as problem:
         raise BadInput(f"{where}: {problem}", hint=problem.hint) from None
     except OverflowError:
-        raise BadInput(f"{where}: the number is too large") from None
+        raise BadInput(f"{where}: the number is too large", hint="numbers are at most 1e9, seeds 2**63 - 1") from None
     except msgspec.ValidationError as error:
         text, _, item = str(error).partition(" - at `$")
         for kind, word in {"`float`": "a number", "`int`": "a whole number", "`str`": "text"}.items():
@@ -288,6 +310,8 @@ def _finite(value: Any, hint: Any) -> Any:
     """Numbers read and checked, wherever they stand."""
     if isinstance(value, list | tuple):
         return [_finite(item, hint) for item in value]
+    if isinstance(value, str):
+        check_text(value)
     if isinstance(value, str) and "float" in str(hint):
         return number(value)
     if isinstance(value, float) and not math.isfinite(value):
