@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from wmr_cli.config import resolve
-from wmr_cli.errors import BadInput
+from wmr_cli.errors import BadFile, BadInput
 from wmr_cli.reporting.held_out import held_out_sheet
 from wmr_cli.storage.runs import RunFolder
 from wmr_cli.workflows import estimate as estimates
 from wmr_cli.workflows.assembly import assemble
 from wmr_cli.workflows.events import EpochDone, TrainingDone
-from wmr_cli.workflows.loggers import check_loggers
+from wmr_cli.workflows.loggers import Loggers, check_loggers
 from wmr_cli.workflows.ranks import launched
 from wmr_cli.workflows.train import train
 
@@ -116,3 +116,14 @@ def test_the_table_shows_best_last_and_average(tmp_path, registry):
 
 def test_without_held_out_images_there_is_no_table():
     assert held_out_sheet([{"epoch": 1, "loss": 0.1}], None, "rob") is None
+
+
+def test_an_earlier_entry_that_a_spreadsheet_would_run_is_made_inert(tmp_path):
+    Loggers(("csv",), tmp_path, [{"epoch": 1, "=1+1": 2.0, "loss": 1.0, "text": "=1+1"}])
+    assert columns(tmp_path) == [{"'=1+1": "2.0", "loss": "1.0", "step": "1"}]
+
+
+def test_an_earlier_entry_without_its_epoch_is_refused(tmp_path):
+    with pytest.raises(BadFile, match=r"log\.jsonl") as caught:
+        Loggers(("csv",), tmp_path, [{"loss": 1.0}])
+    assert caught.value.hint

@@ -5,7 +5,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadInput, RunFolderError
+from ..errors import BadFile, BadInput, RunFolderError
+from ..reporting.csvs import inert_text
 
 
 def check_loggers(names: tuple[str, ...]) -> None:
@@ -28,7 +29,12 @@ class Loggers:
 
     def log(self, entry: dict[str, Any]) -> None:
         """Take in an epoch."""
-        numbers = {name: value for name, value in entry.items() if name != "epoch" and value is not None}
+        # earlier entries come from log.jsonl, which may hold anything
+        if not isinstance(entry.get("epoch"), int):
+            raise BadFile(
+                "log.jsonl has a line without the number of its epoch", hint="repair the line, or train anew with --overwrite"
+            )
+        numbers = {inert_text(name): value for name, value in entry.items() if name != "epoch" and isinstance(value, int | float)}
         try:
             for logger in self._loggers:
                 logger.log_metrics(numbers, step=entry["epoch"])
