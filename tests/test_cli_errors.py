@@ -1,7 +1,10 @@
-"""Whatever a user gets wrong is one line, at most one hint and exit status 2; never a traceback, never a word on stdout."""
+"""Whatever a user gets wrong is one line, one hint and exit status 2; never a traceback, never a word on stdout."""
 
+import errno
+import os
 import random
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,12 +14,13 @@ from typer.testing import CliRunner
 
 from wmr_cli.cli import app
 from wmr_cli.config import TrainConfig
+from wmr_cli.errors import BadInput
 from wmr_cli.storage import checkpoints
 
 
 @dataclass(frozen=True)
 class Complaint:
-    """What `wmr` said on stderr: the error, and the hint or nothing."""
+    """What `wmr` printed on stderr: the error and the hint."""
 
     error: str
     hint: str
@@ -33,8 +37,8 @@ def refused(*args: object) -> Complaint:
     assert result.stdout == ""
     assert "Traceback" not in result.stderr
     assert len(errors) == 1
-    assert len(hints) <= 1
-    return Complaint(errors[0], hints[0] if hints else "")
+    assert len(hints) == 1
+    return Complaint(errors[0], hints[0])
 
 
 @pytest.fixture(scope="module")
@@ -372,3 +376,140 @@ def test_the_processor_of_this_machine_says_it_in_these_words(monkeypatch):
 
     monkeypatch.setattr("wmr_cli.builtins.attacks.pgd.ascend", forward)
     assert "not enough memory" in refused("train").error
+
+
+LONG, HUGE = "a" * 300, "9" * 30
+
+
+@pytest.mark.parametrize(
+    ("args", "error"),
+    [
+        *((["train", flag, HUGE], flag) for flag in ("--epochs", "--batch-size", "--steps", "--seed", "--split-seed")),
+        *((["train", flag, HUGE], flag) for flag in ("--validate-every", "--milestones", "--devices", "--nodes")),
+        *((["evaluate", "x", flag, HUGE], flag) for flag in ("--steps", "--restarts", "--repeats", "--limit", "--batch-size")),
+        *((["evaluate", "x", flag, HUGE], flag) for flag in ("--seed", "--devices", "--nodes")),
+        *((["attack", "x", flag, HUGE], flag) for flag in ("--steps", "--restarts", "--limit", "--batch-size", "--seed")),
+        *((["bench", flag, HUGE], flag) for flag in ("--steps", "--batch-size", "--devices", "--seconds")),
+        (["sweep", "x.toml", "--jobs", HUGE], "--jobs"),
+        (["train", "--attack", f"pgd:steps={HUGE}"], "steps of"),
+        *((["train", "--save-minutes", text], "--save-minutes") for text in ("inf", "nan", "1e300")),
+        *((["bench", "--seconds", text], "--seconds") for text in ("inf", "nan")),
+        (["train", "--attack", "pgd:steps=2.5"], "is not a whole number"),
+        (["train", "--attack", "pgd:steps=1,steps=2"], "gives 'steps' twice"),
+        (["train", "--defense", "awp:base=(" * 500 + "pgd" + ")" * 500], "nested too deeply"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
+)
+def test_a_number_or_spec_beyond_all_bounds_is_refused(args, error, tmp_path):
+    assert error in refused(*args).error
+    assert list(tmp_path.iterdir()) == []
+
+
+PATHS = [
+    ("train", "--config"), ("train", "--data-dir"), ("train", "--out"),
+    ("evaluate x", "--data-dir"), ("evaluate x", "--out"), ("evaluate", "CHECKPOINT"),
+    ("attack x", "--data-dir"), ("attack x", "--save"), ("attack x", "--grid"), ("attack", "CHECKPOINT"),
+    ("import x --model m", "--out"), ("import x --model m", "--data-dir"), ("import --model m", "WEIGHTS"),
+    ("report", "--out"), ("report", "--figures"), ("report", "PATH"), ("sweep x", "--data-dir"), ("sweep", "STUDY.toml"),
+    ("plugins new x --kind attack", "--out"), ("list", "--data-dir"), ("doctor", "--data-dir"), ("bench", "--data-dir"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("", "is empty"), (LONG, "is too long"), ("a\0b", "NUL"), ("\udcff", "is not valid UTF-8")],
+    ids=["empty", "long", "NUL", "bytes"],
+)
+@pytest.mark.parametrize(("command", "flag"), PATHS)
+def test_a_path_that_cannot_be_one_is_refused_by_its_flag(command, flag, text, problem, tmp_path):
+    complaint = refused(*command.split(), *([flag] if flag.startswith("--") else []), text)
+    assert complaint.error.startswith(f"{flag}: ")
+    assert problem in complaint.error
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("flag", ["--model", "--attack", "--dataset", "--preset", "--augment"])
+def test_text_that_is_not_utf_8_is_refused(flag):
+    assert "is not valid UTF-8" in refused("train", flag, "\udcff").error
+
+
+@pytest.mark.parametrize("text", ["'\\ud800'", "'folder:path=\\ud800'"])
+def test_text_of_a_file_that_is_not_unicode_is_refused(text):
+    Path("c.json").write_text(f'{{"dataset": {text}}}'.replace("'", '"'))
+    assert "c.json: dataset: " in refused("train", "--config", "c.json").error
+
+
+@pytest.mark.parametrize("path", [LONG, "a\\u0000b"], ids=["long", "NUL"])
+def test_a_path_inside_a_file_that_cannot_be_one_is_refused(path):
+    Path("c.json").write_text(f'{{"dataset": "folder:path={path}"}}')
+    assert "path of dataset 'folder': the path" in refused("train", "--config", "c.json").error
+
+
+def test_the_name_of_a_local_class_that_is_too_long_is_refused():
+    complaint = refused("train", "--model", f"{LONG}.py:Net")
+    assert "File name too long" in complaint.error
+    assert complaint.hint == "use a shorter path or name"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EMFILE, errno.EIO, errno.ELOOP, errno.ENOTDIR])
+def test_an_error_of_the_system_is_one_line_with_the_file(number, monkeypatch):
+    monkeypatch.setattr("wmr_cli.config.resolve", raising(OSError(number, os.strerror(number), "some/file")))
+    complaint = refused("train")
+    assert complaint.error == f"cannot use some/file: {os.strerror(number)}"
+
+
+@pytest.mark.parametrize(
+    "problem", [OSError(errno.EINVAL, "odd", "file"), OSError(errno.ENOSPC, "full"), OSError("odd")], ids=str
+)
+def test_any_other_error_of_the_system_keeps_its_traceback(problem, monkeypatch):
+    monkeypatch.setattr("wmr_cli.config.resolve", raising(problem))
+    assert CliRunner().invoke(app, ["train"], prog_name="wmr").exception is problem
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_refused(monkeypatch):
+    monkeypatch.setattr("wmr_cli.config.resolve", lambda *args: "\udcff".encode())
+    assert "not valid UTF-8" in refused("train").error
+
+
+def test_an_error_of_a_plugin_without_a_hint_gets_one(monkeypatch):
+    monkeypatch.setattr("wmr_cli.config.resolve", raising(BadInput("odd")))
+    assert "--help" in refused("train").hint
+
+
+def test_a_huge_error_loses_its_middle(monkeypatch):
+    monkeypatch.setattr("wmr_cli.config.resolve", raising(BadInput("begin" + "x" * 10**6 + "end", hint="y" * 10**6)))
+    complaint = refused("train")
+    assert complaint.error.startswith("begin")
+    assert complaint.error.endswith("end")
+    assert len(complaint.error) < 2100 > len(complaint.hint)
+
+
+def raising(problem: Exception) -> Callable[..., None]:
+    """Return a function that raises this."""
+
+    def function(*args: object, **more: object) -> None:
+        raise problem
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        (["evaluate", "--init", "x"], "`wmr evaluate --help` lists the flags"),
+        (["train", "--x"], "`wmr train --help` lists the flags"),
+        (["plugins", "new", "--nothing-like-it"], "`wmr plugins new --help` lists the flags"),
+        (["train", "--no-flod"], "did you mean '--no-fold'?"),
+        (["train", "--epochz"], "did you mean '--epochs'?"),
+    ],
+)
+def test_only_a_flag_that_is_near_is_suggested(args, hint):
+    assert refused(*args).hint == hint
+
+
+@pytest.mark.parametrize("args", [["list", "attacks", "xyz-no-match"], ["doctor", "--data-dir", "file"]], ids=["list", "doctor"])
+def test_a_check_that_fails_prints_one_error_and_one_hint(args):
+    Path("file").write_text("")
+    result = CliRunner().invoke(app, args, prog_name="wmr")
+    assert result.exit_code == 1
+    assert [line.partition(":")[0] for line in result.stderr.splitlines()] == ["error", "hint"]

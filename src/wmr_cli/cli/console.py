@@ -14,6 +14,10 @@ WIDE = 10_000
 """Off a terminal nothing is cut or wrapped."""
 
 
+LONGEST = 2_000
+"""Characters of an error or hint. A longer one, from a huge argument or file, loses its middle."""
+
+
 class Terminated(SystemExit):
     """The program was asked to end (SIGTERM); on the way out everything is put back."""
 
@@ -33,7 +37,8 @@ def messages(quiet: bool = False) -> Console:
 
 def is_first() -> bool:
     """Whether this is the first of all processes that run the command, whoever started them."""
-    is_task = int(os.environ.get("SLURM_NTASKS", "1")) > 1 and "SLURM_STEP_ID" in os.environ
+    # errors are printed through here, so a malformed number must not raise another one
+    is_task = os.environ.get("SLURM_NTASKS", "1") not in ("", "0", "1") and "SLURM_STEP_ID" in os.environ
     names = ("LOCAL_RANK", "RANK", "NODE_RANK", "GROUP_RANK", *(["SLURM_PROCID"] if is_task else []))
     return all(os.environ.get(name, "0") == "0" for name in names)
 
@@ -47,9 +52,14 @@ def say(text: str, *, quiet: bool = False, warns: bool = False) -> None:
 def say_error(text: str, hint: str = "") -> None:
     """One red line, and a hint."""
     console = messages()
-    console.print(f"[bold red]error:[/] {as_line(text)}", soft_wrap=True)
+    console.print(f"[bold red]error:[/] {as_line(shortened(text))}", soft_wrap=True)
     if hint:
-        console.print(f"[dim]hint:[/] {as_line(hint)}", soft_wrap=True)
+        console.print(f"[dim]hint:[/] {as_line(shortened(hint))}", soft_wrap=True)
+
+
+def shortened(text: str) -> str:
+    """Return text without its middle where it is longer than an error should be."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 400]} … {text[-400:]}"
 
 
 def as_line(text: str) -> str:

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from .. import __version__
-from .console import as_line, show
+from .console import as_line, say_error, show
 from .options import DataDir, default_data_dir
 
 PACKAGES = ("torch", "torchvision", "timm", "lightning-fabric", "safetensors", "numpy", "typer", "rich", "pluggy", "msgspec")
@@ -60,6 +60,10 @@ def doctor(data_dir: DataDir = None) -> None:
         table.add_row("[bold red]problem[/]", as_line(problem))
     show(table)
     if problems:
+        say_error(
+            f"{len(problems)} problem{'s' * (len(problems) != 1)} found: {'; '.join(problems)}",
+            "repair or reinstall what is named; `wmr plugins --check` tells more about plugins",
+        )
         raise typer.Exit(1)
 
 

@@ -146,10 +146,11 @@ def evaluate(
     if measured:  # of several processes only the first has anything to show
         put(measured, output)
     failed = [check.name for _, record in measured for check in record.checks if check.verdict == "fail"]
+    if strict and failed:
+        say_error(f"checks failed: {'; '.join(failed)}", "the records name the reason of each; try a stronger attack")
+        raise typer.Exit(1)
     if failed:
         say(f"checks failed: {'; '.join(failed)}", quiet=quiet, warns=True)
-    if strict and failed:
-        raise typer.Exit(1)
     if skipped:
         raise typer.Exit(1)
 

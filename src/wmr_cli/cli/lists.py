@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..errors import UnknownName, did_you_mean
-from .console import say, show
+from .console import say_error, show
 from .options import DataDir, Quiet, components, default_data_dir
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ def list_names(
     if table.row_count:
         show(table)
     else:
-        say(f"no name matches {pattern!r}", quiet=quiet)
+        named = f"wmr list {what}" if what else "wmr list"
+        say_error(f"no name matches {pattern!r}", f"`{named}` without a pattern lists all names")
         raise typer.Exit(1)
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ..errors import BadInput
 from .console import say, say_error, show, write
-from .options import Quiet, choice, read
+from .options import Command, Quiet, choice, read
 
 app = typer.Typer(invoke_without_command=True)
 KINDS = ("attack", "model", "dataset", "loss", "kernel")
@@ -41,14 +41,16 @@ def plugins(
     show(table)
     if check:
         problems = [f"{plugin.name}: {plugin.problem}" for plugin in found.set_aside] + check_targets(found.registry)
-        for problem in problems:
-            say_error(problem)
         if problems:
+            for problem in problems if len(problems) > 1 else ():
+                say(problem, quiet=quiet, warns=True)
+            text = problems[0] if len(problems) == 1 else f"{len(problems)} plugins or names cannot be loaded"
+            say_error(text, "reinstall or uninstall the plugin, or ask its author")
             raise typer.Exit(1)
         say("every plugin and every name it offers can be loaded", quiet=quiet)
 
 
-@app.command(epilog="Example: wmr plugins new mine --kind attack, then pip install -e './wmr-mine[test]'")
+@app.command(cls=Command, epilog="Example: wmr plugins new mine --kind attack, then pip install -e './wmr-mine[test]'")
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What users will type. The package is called wmr-NAME.")],
     kinds: Annotated[
