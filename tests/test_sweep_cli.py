@@ -3,6 +3,7 @@
 import itertools
 import json
 import shutil
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,12 +13,12 @@ from typer.testing import CliRunner
 import made
 from wmr_cli.cli import app
 from wmr_cli.config import EvaluateConfig, resolve
-from wmr_cli.errors import BrokenContract
+from wmr_cli.errors import BadInput, BrokenContract
 from wmr_cli.storage import ledgers
 from wmr_cli.storage.runs import RunFolder
 from wmr_cli.workflows import rehearsal
 from wmr_cli.workflows.shapes import Answer, Answers, Request
-from wmr_cli.workflows.study_file import read_study
+from wmr_cli.workflows.study_file import MAX_RUNS, read_study
 
 TEXT = """
 folder = "runs"
@@ -128,7 +129,7 @@ def test_only_runs_that_are_to_be_trained_are_looked_at_each_by_its_own_settings
 
     def measured(requests, threads):
         asked.extend(request.config.alpha for request in requests)
-        return Answers([Answer(problem="too much" if alpha == 2 else "") for alpha in asked], 0.0), 0.0
+        return Answers([Answer(problem="too much" if request.config.alpha == 2 else "") for request in requests], 0.0), 0.0
 
     begun = pretended(monkeypatch)
     monkeypatch.setattr("wmr_cli.workflows.shapes._measured", measured)
@@ -205,7 +206,8 @@ def test_runs_of_one_shape_are_measured_once(monkeypatch):
     monkeypatch.setattr("wmr_cli.workflows.shapes._measured", measured)
     said = wmr("sweep", "study.toml", "--dry-run", status=1).stderr
     assert [request.config.batch_size for request in asked] == [32, 64]
-    assert said.count("there are no data") == 12
+    assert said.count("error:") == 1
+    assert "and 11 other runs: there are no data" in said
 
 
 @pytest.mark.parametrize(
@@ -244,3 +246,82 @@ def test_failures_are_told_even_where_the_report_fails(study, monkeypatch):
     said = wmr("sweep", "study.toml", "--jobs", 1, status=2).stderr
     assert "error: digits-trades-a2-s0: runs/digits-trades-a2-s0/log.jsonl cannot be read" in said
     assert "cannot write runs/report.md" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "problem"),
+    [
+        ("folder = ''", [], "study.toml: folder: the path is empty"),
+        ("keep = ''", [], "study.toml: keep: the path is empty"),
+        ('folder = "a\\u0000b"', [], "contains a NUL character"),
+        (f"folder = '{'a' * 300}'", [], "of 300 characters is too long"),
+        ("[report]\nout = ['', 'report.md']", [], "[report]: out: the path is empty"),
+        (f"[report]\nfigures = '{'a' * 300}'", [], "[report]: figures: the path 'aaaa"),
+        (f"[grid]\naugment = '{'crop:4,' * 60}flip'", [], "the name of a run has"),
+        ("[machine]\nsave_minutes = 1e300", [], "[machine]: save_minutes"),
+        ("[machine]\nsave_minutes = inf", [], "[machine]: save_minutes"),
+        (f"[machine]\ndevices = {'9' * 30}", [], "[machine]: devices"),
+        (f"[machine]\nthreads = {'9' * 30}", [], "[machine]: threads"),
+        (f"[evaluate]\nseed = {'9' * 30}", [], "evaluate: seed"),
+        (f"[evaluate]\nlimit = {'9' * 30}", [], "evaluate: limit"),
+        (f"[train]\nepochs = {'9' * 30}", [], "[train]: epochs"),
+        (f"[train]\nmilestones = [{'9' * 30}]", [], "[train]: milestones"),
+        ("x = " + "[" * 5000 + "]" * 5000, [], "nested too deeply"),
+        (f"[grid]\nseed = {list(range(1000))}\nsplit_seed = {list(range(1000))}", ["--dry-run"], "make 1,000,000 runs"),
+        (f"[[grid]]\nseed = {list(range(6000))}\n" * 2, [], "make 12,000 runs, and a study has at most 10,000"),
+    ],
+)
+def test_a_study_that_cannot_be_used_is_refused_with_one_error_and_one_hint(text, flags, problem):
+    Path("study.toml").write_text(text)
+    printed = wmr("sweep", "study.toml", *flags, "--quiet", status=2).stderr
+    assert problem in printed
+    assert [line.partition(":")[0] for line in printed.splitlines()] == ["error", "hint"]
+    assert not Path("runs").exists()
+
+
+def test_a_grid_that_is_too_large_is_refused_before_any_run_is_resolved(monkeypatch, registry):
+    monkeypatch.setattr("wmr_cli.workflows.study_file._resolved", None)
+    Path("study.toml").write_text(
+        "\n".join(["[grid]", *(f"{name} = {list(range(1, 1001))}" for name in ("seed", "epochs", "steps"))])
+    )
+    with pytest.raises(BadInput, match="1,000,000,000 runs") as caught:
+        read_study(Path("study.toml"), registry)
+    assert "split" in caught.value.hint
+
+
+def test_the_largest_study_is_read_in_seconds(registry):
+    Path("study.toml").write_text(f"[grid]\nseed = {list(range(1000))}\nalpha = {list(range(10))}\n")
+    began = time.process_time()
+    assert len(read_study(Path("study.toml"), registry).runs) == MAX_RUNS
+    assert time.process_time() - began < 10
+
+
+def test_a_rehearsal_prints_what_it_does_and_how_far_it_is(monkeypatch):
+    Path("study.toml").write_text("[grid]\nbatch_size = [8, 16, 32, 64]\n")
+    parts = []
+
+    def measured(requests, threads):
+        parts.append(len(requests))
+        return Answers([Answer(1.0, [1.0]) for _ in requests], 2.0 * len(requests)), 1.0
+
+    monkeypatch.setattr("wmr_cli.workflows.shapes._measured", measured)
+    printed = wmr("sweep", "study.toml", "--dry-run").stderr.splitlines()
+    assert printed[:2] == ["reading study.toml", "4 runs; looking where each stands"]
+    assert "measuring shape 1 of 4: " in printed[2]
+    assert printed[2].endswith("batch 8")
+    assert "measuring shape 4 of 4: " in printed[4]
+    assert parts == [1, 2, 1]  # as many as take four times as long as the start of a process
+    assert wmr("sweep", "study.toml", "--dry-run", "--quiet").stderr == ""
+
+
+def test_a_sweep_keeps_no_place_for_jobs_that_no_run_needs(study, monkeypatch):
+    pretended(monkeypatch)
+    wmr("sweep", "study.toml", "--jobs", 2**31 - 1)
+
+
+def test_a_sweep_with_nothing_to_report_ends_with_an_error_and_a_hint(monkeypatch):
+    Path("study.toml").write_text(TEXT)
+    pretended(monkeypatch)
+    monkeypatch.setattr("wmr_cli.workflows.sweep.record_files", lambda study, run: [])
+    printed = wmr("sweep", "study.toml", status=1).stderr
+    assert "error: there is nothing to report\nhint: " in printed

@@ -122,7 +122,7 @@ def test_files_lie_in_the_study_s_folder_and_small_records_beside_the_file(regis
         ("grid = []", "small.toml: grid is empty", "leave it out"),
         ("[report]\nfigure = 'x'", "small.toml, [report]: there is no setting 'figure'", "'figures'"),
         ("[machine]\nthreads = 0", "small.toml, [machine]: threads: expected a whole number >= 1", ""),
-        ("train = 3", "small.toml, [train] is no table", ""),
+        ("train = 3", "small.toml, [train] is not a table", ""),
         ("[[grid]]\nseed = [1, 1]", "several runs are called digits-trades-a2-s1", "differ"),
         ("[grid", "small.toml is not a study", "TOML"),
     ],

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +23,12 @@ ALIKE = {
     "gamma": 0.1, "warmup": 0.0, "eps_ramp": 0.0, "alpha_ramp": 0.0, "eps": 1.0, "step_size": None, "select": "none",
 }  # fmt: skip
 """Settings that do not change how long a run takes. Any alpha takes the same time as any other."""
+
+
+STARTS = 4
+"""A process measures as many shapes as take this many times as long as its start, so that there is progress to report."""
+Progress = Callable[[int, int, TrainConfig], None]
+"""Called before shapes are measured: how many are done, how many there are, and the next one."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -62,24 +68,32 @@ class Cost:
     problem: Failure | None = None
 
 
-def costs(study: Study, standings: Mapping[str, Standing], data_dir: Path | None = None) -> dict[str, Cost]:
+def _silent(done: int, total: int, config: TrainConfig) -> None:
+    """Report no progress."""
+
+
+def costs(
+    study: Study, standings: Mapping[str, Standing], data_dir: Path | None = None, progress: Progress = _silent
+) -> dict[str, Cost]:
     """What is left of every run that is not done, by name."""
-    answers, start = _answers(study, standings, data_dir, is_timed=True)
+    answers, start = _answers(study, standings, data_dir, progress, is_timed=True)
     return {run.name: _left(answers[run.name], run, standings[run.name], start) for run in study.runs if run.name in answers}
 
 
-def mistakes(study: Study, standings: Mapping[str, Standing], data_dir: Path | None = None) -> dict[str, Failure]:
+def mistakes(
+    study: Study, standings: Mapping[str, Standing], data_dir: Path | None = None, progress: Progress = _silent
+) -> dict[str, Failure]:
     """Runs that cannot be carried out as the study has them, by name: an evaluation's mistake is known before the training."""
     untrained = replace(study, runs=tuple(run for run in study.runs if not standings[run.name].is_trained))
     try:
-        answers, _ = _answers(untrained, standings, data_dir, is_timed=False)
+        answers, _ = _answers(untrained, standings, data_dir, progress, is_timed=False)
     except BrokenContract:  # whatever ended the rehearsal ends a run, too, and that one says so
         return {}
     return {name: Failure(answer.problem, answer.hint) for name, answer in answers.items() if answer.problem}
 
 
 def _answers(
-    study: Study, standings: Mapping[str, Standing], data_dir: Path | None, *, is_timed: bool
+    study: Study, standings: Mapping[str, Standing], data_dir: Path | None, progress: Progress, *, is_timed: bool
 ) -> tuple[dict[str, Answer], float]:
     """For every run that is not done, and how long a process takes to begin."""
     left = [run for run in study.runs if not standings[run.name].is_done and standings[run.name].refused is None]
@@ -89,9 +103,22 @@ def _answers(
         requests.setdefault(shapes[run.name], _request(study, run, standings[run.name], data_dir, is_timed=is_timed))
     if not requests:
         return {}, 0.0
-    measured, start = _measured(list(requests.values()), study.machine.threads)
-    answers = dict(zip(requests, measured.answers, strict=True))
+    measured, start = _in_parts(list(requests.values()), study.machine.threads, progress)
+    answers = dict(zip(requests, measured, strict=True))
     return {run.name: answers[shapes[run.name]] for run in left}, start
+
+
+def _in_parts(requests: Sequence[Request], threads: int, progress: Progress) -> tuple[list[Answer], float]:
+    """Measure the first shape, then the others in parts of a bounded time, with progress between them."""
+    answers: list[Answer] = []
+    start, size = 0.0, 1
+    while len(answers) < len(requests):
+        progress(len(answers), len(requests), requests[len(answers)].config)
+        made, start = _measured(requests[len(answers) : len(answers) + size], threads)
+        answers += made.answers
+        seconds_each = made.seconds / len(made.answers)
+        size = max(1, round(STARTS * start / seconds_each)) if seconds_each > 0 else len(requests)
+    return answers, start
 
 
 def _left(answer: Answer, run: Run, found: Standing, start: float) -> Cost:

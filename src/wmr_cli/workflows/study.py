@@ -9,11 +9,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from ..config import SPECS, EvaluateConfig, Size, Struct, TrainConfig
-from ..spec import Spec
+from ..config import SPECS, Count, CountOrZero, EvaluateConfig, Seed, Size, Struct, TrainConfig
+from ..spec import MAX_DEVICES, MAX_MINUTES, MAX_THREADS, Spec
 from .trials import cores
 
-Count = Annotated[int, Meta(ge=1)]
 Texts = Annotated[tuple[str, ...], Meta(min_length=1)]
 Sizes = Annotated[tuple[Size, ...], Meta(min_length=1)]
 REPEATED = ("attack", "eps")
@@ -30,7 +29,7 @@ class Evaluation(Struct, frozen=True, kw_only=True):
     split: str | None = None
     attack: Texts | None = None
     eps: Sizes | None = None
-    steps: Annotated[int, Meta(ge=0)] | None = None
+    steps: CountOrZero | None = None
     step_size: Size | None = None
     restarts: Count | None = None
     repeats: Count | None = None
@@ -44,7 +43,7 @@ class Evaluation(Struct, frozen=True, kw_only=True):
     checks: bool | None = None
     limit: Count | None = None
     batch_size: Count | None = None
-    seed: Annotated[int, Meta(ge=0)] | None = None
+    seed: Seed | None = None
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -90,10 +89,10 @@ class Machine(Struct, frozen=True, kw_only=True):
     """
 
     device: Texts = ("auto",)
-    devices: Count | None = None
-    threads: Count = 1
+    devices: Annotated[int, Meta(ge=1, le=MAX_DEVICES)] | None = None
+    threads: Annotated[int, Meta(ge=1, le=MAX_THREADS)] = 1
     compile: bool = False
-    save_minutes: Annotated[float, Meta(ge=0)] | None = None
+    save_minutes: Annotated[float, Meta(ge=0, le=MAX_MINUTES)] | None = None
 
     @property
     def jobs(self) -> int:

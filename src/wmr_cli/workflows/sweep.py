@@ -90,7 +90,7 @@ Walk = Generator[SweepEvent, None, None]
 
 def sweep(study: Study, *, jobs: int, data_dir: Path | None = None) -> Walk:
     """Every run of the study, `jobs` at a time; whatever ends this ends its processes, with their state saved."""
-    waiting, places = list(study.runs), list(range(jobs))
+    waiting, places = list(study.runs), list(range(min(jobs, len(study.runs))))
     active: list[Active] = []
     due: dict[str, float] = {}
     try:
