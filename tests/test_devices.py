@@ -1,9 +1,19 @@
 """No device is named in the code, but where devices are chosen; so it runs on any."""
 
 import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
 import wmr_cli
+from wmr_cli.cli.console import say_error
+from wmr_cli.errors import BadInput
+from wmr_cli.workflows.devices import fabric, processes
 
 SOURCE = Path(wmr_cli.__file__).parent
 NAMES = ("cpu", "cuda", "mps", "xpu", "hip", "xla")
@@ -45,3 +55,76 @@ def test_the_lint_sees_what_it_looks_for():
     assert named("torch.backends.mps.is_available()") == [".mps"]
     assert named("rows = tensor.cpu().numpy()") == [], "results come back to the processor"
     assert all((SOURCE / name).exists() for name in (*MAY_NAME, *ALLOWED))
+
+
+def test_only_one_place_makes_fabric():
+    """Fabric warns wherever Slurm is installed, unless it is made with the environment that `devices.fabric` gives it."""
+    calls = re.compile(r"(?<![\w.])Fabric\(")
+    files = [*SOURCE.rglob("*.py"), *Path(__file__).parent.rglob("*.py")]
+    makers = {file.name for file in files if calls.search(file.read_text(encoding="utf-8"))}
+    assert makers == {"devices.py"}
+
+
+@pytest.fixture
+def slurm_installed(tmp_path, monkeypatch) -> Path:
+    """A folder with an `srun`, first on the PATH, and no job of Slurm's."""
+    srun = tmp_path / "bin" / "srun"
+    srun.parent.mkdir()
+    srun.write_text("#!/bin/sh\nexit 1\n")
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{srun.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONWARNINGS", "error::UserWarning")
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    return srun
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_an_installed_slurm_that_is_not_used_warns_of_nothing(slurm_installed, devices, tmp_path):
+    words = [
+        "train",
+        "--epochs",
+        "1",
+        "--steps",
+        "1",
+        "--validate-every",
+        "0",
+        "--model",
+        "digits-cnn",
+        "--device",
+        "cpu",
+        "--quiet",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "wmr_cli", *words, "--devices", str(devices), "--out", str(tmp_path / "run")],
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert shutil.which("srun") == str(slurm_installed)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "run" / "last.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"TORCHELASTIC_RUN_ID": "x"},
+        {"TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "two", "WORLD_SIZE": "2"},
+        {"TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "0", "WORLD_SIZE": "2"},
+        {"SLURM_NTASKS": "x", "SLURM_PROCID": "0", "SLURM_STEP_ID": "0"},
+        {"SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_NTASKS_PER_NODE": "9" * 30},
+    ],
+    ids=str,
+)
+def test_a_count_of_processes_that_is_not_a_number_is_refused(environment, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(BadInput, match="in the environment, not a count") as caught:
+        processes()
+    assert caught.value.hint
+    say_error("printed all the same")
+
+
+@pytest.mark.parametrize("device", ["cuda:²", "cuda:" + "9" * 5000, "cuda:-1"])
+def test_a_device_number_that_is_not_one_is_refused(device):
+    with pytest.raises(BadInput, match="there is no device"):
+        fabric(device)

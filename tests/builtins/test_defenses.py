@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from wmr_cli.builtins.attacks.pgd import Pgd
@@ -25,6 +24,7 @@ from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.norms import NORMS
 from wmr_cli.errors import BadInput, BrokenContract
 from wmr_cli.testing import RecordingLearner, tiny_batch, tiny_model
+from wmr_cli.workflows import devices
 from wmr_cli.workflows.learner import FabricLearner
 from wmr_cli.workflows.optimization import Pace
 
@@ -741,7 +741,7 @@ def fabric_learner(kernel, precision="32", **settings):
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9, weight_decay=1e-3)
     attack = Pgd(eps=0.1, steps=2, step=0.06, start="gauss:0.001")
     config = TrainConfig(eps=0.1, seed=5, precision=precision, **settings)
-    fabric = Fabric(accelerator="cpu", devices=1, precision={"32": "32-true", "bf16": "bf16-mixed"}[precision])
+    fabric = devices.fabric("cpu", precision)
     return FabricLearner(fabric, model, optimizer, attack, kernel, config, num_classes=4)
 
 

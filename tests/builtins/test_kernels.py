@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from lightning_fabric import Fabric
 from torch import nn
 
+from irregular import IRREGULAR, time_limit
 from wmr_cli.builtins.attacks.pgd import Pgd
 from wmr_cli.builtins.kernels.chi2 import ChiSquared
 from wmr_cli.builtins.kernels.cvar import Cvar
@@ -25,7 +25,7 @@ from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.objectives import Divergence
 from wmr_cli.errors import BadFile, BadInput
 from wmr_cli.testing import tiny_batch, tiny_model
-from wmr_cli.workflows import parts
+from wmr_cli.workflows import devices, parts
 from wmr_cli.workflows.learner import FabricLearner
 from wmr_cli.workflows.optimization import Pace
 
@@ -83,7 +83,7 @@ def learner_of(kernel, **settings):
     attack = Pgd(eps=0.1, steps=3, step=0.04, start="gauss:0.001")
     config = TrainConfig(eps=0.1, seed=5, **settings)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return FabricLearner(Fabric(accelerator="cpu", devices=1), model, optimizer, attack, kernel, config, num_classes=4)
+    return FabricLearner(devices.fabric("cpu"), model, optimizer, attack, kernel, config, num_classes=4)
 
 
 def log_weights(kernel, seen):
@@ -331,6 +331,9 @@ def test_a_table_of_a_spreadsheet_begins_with_a_mark(tmp_path):
         ("index,weight\n1.5,2\n", "is not a table of weights"),
         ("index,weight\n,2\n", "is not a table of weights"),
         (b"\xff\xfe\x00\x01", "is not a table of weights"),
+        ("index,weight\n-1,2\n", "lists an image -1"),
+        (f"index,weight\n{10**30},2\n", f"lists an image {10**30}"),
+        (f"index,weight\n{'9' * 5000},2\n", "is not a table of weights"),
     ],
 )
 def test_a_file_that_is_no_table_of_weights_is_refused_in_one_line_with_a_hint(content, problem, tmp_path):
@@ -482,3 +485,18 @@ def test_every_image_counts_the_same_until_the_kernel_begins(kernel, begins):
 def test_the_largest_weight_can_be_limited_whatever_the_kernel():
     learner = learner_of(Cvar(1 / 3), max_weight=1.5)
     assert learner.weights(evidence()).tolist() == pytest.approx([0.0, 1.5, 0.0])
+
+
+@pytest.mark.parametrize("make", IRREGULAR.values(), ids=IRREGULAR)
+def test_only_a_regular_file_is_read_as_a_table(make, tmp_path):
+    make(tmp_path / "weights.csv")
+    with time_limit(60), pytest.raises(BadFile, match=r"it is a folder|not a regular file") as refused:
+        Table(tmp_path / "weights.csv")
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize("rest", [-1.0, math.nan, math.inf])
+def test_the_weight_of_the_rest_is_a_finite_number(table, rest):
+    with pytest.raises(BadInput, match="rest is") as refused:
+        table("index,weight\n1,2\n", rest=rest)
+    assert refused.value.hint

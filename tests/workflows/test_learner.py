@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from lightning_fabric import Fabric
 from torch import nn
 from torch.nn import functional
 
@@ -21,6 +20,7 @@ from wmr_cli.core import noise
 from wmr_cli.core.contracts import Attacked, Batch, Evidence
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.measures import accuracy, crafted_accuracy, sampled_accuracy
+from wmr_cli.workflows import devices
 from wmr_cli.workflows.examine import Examination
 from wmr_cli.workflows.learner import FabricLearner
 from wmr_cli.workflows.optimization import Pace
@@ -56,7 +56,7 @@ def sgd(model):
 
 
 def learner_of(kernel, model=None, attack=ATTACK, **settings):
-    fabric, model = Fabric(accelerator="cpu", devices=1), model or network()
+    fabric, model = devices.fabric("cpu"), model or network()
     config = TrainConfig(eps=EPS, seed=SEED, **settings)
     return FabricLearner(fabric, model, sgd(model), attack, kernel, config, num_classes=3)
 

@@ -3,7 +3,6 @@
 import msgspec
 import pytest
 import torch
-from lightning_fabric import Fabric
 from torch import nn
 from torch.nn import functional
 
@@ -16,7 +15,7 @@ from wmr_cli.core.contracts import Batch, Evidence
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.margins import probability_margin
 from wmr_cli.errors import BadInput
-from wmr_cli.workflows import combining
+from wmr_cli.workflows import combining, devices
 from wmr_cli.workflows.averaging import Average
 from wmr_cli.workflows.learner import FabricLearner
 from wmr_cli.workflows.optimization import Pace, make_optimizer, pace, parameter_groups
@@ -40,7 +39,7 @@ def learner_of(**settings):
     config = TrainConfig(eps=EPS, **settings)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     attack = Pgd(eps=EPS, steps=2, step=0.05, start="none")
-    return FabricLearner(Fabric(accelerator="cpu", devices=1), model, optimizer, attack, Exponential(2.0), config, num_classes=3)
+    return FabricLearner(devices.fabric("cpu"), model, optimizer, attack, Exponential(2.0), config, num_classes=3)
 
 
 def test_warm_up_and_ramps_grow_straight_to_their_full_size():

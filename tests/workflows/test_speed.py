@@ -5,7 +5,6 @@ import sys
 
 import pytest
 import torch
-from lightning_fabric import Fabric
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -40,7 +39,7 @@ def trained(folds, steps=3):
     model, whole = nn.Sequential(*layers), batch()
     sgd, config = torch.optim.SGD(model.parameters(), lr=0.1), TrainConfig(eps=EPS)
     attack = Pgd(eps=EPS, steps=4, step=0.03)
-    learner = FabricLearner(Fabric(accelerator="cpu", devices=1), model, sgd, attack, Exponential(2.0), config, 3)
+    learner = FabricLearner(devices.fabric("cpu"), model, sgd, attack, Exponential(2.0), config, 3)
     learner.twin = twin_of(model, whole.images) if folds else None
     for step in range(steps):
         learner.begin_step(0, step, Pace(0.1), len(whole.labels))

@@ -283,5 +283,5 @@ def test_slurm_tasks_without_their_number_per_node_are_refused(monkeypatch):
 
 def test_machines_on_which_nobody_started_anything_are_refused(monkeypatch):
     monkeypatch.delenv("MASTER_ADDR", raising=False)
-    with pytest.raises(BadInput, match="nobody has started processes on 2 machines"):
+    with pytest.raises(BadInput, match="no launcher has started processes on 2 machines"):
         devices.fabric("cpu", nodes=2)

@@ -3,6 +3,7 @@
 import ctypes
 import inspect
 import os
+import re
 import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ def fabric(
     from lightning_fabric.strategies.ddp import DDPStrategy
 
     kind, _, number = device.partition(":")
-    if kind not in DEVICES or (number and (kind != "cuda" or not number.isdigit())):
+    if kind not in DEVICES or (number and (kind != "cuda" or not re.fullmatch("[0-9]{1,9}", number))):
         raise BadInput(f"there is no device {device!r}", hint="--device is auto, cpu, cuda, cuda:N or mps")
     if not _has(kind) or (number and int(number) >= torch.cuda.device_count()):
         raise BadInput(f"device {device!r} is not there", hint="`wmr doctor` lists the devices of this machine")
@@ -56,7 +57,7 @@ def fabric(
         )
     if nodes > 1 and started is None and not {"MASTER_ADDR", "NODE_RANK"} <= os.environ.keys():
         raise BadInput(
-            f"nobody has started processes on {nodes} machines",
+            f"no launcher has started processes on {nodes} machines",
             hint="use torchrun or srun, or set MASTER_ADDR, MASTER_PORT and NODE_RANK and start the command on every machine",
         )
     # buffers are averaged by the learner, between steps
@@ -68,6 +69,7 @@ def fabric(
         num_nodes=nodes,
         strategy=ranks if devices * nodes > 1 else "auto",
         precision=PRECISIONS[precision],  # type: ignore[arg-type]
+        # Without a cluster environment Fabric looks for one, and warns wherever `srun` is installed but not used.
         plugins=[] if started else [LightningEnvironment()],
     )
 
@@ -83,16 +85,24 @@ def _buffer_option() -> str:
 def processes() -> tuple[int, int] | None:
     """How many processes per node, on how many nodes, torchrun or Slurm has started; None where that is left to us."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        local = int(os.environ["LOCAL_WORLD_SIZE"])
-        return local, int(os.environ["WORLD_SIZE"]) // local
+        local = _from_environment("LOCAL_WORLD_SIZE")
+        return local, _from_environment("WORLD_SIZE") // local
     is_interactive = os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
     # without srun, in a batch script, there is no step and one process
     is_step = "SLURM_PROCID" in os.environ and "SLURM_STEP_ID" in os.environ
-    if int(os.environ.get("SLURM_NTASKS", "1")) > 1 and is_step and not is_interactive:
+    if is_step and not is_interactive and _from_environment("SLURM_NTASKS", default="1") > 1:
         if "SLURM_NTASKS_PER_NODE" not in os.environ:
             raise BadInput("Slurm does not say how many processes a node has", hint="use --ntasks-per-node instead of --ntasks")
-        return int(os.environ["SLURM_NTASKS_PER_NODE"]), int(os.environ.get("SLURM_NNODES", "1"))
+        return _from_environment("SLURM_NTASKS_PER_NODE"), _from_environment("SLURM_NNODES", default="1")
     return None
+
+
+def _from_environment(name: str, default: str = "") -> int:
+    """Return a count that torchrun or Slurm has set."""
+    text = os.environ.get(name, default)
+    if not re.fullmatch("0*[1-9][0-9]{0,8}", text):
+        raise BadInput(f"{name} is {text!r} in the environment, not a count", hint="start with torchrun or srun, or unset it")
+    return int(text)
 
 
 def has_accelerator(device: str = "auto") -> bool:
