@@ -1,7 +1,11 @@
 """Your own pictures and arrays: layouts, splits, and the mistakes people make."""
 
+import io
+import os
 import pickle
 import shutil
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +15,7 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from fakes import labels, picture_tree, pixels
+from irregular import IRREGULAR, WITHOUT_END, time_limit
 from wmr_cli.errors import BadFile, BadInput, UnknownName
 from wmr_cli.testing import check_dataset
 
@@ -164,6 +169,9 @@ def test_a_class_that_is_not_trained_on_is_refused(make, tmp_path):
         ("size=32,resize=16", "a square of side 32"),
         ("resize=16", "resize alone"),
         ("holdout=1.5", "no share"),
+        ("holdout=nan", "finite"),
+        ("holdout=0.9999", r"holdout 0\.9999 leaves no training images of class 0"),
+        ("test=0.99", r"test 0\.99 leaves no training images of class 0"),
         ("size=99999", "side 99999"),
         ("workers=-1", "-1 workers"),
     ],
@@ -172,6 +180,37 @@ def test_settings_that_make_no_sense_are_refused(make, tmp_path, params, says):
     picture_tree(tmp_path / "pics")
     with pytest.raises(BadInput, match=says):
         make(f"folder:path={tmp_path / 'pics'},{params}")
+
+
+def test_a_large_share_may_be_held_out_as_long_as_every_class_is_trained_on(make, tmp_path):
+    picture_tree(tmp_path / "pics", count=20)
+    source = make(f"folder:path={tmp_path / 'pics'},holdout=0.9,test=0.5")
+    assert sizes(source) == {"all": 40, "test": 20, "val": 18, "train": 2}
+
+
+@pytest.mark.parametrize("make_file", WITHOUT_END.values(), ids=WITHOUT_END)
+def test_what_is_not_a_file_among_images_is_refused(make, tmp_path, make_file):
+    pics = picture_tree(tmp_path / "pics")
+    make_file(pics / "cat" / "x.png")
+    with time_limit(60), pytest.raises(BadFile, match=r"x\.png cannot be read: it is not a regular file") as caught:
+        make(f"folder:path={pics}")
+    assert caught.value.hint
+
+
+def test_links_in_a_circle_come_to_an_end(make, tmp_path):
+    pics = picture_tree(tmp_path / "pics")
+    for name in ("a", "b", "c"):
+        (pics / "cat" / name).symlink_to(pics / "cat")
+    with time_limit(60):
+        assert sizes(make(f"folder:path={pics}"))["all"] == 20
+
+
+def test_a_class_whose_name_is_not_text_is_refused(make, tmp_path):
+    pics = picture_tree(tmp_path / "pics")
+    (pics / "cat").rename(pics / os.fsdecode(b"\xff"))
+    with pytest.raises(BadFile, match="is not UTF-8") as caught:
+        make(f"folder:path={pics}")
+    assert caught.value.hint
 
 
 def test_a_misspelt_key_gets_a_hint(registry):
@@ -256,7 +295,56 @@ def flipped(path: Path) -> None:
     path.write_bytes(content)
 
 
+def array(path: Path, header: str, name: str = "images") -> None:
+    """Write images whose header is `header`, of 100 bytes, and labels."""
+    stream = io.BytesIO()
+    np.save(stream, labels(3))
+    text = header.encode().ljust(117) + b"\n"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(100))
+        archive.writestr("labels.npy", stream.getvalue())
+
+
+def huge(path: Path) -> None:
+    array(path, "{'descr': '|u1', 'fortran_order': False, 'shape': (1000000000000, 8, 8)}")
+
+
+def negative(path: Path) -> None:
+    array(path, "{'descr': '|u1', 'fortran_order': False, 'shape': (-10, -10)}")
+
+
+def nested(path: Path) -> None:
+    array(path, "(" * 5000)
+
+
+def text_among_arrays(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("images", "text")
+        archive.writestr("labels.txt", "text")
+
+
+def of_type(dtype: str) -> Callable[[Path], Path]:
+    return lambda path: stored(path, images=pixels(3, 8, 8).astype(dtype), labels=labels(3))
+
+
 BAD_ARRAYS = {
+    "a header that claims too much": (huge, "claims 64,000,000,000,000 bytes of values and has 100"),
+    "a negative shape": (negative, "cannot be read"),
+    "a nested header": (nested, "cannot be read"),
+    "text": (text_among_arrays, "only nothing"),
+    "images of uint64": (of_type("uint64"), "images of type uint64"),
+    "complex images": (of_type("complex64"), "images of type complex64"),
+    "images as truth values": (of_type("bool"), "images of type bool"),
+    "images as text": (of_type("U3"), "images of type <U3"),
+    "no pixels": (lambda path: stored(path, images=pixels(3, 0, 8), labels=labels(3)), "have no pixels"),
+    "no pixels of floats": (lambda path: stored(path, images=np.zeros((3, 8, 0)), labels=labels(3)), "have no pixels"),
+    "no columns of labels": (lambda path: stored(path, images=pixels(3, 8, 8), labels=np.zeros((3, 0), int)), "labels of type"),
+    "large floats": (lambda path: stored(path, images=np.full((3, 8, 8), 1e300), labels=labels(3)), "outside"),
+    "labels beyond int64": (
+        lambda path: stored(path, images=pixels(3, 8, 8), labels=np.array([0, 1, 2**64 - 1], np.uint64)),
+        "a label 18446744073709551615",
+    ),
+    "labels as truth values": (lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(3) > 0), "labels of type bool"),
     "missing": (lambda path: None, "there is no file"),
     "objects that need code": (objects, "cannot be read"),
     "a pickle": (pickled, "cannot be read"),
@@ -291,4 +379,35 @@ def test_a_mistake_in_arrays_is_named(make, tmp_path, case):
     spoil(tmp_path / "data.npz")
     with pytest.raises(BadFile, match=says) as caught:
         make(f"arrays:path={tmp_path / 'data.npz'}")
+    assert caught.value.hint
+
+
+def test_labels_of_any_whole_type_are_read(make, tmp_path):
+    path = stored(tmp_path / "data.npz", images=pixels(30, 8, 8), labels=labels(30, 3).astype(np.uint64))
+    assert make(f"arrays:path={path}").num_classes == 3
+
+
+@pytest.mark.parametrize("ending", [".npz", ".safetensors"])
+@pytest.mark.parametrize("make_file", IRREGULAR.values(), ids=IRREGULAR)
+def test_only_a_regular_file_is_read_as_arrays(make, tmp_path, ending, make_file):
+    make_file(tmp_path / f"data{ending}")
+    with time_limit(60), pytest.raises(BadFile, match=r"it is a folder|not a regular file") as caught:
+        make(f"arrays:path={tmp_path / f'data{ending}'}")
+    assert caught.value.hint
+
+
+def test_an_archive_that_unpacks_to_far_more_is_refused(make, tmp_path, monkeypatch):
+    path = tmp_path / "data.npz"
+    np.savez_compressed(path, images=np.zeros((400, 64, 64), np.uint8), labels=labels(400, 3))
+    assert make(f"arrays:path={path}").num_classes == 3
+    monkeypatch.setattr("wmr_cli.builtins.datasets.arrays.MOST_UNPACKED", 10**6)
+    with pytest.raises(BadFile, match="claims to hold"):
+        make(f"arrays:path={path}")
+
+
+@pytest.mark.parametrize("params", ["classes=1", "classes=-3", "classes=1000000000000000000", "holdout=0.9999", "test=0.9999"])
+def test_settings_of_arrays_that_make_no_sense_are_refused(make, tmp_path, params):
+    path = stored(tmp_path / "data.npz", images=pixels(30, 8, 8), labels=labels(30, 3))
+    with pytest.raises(BadInput) as caught:
+        make(f"arrays:path={path},{params}")
     assert caught.value.hint

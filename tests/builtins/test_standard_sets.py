@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from fakes import FAKES, SIZES, cifar_archive, labels, md5, mnist_archives, pixels, tiny_imagenet_archive
+from irregular import make_fifo, time_limit
 from wmr_cli.builtins.datasets import mnist as mnist_module
 from wmr_cli.core import downloads
 from wmr_cli.core.vision import torchvision
@@ -190,7 +192,21 @@ def test_grey_pictures_of_tiny_imagenet_have_three_equal_channels(tiny):
         assert np.allclose(image, level, atol=1)
 
 
+def replaced(path: Path) -> None:
+    """Put a FIFO in the place of a file."""
+    path.unlink()
+    make_fifo(path)
+
+
 DAMAGE = {
+    "a fifo of classes": ("has no wnids.txt", lambda top: replaced(top / "wnids.txt")),
+    "a fifo of annotations": ("is not there", lambda top: replaced(top / "val" / "val_annotations.txt")),
+    "classes that are not text": ("cannot be read", lambda top: (top / "wnids.txt").write_bytes(b"\xff")),
+    "annotations that are not text": ("cannot be read", lambda top: (top / "val" / "val_annotations.txt").write_bytes(b"\xff")),
+    "a number that is none": (
+        "has no number",
+        lambda top: Image.new("RGB", (64, 64)).save(top / "train" / "n00000005" / "images" / f"n00000005_{'9' * 30}.JPEG"),
+    ),
     "wnids.txt": ("has no wnids.txt", lambda top: (top / "wnids.txt").unlink()),
     "half the classes": ("names 100 classes", lambda top: (top / "wnids.txt").write_text("\n".join(map(str, range(100))))),
     "annotations": ("val_annotations.txt is not there", lambda top: (top / "val" / "val_annotations.txt").unlink()),
@@ -219,3 +235,20 @@ def test_reading_the_test_images_does_not_read_the_training_images(laid_out, mon
     monkeypatch.setattr(dataset, "__init__", lambda self, root, train: seen.append(train) or original(self, root, train))
     assert len(source.splits["test"]) == SIZES[1]
     assert seen == [False]
+
+
+def test_too_large_a_share_of_tiny_imagenet_is_refused(tiny, registry, tmp_path):
+    tiny()
+    with pytest.raises(BadInput, match="leaves no training images of class 0") as refused:
+        list(registry.create("dataset", "tiny-imagenet:holdout=0.9999", root=tmp_path).splits.values())
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if name != "tiny-imagenet"])
+def test_a_fifo_in_the_place_of_a_published_file_is_refused(name, laid_out, registry, tmp_path):
+    list(laid_out(name).splits.values())
+    for file in [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix not in (".gz", ".meta")]:
+        replaced(file)
+    with time_limit(60), pytest.raises(BadFile, match="not a regular file") as refused:
+        list(registry.create("dataset", name, root=tmp_path).splits.values())
+    assert refused.value.hint

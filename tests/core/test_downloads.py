@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from irregular import IRREGULAR, make_fifo, time_limit
 from wmr_cli.core import downloads
 from wmr_cli.core.downloads import Remote, fetch, looks_like_a_page, unpack
 from wmr_cli.core.watching import watched
@@ -264,3 +265,18 @@ def test_a_plain_gzip_is_no_archive_of_folders(tmp_path):
     (tmp_path / "archive.tar.gz").write_bytes(gzip.compress(b"not a tar"))
     with pytest.raises(BadFile, match="cannot be unpacked"):
         unpack(tmp_path / "archive.tar.gz", tmp_path, "top")
+
+
+@pytest.mark.parametrize("make", IRREGULAR.values(), ids=IRREGULAR)
+def test_only_a_regular_file_is_taken_for_a_download(server, tmp_path, make):
+    make(tmp_path / "data.bin")
+    with time_limit(60), pytest.raises(BadFile, match=r"it is a folder|not a regular file") as refused:
+        fetch([remote(server, "/good")], tmp_path)
+    assert "move it away" in refused.value.hint
+
+
+def test_an_unfinished_download_that_is_a_fifo_is_refused(server, tmp_path):
+    make_fifo(tmp_path / "data.bin.part")
+    with time_limit(60), pytest.raises(MissingData, match="cannot write to") as refused:
+        fetch([remote(server, "/good")], tmp_path)
+    assert refused.value.hint

@@ -1,6 +1,8 @@
 """Picture files: decoded as torchvision does, refused where pixels would be changed silently, streamed where there are many."""
 
+import contextlib
 import hashlib
+import random
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import torch
 from PIL import Image
 
 from fakes import picture_tree
+from irregular import IRREGULAR, time_limit
 from wmr_cli.core import pictures
 from wmr_cli.core.pictures import Decoder, PictureSplit
 from wmr_cli.core.splits import ahead
@@ -195,3 +198,27 @@ def test_the_hash_follows_bytes_labels_index_and_cut(tmp_path):
     others.append(split.part(torch.arange(12)))
     assert split_of(tmp_path / "e").sha256 == first
     assert len({first, *(other.sha256 for other in others)}) == 5
+
+
+@pytest.mark.parametrize("make", IRREGULAR.values(), ids=IRREGULAR)
+def test_only_a_regular_file_is_read_as_a_picture(tmp_path, make):
+    make(tmp_path / "x.png")
+    split = PictureSplit([tmp_path / "x.png"], torch.tensor([0]), torch.tensor([0]), Decoder(), (3, 4, 4))
+    with time_limit(60):
+        for read in (lambda: split.decoder(tmp_path / "x.png"), split.check, lambda: split.sha256):
+            with pytest.raises(BadFile, match=r"it is a folder|not a regular file") as refused:
+                read()
+            assert refused.value.hint
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg", "bmp", "gif", "ppm", "webp", "tif"])
+def test_damage_anywhere_gives_a_picture_or_a_refusal(tmp_path, ending):
+    path, dice = tmp_path / f"x.{ending}", random.Random(0)
+    Image.fromarray(np.arange(768, dtype=np.uint8).reshape(16, 16, 3)).save(path)
+    whole = path.read_bytes()
+    for _ in range(100):
+        damaged = bytearray(whole)
+        damaged[dice.randrange(len(whole))] = dice.randrange(256)
+        path.write_bytes(damaged[: dice.choice((len(whole), dice.randrange(len(whole))))])
+        with contextlib.suppress(BadFile):
+            assert Decoder()(path).dtype == torch.uint8

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import BadFile, MissingData
+from ..reading import open_regular
 from .watching import report
 
 BLOCK, MEGA = 1 << 20, 10**6
@@ -90,7 +91,9 @@ def _download(remote: Remote, folder: Path, needed: list[str]) -> None:
 def _alone(part: Path) -> Iterator[BinaryIO]:
     """The unfinished file, for this process alone; who holds it may rename it or take it away."""
     while True:
-        with part.open("ab") as stream:
+        # without O_NONBLOCK, opening a FIFO of this name waits for a reader
+        descriptor = os.open(part, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+        with os.fdopen(descriptor, "ab") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
             if _names(part, stream):
                 yield stream
@@ -134,12 +137,15 @@ def _receive(url: str, remote: Remote, stream: BinaryIO) -> None:
 
 def _prove(path: Path, remote: Remote, says: str, hint: str) -> None:
     """Refuse a file that is not the official one."""
-    with path.open("rb") as stream:
-        _refuse_page(stream.read(64), remote, says, hint)
-        stream.seek(0)
-        size, digest = path.stat().st_size, hashlib.md5(usedforsecurity=False)
-        while block := stream.read(BLOCK):
-            digest.update(block)
+    try:
+        with open_regular(path) as stream:
+            _refuse_page(stream.read(64), remote, says, hint)
+            stream.seek(0)
+            size, digest = os.fstat(stream.fileno()).st_size, hashlib.md5(usedforsecurity=False)
+            while block := stream.read(BLOCK):
+                digest.update(block)
+    except OSError as error:
+        raise BadFile(f"cannot read {path}: {error.strerror or error}", hint=hint) from None
     if (remote.size is not None and size != remote.size) or digest.hexdigest() != remote.md5:
         raise BadFile(f"{says} {size:,} bytes with MD5 {digest.hexdigest()}, not {remote.name} with MD5 {remote.md5}", hint=hint)
 

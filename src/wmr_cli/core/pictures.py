@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import BadFile, BadInput
+from ..reading import open_regular
 from .contracts import Batch
 from .splits import as_float
 from .watching import report
@@ -72,19 +73,27 @@ def _opened(path: Path, *, whole: bool = True) -> "Image":
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(path) as file:
+        with open_regular(path) as stream, Image.open(stream) as file:
             picture: Image.Image = file
             problem = _problem(file)
             if whole and not problem:
                 file.load()
                 hides = file.mode in _TRANSPARENT or "transparency" in file.info
                 picture = _opaque(file, path) if hides else file.copy()
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
-        reason = "it is no picture" if isinstance(error, UnidentifiedImageError) else str(error)
-        raise BadFile(f"{path} cannot be read: {reason}", hint="replace it or take it away") from None
+    except BadFile:
+        raise
+    except Exception as error:  # of any kind: each format has a reader of its own, and damage surprises them
+        reason = "it is no picture" if isinstance(error, UnidentifiedImageError) else _reason(error)
+        raise BadFile(f"{path} cannot be read: {reason}", hint="replace it or take it away") from error
     if problem:
         raise BadFile(f"{path} is {problem}", hint="convert it to 8-bit RGB or greyscale")
     return picture
+
+
+def _reason(error: Exception) -> str:
+    """Return what a reader said in one line, or the name of its error."""
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return " ".join(text.split()) or type(error).__name__
 
 
 def _problem(file: "Image") -> str | None:
@@ -106,6 +115,14 @@ def _opaque(file: "Image", path: Path) -> "Image":
     if alpha.getextrema()[0] != 255:
         raise BadFile(f"{path} is transparent in places", hint="lay it on a background: what is below is not defined")
     return file.convert("RGB")
+
+
+def _file_hash(path: Path) -> bytes:
+    try:
+        with open_regular(path) as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except OSError as error:
+        raise BadFile(f"{path} cannot be read: {_reason(error)}", hint="replace it or take it away") from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +230,7 @@ class PictureSplit:
         """Over the files' bytes, labels, indices and how pictures are cut: the same on every machine."""
         digest = hashlib.sha256(repr((self.decoder, self.shape)).encode())
         with self._pool() as pool:
-            for content in pool.map(lambda path: hashlib.sha256(path.read_bytes()).digest(), self.paths):
+            for content in pool.map(_file_hash, self.paths):
                 digest.update(content)
         for part in (self.labels, self.index):
             digest.update(part.numpy().tobytes())

@@ -148,6 +148,7 @@ def divided(splits: Mapping[str, Part], holdout: float, test: float, seed: int) 
         return made
     for name, share in {"test": test, "val": holdout}.items():
         if name not in made and share:
+            check_leaves_some("holdout" if name == "val" else name, share, rest.labels)
             chosen = held_out(rest.labels, share, seed)
             made[name], rest = rest.part(chosen.nonzero().squeeze(1)), rest.part((~chosen).nonzero().squeeze(1))
     return made | {"train": rest}
@@ -157,6 +158,16 @@ def check_share(name: str, share: float) -> None:
     """Refuse what is no share of the images."""
     if not 0 <= share < 1:
         raise BadInput(f"{name} {share:g} is no share of the images", hint=f"write {name}=0.1 for a tenth")
+
+
+def check_leaves_some(name: str, share: float, labels: Tensor) -> None:
+    """Refuse a share that holds out all images of a class; one that has a single image keeps it for training."""
+    sizes = labels.bincount()
+    emptied = ((sizes > 1) & ((share * sizes).round() >= sizes)).nonzero().flatten().tolist()
+    if emptied:
+        size = int(sizes[emptied[0]])
+        problem = f"{name} {share:g} leaves no training images of class {emptied[0]}, which has {size} images"
+        raise BadInput(problem, hint=f"hold out less, such as {name}=0.1, or add images")
 
 
 def balanced_subset(labels: Tensor, size: int, seed: int) -> Tensor:

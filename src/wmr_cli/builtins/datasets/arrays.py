@@ -1,10 +1,12 @@
 """Your own arrays: one .npz or .safetensors file of images and labels, with or without splits."""
 
+import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 import torch
@@ -14,9 +16,19 @@ from torch import Tensor
 from ...core.downloads import looks_like_a_page
 from ...core.splits import MemorySource, MemorySplit, check_share, divided
 from ...errors import BadFile, BadInput
+from ...reading import check_regular, open_regular
 
 IMAGES = ("{}_images", "x_{}", "X_{}")
 LABELS = ("{}_labels", "y_{}", "Y_{}")
+MOST_CLASSES = 10**6
+MOST_UNPACKED = 4 * 2**30
+MOST_RATIO = 100
+"""An archive of more than these bytes, which are so many times those of the file, is not of images."""
+BROKEN = (
+    *(OSError, ValueError, TypeError, AttributeError, KeyError, EOFError, RuntimeError, RecursionError, MemoryError),
+    *(SafetensorError, zipfile.BadZipFile, zlib.error, SyntaxError, tokenize.TokenError),
+)
+"""What the readers of archives and arrays raise at a damaged file."""
 
 
 def arrays(
@@ -35,8 +47,9 @@ def arrays(
     """
     check_share("holdout", holdout)
     check_share("test", test)
-    if classes is not None and classes < 2:
-        raise BadInput(f"a classifier of {classes} classes has nothing to tell apart", hint="classes is 2 or more, or left out")
+    if classes is not None and not 2 <= classes <= MOST_CLASSES:
+        hint = f"classes is a number from 2 to {MOST_CLASSES:,}, or left out"
+        raise BadInput(f"{classes} is not a number of classes", hint=hint)
     found, count, splits = _read(path), 0, dict[str, MemorySplit]()
     for split in ("train", "val", "test", "all"):
         images = _first(found, ("images", "x") if split == "all" else [name.format(split) for name in IMAGES])
@@ -80,26 +93,56 @@ def _classes(splits: Mapping[str, MemorySplit], classes: int | None, path: Path)
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Name to array. Nothing in the file can run code."""
-    if not path.is_file():
-        raise BadFile(f"there is no file {path}", hint="arrays:path=… names a .npz or .safetensors file")
-    with path.open("rb") as stream:
-        if looks_like_a_page(stream.read(64)):
-            raise BadFile(f"{path} is a web page, not arrays", hint="download it again")
+    """Return arrays by name. Nothing in the file can run code, or claim memory that its bytes do not fill."""
+    named = "arrays:path=… names a .npz or .safetensors file"
     try:
-        if path.suffix.lower() == ".safetensors":
-            from safetensors.numpy import load_file
+        check_regular(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise BadFile(f"there is no file {path}", hint=named) from None
+    except OSError as error:
+        raise BadFile(f"cannot read {path}: {error.strerror}", hint=named) from None
+    try:
+        with open_regular(path) as stream:
+            head = stream.read(64)
+            if looks_like_a_page(head):
+                raise BadFile(f"{path} is a web page, not arrays", hint="download it again")
+            if path.suffix.lower() == ".safetensors":
+                from safetensors.numpy import load_file
 
-            return dict(load_file(path))
-        with path.open("rb") as stream:
-            file = np.load(stream, allow_pickle=False)
-            if isinstance(file, np.ndarray):
+                return dict(load_file(path))
+            if head.startswith(np.lib.format.MAGIC_PREFIX):
                 raise BadFile(f"{path} is a single array", hint="save images and labels together with numpy.savez")
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, SafetensorError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        reason = "it holds objects that only code can make" if "allow_pickle" in str(error) else str(error)
+            return _npz(stream, path.stat().st_size)
+    except BROKEN as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
         hint = "save plain arrays with numpy.savez, or as safetensors; a damaged file has to be copied again"
         raise BadFile(f"{path} cannot be read: {reason}", hint=hint) from None
+
+
+def _npz(stream: IO[bytes], size: int) -> dict[str, Any]:
+    """Return the arrays of an archive of `size` bytes; raise ValueError for one that claims more than it holds."""
+    with zipfile.ZipFile(stream) as archive:
+        members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
+        unpacked = sum(member.file_size for member in members)
+        is_bomb = unpacked > MOST_UNPACKED and unpacked > MOST_RATIO * size
+        if is_bomb or sum(member.compress_size for member in members) > size:
+            raise ValueError(f"it claims to hold {unpacked:,} bytes in a file of {size:,}")
+        return {member.filename.removesuffix(".npy"): _npy(archive, member) for member in members}
+
+
+def _npy(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Any:
+    """Return one array. Its header is checked first, because numpy allocates what the header claims."""
+    with archive.open(member) as stream:
+        version = np.lib.format.read_magic(stream)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read_header(stream)
+        if dtype.hasobject:
+            raise ValueError(f"{member.filename} holds objects that only code can make")
+        claimed, there = math.prod(shape) * dtype.itemsize, member.file_size - stream.tell()
+        if claimed != there or min(shape, default=1) < 0:
+            raise ValueError(f"{member.filename} claims {claimed:,} bytes of values and has {there:,}")
+    with archive.open(member) as stream:
+        return np.lib.format.read_array(stream, allow_pickle=False)
 
 
 def _first(found: dict[str, Any], names: Iterable[str]) -> Any:
@@ -107,11 +150,13 @@ def _first(found: dict[str, Any], names: Iterable[str]) -> Any:
 
 
 def _channels_first(images: Any, layout: str, path: Path) -> Tensor:
-    """(N, C, H, W), uint8 or float32."""
+    """Return images as (N, C, H, W), uint8 or float32."""
+    if not images.size:
+        raise BadFile(f"{path} holds images of shape {images.shape}, which have no pixels", hint="store images with pixels")
     if images.dtype.kind == "f":
-        images = images.astype(np.float32)
         if not (images.min() >= 0 and images.max() <= 1):  # nor with a NaN
             raise BadFile(f"{path} has pixels outside [0, 1]", hint="scale floats to [0, 1], or store bytes in 0…255")
+        images = images.astype(np.float32)
     elif images.dtype != np.uint8:
         raise BadFile(f"{path} holds images of type {images.dtype}", hint="images are uint8 in 0…255 or floats in [0, 1]")
     if images.ndim == 3:
@@ -130,8 +175,10 @@ def _channels_first(images: Any, layout: str, path: Path) -> Tensor:
 def _labels(labels: Any, path: Path) -> Tensor:
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    if labels.ndim == 1 and labels.dtype.kind in "iu" and labels.min() < 0:
-        raise BadFile(f"{path} has a label {labels.min()}", hint="labels are whole numbers from 0")
+    # a label of uint64 may not fit into the int64 of torch
+    if labels.ndim == 1 and labels.dtype.kind in "iu" and not 0 <= int(labels.min()) <= int(labels.max()) < 2**63:
+        worst = labels.min() if labels.min() < 0 else labels.max()
+        raise BadFile(f"{path} has a label {worst}", hint="labels are whole numbers from 0")
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise BadFile(
             f"{path} holds labels of type {labels.dtype} and shape {labels.shape}",

@@ -6,6 +6,7 @@ from typing import Any
 from ...core.downloads import Remote, fetch, unpack
 from ...core.splits import Source
 from ...core.vision import torchvision
+from ...reading import check_regular
 from .standard import source
 
 SIZES = (50_000, 10_000)
@@ -30,6 +31,8 @@ def _batches(name: str, dataset: Any, root: Path, split_seed: int, holdout: floa
         unpack(archive, root, dataset.base_folder)
 
     def read(training: bool) -> tuple[Any, Any]:
+        for file in hashes:
+            check_regular(folder / file)
         try:
             # these files are pickles: torchvision proves each by its hash before it opens it
             made = dataset(root, train=training)

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from ...core.pictures import ENDINGS, Decoder, PictureSplit
 from ...core.splits import Source, check_share, divided
 from ...errors import BadFile, BadInput
+from ...reading import is_folder
 
 SPLITS = {
     "train": "train",
@@ -78,7 +80,7 @@ def _membership(split: PictureSplit, path: Path) -> str:
 
 def _places(path: Path) -> dict[str, Path]:
     """The folder of class folders of each split; `all` where there are no splits."""
-    if not path.is_dir():
+    if not is_folder(path):
         raise BadFile(f"there is no folder {path}", hint="folder:path=… names a folder that holds a folder per class")
     inside = _folders(path)
     splits = {place: SPLITS[place.name.lower()] for place in inside if place.name.lower() in SPLITS}
@@ -99,7 +101,18 @@ def _classes(place: Path) -> list[str]:
         raise BadFile(
             f"a classifier needs two class folders at least, {place} has {found}", hint="put every class into its own folder"
         )
+    unreadable = next((name for name in names if not _is_text(name)), None)
+    if unreadable is not None:  # class names are stored in checkpoints and records, which are UTF-8
+        raise BadFile(f"the name of class {unreadable!a} in {place} is not UTF-8", hint="rename the folder")
     return names
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _pictures(place: Path, names: list[str]) -> tuple[list[Path], Tensor]:
@@ -118,8 +131,7 @@ def _pictures(place: Path, names: list[str]) -> tuple[list[Path], Tensor]:
 
 def _files(folder: Path) -> list[Path]:
     """The pictures of one class; a class that has a folder has pictures."""
-    walk = os.walk(folder, followlinks=True) if folder.exists() else ()
-    listed = (Path(place) / name for place, _, names in walk for name in names)
+    listed = _walk(folder) if folder.exists() else ()
     shown = (path for path in listed if not any(part.startswith((".", "__")) for part in path.relative_to(folder).parts))
     found = sorted(path for path in shown if path.suffix.lower() in ENDINGS)
     if folder.exists() and not found:
@@ -127,5 +139,19 @@ def _files(folder: Path) -> list[Path]:
     return found
 
 
+def _walk(folder: Path) -> Iterator[Path]:
+    """Yield all files below a folder. Links are followed, but each folder is visited once: links can form cycles."""
+    visited: set[str] = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        folders[:] = [] if real in visited else sorted(folders)
+        names = [] if real in visited else names
+        visited.add(real)
+        yield from (Path(place) / name for name in names)
+
+
 def _folders(path: Path) -> list[Path]:
-    return sorted(item for item in path.iterdir() if item.is_dir() and not item.name.startswith((".", "__")))
+    try:
+        return sorted(item for item in path.iterdir() if item.is_dir() and not item.name.startswith((".", "__")))
+    except OSError as error:
+        raise BadFile(f"cannot read {path}: {error.strerror}", hint="check who may read it, and the links inside it") from None

@@ -11,6 +11,7 @@ from ...core.downloads import Remote, fetch
 from ...core.splits import Source
 from ...core.vision import torchvision
 from ...errors import BadFile, MissingData
+from ...reading import check_regular, open_regular
 from .standard import source
 
 PLAIN = {
@@ -59,16 +60,19 @@ def _expand(archive: Path) -> None:
             with gzip.open(archive) as packed, part.open("wb") as stream:
                 shutil.copyfileobj(packed, stream)
             part.replace(archive.with_suffix(""))
-    except OSError as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise MissingData(f"{archive} cannot be unpacked: {error}", hint="make room, or choose another --data-dir") from None
 
 
 def _prove(folder: Path, archive: Remote) -> None:
     """The plain file is the official one: by the checksum that its archive ends with, or by a hash of its own."""
     plain = folder / archive.name.removesuffix(".gz")
+    check_regular(plain)
     if (folder / archive.name).exists():
         (proved,) = fetch([archive], folder)
-        if zlib.crc32(plain.read_bytes()) != int.from_bytes(proved.read_bytes()[-8:-4], "little"):
+        with open_regular(plain) as expanded, open_regular(proved) as packed:
+            is_same = zlib.crc32(expanded.read()) == int.from_bytes(packed.read()[-8:-4], "little")
+        if not is_same:
             raise BadFile(f"{plain} is not what {proved.name} holds", hint=f"move {plain.name} away and repeat the command")
     elif archive.md5 in PLAIN:
         fetch([Remote(plain.name, (), PLAIN[archive.md5])], folder)

@@ -25,7 +25,7 @@ def source(
     def whole(training: bool) -> MemorySplit:
         try:
             images, labels = read(training)
-        except (RuntimeError, ValueError, TypeError, AssertionError, EOFError, OSError) as error:
+        except (RuntimeError, ValueError, TypeError, AssertionError, LookupError, EOFError, MemoryError, OSError) as error:
             raise BadFile(f"the files of {name} cannot be read: {error}", hint="move them away and repeat the command") from None
         pixels = torch.as_tensor(images)
         if pixels.ndim == 3:

@@ -9,8 +9,9 @@ import torch
 
 from ...core.downloads import Remote, fetch, unpack
 from ...core.pictures import Decoder, PictureSplit
-from ...core.splits import LazySplits, Source, check_share, held_out
+from ...core.splits import LazySplits, Source, check_leaves_some, check_share, held_out
 from ...errors import BadFile
+from ...reading import is_regular, read_text
 
 TOP = "tiny-imagenet-200"
 ARCHIVE = Remote(
@@ -38,6 +39,7 @@ def tiny_imagenet(root: Path, split_seed: int = 0, holdout: float = 0.02, worker
         return _pictures("training", _training_files(folder, wnids), PER_CLASS * CLASSES, workers)
 
     def part(validates: bool) -> PictureSplit:
+        check_leaves_some("holdout", holdout, training().labels)
         chosen = held_out(training().labels, holdout, split_seed) == validates
         return training().part(chosen.nonzero().squeeze(1))
 
@@ -52,12 +54,19 @@ def tiny_imagenet(root: Path, split_seed: int = 0, holdout: float = 0.02, worker
 
 def _class_ids(folder: Path) -> list[str]:
     file = folder / "wnids.txt"
-    if not file.is_file():
+    if not is_regular(file):
         raise BadFile(f"{folder} has no wnids.txt", hint=f"move {folder} away and repeat the command, or put the file there")
-    wnids = sorted(file.read_text(encoding="utf-8").split())
+    wnids = sorted(_text(file).split())
     if len(set(wnids)) != CLASSES:
         raise BadFile(f"{file} names {len(set(wnids))} classes instead of {CLASSES}", hint="take the official file")
     return wnids
+
+
+def _text(file: Path) -> str:
+    try:
+        return read_text(file)
+    except (OSError, ValueError) as error:
+        raise BadFile(f"{file} cannot be read: {error}", hint="take the official file") from None
 
 
 Found = tuple[Path, int, int]
@@ -83,14 +92,14 @@ def _training_files(folder: Path, wnids: list[str]) -> list[Found]:
 def _test_files(folder: Path, wnids: list[str]) -> list[Found]:
     """Every picture that the annotations name and that is there."""
     annotations, label_of = folder / "val" / "val_annotations.txt", {wnid: label for label, wnid in enumerate(wnids)}
-    if not annotations.is_file():
+    if not is_regular(annotations):
         raise BadFile(f"{annotations} is not there", hint="its labels are needed: move the folder away to download it again")
-    lines = [line.split("\t") for line in annotations.read_text(encoding="utf-8").splitlines()]
+    lines = [line.split("\t") for line in _text(annotations).splitlines()]
     unknown = next((line[:2] for line in lines if len(line) < 2 or line[1] not in label_of), None)
     if unknown:
         raise BadFile(f"{annotations} has a line without a known class: {unknown}", hint="take the official file")
     named = [(folder / "val" / "images" / name, label_of[wnid]) for name, wnid, *_ in lines]
-    found = [(path, label, PER_CLASS * CLASSES + _number(path)) for path, label in named if path.exists()]
+    found = [(path, label, PER_CLASS * CLASSES + _number(path)) for path, label in named if is_regular(path)]
     if not found:
         raise BadFile(f"there are no pictures in {folder / 'val' / 'images'}", hint="move the folder away to download it again")
     return sorted(found, key=lambda item: item[2])
@@ -98,7 +107,7 @@ def _test_files(folder: Path, wnids: list[str]) -> list[Found]:
 
 def _number(path: Path) -> int:
     """`n01443537_12.JPEG` is number 12 of its class."""
-    match = re.search(r"_(\d+)$", path.stem)
+    match = re.search(r"_([0-9]{1,9})$", path.stem)
     if match is None:
         raise BadFile(f"{path} has no number in its name", hint="official pictures are called n01443537_12.JPEG or val_12.JPEG")
     return int(match[1])

@@ -1,6 +1,8 @@
 """Weights from a file: this attacker wants these images."""
 
 import csv
+import io
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +11,10 @@ from torch import Tensor
 
 from ...core.contracts import Evidence
 from ...errors import BadFile, BadInput
+from ...reading import read_text
 from ...spec import number
+
+LARGEST_INDEX = 2**63 - 1
 
 
 @dataclass
@@ -29,8 +34,8 @@ class Table:
     detached = True
 
     def __post_init__(self) -> None:
-        if self.rest < 0:
-            raise BadInput(f"rest is {self.rest:g}", hint="a weight is not negative")
+        if not (self.rest >= 0 and math.isfinite(self.rest)):
+            raise BadInput(f"rest is {self.rest:g}", hint="a weight is a finite number that is not negative")
         self._index, self._weights = _read(self.path)
 
     def __call__(self, evidence: Evidence) -> Tensor:
@@ -49,8 +54,8 @@ class Table:
 def _read(path: Path) -> tuple[Tensor, Tensor]:
     """Indices in rising order, and their weights."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.DictReader(file))
+        text = read_text(path).removeprefix("\ufeff")
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))
         pairs = [(int(row["index"]), number(row["weight"].strip())) for row in rows]
     except OSError as error:
         raise BadFile(f"cannot read {path}: {error.strerror}", hint="table:path=… names a CSV file") from None
@@ -58,6 +63,11 @@ def _read(path: Path) -> tuple[Tensor, Tensor]:
         raise BadFile(f"{path} has no column {error.args[0]!r}", hint="its first line is: index,weight") from None
     except (ValueError, TypeError, AttributeError, csv.Error, BadInput) as error:
         raise BadFile(f"{path} is not a table of weights: {error}", hint="lines read: 17,2.5") from None
+    beyond = next((image for image, _ in pairs if not 0 <= image <= LARGEST_INDEX), None)
+    if beyond is not None:
+        raise BadFile(
+            f"{path} lists an image {beyond}", hint="an index is a whole number from 0, as the rows of an evaluation have it"
+        )
     weights = dict(pairs)
     if not pairs or len(weights) < len(pairs) or min(weights.values()) < 0:
         what = "is empty" if not pairs else "lists an image twice" if len(weights) < len(pairs) else "has a negative weight"
