@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from wmr_cli.core.ascent import box
 from wmr_cli.core.contracts import Attacked, Batch
-from wmr_cli.core.guards import check_batch, check_logits, guarded, outside, predictions
+from wmr_cli.core.guards import check_batch, check_log_weights, check_logits, crafted, guarded, outside, predictions
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.norms import NORMS
 from wmr_cli.errors import BrokenContract
@@ -209,3 +209,94 @@ def test_in_train_mode_statistics_are_meant_to_move():
     watched(model, lambda model: model(BATCH.images))
     with pytest.raises(BrokenContract, match=r"changed '0\.bias'"):
         watched(model, lambda model: set_value(model[0].bias, 3.0))
+
+
+@dataclass(frozen=True)
+class Gives:
+    """An attack that returns this, whatever it is."""
+
+    result: object
+
+    def __call__(self, model, images, labels, objective, index, seed):
+        return self.result
+
+
+STEPS = torch.zeros(4, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("result", "problem"),
+    [
+        (None, "returned a NoneType without a tensor 'images'"),
+        (BATCH.images, "returned a Tensor without a tensor 'images'"),
+        ((BATCH.images, LOGITS, STEPS), "returned a tuple without a tensor 'images'"),
+        (Attacked(None, LOGITS, STEPS), "without a tensor 'images'"),
+        (Attacked(BATCH.images, None, STEPS), "without a tensor 'logits'"),
+        (Attacked(BATCH.images, LOGITS.tolist(), STEPS), "without a tensor 'logits'"),
+        (Attacked(BATCH.images, LOGITS, None), "without a tensor 'steps_survived'"),
+        (Attacked(BATCH.images, LOGITS, STEPS[:3]), "steps_survived of shape (3,) for 4 images"),
+        (Attacked(BATCH.images.byte(), LOGITS, STEPS), "returned images as torch.uint8"),
+        (Attacked(BATCH.images, LOGITS.long(), STEPS), "returned logits as torch.int64"),
+        (Attacked(BATCH.images.to("meta"), LOGITS, STEPS), "returned images on meta"),
+    ],
+)
+def test_an_attack_that_returns_something_else_is_refused(result, problem):
+    with pytest.raises(BrokenContract) as refused:
+        guard(Gives(result))
+    assert problem in str(refused.value)
+    assert "an attack returns Attacked(images, logits, steps_survived)" in refused.value.hint
+
+
+def test_what_crafts_without_logits_is_held_to_its_own_result():
+    class Crafts:
+        def craft(self, *args):
+            return None
+
+    with pytest.raises(BrokenContract, match="without a tensor 'images'") as refused:
+        crafted(Crafts(), torch.nn.Identity(), BATCH, cross_entropy, 0, NORMS["linf"], 0.1)
+    assert "Crafted(images, steps_survived)" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        None,
+        (BATCH.images, BATCH.labels, BATCH.index),
+        dataclasses.replace(BATCH, labels=None),
+        dataclasses.replace(BATCH, labels=BATCH.labels.float()),
+        dataclasses.replace(BATCH, labels=BATCH.labels[:3]),
+        dataclasses.replace(BATCH, index=BATCH.index[:, None]),
+        dataclasses.replace(BATCH, images=BATCH.images.byte()),
+        dataclasses.replace(BATCH, images=BATCH.images[0]),
+    ],
+    ids=["nothing", "tuple", "no labels", "float labels", "few labels", "index in two dimensions", "bytes", "one image"],
+)
+def test_what_is_not_a_batch_is_refused(batch):
+    with pytest.raises(BrokenContract, match="the data set returned") as refused:
+        check_batch(batch, 3)
+    assert "Batch(images, labels, index)" in refused.value.hint
+
+
+@pytest.mark.parametrize("outputs", [None, (LOGITS, LOGITS), [0.0]])
+def test_outputs_that_are_not_a_tensor_are_refused(outputs):
+    with pytest.raises(BrokenContract, match="the model returned a") as refused:
+        check_logits(outputs, BATCH.index, 3)
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("log_weights", "problem"),
+    [
+        (None, "returned a NoneType"),
+        (torch.zeros(3), r"of shape \(3,\) for 4 images"),
+        (torch.zeros(4, 1), r"of shape \(4, 1\) for 4 images"),
+        (torch.zeros(4, dtype=torch.int64), "returned torch.int64"),
+        (torch.tensor([0.0, float("nan"), 0.0, 0.0]), "not a number"),
+        (torch.tensor([0.0, float("inf"), 0.0, 0.0]), "not a number"),
+    ],
+)
+def test_what_are_not_log_weights_is_refused(log_weights, problem):
+    with pytest.raises(BrokenContract, match=problem) as refused:
+        check_log_weights(guard, log_weights, 4)
+    assert refused.value.hint
+    check_log_weights(guard, torch.tensor([0.0, -float("inf"), 1.0, 2.0]), 4)

@@ -10,7 +10,8 @@ from wmr_cli.config import TrainConfig
 from wmr_cli.core.augment import Augmentation
 from wmr_cli.core.splits import MemorySource, MemorySplit
 from wmr_cli.core.vision import timm
-from wmr_cli.errors import BadInput
+from wmr_cli.errors import BadInput, BrokenContract
+from wmr_cli.plugins import installed
 from wmr_cli.spec import Spec
 from wmr_cli.storage import checkpoints
 from wmr_cli.testing import CLASSES, SHAPE, tiny_model
@@ -187,3 +188,138 @@ def test_what_an_attack_remarks_on_few_classes_reaches_the_user(registry):
     assert list(parts.advice(made, 0.1, 3)) == []
     assert list(parts.advice(made, 0.1)) == []
     assert list(parts.advice(parts.attack(registry, Spec.parse("pgd"), norm="linf", eps=0.1), 0.1, 2)) == []
+
+
+BROKEN = """
+import torch
+from wmr_cli.core.contracts import Batch
+from wmr_cli.core.splits import MemorySource, MemorySplit
+
+SPLIT = MemorySplit(torch.zeros(4, 1, 8, 8), torch.tensor([0, 1, 0, 1]), torch.arange(4))
+
+
+class Nothing:
+    pass
+
+
+class Few:
+    def __call__(self, model): ...
+
+
+class NoWeights:
+    def __call__(self, evidence): ...
+
+
+class OneWeight:
+    def __call__(self, evidence): return torch.zeros(1)
+
+
+class NotANumber:
+    def __call__(self, evidence): return evidence.logits[:, 0] * float("nan")
+
+
+class WrongStep:
+    def step(self, learner): ...
+
+
+class OddLoss:
+    loss = ["ce"]
+    def __call__(self, model, images, labels, objective, index, seed): ...
+
+
+def nothing(): return None
+def no_splits(): return MemorySource(2, None)
+def listed(): return MemorySource(2, [SPLIT])
+def one_class(): return MemorySource(1, {"train": SPLIT})
+def half_a_class(): return MemorySource(2.5, {"train": SPLIT})
+def no_images(): return MemorySource(2, {})
+def few_names(): return MemorySource(2, {"train": SPLIT}, class_names=("cat",))
+def listed_names(): return MemorySource(2, {"train": SPLIT}, class_names=["cat", "dog"])
+def numbers(): return MemorySource(2, {"train": SPLIT}, class_names=(1, 2))
+def no_split(): return MemorySource(2, {"train": SPLIT, "test": None})
+
+
+class Silent:
+    labels, sha256 = SPLIT.labels, "0"
+    def __len__(self): return 4
+    def batch(self, positions): ...
+
+
+def silent(): return MemorySource(2, {"train": SPLIT, "test": Silent()})
+"""
+
+
+@pytest.fixture
+def local(tmp_path):
+    (tmp_path / "mine.py").write_text(BROKEN)
+    return lambda name: f"{tmp_path}/mine.py:{name}"
+
+
+def broken(problem, act, *args, **flags):
+    with pytest.raises(BrokenContract, match=problem) as refused:
+        act(*args, **flags)
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("Nothing", "builds a Nothing, which cannot be called"),
+        ("nothing", "builds a NoneType, which cannot be called"),
+        ("Few", "cannot be called: too many positional arguments"),
+        ("OddLoss", "loss of attack .* is not text"),
+    ],
+)
+def test_an_attack_that_cannot_be_called_is_refused(registry, local, name, problem):
+    broken(problem, parts.attack, registry, Spec.parse(local(name)), norm="linf", eps=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("Nothing", "which cannot be called"),
+        ("NoWeights", "returned a NoneType"),
+        ("OneWeight", "of shape .1,. for 3 images"),
+        ("NotANumber", "not a number"),
+    ],
+)
+def test_a_kernel_that_gives_no_weights_is_refused(registry, local, name, problem):
+    broken(problem, parts.kernel, registry, local(name), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"), [("Nothing", "without a method 'step'"), ("WrongStep", "step of .* cannot be called")]
+)
+def test_a_defense_without_its_step_is_refused(registry, local, name, problem):
+    broken(problem, parts.defense, registry, local(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("nothing", "builds a NoneType that cannot be used"),
+        ("Nothing", "builds a Nothing that cannot be used"),
+        ("no_splits", "cannot be used"),
+        ("listed", "cannot be used"),
+        ("no_images", "cannot be used: StopIteration"),
+        ("one_class", "num_classes of data set .* is 1"),
+        ("half_a_class", r"num_classes of data set .* is 2\.5"),
+        ("few_names", "names 1 classes and has 2"),
+        ("listed_names", "is not a tuple of text"),
+        ("numbers", "is not a tuple of text"),
+    ],
+)
+def test_a_data_set_that_is_not_one_is_refused(registry, local, name, problem):
+    broken(problem, parts.dataset, registry, local(name), Path())
+
+
+@pytest.mark.parametrize(("name", "problem"), [("no_split", "a NoneType without"), ("silent", "returned a NoneType")])
+def test_a_split_that_is_not_one_is_refused(registry, local, name, problem):
+    source = parts.dataset(registry, local(name), Path())
+    broken(problem, parts.split_of, source, "test")
+
+
+@pytest.mark.parametrize("name", installed().registry.names("kernel"))
+def test_every_kernel_passes_its_trial(registry, name, tmp_path):
+    (tmp_path / "weights.csv").write_text("index,weight\n1,2\n")
+    assert parts.kernel(registry, f"table:path={tmp_path}/weights.csv" if name == "table" else name, None)

@@ -32,7 +32,13 @@ def refuse(broken: Tensor, index: Tensor, what: str, hint: str = "") -> None:
 
 
 def check_batch(batch: Batch, num_classes: int) -> None:
-    """Images lie in [0, 1] and labels in [0, C)."""
+    """Refuse a batch that is not one, whose images are not in [0, 1], or whose labels are not in [0, C)."""
+    form = "a split returns Batch(images, labels, index): images (N, C, H, W), labels and index (N,), as tensors"
+    _check_tensors("the data set", batch, ("images", "labels", "index"), form)
+    count = len(batch.images) if batch.images.ndim == 4 else -1
+    if not batch.images.is_floating_point() or any(not _are_whole(part, count) for part in (batch.labels, batch.index)):
+        shapes = ", ".join(f"{part.dtype} {tuple(part.shape)}" for part in (batch.images, batch.labels, batch.index))
+        raise BrokenContract(f"the data set returned a batch of {shapes}", hint=form)
     hint = "scale images to [0, 1]; normalisation belongs inside the model"
     refuse(~in_range(batch.images), batch.index, "its pixels are not in [0, 1]", hint)
     refuse(
@@ -43,8 +49,22 @@ def check_batch(batch: Batch, num_classes: int) -> None:
     )
 
 
+def _check_tensors(owner: str, made: object, names: tuple[str, ...], hint: str) -> None:
+    """Refuse a result without these tensors."""
+    for name in names:
+        if not isinstance(getattr(made, name, None), Tensor):
+            raise BrokenContract(f"{owner} returned a {type(made).__name__} without a tensor {name!r}", hint=hint)
+
+
+def _are_whole(values: Tensor, count: int) -> bool:
+    """Return whether there are so many whole numbers."""
+    return values.shape == (count,) and not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
+
+
 def check_logits(logits: Tensor, index: Tensor, num_classes: int) -> None:
-    """One finite logit per class and image."""
+    """Refuse outputs that are not one finite logit per class and image."""
+    if not isinstance(logits, Tensor):
+        raise BrokenContract(f"the model returned a {type(logits).__name__}", hint="a model returns one tensor of logits")
     if logits.shape != (len(index), num_classes) or num_classes < 2:
         raise BrokenContract(
             f"the model gave outputs of shape {tuple(logits.shape)} for {len(index)} images of {num_classes} classes",
@@ -52,6 +72,19 @@ def check_logits(logits: Tensor, index: Tensor, num_classes: int) -> None:
         )
     hint = "the network has diverged, or its weights are damaged"
     refuse(~logits.isfinite().all(dim=1), index, "its logits are not finite", hint)
+
+
+def check_log_weights(kernel: object, log_weights: Tensor, count: int) -> None:
+    """Refuse what is not one log-weight per image, a number or -inf."""
+    name = type(kernel).__name__
+    hint = "a kernel returns one log-weight per image, (N,), as floats; -inf is a weight of zero"
+    if not isinstance(log_weights, Tensor):
+        raise BrokenContract(f"kernel {name} returned a {type(log_weights).__name__}", hint=hint)
+    if log_weights.shape != (count,) or not log_weights.is_floating_point():
+        shape = f"{log_weights.dtype} of shape {tuple(log_weights.shape)}"
+        raise BrokenContract(f"kernel {name} returned {shape} for {count} images", hint=hint)
+    if bool((log_weights.isnan() | (log_weights == torch.inf)).any()):
+        raise BrokenContract(f"kernel {name} returned a log-weight that is not a number", hint=hint)
 
 
 def guarded(
@@ -67,6 +100,7 @@ def guarded(
     """Run an attack and check that it kept to the ball, to [0, 1] and to finite numbers, and left the model alone."""
     with untouched(model, attack):
         attacked = attack(model, batch.images, batch.labels, objective, batch.index, seed)
+    _check_attacked(attack, attacked, batch, ("images", "logits", "steps_survived"))
     _check_images(attack, attacked.images, batch, norm, eps)
     check_logits(attacked.logits, batch.index, num_classes)
     return attacked
@@ -78,18 +112,42 @@ def crafted(
     """The same for whoever needs no logits, by the `craft` of an attack that has it."""
     with untouched(model, attack):
         made: Crafted = attack.craft(model, batch.images, batch.labels, objective, batch.index, seed)  # type: ignore[attr-defined]
+    _check_attacked(attack, made, batch, ("images", "steps_survived"))
     _check_images(attack, made.images, batch, norm, eps)
     return made
+
+
+def _check_attacked(attack: Attack, made: object, batch: Batch, names: tuple[str, ...]) -> None:
+    """Refuse a result without these tensors, one for each image and on the device of the images."""
+    name = type(attack).__name__
+    hint = f"an attack returns {'Attacked' if 'logits' in names else 'Crafted'}({', '.join(names)}), as tensors"
+    _check_tensors(name, made, names, hint)
+    for part in names:
+        tensor: Tensor = getattr(made, part)
+        if tensor.device != batch.images.device:
+            problem = f"{name} returned {part} on {tensor.device}, the images are on {batch.images.device}"
+            raise BrokenContract(problem, hint=hint)
+        if part != "steps_survived" and not tensor.is_floating_point():
+            raise BrokenContract(f"{name} returned {part} as {tensor.dtype}", hint=hint)
+    steps: Tensor = made.steps_survived  # type: ignore[attr-defined]
+    if steps.shape != batch.labels.shape:
+        problem = f"{name} returned steps_survived of shape {tuple(steps.shape)} for {len(batch.labels)} images"
+        raise BrokenContract(problem, hint=hint)
 
 
 def _check_images(attack: Attack, images: Tensor, batch: Batch, norm: Norm, eps: float | Tensor) -> None:
     name = type(attack).__name__
     if images.shape != batch.images.shape:
         shapes = f"{tuple(images.shape)} from {tuple(batch.images.shape)}"
-        raise BrokenContract(f"{name} made images of shape {shapes}")
-    refuse(~in_range(images), batch.index, f"{name} left [0, 1]")
+        raise BrokenContract(f"{name} made images of shape {shapes}", hint="an attack returns images of the shape it was given")
+    refuse(~in_range(images), batch.index, f"{name} left [0, 1]", "clamp the images of the attack to [0, 1]")
     ball = "its ball" if isinstance(eps, Tensor) else f"the ball of radius {eps:g}"
-    refuse(outside(norm.size(images - batch.images), eps), batch.index, f"{name} left {ball}")
+    refuse(
+        outside(norm.size(images - batch.images), eps),
+        batch.index,
+        f"{name} left {ball}",
+        "project the change of the attack into the ball",
+    )
 
 
 @contextmanager

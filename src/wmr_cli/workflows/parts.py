@@ -1,10 +1,12 @@
 """Where names become tensors: components built from their specs. Registry and core meet here and nowhere else."""
 
+import copy
 import dataclasses
 import inspect
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,13 @@ from torch import nn
 
 from ..config import TrainConfig
 from ..core.augment import Augmentation
-from ..core.contracts import Attack, DataSource, Defense, Kernel, Split
-from ..core.guards import check_batch
+from ..core.contracts import Attack, DataSource, Defense, Evidence, Kernel, Split
+from ..core.guards import check_batch, check_log_weights
 from ..core.inputs import Normalized
+from ..core.losses import cross_entropy
 from ..core.modes import evaluating
 from ..core.norms import NORMS
-from ..errors import BadFile, BadInput, BrokenContract, UnknownName, did_you_mean
+from ..errors import BadFile, BadInput, BrokenContract, UnknownName, WmrError, did_you_mean
 from ..registry import Registry
 from ..spec import Spec, exact
 from ..storage.checkpoints import Checkpoint
@@ -33,7 +36,35 @@ def dataset(registry: Registry, spec: str, data_dir: Path, split_seed: int = 0) 
     facts = {"root": data_dir, "split_seed": split_seed}
     given = {key: value for key, value in facts.items() if registry.accepts("dataset", parsed.name, key)}
     source: DataSource = registry.create("dataset", parsed, **given)
+    _check_source(source, parsed.name)
     return source
+
+
+def _check_source(source: DataSource, name: str) -> None:
+    """Refuse what a data set builds unless it has splits, classes and a shape, and names for all of its classes or none."""
+    hint = "a data set has splits (by name), num_classes and input_shape; see docs/hooks.md"
+    try:
+        splits: object = source.splits
+        classes: Any = source.num_classes
+        shape: Any = source.input_shape
+        names: object = getattr(source, "class_names", None)
+    except WmrError:
+        raise
+    except Exception as error:  # of any kind: properties of the user's are among them
+        problem = f"data set {name!r} builds a {type(source).__name__} that cannot be used: {type(error).__name__}: {error}"
+        raise BrokenContract(problem, hint=hint) from error
+    if not isinstance(splits, Mapping):
+        raise BrokenContract(f"splits of data set {name!r} is a {type(splits).__name__}", hint=hint)
+    if not isinstance(classes, Integral) or classes < 2:  # True is 1
+        raise BrokenContract(f"num_classes of data set {name!r} is {classes!r}", hint="it is a whole number, 2 or more")
+    if not isinstance(shape, tuple | list) or len(shape) != 3 or not all(type(side) is int and side >= 1 for side in shape):
+        problem = f"input_shape of data set {name!r} is {shape!r}"
+        raise BrokenContract(problem, hint="it is (channels, height, width), three whole numbers")
+    if names is not None and not (isinstance(names, tuple) and all(isinstance(each, str) for each in names)):
+        raise BrokenContract(f"class_names of data set {name!r} is not a tuple of text", hint="name the classes in their order")
+    if isinstance(names, tuple) and len(names) != classes:
+        problem = f"data set {name!r} names {len(names)} classes and has {classes}"
+        raise BrokenContract(problem, hint="class_names has one name for each of num_classes, or is left out")
 
 
 def split_of(source: DataSource, name: str) -> Split:
@@ -41,8 +72,15 @@ def split_of(source: DataSource, name: str) -> Split:
     if name not in source.splits:
         raise UnknownName(f"the data set has no split {name!r}", hint=did_you_mean(name, source.splits))
     split = source.splits[name]
+    # hasattr alone would compute the hash of all images
+    there = dir(split)
+    missing = [part for part in ("__len__", "batch", "labels", "sha256") if part not in there and not hasattr(split, part)]
+    if missing:
+        problem = f"the split {name!r} of the data set is a {type(split).__name__} without {missing[0]!r}"
+        raise BrokenContract(problem, hint="a split has len(), labels, sha256 and batch(positions); see docs/hooks.md")
     if not len(split):
         raise BadInput(f"the split {name!r} of the data set is empty", hint="hold out more images, or add some")
+    check_batch(split.batch(torch.arange(1)), source.num_classes)
     return split
 
 
@@ -162,7 +200,10 @@ def restored(registry: Registry, checkpoint: Checkpoint) -> nn.Module:
         network.load_state_dict(dict(checkpoint.tensors))
     except RuntimeError as error:
         problem = " ".join(str(error).split())
-        raise BadFile(f"the weights of {checkpoint.path} do not fit model {checkpoint.model!r}: {problem}") from None
+        raise BadFile(
+            f"the weights of {checkpoint.path} do not fit model {checkpoint.model!r}: {problem}",
+            hint="evaluate it with the code that it was trained with, or train again",
+        ) from None
     return network.eval()
 
 
@@ -191,7 +232,23 @@ def attack(
             raise BadInput(f"{key} of {spec} is set twice", hint="keep one of the two")
         given[key] = value
     made: Attack = registry.create("attack", spec, **given)
+    _check_callable(made, f"attack {spec.name!r}", ("model", "images", "labels", "objective", "index", "seed"))
+    if not isinstance(getattr(made, "loss", "ce"), str):
+        raise BrokenContract(f"loss of attack {spec.name!r} is not text", hint='it names an objective, such as "ce"')
     return made
+
+
+def _check_callable(made: object, what: str, arguments: tuple[str, ...]) -> None:
+    """Refuse what cannot be called with these arguments, in this order."""
+    called_with = f"it is called with ({', '.join(arguments)}); see docs/hooks.md"
+    if not callable(made):
+        raise BrokenContract(f"{what} builds a {type(made).__name__}, which cannot be called", hint=called_with)
+    try:
+        inspect.signature(made).bind(*arguments)
+    except TypeError as error:
+        raise BrokenContract(f"{what} cannot be called: {error}", hint=called_with) from None
+    except ValueError:  # built-in callables have no signature to look at
+        return
 
 
 def advice(made: Attack | None, eps: float, num_classes: int | None = None) -> Iterator[str]:
@@ -246,7 +303,23 @@ def kernel(registry: Registry, spec: str, alpha: float | None, **facts: Any) -> 
     if alpha is not None and not registry.accepts("kernel", parsed.name, "alpha"):
         raise BadInput(f"kernel {parsed.name!r} has no alpha", hint="leave out --alpha")
     made: Kernel = registry.create("kernel", parsed, **facts, **({} if alpha is None else {"alpha": alpha}))
+    _check_callable(made, f"kernel {parsed.name!r}", ("evidence",))
+    _try_kernel(made)
     return made
+
+
+def _try_kernel(made: Kernel) -> None:
+    """Refuse a kernel whose result for three images is not one log-weight each."""
+    logits, labels = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 1.5]]), torch.tensor([0, 0, 1])
+    rows = torch.arange(3)
+    evidence = Evidence(logits, labels, rows, logits, steps_survived=rows, loss=cross_entropy(logits, labels))
+    try:
+        # a call may change the state of a kernel, or of the generator
+        with torch.random.fork_rng(devices=[]):
+            log_weights = copy.deepcopy(made)(evidence)
+    except Exception:  # noqa: BLE001 - it may need other classes or images than these, and says so when it meets its own
+        return
+    check_log_weights(made, log_weights, len(labels))
 
 
 def training_attack(registry: Registry, config: TrainConfig) -> Attack:
@@ -281,6 +354,11 @@ def scaled(part: Any, share: float, *names: str) -> Any:
 def defense(registry: Registry, spec: str) -> Defense:
     """A defense."""
     made: Defense = registry.create("defense", spec)
+    step, what = getattr(made, "step", None), f"defense {spec!r}"
+    if step is None:
+        hint = "a defense has a method step(learner, batch); see docs/hooks.md"
+        raise BrokenContract(f"{what} builds a {type(made).__name__} without a method 'step'", hint=hint)
+    _check_callable(step, f"step of {what}", ("learner", "batch"))
     return made
 
 
