@@ -12,6 +12,7 @@ from ... import measures
 from ...config import TrainConfig
 from ...errors import BadFile
 from ...measures import Estimate, Outcome
+from ...reading import read_bytes
 from ...spec import Spec, exact
 from ...storage import records
 from ...storage.records import Record, Rows
@@ -251,7 +252,7 @@ def _trainings(
             runs[folder] = record
     for folder, record in runs.items():
         try:
-            config, entries = TrainConfig.from_json(RunFolder(folder).config.read_bytes()), RunFolder(folder).read_log()
+            config, entries = TrainConfig.from_json(read_bytes(RunFolder(folder).config)), RunFolder(folder).read_log()
         except (OSError, ValueError, BadFile) as error:
             left_out.append(Undrawn(f"the log of {folder} cannot be read: {error}", "train again", skipped=True))
             continue
