@@ -361,7 +361,8 @@ def test_a_folder_in_the_place_of_a_file_of_the_run_is_not_removed(tiny_config, 
 @pytest.mark.parametrize("attack", ["autoattack", "apgd-ce:stops_early=true", "authors-eval", "square", "handing.py:handing"])
 def test_held_out_images_meet_a_short_attack_that_gives_margins(attack, registry):
     # what hands options on accepts `steps`, and has none
-    Path("handing.py").write_text("def handing(eps=0.1, **options):\n    assert 'steps' not in options\n    return object()\n")
+    body = "def handing(eps=0.1, **options):\n    assert 'steps' not in options\n    return lambda *given: None\n"
+    Path("handing.py").write_text(body)
     config = resolve({"evaluate": {"attack": attack}})
     chosen = validation_attack(registry, config)
     assert chosen.steps <= 10

@@ -68,7 +68,14 @@ def _check_source(source: DataSource, name: str) -> None:
 
 
 def split_of(source: DataSource, name: str) -> Split:
-    """A split by name."""
+    """Return a split by name, tried with its first image."""
+    split = _found_split(source, name)
+    check_batch(split.batch(torch.arange(1)), source.num_classes)
+    return split
+
+
+def _found_split(source: DataSource, name: str) -> Split:
+    """Return a split by name, without reading an image of it."""
     if name not in source.splits:
         raise UnknownName(f"the data set has no split {name!r}", hint=did_you_mean(name, source.splits))
     split = source.splits[name]
@@ -80,7 +87,6 @@ def split_of(source: DataSource, name: str) -> Split:
         raise BrokenContract(problem, hint="a split has len(), labels, sha256 and batch(positions); see docs/hooks.md")
     if not len(split):
         raise BadInput(f"the split {name!r} of the data set is empty", hint="hold out more images, or add some")
-    check_batch(split.batch(torch.arange(1)), source.num_classes)
     return split
 
 
@@ -89,7 +95,7 @@ def check_data(source: DataSource, config: TrainConfig) -> None:
     if config.validate_every and "val" not in source.splits:
         raise BadInput("no images are held out to validate on", hint="add --validate-every 0, or let the data set hold some out")
     for name in (name for name in ("train", "val", "test") if name in source.splits):
-        split = split_of(source, name)
+        split = _found_split(source, name)
         if hasattr(split, "prepare"):
             split.prepare()
         if name != "test":  # training never looks at a test image
