@@ -14,7 +14,7 @@ import torch
 import made
 from irregular import IRREGULAR, make_fifo, time_limit
 from wmr_cli.errors import BadFile
-from wmr_cli.storage import records
+from wmr_cli.storage import crafted, records
 from wmr_cli.storage.crafted import crafted_for
 
 IMAGES = 40
@@ -192,4 +192,42 @@ def test_a_chunk_is_readable_if_it_has_so_many_images_that_make_sense(tmp_path, 
 @pytest.mark.parametrize("make", IRREGULAR.values(), ids=IRREGULAR)
 def test_a_search_for_adversarial_images_passes_over_what_is_not_a_file(file, make):
     make(file.parent / "0.safetensors")
+    assert crafted_for(file, records.load(file)) is None
+
+
+def attacked(file: Path, **tensors: torch.Tensor) -> None:
+    """Save adversarial images of the record, as `wmr attack --save` does."""
+    record = records.load(file)
+    header = {name: value for name, value in crafted._facts(record) if value is not None}
+    usual = {"images": torch.zeros(2, 1, 4, 4), "index": torch.arange(2), "prediction": torch.zeros(2, dtype=torch.int64)}
+    safetensors.torch.save_file({**usual, **tensors}, file.parent / "attack.safetensors", metadata=header)
+
+
+def test_adversarial_images_of_a_record_are_found_and_read(file):
+    attacked(file, images=torch.full((2, 1, 4, 4), float("nan")))
+    found = crafted_for(file, records.load(file))
+    assert found.shape == (1, 4, 4)
+    assert found.pictures([1]).tolist() == np.zeros((1, 1, 4, 4)).tolist()
+    found.path.unlink()
+    make_fifo(found.path)
+    refusal(found.pictures, [1])
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"images": torch.zeros(2, 1, 0, 4)},
+        {"images": torch.zeros(2, 0, 4, 4)},
+        {"images": torch.zeros(2, 4, 4)},
+        {"images": torch.zeros(3, 1, 4, 4)},
+        {"images": torch.zeros(2, 1, 4, 4, dtype=torch.bfloat16)},
+        {"images": torch.zeros(2, 1, 4, 4, dtype=torch.int64)},
+        {"index": torch.zeros(2)},
+        {"index": torch.zeros(2, 1, dtype=torch.int64)},
+        {"prediction": torch.zeros(2, dtype=torch.bfloat16)},
+        {"prediction": torch.zeros((), dtype=torch.int64)},
+    ],
+)
+def test_adversarial_images_without_sense_are_passed_over(file, tensors):
+    attacked(file, **tensors)
     assert crafted_for(file, records.load(file)) is None

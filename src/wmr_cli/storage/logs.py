@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..errors import BadFile, RunFolderError
+from ..reading import open_regular, read_bytes
 
 TAIL = 20_000
 """As many bytes at the end of a log are searched for the reason of a failure."""
@@ -19,7 +20,7 @@ def streams(log: Path, output: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         # a link that a study folder from elsewhere contains must not lead to a file of the user
-        with open(log, "ab", opener=_open_no_link) as messages, open(output, "wb", opener=_open_no_link) as results:  # noqa: PTH123
+        with open(log, "ab", opener=_open_no_link) as messages, open(output, "wb", opener=_open_no_link) as results:
             yield messages, results
     except OSError as error:
         problem = f"a command that writes to {log.parent} cannot be started: {error.strerror}"
@@ -38,9 +39,9 @@ def length(log: Path) -> int:
 def tail(log: Path, begin: int) -> list[str]:
     """The last lines that were written after `begin`; none where the log is gone."""
     try:
-        with log.open("rb") as file:
+        with open_regular(log) as file:
             file.seek(max(begin, length(log) - TAIL))
-            return file.read().decode(errors="replace").splitlines()
+            return file.read(TAIL).decode(errors="replace").splitlines()
     except OSError:
         return []
 
@@ -48,7 +49,7 @@ def tail(log: Path, begin: int) -> list[str]:
 def record_ids(output: Path) -> list[str]:
     """The ids of the records that `wmr evaluate --format json` has listed, whatever a model or plugin has printed around them."""
     try:
-        text = output.read_text(encoding="utf-8", errors="replace")
+        text = read_bytes(output).decode(errors="replace")
     except OSError as error:
         raise BadFile(f"cannot read {output}: {error.strerror}", hint="repeat the sweep") from None
     for begin in (place for place, letter in enumerate(text) if letter == "["):
@@ -62,6 +63,7 @@ def _ids(text: str, begin: int) -> list[str]:
     """Of a list of records that begins here; none where anything else does."""
     try:
         listed: Any = json.JSONDecoder().raw_decode(text, begin)[0]
-        return [record["id"] for record in listed]
+        ids = [record["id"] for record in listed]
+        return ids if all(isinstance(name, str) for name in ids) else []
     except (ValueError, TypeError, KeyError, RecursionError):
         return []
