@@ -220,6 +220,8 @@ def test_runs_of_one_shape_are_measured_once(monkeypatch):
         (TEXT + SLURM, ["--slurm", "--dry-run"], "[slurm]: Unknown executor 'timeout' in parameter 'timeout_minutes'.\nhint"),
         (TEXT + SLURM.replace("utes = 9", " = '9'"), ["--slurm", "--dry-run"], '[slurm]: Parameter "timeout_min" expected type'),
         (TEXT + "[slurm]\ncluster = 'slumr'", ["--slurm", "--dry-run"], 'cluster = "local"'),
+        (TEXT + "[slurm]\ncluster = []", ["--slurm", "--dry-run"], "[slurm]: cluster: expected text"),
+        (TEXT + "[slurm]\ncluster = ''", ["--slurm", "--dry-run"], "[slurm]: cluster is empty"),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_anything_begins(text, flags, said):

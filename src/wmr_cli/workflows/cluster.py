@@ -7,6 +7,7 @@ from subprocess import SubprocessError
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ..config import typed
 from ..errors import BadInput, PluginError
 from .jobs import Failure, pause, reason
 from .study import Run, Study
@@ -78,8 +79,11 @@ def _executor(study: Study, folder: Path) -> tuple[Any, Any]:
         problem = "Slurm is reached through submitit, which is not installed"
         raise PluginError(problem, hint="pip install 'wmr-cli[slurm]'") from None
     settings, hint = dict(study.slurm), 'submit from a machine of the cluster, or try the study out with cluster = "local"'
+    cluster = typed(settings.pop(CLUSTER, "slurm"), str, f"{study.file}, [slurm]: {CLUSTER}")
+    if not cluster:  # submitit would choose one itself
+        raise BadInput(f"{study.file}, [slurm]: {CLUSTER} is empty", hint='leave it out, or write "slurm" or "local"')
     try:
-        executor = submitit.AutoExecutor(folder=folder, cluster=settings.pop(CLUSTER, "slurm"))
+        executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
         hint = "[slurm] takes what submitit's update_parameters takes, such as slurm_partition, timeout_min, gpus_per_node"
         executor.update_parameters(**{"name": f"wmr-{study.file.stem}", **settings})
     except (NameError, TypeError, ValueError, RuntimeError, AssertionError) as error:  # the last for a value of another type
