@@ -178,7 +178,7 @@ def test_a_dry_run_tells_how_long_the_run_would_take():
     ("words", "problem"),
     [
         (("--logger", "wandb"), "'wandb' is none of tensorboard, csv"),
-        (("--milestones", "5,x"), "--milestones: '5,x' is no list of whole numbers"),
+        (("--milestones", "5,x"), "--milestones: '5,x' is not a list of whole numbers"),
         (("--warmup", "1.5"), "--warmup: expected a number <= 1.0"),
         (("--max-weight", "0"), "--max-weight: expected a number > 0.0"),
         (("--alpha-ramp", "0.5", "--kernel", "none"), "kernel 'none' has no alpha that could grow"),
