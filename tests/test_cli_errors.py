@@ -516,7 +516,20 @@ def test_a_check_that_fails_prints_one_error_and_one_hint(args):
 
 
 def test_a_check_of_the_attack_that_fails_prints_one_error_and_one_hint(run, tmp_path):
-    words = ["evaluate", str(run), "--limit", "20", "--steps", "0", "--metrics", "nat,rob", "--strict", "--out", str(tmp_path), "-q"]
+    words = [
+        "evaluate",
+        str(run),
+        "--limit",
+        "20",
+        "--steps",
+        "0",
+        "--metrics",
+        "nat,rob",
+        "--strict",
+        "--out",
+        str(tmp_path),
+        "-q",
+    ]
     result = CliRunner().invoke(app, words, prog_name="wmr")
     assert result.exit_code == 1
     assert [line.partition(":")[0] for line in result.stderr.splitlines()] == ["error", "hint"]
