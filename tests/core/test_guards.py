@@ -8,8 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from wmr_cli.core.ascent import box
-from wmr_cli.core.contracts import Attacked, Batch
-from wmr_cli.core.guards import check_batch, check_log_weights, check_logits, crafted, guarded, outside, predictions
+from wmr_cli.core.contracts import Attacked, Batch, StepReport
+from wmr_cli.core.guards import (
+    check_batch,
+    check_log_weights,
+    check_logits,
+    check_report,
+    crafted,
+    guarded,
+    outside,
+    predictions,
+)
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.norms import NORMS
 from wmr_cli.errors import BrokenContract
@@ -300,3 +309,18 @@ def test_what_are_not_log_weights_is_refused(log_weights, problem):
         check_log_weights(guard, log_weights, 4)
     assert refused.value.hint
     check_log_weights(guard, torch.tensor([0.0, -float("inf"), 1.0, 2.0]), 4)
+
+
+ONES = torch.ones(4)
+
+
+@pytest.mark.parametrize(
+    "report",
+    [None, 3.0, StepReport(ONES, ONES, ONES, None), StepReport(ONES, ONES[:3], ONES, ONES > 0), StepReport(*[ONES.sum()] * 4)],
+    ids=["nothing", "a loss", "no hits", "few weights", "means"],
+)
+def test_what_is_not_the_report_of_a_step_is_refused(report):
+    with pytest.raises(BrokenContract, match="step of") as refused:
+        check_report(guard, report, 4)
+    assert "StepReport" in refused.value.hint
+    check_report(guard, StepReport(ONES, ONES, ONES, ONES > 0), 4)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import BrokenContract
-from .contracts import Attack, Attacked, Batch, Crafted, Objective
+from .contracts import Attack, Attacked, Batch, Crafted, Objective, StepReport
 from .norms import Norm
 
 ABSOLUTE, RELATIVE = 1e-6, 1e-5
@@ -85,6 +85,18 @@ def check_log_weights(kernel: object, log_weights: Tensor, count: int) -> None:
         raise BrokenContract(f"kernel {name} returned {shape} for {count} images", hint=hint)
     if bool((log_weights.isnan() | (log_weights == torch.inf)).any()):
         raise BrokenContract(f"kernel {name} returned a log-weight that is not a number", hint=hint)
+
+
+def check_report(defense: object, report: StepReport, count: int) -> None:
+    """Refuse what is not the report of a training step on so many images; its length differs where a step replays a batch."""
+    name = type(defense).__name__
+    names = ("losses", "weights", "margins", "correct")
+    hint = f"step() of a defense returns StepReport({', '.join(names)}), with one value per image in each"
+    _check_tensors(f"step of {name}", report, names, hint)
+    lengths = {tuple(getattr(report, part).shape) for part in names}
+    if len(lengths) != 1 or len(report.losses.shape) != 1 or (count and not len(report.losses)):
+        shapes = ", ".join(map(str, sorted(lengths)))
+        raise BrokenContract(f"step of {name} returned values of shape {shapes} for {count} images", hint=hint)
 
 
 def guarded(
