@@ -142,6 +142,40 @@ def test_a_study_cannot_name_code(name, flags, evil):
     refused(wmr("sweep", "study.toml", *flags), evil)
 
 
+COMMANDS = ['slurm_setup = ["touch ran"]', 'slurm_srun_args = ["--task-prolog=evil"]', 'slurm_teardown = ["touch ran"]']
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, 'slurm_additional_parameters = {prolog = "evil"}'])
+@pytest.mark.parametrize("flags", [[], ["--dry-run"]], ids=["sweep", "dry run"])
+def test_a_study_cannot_name_commands_for_slurm(command, flags):
+    Path("study.toml").write_text(f"[slurm]\ncluster = 'local'\n{command}\n")
+    result = wmr("sweep", "study.toml", "--slurm", *flags)
+    assert result.exit_code == 2, result.output
+    assert f"--trust-code {sha256('study.toml')}" in result.stderr
+    assert not RAN.exists()
+
+
+def test_a_trusted_study_may_name_commands_for_slurm():
+    Path("study.toml").write_text(f"[train]\nepochs = 1\n[slurm]\ncluster = 'local'\n{COMMANDS[0]}\n")
+    result = wmr("sweep", "study.toml", "--slurm", "--dry-run", "--trust-code", sha256("study.toml"))
+    assert result.exit_code == 0, result.output
+
+
+def test_a_setting_of_slurm_cannot_add_a_line_to_the_script():
+    Path("study.toml").write_text('[slurm]\ncluster = "local"\nslurm_comment = "x\\ntouch ran"\n')
+    result = wmr("sweep", "study.toml", "--slurm", "--dry-run")
+    assert result.exit_code == 2
+    assert "slurm_comment contains a control character" in result.stderr
+
+
+@pytest.mark.parametrize("setting", ["out = '../report.md'", "out = '/tmp/report.md'", "figures = 'a/../../b'"])
+def test_the_report_of_a_study_stays_in_its_folder(setting):
+    Path("study.toml").write_text(f"[report]\n{setting}\n")
+    result = wmr("sweep", "study.toml", "--dry-run")
+    assert result.exit_code == 2
+    assert "leaves the folder of the study" in result.stderr
+
+
 def test_the_ledger_of_a_sweep_cannot_name_code(evil):
     Path("study.toml").write_text("[train]\nepochs = 1\n[[evaluate]]\nlimit = 10")
     run = Path("runs/study/digits-trades-a2-s0")

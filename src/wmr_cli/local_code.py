@@ -92,6 +92,14 @@ def check(spec: Spec, kind: str | None = None) -> None:
             _require(path, _hash(_source(path)), attribute, name if kind is None else f"--{kind} {name}")
 
 
+def check_commands(path: Path, what: str) -> None:
+    """Raise UntrustedCode unless the user has given the hash of a file whose setting `what` holds commands to run."""
+    sha256 = _hash(_source(path))
+    if not _is_trusted(sha256, WHOLE_FILE):
+        problem = f"{path}: {what} may run commands that only this file names"
+        raise UntrustedCode(problem, hint=f"read the file; if you trust it, add --trust-code {sha256}")
+
+
 def load_class(name: str, kind: str | None = None) -> Callable[..., Any]:
     """Import `path/to/file.py:Class`, which the user must have named."""
     path, attribute = _parted(name)

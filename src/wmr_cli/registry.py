@@ -72,7 +72,9 @@ class Registry:
         for kind, entry in offered:
             taken = self._owned[kind].get(entry.name) or added.get((kind, entry.name))
             if taken:
-                raise PluginError(f"{kind} {entry.name!r} is offered by both {taken.owner} and {owner}")
+                raise PluginError(
+                    f"{kind} {entry.name!r} is offered by both {taken.owner} and {owner}", hint="uninstall one of the two"
+                )
             added[kind, entry.name] = Owned(entry, owner, version)
         for (kind, name), owned in added.items():
             self._owned[kind][name] = owned
@@ -116,7 +118,9 @@ class Registry:
                 hint="`wmr plugins --check` tries every name; ask the author of the plugin",
             ) from error
         if not callable(found):
-            raise PluginError(f"{kind} {name!r} of {owned.owner}: {owned.entry.target} is not callable")
+            raise PluginError(
+                f"{kind} {name!r} of {owned.owner}: {owned.entry.target} is not callable", hint="ask the author of the plugin"
+            )
         return found  # type: ignore[no-any-return]
 
     def accepts(self, kind: str, name: str, parameter: str) -> bool:
@@ -158,13 +162,15 @@ class Registry:
     def settled(self, kind: str, spec: str) -> str:
         """A spec that means the same from any folder: paths are absolute, and a bare value has its name."""
         parsed = Spec.parse(spec).absolute()
+        local_code.check(parsed, kind)
         signature = _Signature.of(self.target(kind, parsed.name))
         params = dict(parsed.params)
         if parsed.value is not None:
             fixed = {} if parsed.is_local else self.find(kind, parsed.name).entry.params
             params = {signature.first_free({*fixed, *GIVEN.get(kind, ()), *params}, parsed): parsed.value, **params}
-        paths = {key: params[key] for key in params if signature.kind_of(key) in (Path, Path | None)}
-        absolute = {key: str(Path(str(value)).expanduser().absolute()) for key, value in paths.items()}
+        full = Spec(parsed.name, None, params)
+        read = {key: _read(kind, full, key, of) for key in params if (of := signature.kind_of(key)) in (Path, Path | None)}
+        absolute = {key: str(path.absolute()) for key, path in read.items() if path is not None}
         return str(Spec(parsed.name, None, {**params, **absolute})) if absolute else str(parsed)
 
     def default(self, kind: str, name: str, parameter: str) -> Any:
@@ -200,7 +206,7 @@ class _Signature:
         except NameError:  # annotations that exist for the type checker only
             return cls(inspect.signature(target).parameters)
         except (TypeError, ValueError) as error:
-            raise PluginError(f"{target!r} cannot be built by name: {error}") from None
+            raise PluginError(f"{target!r} cannot be built by name: {error}", hint="name a class or a function") from None
 
     def names(self) -> list[str]:
         named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

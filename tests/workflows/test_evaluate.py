@@ -22,6 +22,8 @@ from wmr_cli.workflows.parts import restored
 from wmr_cli.workflows.planning import plan
 from wmr_cli.workflows.portions import batches, chunks
 
+pytestmark = pytest.mark.usefixtures("trusts_local_code")
+
 
 def measured(path, registry, out, resume=False, **settings):
     config = EvaluateConfig(**{"alpha_test": (0.0, 1.0, 2.0), "steps": 3, **settings})
@@ -175,6 +177,7 @@ def test_whatever_changes_the_result_changes_the_id(change, tiny_run, registry):
 def test_the_code_of_a_local_attack_and_its_settings_are_part_of_the_id(tiny_run, registry, tmp_path):
     file = tmp_path / "mine.py"
     code = "class Mine:\n    def __init__(self, steps: int = 1): self.steps = steps\n"
+    code += "    def __call__(self, model, images, labels, objective, index, seed): ...\n"
     file.write_text(code)
 
     def identity(steps):

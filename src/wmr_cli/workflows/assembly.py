@@ -12,7 +12,7 @@ from torch import nn
 from ..config import TrainConfig
 from ..core.augment import Augmentation
 from ..core.contracts import Attack, Batch, DataSource, Defense, Kernel, Split
-from ..core.guards import check_batch, check_logits
+from ..core.guards import check_batch, check_logits, check_report
 from ..core.layouts import arrange, arranged, bearable
 from ..core.lean import CHECKED, twin_of
 from ..core.modes import evaluating
@@ -73,6 +73,7 @@ class Assembly:
         images = self.augment(batch.images, batch.index, derive("augment", self.config.seed, epoch))
         images = arranged(images, self.memory_format)
         report = self.defense.step(self.learner, replace(batch, images=images))
+        check_report(self.defense, report, len(batch.labels))
         loss = self.tally.add(report, self.learner.fooling, self.fabric)
         if self.average is not None:
             self.average.update(self.model)

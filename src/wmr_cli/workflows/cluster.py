@@ -7,6 +7,7 @@ from subprocess import SubprocessError
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from .. import local_code
 from ..config import typed
 from ..errors import BadInput, PluginError
 from .jobs import Failure, pause, reason
@@ -15,6 +16,16 @@ from .sweep import RunDone, RunFailed, RunStarted, SweepEvent, Walk, standing
 
 CLUSTER = "cluster"
 """The one setting of [slurm] that is not submitit's own: `local` and `debug` take its place, for trying a study out."""
+
+
+SHARED = ("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node", "stderr_to_stdout")
+OF_SLURM = (
+    "account", "array_parallelism", "comment", "constraint", "cpus_per_gpu", "dependency", "exclude", "exclusive",
+    "gpus_per_task", "gres", "job_name", "mail_type", "mail_user", "max_num_timeout", "mem", "mem_per_cpu", "mem_per_gpu",
+    "nodelist", "num_gpus", "partition", "qos", "signal_delay_s", "time", "use_srun", "wckey",
+)  # fmt: skip
+HARMLESS = frozenset([CLUSTER, *SHARED, *OF_SLURM, *(f"slurm_{name}" for name in OF_SLURM)])
+"""Settings that run no command. Others may, such as slurm_setup, slurm_srun_args and slurm_additional_parameters."""
 
 
 def submitted(study: Study, data_dir: Path | None) -> Walk:
@@ -71,6 +82,16 @@ def check(study: Study) -> None:
         _executor(study, Path(folder))
 
 
+def _check_commands(study: Study) -> None:
+    """Refuse settings that run commands, unless the user trusts the study file."""
+    if commands := [key for key in study.slurm if key not in HARMLESS]:
+        local_code.check_commands(study.file, f"{commands[0]} of [slurm]")
+    for key, value in study.slurm.items():
+        # submitit writes each setting as a line of a shell script
+        if key in HARMLESS and isinstance(value, str) and not value.isprintable():
+            raise BadInput(f"{study.file}, [slurm]: {key} contains a control character", hint="write it in one line")
+
+
 def _executor(study: Study, folder: Path) -> tuple[Any, Any]:
     """What submits by the settings of the study, with scripts and messages in this folder, and what makes words a job."""
     try:
@@ -89,4 +110,5 @@ def _executor(study: Study, folder: Path) -> tuple[Any, Any]:
     except (NameError, TypeError, ValueError, RuntimeError, AssertionError) as error:  # the last for a value of another type
         said = re.split(r"\n|\\n", str(error))[0]  # submitit also writes a line break as it is typed
         raise BadInput(f"{study.file}, [slurm]: {said}", hint=hint) from None
+    _check_commands(study)  # after submitit has refused unknown names
     return executor, submitit.helpers.CommandFunction

@@ -114,9 +114,9 @@ def measure(
             if fabric.is_global_zero:
                 check_writable(target)
                 held.enter_context(locked(unfinished))
-                ours = {job.file for job in jobs}
+                ours = {job.file: len(job.chunk) for job in jobs}
                 for file in unfinished.glob("*.safetensors"):
-                    if not resume or file not in ours or not records.is_readable(file):
+                    if not resume or file not in ours or not records.is_readable(file, ours[file]):
                         file.unlink()
         if not fabric.is_global_zero:
             held.enter_context(watched(unfinished))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..core.contracts import Attack, Batch, Evidence, Kernel, Objective, Split
-from ..core.guards import check_batch, check_logits, guarded, predictions
+from ..core.guards import check_batch, check_log_weights, check_logits, guarded, predictions
 from ..core.losses import cross_entropy
 from ..core.margins import logit_margin, probability_margin
 from ..core.modes import evaluating
@@ -102,8 +102,13 @@ def _judged(prefix: str, logits: Tensor, labels: Tensor) -> Rows:
 
 def _log_weights(kernel: Kernel, logits: Tensor, batch: Batch) -> NDArray[Any]:
     fine, labels = _fine(logits), batch.labels.cpu()
-    evidence = Evidence(fine, labels, batch.index.cpu(), loss=cross_entropy(fine, labels))
-    return kernel(evidence).detach().double().numpy()
+    return _weigh(kernel, Evidence(fine, labels, batch.index.cpu(), loss=cross_entropy(fine, labels)))
+
+
+def _weigh(kernel: Kernel, evidence: Evidence) -> NDArray[Any]:
+    log_weights = kernel(evidence)
+    check_log_weights(kernel, log_weights, len(evidence.labels))
+    return log_weights.detach().double().numpy()
 
 
 def _fine(logits: Tensor) -> Tensor:
@@ -134,8 +139,7 @@ def compared(rows: Rows, kernels: Mapping[float | None, Kernel]) -> Rows:
                 logits, labels, index, loss = (
                     torch.from_numpy(rows[row]) for row in (f"{prefix}/logits", "label", "index", f"{prefix}/loss")
                 )
-                evidence = Evidence(logits.double(), labels, index, loss=loss.double())
-                found[name] = kernel(evidence).numpy()
+                found[name] = _weigh(kernel, Evidence(logits.double(), labels, index, loss=loss.double()))
     return found
 
 

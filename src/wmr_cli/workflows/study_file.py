@@ -43,8 +43,8 @@ def read_study(file: Path, registry: Registry) -> Study:
     report = _struct(Report, written.get("report", {}), f"{file}, [report]")
     for key in ("folder", "keep"):
         _check_paths(f"{file}: {key}", [texts[key]] if key in texts else [])
-    _check_paths(f"{file}, [report]: out", report.out)
-    _check_paths(f"{file}, [report]: figures", [report.figures] if report.figures else [])
+    _check_inside(f"{file}, [report]: out", report.out)
+    _check_inside(f"{file}, [report]: figures", [report.figures] if report.figures else [])
     runs = tuple(_runs(file, written, registry))
     tables = _tables(written.get("evaluate", [{}]), f"{file}: evaluate")
     evaluations = tuple(_evaluation(table, place, registry) for place, table in tables)
@@ -101,6 +101,15 @@ def _check_paths(place: str, texts: Iterable[str]) -> None:
             check_path(text)
         except BadInput as problem:
             raise BadInput(f"{place}: {problem}", hint=problem.hint) from None
+
+
+def _check_inside(place: str, texts: Iterable[str]) -> None:
+    """Raise BadInput for a path that leaves the folder of the study: a study must not overwrite other files of the user."""
+    texts = list(texts)
+    _check_paths(place, texts)
+    for text in texts:
+        if Path(text).is_absolute() or ".." in Path(text).parts:
+            raise BadInput(f"{place}: {text!r} leaves the folder of the study", hint="name a file inside it")
 
 
 def _resolved(settings: Mapping[str, Any], place: str, registry: Registry) -> TrainConfig:

@@ -12,7 +12,8 @@ class DigitsCnn(nn.Module):
         super().__init__()
         channels, height, rest = input_shape
         if min(width, hidden) < 1 or min(height, rest) < 2:
-            raise BadInput(f"digits-cnn cannot be built with width {width}, hidden {hidden} for images of {height}x{rest}")
+            problem = f"digits-cnn cannot be built with width {width}, hidden {hidden} for images of {height}x{rest}"
+            raise BadInput(problem, hint="width and hidden are at least 1, images at least 2x2")
         self.features = nn.Sequential(
             nn.Conv2d(channels, width, 3, padding=1),
             nn.ReLU(),
