@@ -2,24 +2,24 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from PIL import Image
 from safetensors import safe_open
+from typer.testing import CliRunner, Result
 
 from fakes import picture_tree
+from wmr_cli.cli import app
 from wmr_cli.core import pictures
 from wmr_cli.storage import checkpoints
 
 QUICK = ("--model", "digits-cnn:width=4,hidden=8", "--epochs", "6", "--batch-size", "16", "--steps", "2", "--lr", "0.02")
 
 
-def wmr(*words: object, status: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([sys.executable, "-m", "wmr_cli", *map(str, words)], capture_output=True, text=True, check=False)
-    assert done.returncode == status, done.stderr
+def wmr(*words: object, status: int = 0) -> Result:
+    done = CliRunner().invoke(app, [str(word) for word in words], prog_name="wmr")
+    assert done.exit_code == status, done.output
     return done
 
 

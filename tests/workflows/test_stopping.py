@@ -182,7 +182,7 @@ def test_a_signal_ends_the_walk_with_what_was_done(tmp_path, registry):
     ids=["TERM", "INT", "USR1"],
 )
 def test_asked_to_end_it_saves_exits_and_goes_on_to_the_same_bits(number, status, tmp_path):
-    words = ("--epochs", "30", "--steps", "2", "--validate-every", "0", "--save-minutes", "0")
+    words = ("--epochs", "12", "--steps", "1", "--validate-every", "0", "--save-minutes", "0")
     running = started(tmp_path / "run", *words)
     running.send_signal(number)
     _, told = running.communicate(timeout=60)
