@@ -326,7 +326,8 @@ def test_a_state_folder_that_cannot_be_written_is_a_warning(tmp_path, monkeypatc
 def test_the_processes_of_a_sweep_know_what_the_user_has_named(tmp_path):
     (tmp_path / "net.py").write_text(NET)
     Path("study.toml").write_text(
-        '[train]\nmodel = "net.py:Net"\nepochs = 1\nsteps = 1\nvalidate_every = 0\n[[evaluate]]\nlimit = 10\nsteps = 1\nalpha_test = 1\n'
+        '[train]\nmodel = "net.py:Net"\nepochs = 1\nsteps = 1\nvalidate_every = 0\n'
+        "[[evaluate]]\nlimit = 10\nsteps = 1\nalpha_test = 1\n"
         '[report]\nout = "report.md"\nfigures = ""\n'
     )
     result = wmr("sweep", "study.toml", "--trust-code", sha256("net.py"))
