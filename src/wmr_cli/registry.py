@@ -251,7 +251,7 @@ def _built_from_file(target: Callable[..., Any], params: Mapping[str, Any], spec
         return target(**params)
     except WmrError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         line = traceback.extract_tb(error.__traceback__)[-1]
         problem = f"{spec.name} cannot be built: {type(error).__name__}: {error}"
         raise BadInput(problem, hint=f"see line {line.lineno} of {line.filename}") from error

@@ -25,7 +25,7 @@ Value = Union[str, "Spec"]
 _LOCAL = re.compile(r"(?P<name>(?:[A-Za-z]:[\\/])?[^:,]+\.py:[A-Za-z_]\w*)(?:,(?P<rest>.*))?", re.DOTALL)
 _NAME = re.compile(r"[^\s:,=()\"']+")
 _ITEM = re.compile(r"(?P<key>[A-Za-z_][\w-]*)=(?P<value>.*)", re.DOTALL)
-_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?\s*")
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?\s*", re.ASCII)
 LARGEST_COUNT = 2**31 - 1
 """Upper bound of every count: epochs, steps, images, processes. Flags, config files and study files share it."""
 LARGEST_SEED = 2**63 - 1

@@ -46,8 +46,8 @@ def doctor(data_dir: DataDir = None) -> None:
         problems.append(f"timm and torchvision cannot be imported: {error}")
     folder = data_dir or default_data_dir()
     facts["data"] = f"{folder} ({'there' if folder.is_dir() else 'made when first needed'})"
-    if folder.exists() and not folder.is_dir():
-        problems.append(f"{folder} is not a folder")
+    if not _nearest(folder).is_dir():
+        problems.append(f"{_nearest(folder)} is not a folder, so that {folder} cannot hold data")
     elif not os.access(_nearest(folder), os.W_OK):
         problems.append(f"{folder} is not writable")
     found = installed()
@@ -73,5 +73,5 @@ def _devices(torch: Any) -> list[str]:
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder itself, or the first parent that exists."""
-    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    """The folder itself, or the first parent that exists; a link that leads nowhere counts as a file."""
+    return next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))

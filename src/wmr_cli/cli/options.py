@@ -1,6 +1,7 @@
 """Flags that several commands share, and how their text is read."""
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -157,10 +158,10 @@ def sizes(text: str) -> tuple[float, ...]:
 
 def whole_numbers(text: str) -> tuple[int, ...]:
     """`55,75,90`."""
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise BadInput(f"{text!r} is not a list of whole numbers", hint="write 55,75,90") from None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch(r"\d{1,18}", part, re.ASCII) for part in parts):
+        raise BadInput(f"{text!r} is not a list of whole numbers", hint="write 55,75,90")
+    return tuple(map(int, parts))
 
 
 def choice(*known: Word) -> Callable[[str], Word]:

@@ -1,12 +1,13 @@
 """Promises checked where they are cheap to check; the error names the image that broke one."""
 
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import BrokenContract
+from ..errors import BrokenContract, WmrError, out_of_memory
 from .contracts import Attack, Attacked, Batch, Crafted, Objective, StepReport
 from .norms import Norm
 
@@ -110,7 +111,7 @@ def guarded(
     num_classes: int,
 ) -> Attacked:
     """Run an attack and check that it kept to the ball, to [0, 1] and to finite numbers, and left the model alone."""
-    with untouched(model, attack):
+    with _reporting_failures(attack), untouched(model, attack):
         attacked = attack(model, batch.images, batch.labels, objective, batch.index, seed)
     _check_attacked(attack, attacked, batch, ("images", "logits", "steps_survived"))
     _check_images(attack, attacked.images, batch, norm, eps)
@@ -122,7 +123,7 @@ def crafted(
     attack: Attack, model: nn.Module, batch: Batch, objective: Objective, seed: int, norm: Norm, eps: float | Tensor
 ) -> Crafted:
     """The same for whoever needs no logits, by the `craft` of an attack that has it."""
-    with untouched(model, attack):
+    with _reporting_failures(attack), untouched(model, attack):
         made: Crafted = attack.craft(model, batch.images, batch.labels, objective, batch.index, seed)  # type: ignore[attr-defined]
     _check_attacked(attack, made, batch, ("images", "steps_survived"))
     _check_images(attack, made.images, batch, norm, eps)
@@ -160,6 +161,22 @@ def _check_images(attack: Attack, images: Tensor, batch: Batch, norm: Norm, eps:
         f"{name} left {ball}",
         "project the change of the attack into the ball",
     )
+
+
+@contextmanager
+def _reporting_failures(attack: Attack) -> Iterator[None]:
+    """Raise BrokenContract for an error inside an attack from elsewhere. An error inside a built-in one is a bug of ours."""
+    try:
+        yield
+    except WmrError:
+        raise
+    except (Exception, SystemExit) as error:
+        is_ours = type(attack).__module__.partition(".")[0] == __name__.partition(".")[0]
+        if is_ours or out_of_memory(error) is not None:
+            raise
+        line = traceback.extract_tb(error.__traceback__)[-1]
+        problem = f"attack {type(attack).__name__} failed: {type(error).__name__}: {error}"
+        raise BrokenContract(problem, hint=f"see line {line.lineno} of {line.filename}") from error
 
 
 @contextmanager

@@ -170,7 +170,7 @@ def count_outputs(network: nn.Module, spec: str, input_shape: tuple[int, int, in
     try:
         with torch.no_grad(), evaluating(network):
             logits = network(torch.zeros(2, *input_shape, device=parameter.device))
-    except Exception as error:  # of any kind: a stranger's forward
+    except (Exception, SystemExit) as error:  # the forward pass of a local model may raise anything
         first = next((module for module in network.modules() if isinstance(module, nn.Conv2d)), None)
         if first is not None and first.in_channels != channels:
             problem = f"model {spec!r} takes images of {first.in_channels} channels, those of the data set have {channels}"
@@ -189,6 +189,8 @@ def count_outputs(network: nn.Module, spec: str, input_shape: tuple[int, int, in
         raise BadInput(f"model {spec!r} gives a {type(logits).__name__}", hint=hint)
     if logits.ndim != 2 or len(logits) != 2:
         raise BadInput(f"model {spec!r} gives outputs of shape {tuple(logits.shape)} for 2 images", hint=hint)
+    if not logits.is_floating_point():
+        raise BadInput(f"model {spec!r} gives outputs of type {logits.dtype}", hint=hint)
     return logits.shape[1]
 
 

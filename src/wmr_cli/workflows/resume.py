@@ -7,13 +7,15 @@ whatever else keeps a state are all there is.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
 from ..core.contracts import DataSource
 from ..errors import BadFile, BrokenContract, RunFolderError
+from ..reading import parse_json
 from ..storage.checkpoints import load_tensors, save_tensors
 from ..storage.runs import RunFolder
 
@@ -118,7 +120,8 @@ def restore(
     if not folder.resume.exists():
         return Progress()
     tensors, header = load_tensors(folder.resume)
-    if json.loads(header.get("drawn", "null")) != getattr(source, "drawn", None):
+    progress, drawn = _read_header(folder, header)
+    if drawn != getattr(source, "drawn", None):
         raise RunFolderError(
             f"the data of {folder.path} have changed since it began: other images would be trained on",
             hint="put the data back as they were, or start anew with --overwrite",
@@ -130,13 +133,31 @@ def restore(
     try:
         model.load_state_dict(parts.get("model", {}))
         optimizer.load_state_dict(_optimizer_state(parts.get("optimizer", {}), optimizer))
-        progress = Progress(int(header["epoch"]), int(header.get("step", "0")), json.loads(header["best"]))
         for owner, part in stateful.items():
             if owner in parts:
                 part.load_state(parts[owner])
     except (KeyError, IndexError, ValueError, RuntimeError) as error:
         raise BadFile(f"{folder.resume} cannot be resumed from: {error}", hint="start anew with --overwrite") from None
     return progress
+
+
+def _read_header(folder: RunFolder, header: Mapping[str, str]) -> tuple[Progress, str | None]:
+    """Return where the run was saved, and the hash of its division of the data."""
+    try:
+        written = {"step": "0", "drawn": "null", **header}
+        stored = msgspec.convert({key: parse_json(written[key]) for key in _Header.__struct_fields__}, _Header)
+    except (KeyError, ValueError) as error:
+        raise BadFile(f"the header of {folder.resume} cannot be read: {error}", hint="start anew with --overwrite") from None
+    return Progress(stored.epoch, stored.step, stored.best), stored.drawn
+
+
+class _Header(msgspec.Struct):
+    """The header of resume.safetensors, each value as JSON."""
+
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+    step: Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+    best: Annotated[float, msgspec.Meta(ge=0, le=1)] | None
+    drawn: str | None
 
 
 def _optimizer_state(tensors: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
