@@ -28,7 +28,8 @@ def _trusts_no_code(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytes
     """Every test starts as a user who has named no local code before, in this process or in an earlier one."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
     monkeypatch.setattr(local_code, "_granted", set())
-    monkeypatch.setattr(local_code, "_named_folders", {})
+    monkeypatch.setattr(local_code, "_named_files", {})
+    monkeypatch.delenv(local_code.TRUST_CODE, raising=False)
 
 
 @pytest.fixture

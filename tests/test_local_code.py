@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import py_compile
 import shutil
 import sys
@@ -42,7 +43,8 @@ def wmr(*words):
 def forget():
     """Start as a new process does: only the state folder remembers."""
     local_code._granted.clear()
-    local_code._named_folders.clear()
+    local_code._named_files.clear()
+    os.environ.pop(local_code.TRUST_CODE, None)
 
 
 def sha256(path):
@@ -72,7 +74,7 @@ def evil(tmp_path):
 def refused(result, evil):
     assert result.exit_code == 2, result.output
     assert [line[:6] for line in result.stderr.splitlines() if line[:5] in ("error", "hint:")] == ["error:", "hint: "]
-    assert f"{evil.name} is code that only a file names" in result.stderr
+    assert f"{evil.name} was not run" in result.stderr
     assert f"--trust-code {sha256(evil)}" in result.stderr
     assert not RAN.exists()
 
@@ -302,6 +304,88 @@ def test_neighbours_of_a_named_file_are_remembered_with_it(registry):
     del sys.modules["neighbour"]
     registry.target("model", "copy/net.py:Net")
     del sys.modules["neighbour"]
+
+
+def test_a_linked_folder_does_not_lead_around_the_check(registry, tmp_path):
+    Path("mine/neighbour").mkdir(parents=True)
+    Path("mine/net.py").write_text("from neighbour import part\n" + NET)
+    Path("mine/neighbour/part.py").write_text("")
+    local_code.trust_named(["mine/net.py:Net"], remember=True)
+    registry.target("model", "mine/net.py:Net")
+    forget()
+    Path("theirs").mkdir()
+    Path("elsewhere").mkdir()
+    Path("elsewhere/part.py").write_text(EVIL)
+    shutil.copy("mine/net.py", "theirs/net.py")
+    Path("theirs/neighbour").symlink_to("../elsewhere")
+    refused(wmr("evaluate", checkpoint("net.safetensors", model="theirs/net.py:Net")), Path("theirs/neighbour/part.py"))
+
+
+def test_naming_one_file_does_not_trust_what_another_imports(registry, tmp_path):
+    named_elsewhere("from neighbour import Net\n", NET)
+    local_code.trust_named(["mine/net.py:Net"], remember=True)
+    registry.target("model", "mine/net.py:Net")
+    forget()
+    Path("attack.py").write_text("class A: ...")
+    result = wmr("evaluate", checkpoint("net.safetensors", model="theirs/net.py:Net"), "--attack", "attack.py:A")
+    refused(result, tmp_path / "theirs" / "neighbour.py")
+
+
+def test_an_installed_package_is_preferred_to_a_folder_of_its_name(registry, tmp_path):
+    Path("email").mkdir()
+    Path("xml").mkdir()
+    Path("net.py").write_text("from xml.dom import Node\n" + NET)
+    sys.modules.pop("xml", None)
+    local_code.trust_named(["net.py:Net"], remember=False)
+    registry.target("model", "net.py:Net")
+
+
+def test_two_files_never_share_a_module_or_a_neighbour(registry):
+    for folder, value in (("a-b", 1), ("a_b", 2)):
+        Path(folder).mkdir()
+        Path(folder, "neighbour.py").write_text(f"VALUE = {value}\n")
+        Path(folder, "net.py").write_text("from neighbour import VALUE\nclass Net:\n    value = VALUE\n")
+        local_code.trust_named([f"{folder}/net.py:Net"], remember=False)
+    assert registry.target("model", "a-b/net.py:Net").value == 1
+    assert registry.target("model", "a_b/net.py:Net").value == 2
+
+
+def test_a_file_that_was_edited_is_imported_again(registry):
+    for value in (1, 2):
+        Path("net.py").write_text(f"class Net:\n    value = {value}\n")
+        local_code.trust_named(["net.py:Net"], remember=False)
+        assert registry.target("model", "net.py:Net").value == value
+
+
+def test_packages_that_are_installed_below_the_folder_are_left_alone(registry, monkeypatch):
+    Path("site/installed").mkdir(parents=True)
+    Path("site/installed/__init__.py").write_text("")
+    Path("site/installed/later.py").write_text("VALUE = 1")
+    Path("net.py").write_text("import installed\n" + NET)
+    monkeypatch.syspath_prepend("site")
+    local_code.trust_named(["net.py:Net"], remember=True)
+    registry.target("model", "net.py:Net")
+    forget()
+    assert len(list(state_folder().iterdir())) == 1
+    assert __import__("importlib").import_module("installed.later").VALUE == 1
+
+
+def test_an_unknown_home_folder_or_an_unreadable_state_folder_remembers_nothing(monkeypatch, tmp_path):
+    Path("net.py").write_text(NET)
+    (tmp_path / "file").write_text("")
+    for home in (str(tmp_path / "file"), str(tmp_path / ("x" * 300))):
+        monkeypatch.setenv("XDG_STATE_HOME", home)
+        assert local_code.trust_named(["net.py:Net"], remember=True)
+        local_code.check(Spec.parse("net.py:Net"))
+
+
+def test_the_processes_of_a_sweep_need_no_state_folder(tmp_path, monkeypatch):
+    Path("net.py").write_text(NET)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    Path("study.toml").write_text('[train]\nmodel = "net.py:Net"\nepochs = 1\n')
+    result = wmr("sweep", "study.toml", "--dry-run", "--trust-code", sha256("net.py"))
+    assert result.exit_code == 0, result.output
 
 
 def test_compiled_files_beside_a_trusted_one_are_not_read(registry, tmp_path):

@@ -101,7 +101,10 @@ METRICS = ("nat", "rob", "sa", "tr")
 
 def default_data_dir() -> Path:
     """Where data sets are unless the user says otherwise."""
-    return Path(os.environ.get("WMR_DATA_DIR") or Path.home() / ".cache" / "wmr" / "data")
+    try:
+        return Path(os.environ.get("WMR_DATA_DIR") or Path.home() / ".cache" / "wmr" / "data")
+    except RuntimeError:
+        raise BadInput("the home folder is not known", hint="say where data are with --data-dir or WMR_DATA_DIR") from None
 
 
 class EvaluateConfig(Struct, frozen=True, kw_only=True):

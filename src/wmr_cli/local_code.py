@@ -20,6 +20,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -31,13 +32,15 @@ from .spec import Spec, Value
 
 WHOLE_FILE = ""
 """Grants every class of a file, and importing it."""
-IMPORT = "import"
-"""Grants importing a file from a local one. The word is reserved in Python, so that no class has this name."""
+IMPORT = "-import"
+"""Grants importing a file from a local one. No class can have this name."""
+TRUST_CODE = "WMR_TRUST_CODE"
+"""Environment variable with hashes of `--trust-code`, for the processes that a command starts."""
 
 _granted: set[tuple[str, str]] = set()
 """What the user has named in this process: pairs of the SHA-256 of a file and a class, `IMPORT` or `WHOLE_FILE`."""
-_named_folders: dict[Path, bool] = {}
-"""Folders of files that the user has named in this process. What these files import from there is trusted with them, and
+_named_files: dict[Path, bool] = {}
+"""Files that the user has named in this process, resolved. What they import from their folder is trusted with them, and
 remembered where the value is true."""
 
 
@@ -45,7 +48,7 @@ def state_folder() -> Path:
     """Return the folder with a marker file for everything that the user has named on a command line."""
     base = os.environ.get("XDG_STATE_HOME", "")
     # the specification ignores a relative path
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "state") / "wmr" / "trusted-code"
+    return (Path(base) if Path(base).is_absolute() else Path("~/.local/state").expanduser()) / "wmr" / "trusted-code"
 
 
 def trust_hashes(hashes: Iterable[str], *, remember: bool) -> list[str]:
@@ -58,6 +61,8 @@ def trust_hashes(hashes: Iterable[str], *, remember: bool) -> list[str]:
                 f"{text!r} is not a SHA-256", hint="it has 64 hexadecimal digits; `sha256sum FILE` prints that of a file"
             )
         found += _grant(sha256, WHOLE_FILE, remember=remember, path="")
+        if remember:
+            os.environ[TRUST_CODE] = " ".join({*os.environ.get(TRUST_CODE, "").split(), sha256})
     return found
 
 
@@ -68,8 +73,7 @@ def trust_named(specs: Iterable[str | Spec], *, remember: bool) -> list[str]:
         for name in local_names(Spec.parse(spec) if isinstance(spec, str) else spec):
             path, attribute = _parted(name)
             if path.is_file():  # a missing file is reported by the import
-                folder = path.resolve().parent
-                _named_folders[folder] = remember or _named_folders.get(folder, False)
+                _named_files[path.resolve()] = remember or _named_files.get(path.resolve(), False)
                 found += _grant(_hash(_source(path)), attribute, remember=remember, path=str(path.absolute()))
     return found
 
@@ -89,7 +93,7 @@ def check(spec: Spec, kind: str | None = None) -> None:
     for name in local_names(spec):
         path, attribute = _parted(name)
         if path.is_file():
-            _require(path, _hash(_source(path)), attribute, name if kind is None else f"--{kind} {name}")
+            _require(path, _hash(_source(path)), attribute, None if kind is None else f"--{kind} {name}")
 
 
 def check_commands(path: Path, what: str) -> None:
@@ -147,14 +151,14 @@ def _hash(source: bytes) -> str:
 def _grant(sha256: str, what: str, *, remember: bool, path: str) -> list[str]:
     """Trust a file for this process and, with `remember`, for later ones; return a warning if the latter fails."""
     _granted.add((sha256, what))
-    marker = state_folder() / _marker(sha256, what)
-    if not remember or marker.exists():
+    if not remember or _is_remembered(sha256, what):
         return []
     try:
+        marker = state_folder() / _marker(sha256, what)
         marker.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         marker.write_text(f"{path}\n", encoding="utf-8", errors="surrogateescape")
-    except OSError as error:
-        return [f"cannot remember trusted code in {marker.parent}: {error.strerror}"]
+    except (OSError, RuntimeError) as error:  # the latter where the home folder is not known
+        return [f"cannot remember trusted code: {error}"]
     return []
 
 
@@ -163,7 +167,16 @@ def _marker(sha256: str, what: str) -> str:
 
 
 def _is_trusted(sha256: str, what: str) -> bool:
-    return any((sha256, each) in _granted or (state_folder() / _marker(sha256, each)).is_file() for each in (what, WHOLE_FILE))
+    if sha256 in os.environ.get(TRUST_CODE, "").split():
+        return True
+    return any((sha256, each) in _granted or _is_remembered(sha256, each) for each in (what, WHOLE_FILE))
+
+
+def _is_remembered(sha256: str, what: str) -> bool:
+    try:
+        return (state_folder() / _marker(sha256, what)).is_file()
+    except (OSError, RuntimeError):  # not readable, or the home folder is not known
+        return False
 
 
 def _require(path: Path, sha256: str, what: str, named: str | None) -> None:
@@ -171,17 +184,19 @@ def _require(path: Path, sha256: str, what: str, named: str | None) -> None:
         return
     by_name = "" if named is None else f", or name it yourself: {named}"
     raise UntrustedCode(
-        f"{path.absolute()} is code that only a file names, or that has changed since you named it: it was not run",
-        hint=f"read it; if you trust it, add --trust-code {sha256}{by_name}",
+        f"{path.absolute()} was not run: you have not named it, or it has changed since",
+        hint=f"read this file; if you trust it, add --trust-code {sha256}{by_name}",
     )
 
 
 def _import(path: Path, attribute: str) -> ModuleType:
     """Run a file as a module of its own name, once per process."""
     path = path.resolve()
-    module_name = "wmr_local_" + re.sub(r"\W", "_", str(path))
+    # by content as well: a file that was edited is another module
+    module_name = f"wmr_local_{path.stem}_{_hash(str(path).encode(errors='surrogateescape') + _source(path))}"
     if module_name in sys.modules:
         return sys.modules[module_name]
+    importer = _Importer(path.parent, grants=path in _named_files, remembers=_named_files.get(path, False))
     spec = importlib.util.spec_from_file_location(module_name, path, loader=_CheckedLoader(module_name, path, attribute))
     assert spec is not None  # a loader was given
     assert spec.loader is not None
@@ -189,7 +204,7 @@ def _import(path: Path, attribute: str) -> ModuleType:
     sys.modules[module_name] = module
     try:
         # stdout is reserved for results
-        with contextlib.redirect_stdout(sys.stderr), _finder.importing_from(path.parent):
+        with contextlib.redirect_stdout(sys.stderr), _finder.importing(importer):
             spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[module_name]
@@ -214,55 +229,107 @@ class _CheckedLoader(SourceFileLoader):
         return code
 
 
+@dataclass(frozen=True)
+class _Importer:
+    """The local file whose import is under way."""
+
+    folder: Path
+    grants: bool
+    """whether the user has named the file in this process, and so trusts what it imports from its folder"""
+    remembers: bool
+
+
+@dataclass(frozen=True)
+class _Sibling:
+    """A module that was found beside a local file."""
+
+    folder: Path
+    file: Path | None
+    """None for a namespace package"""
+    sha256: str = ""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the file is as it was when it was imported."""
+        return self.file is None or (self.file.is_file() and _hash(_source(self.file)) == self.sha256)
+
+
 class _FolderFinder:
     """Find modules in the folder of a local file while that file is imported, and require that they are trusted, too.
 
-    Submodules of packages found there are checked at any time, as they may be imported later.
+    Submodules of packages that were found there are checked at any time, as they may be imported later. A package is known by
+    the search locations that this finder gave it, so that a link inside it does not lead around the check, and installed
+    packages are left alone even where they are installed below the folder.
     """
 
     def __init__(self) -> None:
-        self._folders: set[Path] = set()
-        self._current: list[Path] = []
+        self._importers: list[_Importer] = []
+        self._locations: dict[str, _Importer] = {}
+        self._siblings: dict[str, _Sibling] = {}
 
     @contextlib.contextmanager
-    def importing_from(self, folder: Path) -> Iterator[None]:
+    def importing(self, importer: _Importer) -> Iterator[None]:
         """Let imports find modules of this folder before installed ones, as in a script that lies there."""
         importlib.invalidate_caches()
         if self not in sys.meta_path:
             # built-in and frozen modules come first, as they do for scripts
             position = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else len(sys.meta_path)
             sys.meta_path.insert(position, self)
-        self._folders.add(folder)
-        self._current.append(folder)
+        self._forget_others(importer.folder)
+        self._importers.append(importer)
         try:
             yield
         finally:
-            self._current.pop()
+            self._importers.pop()
 
     def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """Return the spec of a module in a local folder, with a loader that checks it."""
-        places = self._current[-1:] if path is None else [Path(place) for place in path if self._holds(Path(place))]
-        spec = PathFinder.find_spec(fullname, [str(place) for place in places], target) if places else None
-        if spec is None:
+        if path is None:
+            return self._find_beside(fullname, target)
+        ours = [place for place in path if place in self._locations]
+        if not ours:
             return None
-        if spec.origin is None or not spec.has_location:  # a namespace package: nothing to run
-            spec.submodule_search_locations = list(spec.submodule_search_locations or [])
+        spec = PathFinder.find_spec(fullname, ours, target)
+        if spec is None:  # no other finder may look there
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+        return self._checked(spec, self._locations[ours[0]])
+
+    def _find_beside(self, fullname: str, target: ModuleType | None) -> ModuleSpec | None:
+        if not self._importers:
+            return None
+        importer = self._importers[-1]
+        spec = PathFinder.find_spec(fullname, [str(importer.folder)], target)
+        if spec is None or (_is_namespace(spec) and PathFinder.find_spec(fullname) is not None):
+            return None  # as for scripts, an installed module is preferred to a folder without __init__.py
+        return self._checked(spec, importer)
+
+    def _checked(self, spec: ModuleSpec, importer: _Importer) -> ModuleSpec:
+        if spec.submodule_search_locations is not None:
+            spec.submodule_search_locations = list(spec.submodule_search_locations)
+            self._locations |= dict.fromkeys(spec.submodule_search_locations, importer)
+        if _is_namespace(spec) or spec.origin is None:  # nothing to run
+            self._siblings[spec.name] = _Sibling(importer.folder, None)
             return spec
         file = Path(spec.origin)
-        self._trust_with_its_folder(file)
+        sha256 = _hash(_source(file))
+        if importer.grants:
+            _grant(sha256, IMPORT, remember=importer.remembers, path=str(file))
+        _require(file, sha256, IMPORT, None)
+        self._siblings[spec.name] = _Sibling(importer.folder, file, sha256)
         if isinstance(spec.loader, SourceFileLoader):
-            spec.loader = _CheckedLoader(fullname, file, IMPORT)
-        else:
-            _require(file, _hash(_source(file)), IMPORT, None)
+            spec.loader = _CheckedLoader(spec.name, file, IMPORT)
         return spec
 
-    def _holds(self, place: Path) -> bool:
-        return any(place.resolve().is_relative_to(folder) for folder in self._folders)
+    def _forget_others(self, folder: Path) -> None:
+        """Import modules again that another folder, or an earlier version of a file, has put in their place."""
+        for name, sibling in list(self._siblings.items()):
+            if sibling.folder != folder or not sibling.is_current:
+                del self._siblings[name]
+                sys.modules.pop(name, None)
 
-    def _trust_with_its_folder(self, file: Path) -> None:
-        named = [remember for folder, remember in _named_folders.items() if file.resolve().is_relative_to(folder)]
-        if named:
-            _grant(_hash(_source(file)), IMPORT, remember=any(named), path=str(file))
+
+def _is_namespace(spec: ModuleSpec) -> bool:
+    return not spec.has_location
 
 
 _finder = _FolderFinder()

@@ -138,7 +138,7 @@ def main() -> None:
     # Threads that spin for long while they wait for each other can slow training down several times on a busy machine.
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     # Processes that this one starts with `python -m` must not import modules or plugins from the current folder.
-    os.environ.setdefault("PYTHONSAFEPATH", "1")
+    os.environ["PYTHONSAFEPATH"] = "1"
     for number in (signal.SIGTERM, signal.SIGUSR1):  # the second is how schedulers warn
         signal.signal(number, _terminate)
     for stream in (sys.stdout, sys.stderr):

@@ -12,7 +12,7 @@ from ...core.modes import evaluating
 from ...core.vision import timm
 from ...errors import BadFile, BadInput, UnknownName, did_you_mean
 
-SETTLED = ("in_chans", "img_size", "checkpoint_path", "features_only", "pretrained_cfg", "pretrained_cfg_overlay")
+SETTLED = ("cache_dir", "in_chans", "img_size", "checkpoint_path", "features_only", "pretrained_cfg", "pretrained_cfg_overlay")
 """Options of timm that the data settle, or that would make something else than a fresh classifier."""
 
 
