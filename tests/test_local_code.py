@@ -17,7 +17,7 @@ import wmr_cli
 from wmr_cli import local_code
 from wmr_cli.cli import app
 from wmr_cli.config import EvaluationSettings, TrainConfig, resolve
-from wmr_cli.errors import BadInput, UntrustedCode
+from wmr_cli.errors import BadFile, BadInput, UntrustedCode
 from wmr_cli.local_code import state_folder
 from wmr_cli.spec import Spec
 from wmr_cli.storage import checkpoints, ledgers
@@ -170,12 +170,42 @@ def test_a_setting_of_slurm_cannot_add_a_line_to_the_script():
     assert "slurm_comment contains a control character" in result.stderr
 
 
-@pytest.mark.parametrize("setting", ["out = '../report.md'", "out = '/tmp/report.md'", "figures = 'a/../../b'"])
-def test_the_report_of_a_study_stays_in_its_folder(setting):
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "out = '../report.md'",
+        "out = '/tmp/report.md'",
+        "figures = 'a/../../b'",
+        "out = '.bashrc'",
+        "out = '.ssh/x.md'",
+        "out = 'x'",
+    ],
+)
+def test_the_report_of_a_study_stays_in_its_folder_and_is_a_report(setting):
     Path("study.toml").write_text(f"[report]\n{setting}\n")
     result = wmr("sweep", "study.toml", "--dry-run")
     assert result.exit_code == 2
-    assert "leaves the folder of the study" in result.stderr
+    assert "[report]: " in result.stderr
+
+
+def test_a_study_does_not_use_a_folder_of_the_user():
+    Path("project").mkdir()
+    Path("project/README.md").write_text("precious")
+    Path("study.toml").write_text("folder = 'project'\n[report]\nout = 'README.md'\n")
+    result = wmr("sweep", "study.toml")
+    assert result.exit_code == 2
+    assert "is not the folder of a study, but holds README.md" in result.stderr
+    assert [file.name for file in Path("project").iterdir()] == ["README.md"]
+
+
+@pytest.mark.parametrize("name", ["../../../victim", "/tmp/victim", "0123456789abcdef\n", "0123456789abcde/"])
+def test_the_ledger_of_a_sweep_names_records_and_no_other_files(name):
+    Path("run").mkdir()
+    ledgers.save(Path("run"), Ledger(settings=TrainConfig(), evaluations={"key": ["0123456789abcdef"]}))
+    assert ledgers.load(Path("run")) is not None
+    Path("run/sweep.json").write_text(Path("run/sweep.json").read_text().replace('"0123456789abcdef"', json.dumps(name)))
+    with pytest.raises(BadFile):
+        ledgers.load(Path("run"))
 
 
 def test_the_ledger_of_a_sweep_cannot_name_code(evil):
@@ -326,7 +356,7 @@ def test_naming_one_file_does_not_trust_what_another_imports(registry, tmp_path)
     local_code.trust_named(["mine/net.py:Net"], remember=True)
     registry.target("model", "mine/net.py:Net")
     forget()
-    Path("attack.py").write_text("class A: ...")
+    Path("attack.py").write_text("class A:\n    def __call__(self, model, images, labels, objective, index, seed): ...\n")
     result = wmr("evaluate", checkpoint("net.safetensors", model="theirs/net.py:Net"), "--attack", "attack.py:A")
     refused(result, tmp_path / "theirs" / "neighbour.py")
 

@@ -75,7 +75,10 @@ class Spec:
         if not self.is_local:
             return self
         path, _, attribute = self.name.rpartition(":")
-        return Spec(f"{Path(path).absolute()}:{attribute}", self.value, self.params)
+        absolute = str(Path(path).absolute())
+        if "," in absolute or ":" in absolute:
+            raise BadInput(f"the path {absolute!r} contains a comma or a colon", hint="move the file to another folder")
+        return Spec(f"{absolute}:{attribute}", self.value, self.params)
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -346,3 +346,18 @@ def test_the_authors_evaluation_takes_the_steps_of_the_preset_and_restarts_are_s
     (found,) = measured(tiny_run, registry, tmp_path, attacks=("authors-eval",), steps=None, metrics=("rob",), limit=5)
     assert found.record.attack.spec == "authors-eval:steps=20,step=0.015"
     assert attack_name(found.record) == "authors-eval:steps=20,step=0.015,restarts=10"
+
+
+@pytest.mark.parametrize("linked", ["evaluations", "evaluations/{id}.partial"])
+def test_a_linked_folder_in_a_run_is_refused_and_left_alone(linked, tiny_run, registry, tmp_path):
+    path, victim = shutil.copytree(tiny_run, tmp_path / "run"), tmp_path / "victim"
+    victim.mkdir()
+    (victim / "precious.safetensors").write_text("weights")
+    config = EvaluateConfig(limit=10, steps=1, alpha_test=(1.0,))
+    identity = next(plan(checkpoints.load(path), config, registry, Path())).id
+    link = path / linked.format(id=identity)
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(victim)
+    with pytest.raises(RunFolderError, match="is a symbolic link"):
+        list(evaluate(path, config, registry, data_dir=Path(), device="cpu"))
+    assert [file.name for file in victim.iterdir()] == ["precious.safetensors"]

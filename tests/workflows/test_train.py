@@ -342,13 +342,40 @@ def test_a_log_line_that_is_not_an_epoch_is_refused(line, tiny_config, tiny_run,
 
 def test_only_temporary_files_are_cleaned_up(tiny_config, tiny_run, tmp_path, registry):
     path = shutil.copytree(tiny_run, tmp_path / "run")
-    (path / ".last.safetensors.x.tmp").write_text("half")
-    (path / ".folder.tmp").mkdir()
-    (path / ".link.tmp").symlink_to("nowhere")
+    (path / ".last.safetensors.abcd_123.tmp").write_text("half")
+    (path / ".notes.tmp").write_text("of the user")
+    (path / ".log.jsonl.abcd_123.tmp").mkdir()
+    (path / ".best.safetensors.abcd_123.tmp").symlink_to("nowhere")
     run(tiny_config, path, registry, resume=True)
-    assert not (path / ".last.safetensors.x.tmp").exists()
-    assert (path / ".folder.tmp").is_dir()
-    assert (path / ".link.tmp").is_symlink()
+    assert not (path / ".last.safetensors.abcd_123.tmp").exists()
+    assert (path / ".notes.tmp").read_text() == "of the user"
+    assert (path / ".log.jsonl.abcd_123.tmp").is_dir()
+    assert (path / ".best.safetensors.abcd_123.tmp").is_symlink()
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("name", ["config.json", "csv/data.csv", "tensorboard/events"])
+def test_files_of_the_user_with_our_names_are_not_deleted(name, resume, tiny_config, tmp_path, registry):
+    file = tmp_path / "project" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("{}, of the user")
+    with pytest.raises(RunFolderError, match="is not a run, but holds"):
+        run(tiny_config, tmp_path / "project", registry, resume=resume, loggers=("csv",))
+    assert file.read_text() == "{}, of the user"
+
+
+@pytest.mark.parametrize("name", ["csv", "tensorboard"])
+def test_a_linked_folder_for_a_logger_is_refused_and_left_alone(name, tiny_config, tmp_path, registry):
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "metrics.csv").write_text("precious")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(tiny_config.to_json())
+    (tmp_path / "run" / name).symlink_to(tmp_path / "victim")
+    with pytest.raises(RunFolderError, match="is a symbolic link"):
+        run(tiny_config, tmp_path / "run", registry, loggers=(name,))
+    run(tiny_config, tmp_path / "run", registry, overwrite=True, loggers=(name,))
+    assert not (tmp_path / "run" / name).is_symlink()
+    assert [file.name for file in (tmp_path / "victim").iterdir()] == ["metrics.csv"]
 
 
 def test_a_folder_in_the_place_of_a_file_of_the_run_is_not_removed(tiny_config, tmp_path, registry):

@@ -1,6 +1,7 @@
 """Results on stdout, or in a file, in the format the user wants."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -41,42 +42,45 @@ def put(found: Sequence[tuple[Path, Record]], output: str) -> None:
         write(tables.comma_separated(records) if output == "csv" else _json(listed(found)))
 
 
-def put_document(document: Document, output: str, out: Path | None) -> list[BadFile]:
+def put_document(
+    document: Document, output: str, out: Path | None, write_file: Callable[[Path, str], None] = write_output
+) -> list[BadFile]:
     """Print a report, or write it to `out`; what could not be read for it is returned."""
+    leave = partial(_leave, out=out, write_file=write_file)
     problems: list[BadFile] = []
     if output == "csv":
-        _leave(document.comma_separated(), out)
+        leave(document.comma_separated())
     elif output == "html":
         from ..reporting.page import drawn
 
         text, problems = drawn(document.found, document.beside())
-        _leave(text, out)
+        leave(text)
     elif output == "json":
-        _leave(_json(document.as_data()), out)
+        leave(_json(document.as_data()))
     else:
-        _draw(document.sheets(), output, out)
+        _draw(document.sheets(), output, out, leave)
     return problems
 
 
-def _draw(sheets: Sequence[Sheet], output: str, out: Path | None) -> None:
+def _draw(sheets: Sequence[Sheet], output: str, out: Path | None, leave: Callable[[str], None] = write) -> None:
     if output == "table" and out is None:
         for number, table in enumerate(table for sheet in sheets for table in sheet.tables(width())):
             if number:
                 write("")
             show(table)
     elif output == "table":
-        _leave("\n".join(as_text([sheet.table()]) for sheet in sheets), out)
+        leave("\n".join(as_text([sheet.table()]) for sheet in sheets))
     elif output == "markdown":
-        _leave("\n".join(sheet.markdown() for sheet in sheets), out)
+        leave("\n".join(sheet.markdown() for sheet in sheets))
     else:
-        _leave(NEEDS + "\n".join(latex(sheet) for sheet in sheets), out)
+        leave(NEEDS + "\n".join(latex(sheet) for sheet in sheets))
 
 
-def _leave(text: str, out: Path | None) -> None:
+def _leave(text: str, *, out: Path | None, write_file: Callable[[Path, str], None]) -> None:
     if out is None:
         write(text)
     else:
-        write_output(out, text)
+        write_file(out, text)
 
 
 def _json(value: object) -> str:

@@ -156,9 +156,10 @@ def complain(problems: "Mapping[str, Failure]") -> None:
 
 def carry_out(study: "Study", jobs: int, data_dir: Path | None, *, slurm: bool, quiet: bool) -> "dict[str, Failure]":
     """Follow the runs to their ends; those that failed, with the reason."""
-    from ..workflows.sweep import RunDone, RunFailed, RunStarted, RunWaits, sweep
+    from ..workflows.sweep import RunDone, RunFailed, RunStarted, RunWaits, claim_folder, sweep
 
     total = len(study.runs)
+    claim_folder(study)
     failed = {} if slurm else impossible(study, data_dir, quiet)  # the machine that submits need not be one that can
     study = replace(study, runs=tuple(run for run in study.runs if run.name not in failed))
     if slurm:
@@ -235,6 +236,7 @@ def impossible(study: "Study", data_dir: Path | None, quiet: bool) -> "dict[str,
 
 def publish(study: "Study", quiet: bool, *, failed: bool) -> bool:
     """One report of all records that there are; whether everything could be read and drawn."""
+    from ..storage.files import refuse_link, write_text
     from ..workflows.report import assembled, gather
     from ..workflows.sweep import record_files
     from .drawing import draw
@@ -259,13 +261,14 @@ def publish(study: "Study", quiet: bool, *, failed: bool) -> bool:
         is_list = output == "csv"  # one CSV holds one table
         compare, paper = asked.compare and not is_list, None if is_list else asked.paper
         document, unread = assembled(gathered, ranks=output not in ("csv", "json"), compare=compare, paper=paper)
-        problems |= {str(problem): problem for problem in [*unread, *put_document(document, output, out)]}
+        problems |= {str(problem): problem for problem in [*unread, *put_document(document, output, out, write_text)]}
         say(f"wrote {out}", quiet=quiet)
     document, _ = assembled(gathered)
     put_document(document, "table", None)
     for text in remarks(document, alphas=asked.alpha_test, radii=asked.rho, output="table"):
         say(text, quiet=quiet, warns=True)
     folder, with_paper = study.folder / asked.figures, asked.paper == "all"
+    refuse_link(folder)
     is_drawn = not asked.figures or draw(gathered.found, folder, with_paper=with_paper, quiet=quiet)
     for problem in problems.values():
         say_error(f"skipped: {problem}", problem.hint)

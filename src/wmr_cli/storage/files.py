@@ -76,7 +76,14 @@ def write_output(path: Path, text: str) -> None:
 
 def resolve_output(path: Path) -> Path:
     """Return where a file that the user names is written: the target of a symbolic link, or the path itself."""
-    return Path(os.path.realpath(path)) if path.is_symlink() else path
+    is_link = path.is_symlink() and not OPEN_DESCRIPTOR.fullmatch(str(path))
+    return Path(os.path.realpath(path)) if is_link else path
+
+
+def refuse_link(folder: Path) -> None:
+    """Raise RunFolderError if a folder inside a run or a study is a symbolic link: it may lead to files of the user."""
+    if folder.is_symlink():
+        raise RunFolderError(f"{folder} is a symbolic link", hint="replace it by a folder, or choose another place with --out")
 
 
 def check_writable(path: Path) -> None:

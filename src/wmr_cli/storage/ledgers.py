@@ -6,6 +6,7 @@ travels with its results: config, log, records, and of the rows what arithmetic 
 
 import shutil
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -24,12 +25,16 @@ LOGITS = "uniform/logits"
 """The only logits that arithmetic asks for: how A_sa depends on their scale."""
 
 
+RecordId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
+"""A part of file names: nothing else may stand in a ledger, such as a path to files of the user."""
+
+
 class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A run of a study. `weights` is the hash of last.safetensors once training is over; evaluations have their records' ids."""
 
     settings: TrainConfig
     weights: str | None = None
-    evaluations: dict[str, list[str]] = {}
+    evaluations: dict[str, list[RecordId]] = {}
 
 
 def load(run: Path) -> Ledger | None:

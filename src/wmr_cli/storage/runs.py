@@ -1,5 +1,6 @@
 """A run folder: config.json, log.jsonl, the weights, resume.safetensors, evaluations/. One process uses it at a time."""
 
+import contextlib
 import json
 import os
 import re
@@ -15,6 +16,10 @@ from ..errors import BadFile, BadInput, RunFolderError
 from ..reading import parse_json, read_bytes, read_text
 from ..spec import Spec, exact
 from .files import STRAY, locked, write_text
+
+LOGGER_FOLDERS = ("tensorboard", "csv")
+OUR_STRAY = re.compile(r"\.(config\.json|log\.jsonl|(last|best|ema|resume)\.safetensors)\.\w{8}" + re.escape(STRAY))
+"""Temporary files that a killed process leaves in a run folder."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,10 @@ def refuse_taken(path: Path, *, resume: bool, overwrite: bool) -> None:
     found = [file.name for file in results if os.path.lexists(file)]
     if folder.log.is_file() and folder.log.stat().st_size:  # an empty log is written before the first step
         found.append(folder.log.name)
-    if not found or overwrite:
+    if overwrite:
+        return
+    if not found:
+        _refuse_foreign(folder)
         return
     if not resume:
         raise RunFolderError(f"{path} already holds a run", hint="add --resume to go on with it, or --overwrite to start anew")
@@ -94,6 +102,17 @@ def refuse_taken(path: Path, *, resume: bool, overwrite: bool) -> None:
     if missing:
         problem = f"{path} holds {', '.join(found)}, but not {' and '.join(missing)}, which --resume needs"
         raise RunFolderError(problem, hint="put it back, or add --overwrite to delete this run and start again")
+
+
+def _refuse_foreign(folder: RunFolder) -> None:
+    """Refuse a folder whose files have our names, but which is not a run."""
+    with contextlib.suppress(OSError, ValueError):
+        TrainConfig.from_json(read_bytes(folder.config))
+        return
+    files = (folder.config, *(folder.path / name for name in LOGGER_FOLDERS))
+    if names := [file.name for file in files if os.path.lexists(file)]:
+        problem = f"{folder.path} is not a run, but holds {', '.join(names)}"
+        raise RunFolderError(problem, hint="choose another --out, or add --overwrite to delete them")
 
 
 @contextmanager
@@ -104,12 +123,13 @@ def opened(path: Path, config: TrainConfig, *, resume: bool = False, overwrite: 
     with locked(path):
         refuse_taken(path, resume=resume, overwrite=overwrite)  # again: another process may have used it since
         for stray in path.glob(f".*{STRAY}"):
-            if stray.is_file() and not stray.is_symlink():
+            if OUR_STRAY.fullmatch(stray.name) and stray.is_file() and not stray.is_symlink():
                 stray.unlink()
+        if overwrite:
+            _clear(folder)
         if resume and folder.config.exists():
             _check_same(folder, config)
         else:
-            _clear(folder)
             write_text(folder.config, config.to_json() + "\n")
         yield folder
 
@@ -139,5 +159,7 @@ def _clear(folder: RunFolder) -> None:
             file.unlink(missing_ok=True)
         except OSError as error:
             raise RunFolderError(f"cannot remove {file}: {error.strerror}", hint="remove it, or choose another --out") from None
-    for name in ("evaluations", "tensorboard", "csv"):
+    for name in ("evaluations", *LOGGER_FOLDERS):
+        if (folder.path / name).is_symlink():
+            (folder.path / name).unlink()
         shutil.rmtree(folder.path / name, ignore_errors=True)

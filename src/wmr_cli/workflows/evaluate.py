@@ -26,7 +26,7 @@ from ..registry import Registry
 from ..reporting.doubts import doubts
 from ..storage import records
 from ..storage.checkpoints import IMPORTED, Checkpoint
-from ..storage.files import check_writable, locked, watched
+from ..storage.files import check_writable, locked, refuse_link, watched
 from ..storage.records import AttackFacts, CheckpointFacts, DatasetFacts, Record, RepeatRow, Rows, Threat
 from . import parts, scoring
 from .checks import checked
@@ -67,6 +67,8 @@ def evaluate(
     checkpoint, source = yield from opened(path, config, registry, data_dir)
     tasks = list(plan(checkpoint, config, registry, data_dir, source))
     fabric, folder = launched(device, devices, nodes), out or home(checkpoint)
+    if out is None:
+        refuse_link(folder)
     split = shared_split(lambda: tasks[0].split, fabric)
     tasks = [replace(task, split=split) for task in tasks]
     del source  # several processes hold one copy from here on
@@ -113,6 +115,7 @@ def measure(
         with together(fabric):
             if fabric.is_global_zero:
                 check_writable(target)
+                refuse_link(unfinished)
                 held.enter_context(locked(unfinished))
                 ours = {job.file: len(job.chunk) for job in jobs}
                 for file in unfinished.glob("*.safetensors"):

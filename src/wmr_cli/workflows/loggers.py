@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import BadFile, BadInput, RunFolderError
 from ..reporting.csvs import inert_text
+from ..storage.files import refuse_link
 
 
 def check_loggers(names: tuple[str, ...]) -> None:
@@ -22,6 +23,7 @@ class Loggers:
 
     def __init__(self, names: tuple[str, ...], folder: Path, entries: list[dict[str, Any]]) -> None:
         for name in names:
+            refuse_link(folder / name)
             shutil.rmtree(folder / name, ignore_errors=True)
         self._loggers = [_made(name, folder) for name in names]
         for entry in entries:

@@ -44,6 +44,9 @@ def read_study(file: Path, registry: Registry) -> Study:
     for key in ("folder", "keep"):
         _check_paths(f"{file}: {key}", [texts[key]] if key in texts else [])
     _check_inside(f"{file}, [report]: out", report.out)
+    for name in report.out:
+        if not Path(name).suffix:
+            raise BadInput(f"{file}, [report]: out: {name!r} has no ending", hint="write report.md, or another format")
     _check_inside(f"{file}, [report]: figures", [report.figures] if report.figures else [])
     runs = tuple(_runs(file, written, registry))
     tables = _tables(written.get("evaluate", [{}]), f"{file}: evaluate")
@@ -108,8 +111,8 @@ def _check_inside(place: str, texts: Iterable[str]) -> None:
     texts = list(texts)
     _check_paths(place, texts)
     for text in texts:
-        if Path(text).is_absolute() or ".." in Path(text).parts:
-            raise BadInput(f"{place}: {text!r} leaves the folder of the study", hint="name a file inside it")
+        if Path(text).is_absolute() or any(part.startswith(".") for part in Path(text).parts):
+            raise BadInput(f"{place}: {text!r} leaves the folder of the study or is hidden", hint="name a file inside it")
 
 
 def _resolved(settings: Mapping[str, Any], place: str, registry: Registry) -> TrainConfig:

@@ -4,6 +4,7 @@ A run is a chain of `wmr train` and `wmr evaluate`, each a process of its own, s
 Several sweeps of one study, on one machine or on a disk that several share, take runs from each other's hands in peace.
 """
 
+import os
 import time
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
@@ -13,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from ..config import TrainConfig
-from ..errors import FolderInUse, WmrError
+from ..errors import FolderInUse, RunFolderError, WmrError
 from ..storage import ledgers
-from ..storage.files import locked, write_text
+from ..storage.files import locked, refuse_link, write_text
 from ..storage.ledgers import Ledger
 from ..storage.logs import record_ids
 from ..storage.runs import RunFolder
@@ -124,6 +125,21 @@ def sweep(study: Study, *, jobs: int, data_dir: Path | None = None) -> Walk:
             one.release()
 
 
+def claim_folder(study: Study) -> None:
+    """Refuse a folder without `logs`, so not one of a study, where files of the user have the names of the report."""
+    folder = study.folder / "logs"
+    refuse_link(folder)
+    names = filter(None, (*study.report.out, study.report.figures))
+    taken = [] if folder.is_dir() else [name for name in names if os.path.lexists(study.folder / name)]
+    if taken:
+        problem = f"{study.folder} is not the folder of a study, but holds {taken[0]}"
+        raise RunFolderError(problem, hint=f"choose another folder in {study.file}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"cannot write to {study.folder}: {error.strerror}", hint=f"see folder in {study.file}") from None
+
+
 def take(study: Study, run: Run, place: int, data_dir: Path | None) -> "Active | RunWaits | RunDone | RunFailed":
     """A run in hand, or why there is nothing to do for it now.
 
@@ -131,6 +147,8 @@ def take(study: Study, run: Run, place: int, data_dir: Path | None) -> "Active |
     """
     with ExitStack() as held:
         try:
+            for folder in (logs(study, run), study.path(run)):
+                refuse_link(folder)
             held.enter_context(locked(logs(study, run)))
             is_free = ledgers.is_free(study.path(run))
         except FolderInUse:
