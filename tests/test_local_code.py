@@ -189,13 +189,26 @@ def test_the_report_of_a_study_stays_in_its_folder_and_is_a_report(setting):
 
 
 def test_a_study_does_not_use_a_folder_of_the_user():
-    Path("project").mkdir()
+    Path("project/logs").mkdir(parents=True)
     Path("project/README.md").write_text("precious")
     Path("study.toml").write_text("folder = 'project'\n[report]\nout = 'README.md'\n")
     result = wmr("sweep", "study.toml")
     assert result.exit_code == 2
     assert "is not the folder of a study, but holds README.md" in result.stderr
-    assert [file.name for file in Path("project").iterdir()] == ["README.md"]
+    assert not list(Path("project/logs").iterdir())
+    assert Path("project/README.md").read_text() == "precious"
+
+
+@pytest.mark.parametrize("link", ["sub", "figures", "logs", "report.md"])
+def test_a_link_in_the_folder_of_a_study_is_refused(link):
+    Path("victim").mkdir()
+    Path("runs").mkdir()
+    Path("runs", link).symlink_to("../victim")
+    Path("study.toml").write_text("folder = 'runs'\n[report]\nout = ['report.md', 'sub/report.md']\n")
+    result = wmr("sweep", "study.toml")
+    assert result.exit_code == 2
+    assert f"runs/{link} is a symbolic link" in result.stderr
+    assert not list(Path("victim").iterdir())
 
 
 @pytest.mark.parametrize("name", ["../../../victim", "/tmp/victim", "0123456789abcdef\n", "0123456789abcde/"])
@@ -349,6 +362,43 @@ def test_a_linked_folder_does_not_lead_around_the_check(registry, tmp_path):
     shutil.copy("mine/net.py", "theirs/net.py")
     Path("theirs/neighbour").symlink_to("../elsewhere")
     refused(wmr("evaluate", checkpoint("net.safetensors", model="theirs/net.py:Net")), Path("theirs/neighbour/part.py"))
+
+
+def test_a_namespace_folder_is_checked_where_its_folder_is_on_the_search_path(registry, monkeypatch, tmp_path):
+    Path("nspart").mkdir()
+    Path("nspart/part.py").write_text(EVIL)
+    Path("net.py").write_text("import nspart.part\n" + NET)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    local_code.trust_hashes([sha256("net.py")], remember=False)
+    with pytest.raises(UntrustedCode, match=r"part\.py"):
+        registry.target("model", "net.py:Net")
+    assert not RAN.exists()
+
+
+def test_a_named_file_may_import_from_a_package_that_another_has_opened(registry):
+    Path("shared_package").mkdir()
+    for name in ("__init__", "blocks", "attacks"):
+        Path("shared_package", f"{name}.py").write_text("")
+    Path("net.py").write_text("import shared_package.blocks\n" + NET)
+    Path("attack.py").write_text("import shared_package.attacks\nclass A: ...\n")
+    hashes = [sha256(file) for file in ("net.py", "shared_package/blocks.py")]  # that of __init__.py is the same: both are empty
+    local_code.trust_hashes(hashes, remember=False)
+    Path("shared_package/attacks.py").write_text("VALUE = 1\n")
+    registry.target("model", "net.py:Net")
+    local_code.trust_named(["attack.py:A"], remember=False)
+    assert registry.target("attack", "attack.py:A")
+
+
+FAILING = [("x = (\n\n", 1), ("\nraise ValueError\n", 2), ("\n\nimport no_such_neighbour", 3)]
+
+
+@pytest.mark.parametrize(("text", "line"), FAILING)
+def test_the_hint_names_the_line_that_failed(text, line, registry, tmp_path):
+    Path("net.py").write_text(text)
+    local_code.trust_named(["net.py:Net"], remember=False)
+    with pytest.raises(BadInput) as refusal:
+        registry.target("model", "net.py:Net")
+    assert refusal.value.hint == f"see line {line} of {tmp_path / 'net.py'}"
 
 
 def test_naming_one_file_does_not_trust_what_another_imports(registry, tmp_path):

@@ -231,7 +231,7 @@ def test_a_file_that_fails_is_run_again_the_next_time(registry, tmp_path):
     file = tmp_path / "flaky.py"
     file.write_text("raise RuntimeError('half written')\n")
     problem = refusal(registry, f"{file}:Push")
-    assert (str(problem), problem.hint) == (f"{file} cannot be imported: RuntimeError: half written", "see line 1")
+    assert (str(problem), problem.hint) == (f"{file} cannot be imported: RuntimeError: half written", f"see line 1 of {file}")
     file.write_text("class Push: pass\n")
     assert type(registry.create("attack", f"{file}:Push")).__name__ == "Push"
 

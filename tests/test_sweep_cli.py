@@ -245,7 +245,8 @@ def test_failures_are_told_even_where_the_report_fails(study, monkeypatch):
     log.parent.mkdir(parents=True)
     log.write_text("damaged\n")
     (study.folder / "report.md").mkdir()
-    (study.folder / "logs").mkdir()  # a sweep has been here
+    (study.folder / "logs").mkdir()
+    (study.folder / "logs" / ".wmr-study").touch()  # a sweep has been here
     said = wmr("sweep", "study.toml", "--jobs", 1, status=2).stderr
     assert "error: digits-trades-a2-s0: runs/digits-trades-a2-s0/log.jsonl cannot be read" in said
     assert "cannot write runs/report.md" in said

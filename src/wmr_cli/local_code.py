@@ -27,7 +27,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from .errors import BadInput, UnknownName, UntrustedCode, WmrError, did_you_mean
-from .reading import read_bytes
+from .reading import is_regular, read_bytes
 from .spec import Spec, Value
 
 WHOLE_FILE = ""
@@ -72,7 +72,7 @@ def trust_named(specs: Iterable[str | Spec], *, remember: bool) -> list[str]:
     for spec in specs:
         for name in local_names(Spec.parse(spec) if isinstance(spec, str) else spec):
             path, attribute = _parted(name)
-            if path.is_file():  # a missing file is reported by the import
+            if is_regular(path):  # a missing file is reported by the import
                 _named_files[path.resolve()] = remember or _named_files.get(path.resolve(), False)
                 found += _grant(_hash(_source(path)), attribute, remember=remember, path=str(path.absolute()))
     return found
@@ -92,7 +92,7 @@ def check(spec: Spec, kind: str | None = None) -> None:
     """Raise UntrustedCode if a spec names a local class that the user has not named. `kind` is that of the component."""
     for name in local_names(spec):
         path, attribute = _parted(name)
-        if path.is_file():
+        if is_regular(path):
             _require(path, _hash(_source(path)), attribute, None if kind is None else f"--{kind} {name}")
 
 
@@ -107,7 +107,7 @@ def check_commands(path: Path, what: str) -> None:
 def load_class(name: str, kind: str | None = None) -> Callable[..., Any]:
     """Import `path/to/file.py:Class`, which the user must have named."""
     path, attribute = _parted(name)
-    if not path.is_file():
+    if not is_regular(path):
         raise BadInput(f"there is no file {str(path)!r}", hint="a local class is written path/to/file.py:Class")
     check(Spec(name), kind)
     module = _import(path, attribute)
@@ -193,7 +193,8 @@ def _import(path: Path, attribute: str) -> ModuleType:
     """Run a file as a module of its own name, once per process."""
     path = path.resolve()
     # by content as well: a file that was edited is another module
-    module_name = f"wmr_local_{path.stem}_{_hash(str(path).encode(errors='surrogateescape') + _source(path))}"
+    identity = str(path).encode(errors="surrogateescape") + _source(path)
+    module_name = f"wmr_local_{re.sub('[^0-9A-Za-z_]', '_', path.stem)}_{_hash(identity)}"
     if module_name in sys.modules:
         return sys.modules[module_name]
     importer = _Importer(path.parent, grants=path in _named_files, remembers=_named_files.get(path, False))
@@ -207,12 +208,20 @@ def _import(path: Path, attribute: str) -> ModuleType:
         with contextlib.redirect_stdout(sys.stderr), _finder.importing(importer):
             spec.loader.exec_module(module)
     except BaseException as error:
-        del sys.modules[module_name]
+        sys.modules.pop(module_name, None)
         if isinstance(error, WmrError) or not isinstance(error, Exception | SystemExit):
             raise
-        line = traceback.extract_tb(error.__traceback__)[-1].lineno
-        raise BadInput(f"{path} cannot be imported: {type(error).__name__}: {error}", hint=f"see line {line}") from error
+        raise BadInput(f"{path} cannot be imported: {type(error).__name__}: {error}", hint=_place(error)) from error
     return module
+
+
+def _place(error: BaseException) -> str:
+    """Return a hint with the line that failed, in a file of the user."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f"see line {error.lineno} of {error.filename}"
+    lines = traceback.extract_tb(error.__traceback__)
+    own = [line for line in lines if line.filename != __file__ and not line.filename.startswith("<")]
+    return f"see line {own[-1].lineno} of {own[-1].filename}" if own else "see the file"
 
 
 class _CheckedLoader(SourceFileLoader):
@@ -231,7 +240,7 @@ class _CheckedLoader(SourceFileLoader):
 
 @dataclass(frozen=True)
 class _Importer:
-    """The local file whose import is under way."""
+    """The local file on whose behalf modules are imported."""
 
     folder: Path
     grants: bool
@@ -275,7 +284,8 @@ class _FolderFinder:
             # built-in and frozen modules come first, as they do for scripts
             position = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else len(sys.meta_path)
             sys.meta_path.insert(position, self)
-        self._forget_others(importer.folder)
+        if not self._importers:  # a module that is being imported must stay
+            self._forget_others(importer.folder)
         self._importers.append(importer)
         try:
             yield
@@ -286,22 +296,28 @@ class _FolderFinder:
         """Return the spec of a module in a local folder, with a loader that checks it."""
         if path is None:
             return self._find_beside(fullname, target)
-        ours = [place for place in path if place in self._locations]
-        if not ours:
+        owners = [self._locations[place] for place in path if place in self._locations]
+        if not owners:
             return None
-        spec = PathFinder.find_spec(fullname, ours, target)
-        if spec is None:  # no other finder may look there
-            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
-        return self._checked(spec, self._locations[ours[0]])
+        # a package may have added folders to its path: what is found there is checked, too
+        spec = PathFinder.find_spec(fullname, path, target)
+        current = [importer for importer in self._importers[-1:] if importer.folder == owners[0].folder]
+        return None if spec is None else self._checked(spec, (current or owners)[0])
 
     def _find_beside(self, fullname: str, target: ModuleType | None) -> ModuleSpec | None:
         if not self._importers:
             return None
         importer = self._importers[-1]
         spec = PathFinder.find_spec(fullname, [str(importer.folder)], target)
-        if spec is None or (_is_namespace(spec) and PathFinder.find_spec(fullname) is not None):
+        if spec is None or (_is_namespace(spec) and self._is_installed(fullname)):
             return None  # as for scripts, an installed module is preferred to a folder without __init__.py
         return self._checked(spec, importer)
+
+    @staticmethod
+    def _is_installed(fullname: str) -> bool:
+        """Whether a module, and not only another namespace folder, has this name on the search path."""
+        found = PathFinder.find_spec(fullname)
+        return found is not None and not _is_namespace(found)
 
     def _checked(self, spec: ModuleSpec, importer: _Importer) -> ModuleSpec:
         if spec.submodule_search_locations is not None:

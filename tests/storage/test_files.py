@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,14 @@ def test_a_full_device_is_an_error_and_stays_a_device(tmp_path):
 def test_standard_output_can_be_named_as_a_file(capfd):
     write_output(Path("/dev/stdout"), "new\n")
     assert capfd.readouterr().out == "new\n"
+
+
+def test_standard_output_that_a_shell_appends_to_keeps_its_beginning(tmp_path):
+    code = "from wmr_cli.storage.files import write_output; from pathlib import Path; write_output(Path('/dev/stdout'), 'new')"
+    (tmp_path / "log").write_text("old text\n")
+    with (tmp_path / "log").open("a") as log:
+        subprocess.run([sys.executable, "-c", code], stdout=log, check=True)
+    assert (tmp_path / "log").read_text() == "old text\nnew"
 
 
 def test_a_file_of_the_user_is_left_alone_by_the_check(tmp_path):

@@ -236,7 +236,7 @@ def impossible(study: "Study", data_dir: Path | None, quiet: bool) -> "dict[str,
 
 def publish(study: "Study", quiet: bool, *, failed: bool) -> bool:
     """One report of all records that there are; whether everything could be read and drawn."""
-    from ..storage.files import refuse_link, write_text
+    from ..storage.files import write_text
     from ..workflows.report import assembled, gather
     from ..workflows.sweep import record_files
     from .drawing import draw
@@ -268,7 +268,6 @@ def publish(study: "Study", quiet: bool, *, failed: bool) -> bool:
     for text in remarks(document, alphas=asked.alpha_test, radii=asked.rho, output="table"):
         say(text, quiet=quiet, warns=True)
     folder, with_paper = study.folder / asked.figures, asked.paper == "all"
-    refuse_link(folder)
     is_drawn = not asked.figures or draw(gathered.found, folder, with_paper=with_paper, quiet=quiet)
     for problem in problems.values():
         say_error(f"skipped: {problem}", problem.hint)

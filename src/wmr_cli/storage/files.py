@@ -66,7 +66,8 @@ def write_output(path: Path, text: str) -> None:
         return
     try:
         # a FIFO without a reader raises ENXIO instead of blocking
-        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        # O_APPEND, because /dev/stdout may be a file to which the shell appends
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
         os.set_blocking(descriptor, True)
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             stream.write(text)
@@ -78,6 +79,13 @@ def resolve_output(path: Path) -> Path:
     """Return where a file that the user names is written: the target of a symbolic link, or the path itself."""
     is_link = path.is_symlink() and not OPEN_DESCRIPTOR.fullmatch(str(path))
     return Path(os.path.realpath(path)) if is_link else path
+
+
+def refuse_links(root: Path, *parts: str) -> None:
+    """Raise RunFolderError if a symbolic link is on the way from `root` to a file below it; `root` itself may be a link."""
+    for part in Path(*parts).parts:
+        root = root / part
+        refuse_link(root)
 
 
 def refuse_link(folder: Path) -> None:

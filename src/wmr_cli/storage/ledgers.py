@@ -16,7 +16,7 @@ from ..config import TrainConfig
 from ..errors import BadFile
 from ..reading import check_regular, decode_json, read_bytes
 from . import records
-from .files import is_locked, write_atomically, write_text
+from .files import is_locked, refuse_links, write_atomically, write_text
 from .records import Rows
 from .runs import RunFolder
 
@@ -76,6 +76,7 @@ def is_free(folder: Path) -> bool:
 
 def keep(run: Path, target: Path, ledger: Ledger) -> None:
     """Copy what a report needs of a run, the ledger last: a copy that has one is whole."""
+    refuse_links(target.parent, target.name, "evaluations")
     for name in ("config.json", "log.jsonl"):
         if (run / name).exists():
             _copy(run / name, target / name)

@@ -16,13 +16,15 @@ import msgspec
 from ..config import TrainConfig
 from ..errors import FolderInUse, RunFolderError, WmrError
 from ..storage import ledgers
-from ..storage.files import locked, refuse_link, write_text
+from ..storage.files import locked, refuse_link, refuse_links, write_text
 from ..storage.ledgers import Ledger
 from ..storage.logs import record_ids
 from ..storage.runs import RunFolder
 from .jobs import Child, Command, Failure, end_all, pause
 from .study import Evaluation, Run, Study
 
+MARK = ".wmr-study"
+"""A file in `logs` that says that a sweep has made the folder."""
 PATIENCE = 1.0
 """Seconds until a run that another process uses is asked for again; asking is not without harm to who wants it just then."""
 Chain = Generator[Command, None, None]
@@ -126,18 +128,17 @@ def sweep(study: Study, *, jobs: int, data_dir: Path | None = None) -> Walk:
 
 
 def claim_folder(study: Study) -> None:
-    """Refuse a folder without `logs`, so not one of a study, where files of the user have the names of the report."""
-    folder = study.folder / "logs"
-    refuse_link(folder)
-    names = filter(None, (*study.report.out, study.report.figures))
-    taken = [] if folder.is_dir() else [name for name in names if os.path.lexists(study.folder / name)]
+    """Refuse a folder that no sweep has made if it holds files with the names of the report."""
+    names = list(filter(None, (*study.report.out, study.report.figures)))
+    for name in ("logs", *names):
+        refuse_links(study.folder, name)
+    folder, mark = study.folder / "logs", study.folder / "logs" / MARK
+    is_ours = mark.is_file() or any(folder.glob("*/output.log"))
+    taken = [] if is_ours else [name for name in names if os.path.lexists(study.folder / name)]
     if taken:
         problem = f"{study.folder} is not the folder of a study, but holds {taken[0]}"
         raise RunFolderError(problem, hint=f"choose another folder in {study.file}")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunFolderError(f"cannot write to {study.folder}: {error.strerror}", hint=f"see folder in {study.file}") from None
+    write_text(mark, f"{study.file.absolute()}\n")
 
 
 def take(study: Study, run: Run, place: int, data_dir: Path | None) -> "Active | RunWaits | RunDone | RunFailed":
@@ -147,7 +148,7 @@ def take(study: Study, run: Run, place: int, data_dir: Path | None) -> "Active |
     """
     with ExitStack() as held:
         try:
-            for folder in (logs(study, run), study.path(run)):
+            for folder in (logs(study, run), study.path(run), *([] if study.keep is None else [study.keep / run.name])):
                 refuse_link(folder)
             held.enter_context(locked(logs(study, run)))
             is_free = ledgers.is_free(study.path(run))
