@@ -215,8 +215,8 @@ def test_rows_that_are_not_those_of_their_record_are_named_and_the_rest_is_shown
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"a_rob": {"value": 0.5, "low": 0.9, "high": 0.1}}, "is no share with its interval"),
-        ({"a_nat": {"value": 7.0, "low": 0.0, "high": 1.0}}, "is no share with its interval"),
+        ({"a_rob": {"value": 0.5, "low": 0.9, "high": 0.1}}, "is not a fraction with its interval"),
+        ({"a_nat": {"value": 7.0, "low": 0.0, "high": 1.0}}, "is not a fraction with its interval"),
         ({"config": {"metrics": 5}}, "metrics that are no list"),
         ({"schema": 2, "new": [1]}, "this version reads schema 1: update wmr"),
         ({"new": [1]}, "is not an evaluation record"),

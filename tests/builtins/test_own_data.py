@@ -111,7 +111,7 @@ MISTAKES = {
     "mixed sizes": (lambda pics: Image.new("RGB", (9, 9)).save(pics / "dog" / "x.png"), "different sizes: .*x.png has 9x9"),
     "16 bits": (lambda pics: Image.fromarray(np.zeros((16, 16), np.uint16)).save(pics / "dog" / "x.png"), "more than 8 bits"),
     "CMYK": (lambda pics: Image.new("CMYK", (16, 16)).save(pics / "dog" / "x.jpg"), "a CMYK picture"),
-    "a web page": (lambda pics: (pics / "dog" / "x.jpg").write_text("<html>"), "x.jpg cannot be read: it is no picture"),
+    "a web page": (lambda pics: (pics / "dog" / "x.jpg").write_text("<html>"), "x.jpg cannot be read: it is not an image"),
 }
 
 

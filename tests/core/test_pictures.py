@@ -100,8 +100,8 @@ REFUSED = {
     "LAB": (lambda folder: saved(folder / "a.tiff", "LAB"), "a LAB picture"),
     "transparent": (lambda folder: transparent(folder / "a.png"), "transparent in places"),
     "cut short": (lambda folder: cut_short(folder / "a.png"), "cannot be read"),
-    "a web page": (lambda folder: (folder / "a.jpg").write_text("<html></html>") and folder / "a.jpg", "it is no picture"),
-    "empty": (lambda folder: (folder / "a.jpg").touch() or folder / "a.jpg", "it is no picture"),
+    "a web page": (lambda folder: (folder / "a.jpg").write_text("<html></html>") and folder / "a.jpg", "it is not an image"),
+    "empty": (lambda folder: (folder / "a.jpg").touch() or folder / "a.jpg", "it is not an image"),
     "animated": (lambda folder: animated(folder / "a.gif"), "2 pictures in one file"),
     "missing": (lambda folder: folder / "a.jpg", "No such file"),
 }

@@ -83,7 +83,7 @@ def _opened(path: Path, *, whole: bool = True) -> "Image":
     except BadFile:
         raise
     except Exception as error:  # of any kind: each format has a reader of its own, and damage surprises them
-        reason = "it is no picture" if isinstance(error, UnidentifiedImageError) else _reason(error)
+        reason = "it is not an image" if isinstance(error, UnidentifiedImageError) else _reason(error)
         raise BadFile(f"{path} cannot be read: {reason}", hint="replace it or take it away") from error
     if problem:
         raise BadFile(f"{path} is {problem}", hint="convert it to 8-bit RGB or greyscale")

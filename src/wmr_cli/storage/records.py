@@ -230,7 +230,7 @@ def _impossible(record: Record) -> Iterator[str]:
             yield f"its class {of_class.label} has {of_class.n} images"
     for share in _shares(record):
         if not (0 <= share.low <= share.high <= 1 and 0 <= share.value <= 1):
-            yield f"{share.value} [{share.low}, {share.high}] is no share with its interval"
+            yield f"{share.value} [{share.low}, {share.high}] is not a fraction with its interval"
     if not isinstance(record.config.get("metrics", []), list):
         yield "its config has metrics that are no list"
 
@@ -316,9 +316,9 @@ def _misfit(name: str, values: NDArray[Any], images: int) -> str:
     if kind in ("margin", "logit_margin") and not np.isfinite(values).all():
         return "holds a number that is not finite"
     if kind == "loss" and (np.isnan(values) | (values == -np.inf)).any():  # a loss may be without an upper bound
-        return "holds what is no number"
+        return "holds values that are not numbers"
     if kind == "logits" and np.isnan(values).any():
-        return "holds what is no number"
+        return "holds values that are not numbers"
     if kind == "log_weight" and (np.isnan(values) | (values == np.inf)).any():
         return "holds weights that are no numbers"
     return ""

@@ -154,4 +154,4 @@ def _folders(path: Path) -> list[Path]:
     try:
         return sorted(item for item in path.iterdir() if item.is_dir() and not item.name.startswith((".", "__")))
     except OSError as error:
-        raise BadFile(f"cannot read {path}: {error.strerror}", hint="check who may read it, and the links inside it") from None
+        raise BadFile(f"cannot read {path}: {error.strerror}", hint="check its permissions, and the links inside it") from None
