@@ -1,4 +1,4 @@
-# Every target sets up what it needs in .venv; repeated, the set-up costs nothing.
+# Each target first installs what it needs in .venv. A repeated installation is skipped.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -7,23 +7,29 @@ PLUGINS := .venv-plugins/bin
 RELEASE := .venv-release/bin
 WMR := $(BIN)/wmr
 RUN := runs/digits-trades-a2-s0
-# one thread per test process: they share the cores
+# one thread per test process, as the processes share the cores
 TEST_ENV := OMP_NUM_THREADS=1
 
-.PHONY: demo bench test test-slow test-data test-browser test-gpu test-peers test-plugins test-release lint reproduction docs clean
+.PHONY: demo bench check test test-slow test-data test-browser test-gpu test-peers test-plugins test-release lint reproduction docs clean
 
 demo: .venv/.installed  ## train, evaluate and report on the embedded data
 	$(WMR) train --resume
 	$(WMR) evaluate $(RUN) --resume
 	$(WMR) report $(RUN)
 
+# tests without command lines, child processes and figures
+UNIT_TESTS := tests/builtins tests/core tests/measures tests/paper tests/reporting/tables tests/storage tests/sweeps tests/test_config.py tests/test_reading.py tests/test_registry.py tests/test_spec.py
+
+check: lint  ## lint and the unit tests, in less than 90 seconds
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -q -m "not slow and not gpu and not browser" $(UNIT_TESTS)
+
 test: .venv/.installed-dev  ## the test suite
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not browser"
 
-test-slow: .venv/.installed-dev  ## training over several seeds, the commands of the pages, kills at random moments, many processes
-	$(BIN)/python -m pytest -m slow
+test-slow: .venv/.installed-dev  ## training over several seeds, the commands of the pages, kills at random moments, several processes
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadscope -m slow
 
-test-data: .venv/.installed-dev  ## real data sets and published checkpoints, from WMR_DATA_DIR and WMR_TEST_CHECKPOINTS
+test-data: .venv/.installed-dev  ## real datasets and published checkpoints, from WMR_DATA_DIR and WMR_TEST_CHECKPOINTS
 	$(BIN)/python -m pytest -m data -rs
 
 test-browser: .venv/.installed-browser  ## the page of a report in Chromium, where it is installed; WMR_CHROMIUM may name one
@@ -32,10 +38,10 @@ test-browser: .venv/.installed-browser  ## the page of a report in Chromium, whe
 test-gpu: .venv/.installed-dev  ## the main tests on this machine's accelerator
 	$(BIN)/python -m pytest -m gpu -rs
 
-test-peers: .venv-peers/.installed  ## attacks and measures beside those of other libraries, in an environment of their own
+test-peers: .venv-peers/.installed  ## compare attacks and measures with other libraries, in an environment of their own
 	$(TEST_ENV) $(PEERS)/python -m pytest -m peers -rP
 
-test-plugins: .venv-plugins/.installed  ## the packages in plugins/, each with its own tests, beside the built wheel of this one
+test-plugins: .venv-plugins/.installed  ## the tests of each package in plugins/, with the built wheel of wmr
 	for package in plugins/*/; do \
 	  if [ -f $$package/Makefile ]; then $(MAKE) -C $$package test || exit 1; continue; fi; \
 	  (cd $$package && $(TEST_ENV) $(abspath $(PLUGINS))/python -m pytest -q -rs -p no:cacheprovider -c /dev/null --rootdir . tests) || exit 1; \
@@ -47,7 +53,7 @@ test-release: .venv-release/.installed  ## wheel and sdist in an empty environme
 	$(RELEASE)/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps dist/*.tar.gz
 	tests/smoke.sh $(abspath $(RELEASE))
 
-bench: .venv-peers/.installed  ## speed beside other libraries, as ratios, in benchmarks/results.json; QUICK=1 takes two minutes at most
+bench: .venv-peers/.installed  ## speed relative to other libraries, in benchmarks/results.json; QUICK=1 takes at most two minutes
 	$(PEERS)/python -m benchmarks $(if $(QUICK),--quick) $(BENCH)
 
 lint: .venv/.installed-dev  ## ruff, mypy, import-linter
@@ -56,14 +62,14 @@ lint: .venv/.installed-dev  ## ruff, mypy, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-reproduction: .venv/.installed  ## the page What we found, from the records in studies/records
+reproduction: .venv/.installed  ## rebuild the page What we found from studies/records
 	$(BIN)/python docs/reproduce.py
 
 docs: .venv/.installed-docs  ## the site, in site/
 	$(BIN)/python docs/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-clean:  ## everything that can be made again; runs are kept
+clean:  ## remove everything that can be rebuilt; runs are kept
 	rm -rf .venv .venv-peers .venv-plugins .venv-release site dist build plugins/*/.venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -87,7 +93,8 @@ clean:  ## everything that can be made again; runs are kept
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
-# torch first: the peers ask for others, and the constraints keep it; hypothesis lets pytest read every test
+# torch first, as the peers require other versions and the constraints keep this one.
+# hypothesis, as pytest imports every test module
 .venv-peers/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-peers
 	$(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt torch torchvision
@@ -106,8 +113,9 @@ dist/.built: .venv/.installed-dev README.md $(shell find src -type f -not -name 
 	$(RELEASE)/pip install --quiet --disable-pip-version-check -c .venv-release/constraints.txt dist/*.whl
 	touch $@
 
-# built wheels of this project and of each package in plugins/, as a user gets them, not the source tree. A package whose
-# dependencies ask for versions that the constraints exclude names them in no-deps.txt; one with a Makefile has an environment of its own
+# Install built wheels of this project and of each package in plugins/, as a user would.
+# A package whose dependencies conflict with the constraints lists them in no-deps.txt.
+# A package with a Makefile has an environment of its own.
 .venv-plugins/.installed: dist/.built $(shell find plugins -type f -not -path '*/tests/*' -not -name '*.pyc')
 	$(PYTHON) -m venv .venv-plugins
 	$(PLUGINS)/pip install --quiet --disable-pip-version-check -c constraints.txt torch torchvision hatchling pytest

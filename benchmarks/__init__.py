@@ -1,1 +1,4 @@
-"""How fast `wmr` is beside other libraries: the same network, data and settings, in turns, as ratios. `make bench` runs it."""
+"""Compare the speed of `wmr` with other libraries: `make bench`.
+
+All run the same network, data and settings alternately, and the results are ratios.
+"""

@@ -1,4 +1,7 @@
-"""Race `wmr` against other libraries and against the machine, print ratios, write `results.json`: `make bench`."""
+"""Compare `wmr` with other libraries and with the machine's limit: `make bench`.
+
+Prints ratios and writes them to `results.json`.
+"""
 
 import json
 import os
@@ -8,72 +11,103 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
-os.environ.setdefault("GOMP_SPINCOUNT", "30000")  # as the program sets it, for all alike, before torch is there
+# before torch is imported: the program sets it too, and all functions must run with the same value
+os.environ.setdefault("GOMP_SPINCOUNT", "30000")
 
 import torch
 import typer
 from rich.console import Console
 
-from wmr_cli.storage.files import write_text
-from wmr_cli.workflows.timing import Spread
+from wmr_cli.benchmarking.timing import Quartiles
+from wmr_cli.storage.atomic import write_text
 
-from . import ours, races, scaling, tables
+from . import comparisons, scaling, tables, wmr_workloads
 from .cases import CASES
-from .elsewhere import Elsewhere, elsewhere
-from .races import BARE, OURS, PEAK, Effort, Race
+from .comparisons import BARE, PEAK, WMR, Comparison, Effort
+from .peer_process import PeerProcess, start_peer_process
 
 WIDTH = 120
 RESULTS = Path(__file__).parent / "results.json"
+SECONDS = 120.0
+QUICK_SECONDS = 5.0
+EVALUATION_IMAGES = 1024
+
+Ratios = dict[str, Quartiles]
 
 
 def main(
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds, steps and images: under two minutes.")] = False,
-    only: Annotated[list[str] | None, typer.Option(help="Races whose names begin so, such as pgd/ or trades/small.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="About how long each race may take.")] = None,
-    out: Annotated[Path, typer.Option(help="Where the ratios go.")] = RESULTS,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer rounds, steps and images: under two minutes.")
+    ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Comparisons whose names begin so, such as pgd/ or trades/small."),
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Approximate time of each comparison.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="File for the ratios.")] = RESULTS,
 ) -> None:
-    """Race `wmr` against its peers and against the limit of this machine."""
-    console, patience = Console(width=WIDTH), seconds or (5.0 if quick else 120.0)
-    effort = Effort(quick, rounds=5 if quick else 9, seconds=patience)
-    wanted, started, found = tuple(only or [""]), time.perf_counter(), dict[str, Spread]()
+    """Compare `wmr` with other libraries and with the limit of this machine."""
+    console = Console(width=WIDTH)
+    if quick:
+        effort = Effort(is_quick=True, rounds=5, seconds=seconds or QUICK_SECONDS)
+    else:
+        effort = Effort(is_quick=False, rounds=9, seconds=seconds or SECONDS)
+    prefixes = tuple(only or [""])
+    started = time.perf_counter()
+    ratios: Ratios = {}
     console.print(f"torch {torch.__version__}, {torch.get_num_threads()} threads\n")
-    with tempfile.TemporaryDirectory() as folder, elsewhere() as others:
-        for race, ratios in raced(Path(folder), effort, wanted, others):
-            console.print(tables.race(race), "")
-            found |= ratios
-        if "scaling".startswith(wanted) and (only or not quick):
-            for growth in scaling.growths(CASES["small-cnn"], Path(folder), effort):
-                console.print(tables.growth(growth), "")
-    bare = [found[name] for name in found if name.startswith("pgd/bare/")]
+    with tempfile.TemporaryDirectory() as folder, start_peer_process() as peers:
+        for comparison, new_ratios in run_comparisons(Path(folder), effort, prefixes, peers):
+            console.print(tables.comparison_table(comparison), "")
+            ratios |= new_ratios
+        if "scaling".startswith(prefixes) and (only or not quick):
+            for growth in scaling.measure_growth(CASES["small-cnn"], Path(folder), effort):
+                console.print(tables.growth_table(growth), "")
+    bare = [value for name, value in ratios.items() if name.startswith("pgd/bare/")]
     if bare:
-        found["pgd/bare"] = max(bare, key=lambda spread: spread.median)
-    console.print(tables.ratios(found))
+        # the goal holds for every network
+        ratios["pgd/bare"] = max(bare, key=lambda value: value.median)
+    console.print(tables.ratio_table(ratios))
     console.print(f"{time.perf_counter() - started:.0f} s")
-    write_text(out, json.dumps({name: round(value.median, 4) for name, value in found.items()}, indent=1) + "\n")
+    medians = {name: round(value.median, 4) for name, value in ratios.items()}
+    write_text(out, json.dumps(medians, indent=1) + "\n")
 
 
-def raced(folder: Path, effort: Effort, wanted: tuple[str, ...], others: Elsewhere) -> Iterator[tuple[Race, dict[str, Spread]]]:
-    """Every race that is wanted, each with the ratios that it settles."""
+def run_comparisons(
+    folder: Path, effort: Effort, prefixes: tuple[str, ...], peers: PeerProcess
+) -> Iterator[tuple[Comparison, Ratios]]:
+    """Yield every comparison whose name has one of the prefixes, with its ratios."""
     for name, case in CASES.items():
-        if f"pgd/{name}".startswith(wanted):
-            short = ours.shortened(case, 5) if effort.is_quick and name == "resnet18" else case
-            race = races.attacks(short, folder, effort, others)
-            yield race, {f"pgd/{name}": against_fastest(race), f"pgd/bare/{name}": race.ratio(OURS, BARE)}
-        if f"trades/{name}".startswith(wanted):
-            race = races.trades(case, folder, effort, others)
-            yield race, {f"trades/{name}": against_fastest(race)}
+        if f"pgd/{name}".startswith(prefixes):
+            attack_case = case
+            if effort.is_quick and name == "resnet18":
+                attack_case = wmr_workloads.with_steps(case, 5)
+            found = comparisons.compare_attacks(attack_case, folder, effort, peers)
+            yield (
+                found,
+                {
+                    f"pgd/{name}": speedup_over_fastest(found),
+                    f"pgd/bare/{name}": found.ratio(WMR, BARE),
+                },
+            )
+        if f"trades/{name}".startswith(prefixes):
+            found = comparisons.compare_trades(case, folder, effort, peers)
+            yield found, {f"trades/{name}": speedup_over_fastest(found)}
     case = CASES["small-cnn"]
-    if "pgd-training/small-cnn".startswith(wanted):
-        race = races.pgd_training(case, folder, effort, others)
-        yield race, {"pgd-training/small-cnn": against_fastest(race)}
-    if "evaluation/attacks".startswith(wanted):
-        race = races.evaluation(case, folder, effort, images=1024)
-        yield race, {"evaluation/attacks": race.ratio(races.WHOLE, races.ONE)}
+    if "pgd-training/small-cnn".startswith(prefixes):
+        found = comparisons.compare_pgd_training(case, folder, effort, peers)
+        yield found, {"pgd-training/small-cnn": speedup_over_fastest(found)}
+    if "evaluation/attacks".startswith(prefixes):
+        found = comparisons.compare_evaluation(case, folder, effort, EVALUATION_IMAGES)
+        ratio = found.ratio(comparisons.FULL_EVALUATION, comparisons.ONE_ATTACK)
+        yield found, {"evaluation/attacks": ratio}
 
 
-def against_fastest(race: Race) -> Spread:
-    """How many times as fast as the fastest peer we are."""
-    return race.ratio(race.fastest(OURS, BARE, PEAK), OURS)
+def speedup_over_fastest(comparison: Comparison) -> Quartiles:
+    """Return how many times as fast as the fastest peer `wmr` is."""
+    return comparison.ratio(comparison.fastest_except(WMR, BARE, PEAK), WMR)
 
 
 if __name__ == "__main__":

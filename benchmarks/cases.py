@@ -1,4 +1,4 @@
-"""What is raced over: two networks, each with a batch, a ball and the settings of the attack inside it."""
+"""The two networks of the benchmarks, each with a batch size, an ε-ball and attack settings."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +9,14 @@ import numpy as np
 from wmr_cli.config import TrainConfig
 
 CLASSES = 10
+LR = 0.001
+MOMENTUM = 0.9
+BETA = 6.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
-    """A network on images (C, H, W), a batch of them, and an L-infinity ball with steps inside it."""
+    """A network on images (C, H, W), a batch size, and PGD in an L-infinity ball."""
 
     model: str
     shape: tuple[int, int, int]
@@ -23,7 +26,10 @@ class Case:
     steps: int
 
     def config(self, data: Path, defense: str, attack: str) -> TrainConfig:
-        """The settings of a training that does what the public loops do: no weights, nothing held out."""
+        """Return settings of a training that does what the public loops do.
+
+        Loss weights and validation are off, because those loops have neither.
+        """
         return TrainConfig(
             dataset=f"arrays:path={data},classes={CLASSES}",
             model=self.model,
@@ -43,15 +49,19 @@ class Case:
         )
 
 
-LR, MOMENTUM, BETA = 0.001, 0.9, 6.0
 CASES = {
-    "small-cnn": Case("small-cnn", (1, 28, 28), batch=128, eps=0.3, step=0.01, steps=10),
-    "resnet18": Case("resnet18", (3, 32, 32), batch=64, eps=8 / 255, step=2 / 255, steps=10),
+    "small-cnn": Case(
+        model="small-cnn", shape=(1, 28, 28), batch=128, eps=0.3, step=0.01, steps=10
+    ),
+    "resnet18": Case(
+        model="resnet18", shape=(3, 32, 32), batch=64, eps=8 / 255, step=2 / 255, steps=10
+    ),
 }
 
 
 def write_data(case: Case, path: Path, images: int) -> None:
-    """Random images and labels in a file that `arrays:path=…` reads: speed does not depend on what they show."""
+    """Write random images and labels to a file that `arrays:path=…` reads."""
+    # speed does not depend on the content of images
     generator = np.random.default_rng(0)
     arrays: dict[str, Any] = {}
     for split, count in (("train", case.batch), ("val", case.batch), ("test", images)):

@@ -1,4 +1,4 @@
-"""Cost over sizes: attacks by images and by steps, and the worst case in a ball by images. It should grow in proportion."""
+"""Cost as a function of size: attacks by images and steps, DRO by images. It should be linear."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,14 +6,16 @@ from pathlib import Path
 
 import numpy as np
 
+from wmr_cli.benchmarking.timing import Work, quartiles, time_alternately
 from wmr_cli.measures import worst_case
-from wmr_cli.workflows.timing import Work, in_turns, spread
 
-from . import ours
 from .cases import Case
-from .races import Effort
+from .comparisons import Effort
+from .wmr_workloads import make_evaluation, with_steps
 
 ROUNDS = 3
+QUICK_ROUNDS = 2
+DRO_SIZES = (10**4, 10**5, 10**6)
 
 
 @dataclass(frozen=True)
@@ -26,34 +28,45 @@ class Growth:
     seconds: Sequence[float]
 
     @property
-    def per_unit(self) -> list[float]:
-        """What a unit costs at each size, over what it costs at the smallest."""
+    def relative_unit_costs(self) -> list[float]:
+        """The cost per unit at each size, over that at the smallest size."""
         costs = [seconds / size for size, seconds in zip(self.sizes, self.seconds, strict=True)]
         return [cost / costs[0] for cost in costs]
 
 
-def growths(case: Case, folder: Path, effort: Effort) -> list[Growth]:
-    """How the cost of an evaluation grows with images and with steps, and that of the worst case in a ball with images."""
-    images = (256, 512, 1024) if effort.is_quick else (256, 512, 1024, 2048)
-    steps = (5, 10, 20) if effort.is_quick else (5, 10, 20, 40)
-    by_images = {str(count): ours.evaluated(ours.shortened(case, 2), folder, count) for count in images}
-    by_steps = {str(count): ours.evaluated(ours.shortened(case, count), folder, case.batch) for count in steps}
-    rows = (10**4, 10**5, 10**6)
+def measure_growth(case: Case, folder: Path, effort: Effort) -> list[Growth]:
+    """Measure evaluations by images, attacks by steps, and DRO accuracy by images."""
+    images = [256, 512, 1024]
+    steps = [5, 10, 20]
+    if not effort.is_quick:
+        images.append(2048)
+        steps.append(40)
+    by_images: dict[int, Work] = {
+        count: make_evaluation(with_steps(case, 2), folder, count).evaluate_robust
+        for count in images
+    }
+    by_steps: dict[int, Work] = {
+        count: make_evaluation(with_steps(case, count), folder, case.batch).attack
+        for count in steps
+    }
+    by_losses = {count: _make_dro_work(count) for count in DRO_SIZES}
     return [
-        _grown("wmr evaluate, 2 steps", "images", images, {size: made.robust for size, made in by_images.items()}, effort),
-        _grown(
-            f"attack on {case.batch} images", "steps", steps, {size: made.one_attack for size, made in by_steps.items()}, effort
-        ),
-        _grown("worst case in a ball", "images", rows, {str(count): _ball(count) for count in rows}, effort),
+        _time_sizes("wmr evaluate, 2 steps", "images", by_images, effort),
+        _time_sizes(f"attack on {case.batch} images", "steps", by_steps, effort),
+        _time_sizes("worst case in a χ² ball", "images", by_losses, effort),
     ]
 
 
-def _ball(count: int) -> Work:
+def _make_dro_work(count: int) -> Work:
     losses = np.random.default_rng(0).exponential(size=count)
     return lambda: worst_case(losses, 0.1)
 
 
-def _grown(title: str, unit: str, sizes: Sequence[int], work: dict[str, Work], effort: Effort) -> Growth:
+def _time_sizes(title: str, unit: str, work: dict[int, Work], effort: Effort) -> Growth:
+    # warm-up
     next(iter(work.values()))()
-    times = in_turns(work, 2 if effort.is_quick else ROUNDS, effort.seconds)
-    return Growth(title, unit, sizes, [spread(times[str(size)]).median for size in sizes])
+    rounds = QUICK_ROUNDS if effort.is_quick else ROUNDS
+    named = {str(size): function for size, function in work.items()}
+    times = time_alternately(named, rounds, effort.seconds)
+    medians = [quartiles(times[str(size)]).median for size in work]
+    return Growth(title, unit, list(work), medians)

@@ -1,13 +1,13 @@
-"""What was measured, as tables for a terminal."""
+"""Tables of the measurements, for a terminal."""
 
 from collections.abc import Mapping
 
 from rich.markup import escape
 from rich.table import Table
 
-from wmr_cli.workflows.timing import Spread, spread
+from wmr_cli.benchmarking.timing import Quartiles, quartiles
 
-from .races import OURS, PEAK, Race
+from .comparisons import PEAK, WMR, Comparison
 from .scaling import Growth
 
 GOALS = {
@@ -19,49 +19,63 @@ GOALS = {
     "pgd-training/small-cnn": "at least 1.3",
     "evaluation/attacks": "at most 4.3",
 }
-"""What is asked of each ratio."""
+"""The required value of each ratio."""
 
 
-def race(found: Race) -> Table:
-    """A row per contestant: seconds, images per second, times ours, and the share of the peak where it is known."""
-    table = _table(f"{found.title}; median [quartiles] of {len(next(iter(found.times.values())))} rounds")
-    is_ours = OURS in found.times
-    first = OURS if is_ours else next(iter(found.times))
-    for column in ("", "seconds", "images/s", f"time over that of {first}", "of the peak"):
-        table.add_column(column, justify="left" if not column else "right")
-    for name, times in found.times.items():
-        seconds, share = spread(times), ""
-        if name in found.operations:
-            share = f"{100 * found.share_of_peak(name).median:.0f} %"
-        rate = "" if name == PEAK else f"{found.images / seconds.median:,.0f}"
-        over = "" if name == PEAK else _spread(found.ratio(name, first))
-        table.add_row(name, _spread(seconds), rate, over, share, style="bold" if name == OURS else "")
+def comparison_table(comparison: Comparison) -> Table:
+    """Return a table with a row per function: seconds, images per second, ratio to `wmr`."""
+    rounds = len(next(iter(comparison.times.values())))
+    table = _make_table(f"{comparison.title}; median [quartiles] of {rounds} rounds")
+    reference = WMR if WMR in comparison.times else next(iter(comparison.times))
+    _add_columns(table, "", "seconds", "images/s", f"time over that of {reference}", "of the peak")
+    for name, times in comparison.times.items():
+        seconds = quartiles(times)
+        fraction = ""
+        if name in comparison.flops:
+            fraction = f"{100 * comparison.fraction_of_peak(name).median:.0f} %"
+        rate = ""
+        ratio = ""
+        # a matrix product processes no images
+        if name != PEAK:
+            rate = f"{comparison.images / seconds.median:,.0f}"
+            ratio = _format_quartiles(comparison.ratio(name, reference))
+        style = "bold" if name == WMR else ""
+        table.add_row(name, _format_quartiles(seconds), rate, ratio, fraction, style=style)
     return table
 
 
-def growth(found: Growth) -> Table:
-    """A row per size."""
-    table = _table(f"Cost of {found.title}")
-    for column in (found.unit, "seconds", f"per unit, over that of {found.sizes[0]:,}"):
+def growth_table(growth: Growth) -> Table:
+    """Return a table with a row per size."""
+    table = _make_table(f"Cost of {growth.title}")
+    for column in (growth.unit, "seconds", f"per unit, over that of {growth.sizes[0]:,}"):
         table.add_column(column, justify="right")
-    for size, seconds, relative in zip(found.sizes, found.seconds, found.per_unit, strict=True):
+    rows = zip(growth.sizes, growth.seconds, growth.relative_unit_costs, strict=True)
+    for size, seconds, relative in rows:
         table.add_row(f"{size:,}", f"{seconds:.3g}", f"{relative:.2f}")
     return table
 
 
-def ratios(found: Mapping[str, Spread]) -> Table:
-    """The named ratios, and what is asked of them."""
-    table = _table("Ratios to the fastest peer; pgd/bare over bare passes, evaluation over one attack")
-    for column in ("", "median, quartiles", "wanted"):
-        table.add_column(column, justify="left" if not column else "right")
-    for name, value in found.items():
-        table.add_row(name, _spread(value), GOALS.get(name, ""))
+def ratio_table(ratios: Mapping[str, Quartiles]) -> Table:
+    """Return a table of the named ratios and their goals."""
+    table = _make_table(
+        "Ratios to the fastest peer; pgd/bare over bare passes, evaluation over one attack"
+    )
+    _add_columns(table, "", "median, quartiles", "wanted")
+    for name, value in ratios.items():
+        table.add_row(name, _format_quartiles(value), GOALS.get(name, ""))
     return table
 
 
-def _spread(value: Spread) -> str:
+def _format_quartiles(value: Quartiles) -> str:
     return f"{value.median:.3g} [{value.low:.3g}, {value.high:.3g}]"
 
 
-def _table(title: str) -> Table:
+def _make_table(title: str) -> Table:
+    # escaped, because rich would read the brackets of the title as markup
     return Table(title=escape(title), title_justify="left", box=None, pad_edge=False)
+
+
+def _add_columns(table: Table, first: str, *others: str) -> None:
+    table.add_column(first, justify="left")
+    for column in others:
+        table.add_column(column, justify="right")

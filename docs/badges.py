@@ -26,7 +26,9 @@ def facts() -> dict[str, str]:
     """What each badge says; every word comes from the project's own settings."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project = settings["project"]
-    (torch,) = (text.removeprefix("torch") for text in project["dependencies"] if text.startswith("torch>"))
+    (torch,) = (
+        text.removeprefix("torch") for text in project["dependencies"] if text.startswith("torch>")
+    )
     return {
         "version": wmr_cli.__version__,
         "python": project["requires-python"],

@@ -25,16 +25,18 @@ import wmr_cli
 from wmr_cli import measures, presets
 from wmr_cli.cli import app
 from wmr_cli.config import resolve
-from wmr_cli.plugins import OURS, installed
-from wmr_cli.registry import GIVEN, KINDS, Entry
-from wmr_cli.spec import Spec, exact
+from wmr_cli.plugins import installed
+from wmr_cli.registry import INJECTED_PARAMS, KINDS, OWN_DISTRIBUTION, Entry
+from wmr_cli.runtime.compatibility import ALWAYS_KNOWN
+from wmr_cli.spec import Spec, format_number
 from wmr_cli.storage.records import Record
-from wmr_cli.workflows.combining import ALWAYS_KNOWN
 
 DOCS = Path(__file__).parent
 SOURCE = DOCS.parent / "src" / "wmr_cli"
 WIDTH = 100
-BLOCK = re.compile(r"(?P<begin><!-- generated: (?P<name>\w+) -->\n).*?(?P<end><!-- end -->\n)", re.DOTALL)
+BLOCK = re.compile(
+    r"(?P<begin><!-- generated: (?P<name>\w+) -->\n).*?(?P<end><!-- end -->\n)", re.DOTALL
+)
 
 
 def commands() -> Iterator[str]:
@@ -51,7 +53,10 @@ def helps() -> Iterator[tuple[str, str]]:
 def _helps(command: Any, name: str, parent: Any) -> Iterator[tuple[str, str]]:
     command.rich_markup_mode = None
     context = command.context_class(command, info_name=name, parent=parent, terminal_width=WIDTH)
-    yield context.command_path, "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
+    yield (
+        context.command_path,
+        "\n".join(line.rstrip() for line in command.get_help(context).splitlines()),
+    )
     inner = getattr(command, "commands", {})
     for member in command.list_commands(context) if inner else ():
         if not inner[member].hidden:
@@ -65,31 +70,44 @@ def methods() -> Iterator[str]:
         yield f"## {'Data set' if kind == 'dataset' else kind.capitalize()}s\n"
         if kind in ("defense", "kernel"):
             yield "[Defenses and weightings](defenses.md) compares them, and explains the signs and words in use here.\n"
-        yield _table(("name", "what it is"), [(f"`{entry.name}`", _prose(entry.summary)) for entry, _ in targets])
+        yield _table(
+            ("name", "what it is"),
+            [(f"`{entry.name}`", _prose(entry.summary)) for entry, _ in targets],
+        )
         yield from (_method(kind, entry, target) for entry, target in targets)
 
 
 def ours(kind: str) -> list[tuple[Entry, Callable[..., Any]]]:
     """The built-in entries of a kind, each with what stands behind it."""
     registry = installed().registry
-    entries = [owned.entry for of, owned in registry if of == kind and owned.owner == OURS]
+    entries = [
+        owned.entry for of, owned in registry if of == kind and owned.owner == OWN_DISTRIBUTION
+    ]
     return [(entry, registry.target(kind, entry.name)) for entry in entries]
 
 
 def _method(kind: str, entry: Entry, target: Callable[..., Any]) -> str:
-    given = GIVEN.get(kind, ())
+    given = INJECTED_PARAMS.get(kind, ())
     rows = [
-        (f"`{name}`", _default(entry.params.get(name, parameter.default)), _words(parameter.annotation))
+        (
+            f"`{name}`",
+            _default(entry.params.get(name, parameter.default)),
+            _words(parameter.annotation),
+        )
         for name, parameter in inspect.signature(target, eval_str=True).parameters.items()
         if name not in given and parameter.kind is not inspect.Parameter.VAR_KEYWORD
     ]
     parameters = _table(("parameter", "default", "value"), rows) if rows else "No parameters.\n"
     prose, found = fields(inspect.getdoc(target) or "")
     listed = "".join(f"* {name}: {_cited(text)}\n" for name, text in found.items())
-    return "\n\n".join(filter(None, (f"### `{entry.name}`", _prose(prose), listed.strip(), parameters)))
+    return "\n\n".join(
+        filter(None, (f"### `{entry.name}`", _prose(prose), listed.strip(), parameters))
+    )
 
 
-_FIELD = re.compile(r"^(Objective|Weight|Cost|Good for|Reference): (.*(?:\n[ \t]+.*)*)\n?", re.MULTILINE)
+_FIELD = re.compile(
+    r"^(Objective|Weight|Cost|Good for|Reference): (.*(?:\n[ \t]+.*)*)\n?", re.MULTILINE
+)
 
 
 def fields(docstring: str) -> tuple[str, dict[str, str]]:
@@ -104,7 +122,13 @@ def defenses() -> Iterator[str]:
     for entry, target in ours("defense"):
         found = fields(inspect.getdoc(target) or "")[1]
         weighed = _weighed(found["Objective"], target)
-        cells = (found["Objective"], weighed, found["Cost"], found["Good for"], found.get("Reference", ""))
+        cells = (
+            found["Objective"],
+            weighed,
+            found["Cost"],
+            found["Good for"],
+            found.get("Reference", ""),
+        )
         rows.append((_anchored(entry.name), *map(_cited, cells)))
     yield _table(("name", "objective", "weights", "passes", "good for", "reference"), rows)
 
@@ -116,7 +140,9 @@ def _weighed(objective: str, target: Callable[..., Any]) -> str:
     choice = " or as `terms` says" if "terms" in inspect.signature(target).parameters else ""
     if getattr(target, "one_gradient", False):
         return f"`{term[1]}`{choice}; the attack, by the same gradient"
-    return f"`{term[1]}`{choice}" + ("; the attack" if re.search(r"weight \* |the same", objective) else "")
+    return f"`{term[1]}`{choice}" + (
+        "; the attack" if re.search(r"weight \* |the same", objective) else ""
+    )
 
 
 def kernels() -> Iterator[str]:
@@ -124,14 +150,21 @@ def kernels() -> Iterator[str]:
     rows = []
     for entry, target in ours("kernel"):
         found = fields(inspect.getdoc(target) or "")[1]
-        cells = (found["Weight"], found["Good for"], found.get("Reference", ""), ", ".join(uses(target)))
+        cells = (
+            found["Weight"],
+            found["Good for"],
+            found.get("Reference", ""),
+            ", ".join(uses(target)),
+        )
         rows.append((_anchored(entry.name), *map(_cited, cells)))
     yield _table(("name", "weight", "good for", "reference", "usable in"), rows)
 
 
 def digits_study() -> Iterator[str]:
     """What `studies/digits_defenses.py` has found, the most robust first."""
-    found = json.loads((DOCS.parent / "studies" / "digits_defenses.json").read_text(encoding="utf-8"))
+    found = json.loads(
+        (DOCS.parent / "studies" / "digits_defenses.json").read_text(encoding="utf-8")
+    )
     rows = []
     for defense in sorted(found, key=lambda name: -fmean(found[name]["a_rob"])):
         shares = (found[defense][name] for name in ("a_nat", "a_rob", "a_sa", "a_tr"))
@@ -147,7 +180,11 @@ def alpha_study() -> Iterator[str]:
     for defense, by_alpha in found.items():
         for alpha, seen in by_alpha.items():
             mean = {name: fmean(values) for name, values in seen.items()}
-            health = (f"{mean['weight_mean']:.2f}", f"{mean['weight_max']:.3g}", f"{100 * mean['weight_ess']:.0f} %")
+            health = (
+                f"{mean['weight_mean']:.2f}",
+                f"{mean['weight_max']:.3g}",
+                f"{100 * mean['weight_ess']:.0f} %",
+            )
             names = ("a_nat", "a_rob", "a_rob_worst", "a_sa", "a_sa_calibrated", "a_tr")
             spread = (f"{100 * mean[name]:.1f} ± {100 * stdev(seen[name]):.1f}" for name in names)
             rows.append((_anchored(defense), alpha, *health, *spread))
@@ -160,7 +197,10 @@ def preset_alphas() -> Iterator[str]:
     rows = []
     for name in presets.names():
         configs = [resolve({"preset": name, "defense": defense}) for defense in ("pgd", "trades")]
-        alphas, tested = (exact(config.alpha or 0) for config in configs), map(exact, configs[0].evaluate.alpha_test)
+        alphas, tested = (
+            (format_number(config.alpha or 0) for config in configs),
+            map(format_number, configs[0].evaluate.alpha_test),
+        )
         rows.append((f"[`{name}`](presets.md#{name.replace('/', '')})", *alphas, ", ".join(tested)))
     yield _table(("preset", "`pgd`", "`trades`", "α_test"), rows)
 
@@ -171,7 +211,12 @@ def uses(kernel: Any) -> Iterator[str]:
     burn_in = getattr(kernel, "start_epoch", 0)
     rare = sorted(name.replace("_", " ") for name in needs - set(ALWAYS_KNOWN))
     known = f" with a defense that knows {' and '.join(rare)}" if rare else ""
-    yield "training" + " over the batch" * compares + f" after {burn_in} epochs" * bool(burn_in) + known
+    yield (
+        "training"
+        + " over the batch" * compares
+        + f" after {burn_in} epochs" * bool(burn_in)
+        + known
+    )
     if not (getattr(kernel, "detached", False) or compares or needs - {"loss"}):
         yield "weighted attack"
     if not (getattr(kernel, "needs_training", False) or rare):
@@ -198,7 +243,7 @@ def _default(value: Any) -> str:
 def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return exact(value) if isinstance(value, float) else str(value)
+    return format_number(value) if isinstance(value, float) else str(value)
 
 
 _WORDS = {float: "number", int: "whole number", str: "text", bool: "true or false", Path: "path", Spec: "component",
@@ -232,7 +277,9 @@ def record() -> Iterator[str]:
         fields = typing.get_type_hints(struct)
         said = meanings.pop(struct.__name__, {})
         if said.keys() != fields.keys():
-            raise SystemExit(f"docs/fields.toml, [{struct.__name__}]: mend {', '.join(sorted(said.keys() ^ fields.keys()))}")
+            raise SystemExit(
+                f"docs/fields.toml, [{struct.__name__}]: mend {', '.join(sorted(said.keys() ^ fields.keys()))}"
+            )
         rows = [(f"`{name}`", _json(fields[name]), said[name]) for name in struct.__struct_fields__]
         yield f"### {struct.__name__}\n\n{_prose(inspect.getdoc(struct) or '')}\n\n{_table(('field', 'type', 'meaning'), rows)}"
     if meanings:
@@ -286,8 +333,14 @@ def python() -> Iterator[str]:
 
 def _public(name: str, found: Any) -> str:
     is_class = inspect.isclass(found)
-    head = f"#### `{name}`\n\n" + ("" if is_class else f"```text\n{_signature(name, found)}\n```\n\n")
-    members = [_member(key, value) for key, value in vars(found).items() if not key.startswith("_")] if is_class else []
+    head = f"#### `{name}`\n\n" + (
+        "" if is_class else f"```text\n{_signature(name, found)}\n```\n\n"
+    )
+    members = (
+        [_member(key, value) for key, value in vars(found).items() if not key.startswith("_")]
+        if is_class
+        else []
+    )
     listed = "".join(f"* {line}\n" for line in members if line)
     return head + _prose(inspect.getdoc(found) or "") + "\n" + (f"\n{listed}" if listed else "")
 
@@ -299,7 +352,11 @@ def _member(name: str, value: Any) -> str:
         return f"`{name}`: {_prose(inspect.getdoc(value) or '')}" if value.__doc__ else ""
     if not inspect.isfunction(value):
         return ""
-    own = [parameter for parameter in inspect.signature(value).parameters.values() if parameter.name not in ("self", "cls")]
+    own = [
+        parameter
+        for parameter in inspect.signature(value).parameters.values()
+        if parameter.name not in ("self", "cls")
+    ]
     return f"`{name}({', '.join(map(_bare, own))})`: {_prose(inspect.getdoc(value) or '')}"
 
 
@@ -311,24 +368,37 @@ def _signature(name: str, function: Callable[..., Any]) -> str:
     """A signature without its types, which prose and editors tell better; a line for each parameter where one is too long."""
     parameters = list(inspect.signature(function).parameters.values())
     texts = [_bare(parameter) for parameter in parameters]
-    named = next((at for at, one in enumerate(parameters) if one.kind is inspect.Parameter.KEYWORD_ONLY), None)
+    named = next(
+        (at for at, one in enumerate(parameters) if one.kind is inspect.Parameter.KEYWORD_ONLY),
+        None,
+    )
     if named is not None:
         texts.insert(named, "*")
     short = f"{name}({', '.join(texts)})"
-    return short if len(short) <= WIDTH else f"{name}(\n" + "".join(f"    {text},\n" for text in texts) + ")"
+    return (
+        short
+        if len(short) <= WIDTH
+        else f"{name}(\n" + "".join(f"    {text},\n" for text in texts) + ")"
+    )
 
 
 def tree() -> Iterator[str]:
     """Every module with the first sentence of its docstring; of the built-ins the folders only, `methods.md` has the rest."""
     lines = list(_branch(SOURCE, ""))
     width = max(len(name) for name, _ in lines) + 2
-    listing = "\n".join(f"{name:{width}}{about}".rstrip() for name, about in [("src/wmr_cli/", ""), *lines])
+    listing = "\n".join(
+        f"{name:{width}}{about}".rstrip() for name, about in [("src/wmr_cli/", ""), *lines]
+    )
     yield f"```text\n{listing}\n```\n"
 
 
 def _branch(folder: Path, indent: str) -> Iterator[tuple[str, str]]:
     is_method = folder.parent.name == "builtins"
-    files = [] if is_method else sorted(file for file in folder.glob("*.py") if file.name != "__init__.py")
+    files = (
+        []
+        if is_method
+        else sorted(file for file in folder.glob("*.py") if file.name != "__init__.py")
+    )
     folders = sorted(path.parent for path in folder.glob("*/__init__.py"))
     for item in [*folders, *files]:
         is_last = item == [*folders, *files][-1]
@@ -362,7 +432,9 @@ def _cell(text: str) -> str:
 
 def _prose(text: str) -> str:
     """Docstrings are text, not Markdown: outside backticks a star or underscore starts no emphasis."""
-    return re.sub(r"`[^`]*`|[*_<]", lambda match: match[0] if match[0][0] == "`" else "\\" + match[0], text)
+    return re.sub(
+        r"`[^`]*`|[*_<]", lambda match: match[0] if match[0][0] == "`" else "\\" + match[0], text
+    )
 
 
 PARTS: dict[str, Callable[[], Iterator[str]]] = {
@@ -392,7 +464,11 @@ def pages() -> dict[Path, str]:
 
 def stale() -> list[str]:
     """Pages that no longer say what the program says."""
-    return [str(page.relative_to(DOCS)) for page, text in pages().items() if page.read_text(encoding="utf-8") != text]
+    return [
+        str(page.relative_to(DOCS))
+        for page, text in pages().items()
+        if page.read_text(encoding="utf-8") != text
+    ]
 
 
 def main() -> None:

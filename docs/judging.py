@@ -55,7 +55,11 @@ def under(found: Found, attack: str) -> list[tuple[Path, Record]]:
     """The records of one attack; of the fewest steps and restarts on the most images where there are several."""
 
     def effort(record: Record) -> tuple[int, int, int]:
-        return int(Spec.parse(record.attack.spec).params.get("steps", 0)), record.attack.restarts, -record.dataset.n
+        return (
+            int(Spec.parse(record.attack.spec).params.get("steps", 0)),
+            record.attack.restarts,
+            -record.dataset.n,
+        )
 
     mine = [one for one in found if Spec.parse(one[1].attack.spec).name == attack]
     usual = min((effort(record) for _, record in mine), default=None)
@@ -79,7 +83,11 @@ def verdict_of(signs: Sequence[Sign]) -> str:
     """A claim holds where every difference is told from chance and has its sign; where not all say the same, they are counted."""
     told = [is_more for is_told, is_more in signs if is_told]
     counts = {FAILS: told.count(False), HOLDS: told.count(True)}
-    said = [word if count == len(signs) else f"{word} in {count} of {len(signs)}" for word, count in counts.items() if count]
+    said = [
+        word if count == len(signs) else f"{word} in {count} of {len(signs)}"
+        for word, count in counts.items()
+        if count
+    ]
     return ", ".join(said) or OPEN
 
 

@@ -18,20 +18,22 @@ from claims import findings
 from judging import Finding, Found, by_alpha, is_own_ball, name_of, under
 
 from wmr_cli.plugins import installed
-from wmr_cli.reporting import tables
-from wmr_cli.reporting.figures import Drawn, walk
-from wmr_cli.spec import exact
+from wmr_cli.reporting.figures import FigureFiles, draw_figures
+from wmr_cli.reporting.report import GatheredRecords, build_report, gather_records
+from wmr_cli.reporting.tables import main as tables
+from wmr_cli.spec import format_number
 from wmr_cli.storage.records import Record
 from wmr_cli.storage.runs import RunFolder
-from wmr_cli.workflows.report import Gathered, assembled, gather
-from wmr_cli.workflows.study import Study
-from wmr_cli.workflows.study_file import read_study
-from wmr_cli.workflows.sweep import record_files
+from wmr_cli.sweeps.runner import record_files
+from wmr_cli.sweeps.study import Study, read_study
 
 DOCS = Path(__file__).parent
 STUDIES = DOCS.parent / "studies"
 PAGE, PICTURES = DOCS / "reproduction.md", DOCS / "pictures" / "reproduction"
-BLOCK = re.compile(r"(?P<begin><!-- (?:study: (?P<study>[\w-]+)|verdicts) -->\n).*?(?P<end><!-- end -->\n)", re.DOTALL)
+BLOCK = re.compile(
+    r"(?P<begin><!-- (?:study: (?P<study>[\w-]+)|verdicts) -->\n).*?(?P<end><!-- end -->\n)",
+    re.DOTALL,
+)
 
 
 @cache
@@ -46,7 +48,11 @@ def records_of(name: str) -> tuple[Study, dict[str, list[Path]]]:
 def found_in(name: str) -> tuple[tuple[Path, Record], ...]:
     """The records of a study."""
     _, files = records_of(name)
-    return tuple(gather([file for mine in files.values() for file in mine]).found) if files else ()
+    return (
+        tuple(gather_records([file for mine in files.values() for file in mine]).found)
+        if files
+        else ()
+    )
 
 
 @cache
@@ -57,16 +63,23 @@ def findings_in(name: str) -> tuple[Finding, ...]:
 
 def verdicts(names: Sequence[str]) -> Iterator[str]:
     """Every claim, and what came of it in each study with each defense."""
-    said = {(name, each.about, each.claim): each.verdict for name in names for each in findings_in(name)}
+    said = {
+        (name, each.about, each.claim): each.verdict for name in names for each in findings_in(name)
+    }
     columns = list(dict.fromkeys((name, defense) for name, defense, _ in said))
     heads = [f"{name}, {defense}, {seeds(name, defense)}" for name, defense in columns]
     claims = dict.fromkeys(claim for _, _, claim in said)
-    yield table(["claim", *heads], ([claim, *(said.get((*column, claim), "-") for column in columns)] for claim in claims))
+    yield table(
+        ["claim", *heads],
+        ([claim, *(said.get((*column, claim), "-") for column in columns)] for claim in claims),
+    )
 
 
 def seeds(name: str, defense: str) -> str:
     """With how many seeds a study has trained by a defense, at every alpha."""
-    number = min(map(len, by_alpha([one for one in found_in(name) if name_of(one[1]) == defense]).values()))
+    number = min(
+        map(len, by_alpha([one for one in found_in(name) if name_of(one[1]) == defense]).values())
+    )
     return f"{number} seed{'s' * (number != 1)}"
 
 
@@ -78,7 +91,10 @@ def mean_weights(name: str) -> str:
         if run.name in files and run.config.alpha:
             last = RunFolder(files[run.name][0].parents[1]).read_log()[-1]
             means.setdefault((run.config.defense, run.config.alpha), []).append(last["weight_mean"])
-    told = (f"{defense}, α {exact(alpha)}: {fmean(mean):.2f}" for (defense, alpha), mean in means.items())
+    told = (
+        f"{defense}, α {format_number(alpha)}: {fmean(mean):.2f}"
+        for (defense, alpha), mean in means.items()
+    )
     return f"Weights are not normalised; their mean in the last epoch: {'; '.join(told) or '-'}.\n"
 
 
@@ -93,12 +109,18 @@ def section(name: str) -> Iterator[str]:
     yield spent(found)
     yield mean_weights(name)
     yield f"{INTERVALS}\n"
-    rows = [(each.claim, each.about, each.found, f"**{each.verdict}**") for each in findings_in(name)]
+    rows = [
+        (each.claim, each.about, each.found, f"**{each.verdict}**") for each in findings_in(name)
+    ]
     yield table(("claim", "defense", "found", "verdict"), rows)
-    document, problems = assembled(Gathered([one for one in found if is_own_ball(one[1])], []))
+    document, problems = build_report(
+        GatheredRecords([one for one in found if is_own_ball(one[1])], [])
+    )
     assert not problems, problems
-    yield tables.ranked_sheet(document.peers, document.evidence or {}).markdown()
-    yield from (f"![{picture.stem}]({picture.relative_to(DOCS).as_posix()})\n" for picture in pictures(name))
+    yield tables.make_ranked_table(document.groups, document.resampled or {}).to_markdown()
+    yield from (
+        f"![{picture.stem}]({picture.relative_to(DOCS).as_posix()})\n" for picture in pictures(name)
+    )
 
 
 INTERVALS = (
@@ -140,8 +162,8 @@ def draw(name: str) -> None:
     shutil.rmtree(target, ignore_errors=True)
     for kind, shown in of_kind.items():
         with tempfile.TemporaryDirectory() as folder:
-            for part in walk(shown, Path(folder), [kind]):
-                if isinstance(part, Drawn):
+            for part in draw_figures(shown, Path(folder), [kind]):
+                if isinstance(part, FigureFiles):
                     target.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(part.files[0], target / part.files[0].name)
 

@@ -13,7 +13,12 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 PICTURE = Path(__file__).parent / "pictures" / "terminal.svg"
-COMMANDS = ("wmr train", "wmr train --alpha 0 --quiet", "wmr evaluate runs/* --alpha-test 2 --quiet", "wmr report --compare")
+COMMANDS = (
+    "wmr train",
+    "wmr train --alpha 0 --quiet",
+    "wmr evaluate runs/* --alpha-test 2 --quiet",
+    "wmr report --compare",
+)
 WIDTH, HEIGHT = 128, 60
 PROMPT = "$ "
 # rich's own frame would fetch a font
@@ -47,12 +52,28 @@ class Terminal:
     def __init__(self, folder: str) -> None:
         self.socket = f"wmr-{Path(folder).name}"
         path = f"PATH={Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
-        shell = shlex.join(["env", path, "OMP_NUM_THREADS=1", f"PS1={PROMPT}", "bash", "--norc", "--noprofile"])
-        self.tmux("-f", "/dev/null", "new-session", "-d", "-x", str(WIDTH), "-y", str(HEIGHT), "-c", folder, shell)
+        shell = shlex.join(
+            ["env", path, "OMP_NUM_THREADS=1", f"PS1={PROMPT}", "bash", "--norc", "--noprofile"]
+        )
+        self.tmux(
+            "-f",
+            "/dev/null",
+            "new-session",
+            "-d",
+            "-x",
+            str(WIDTH),
+            "-y",
+            str(HEIGHT),
+            "-c",
+            folder,
+            shell,
+        )
         self.wait(prompts=1)
 
     def tmux(self, *words: str) -> str:
-        return subprocess.run(["tmux", "-L", self.socket, *words], check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            ["tmux", "-L", self.socket, *words], check=True, capture_output=True, text=True
+        ).stdout
 
     def run(self, command: str) -> None:
         prompts = self.prompts()
@@ -60,7 +81,10 @@ class Terminal:
         self.wait(prompts + 1)
 
     def prompts(self) -> int:
-        return sum(line.startswith(PROMPT.strip()) for line in self.tmux("capture-pane", "-p", "-S", "-").splitlines())
+        return sum(
+            line.startswith(PROMPT.strip())
+            for line in self.tmux("capture-pane", "-p", "-S", "-").splitlines()
+        )
 
     def wait(self, prompts: int) -> None:
         while self.prompts() < prompts:
@@ -68,7 +92,12 @@ class Terminal:
 
     def screen(self) -> str:
         """All that was written, with its colours, without the last prompt."""
-        return self.tmux("capture-pane", "-p", "-e", "-S", "-").rstrip().removesuffix(PROMPT.strip()).rstrip()
+        return (
+            self.tmux("capture-pane", "-p", "-e", "-S", "-")
+            .rstrip()
+            .removesuffix(PROMPT.strip())
+            .rstrip()
+        )
 
 
 def main() -> None:
@@ -81,9 +110,14 @@ def main() -> None:
             shown = terminal.screen()
         finally:
             terminal.tmux("kill-server")
-    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console = Console(
+        record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+    )
     console.print(Text.from_ansi(shown), soft_wrap=True)
-    PICTURE.write_text(console.export_svg(title="wmr", theme=MONOKAI, code_format=FRAME, unique_id="wmr"), encoding="utf-8")
+    PICTURE.write_text(
+        console.export_svg(title="wmr", theme=MONOKAI, code_format=FRAME, unique_id="wmr"),
+        encoding="utf-8",
+    )
 
 
 if __name__ == "__main__":

@@ -18,11 +18,11 @@ import torch
 
 from wmr_cli.config import resolve
 from wmr_cli.plugins import OURS, installed
-from wmr_cli.workflows.assembly import Assembly, assemble
-from wmr_cli.workflows.optimization import Pace
-from wmr_cli.workflows.ranks import launched
-from wmr_cli.workflows.report import gather
-from wmr_cli.workflows.train import batches
+from wmr_cli.reporting.report import gather
+from wmr_cli.runtime.distributed import launched
+from wmr_cli.training.loop import batches
+from wmr_cli.training.schedules import Pace
+from wmr_cli.training.setup import Assembly, assemble
 
 SEEDS = range(3)
 ROUNDS = 15
@@ -32,13 +32,20 @@ FOUND = Path(__file__).with_suffix(".json")
 def defenses() -> list[str]:
     """Ours, by name."""
     registry = installed().registry
-    return [name for name in registry.names("defense") if registry.find("defense", name).owner == OURS]
+    return [
+        name for name in registry.names("defense") if registry.find("defense", name).owner == OURS
+    ]
 
 
 def wmr(folder: Path, *words: object) -> None:
     """A command, on one thread: several run at a time."""
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-m", "wmr_cli", *map(str, words), "--quiet"], cwd=folder, env=one_thread, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "wmr_cli", *map(str, words), "--quiet"],
+        cwd=folder,
+        env=one_thread,
+        check=True,
+    )
 
 
 def accuracies(folder: Path) -> dict[str, dict[str, list[float]]]:
@@ -74,12 +81,16 @@ def costs() -> dict[str, float]:
         for defense, run in runs.items():
             positions = batches(run.split, run.config, epoch=0)[number % 9]
             started = time.perf_counter()
-            run.learner.begin_step(20, number, Pace(1e-6), len(positions))  # an epoch after every warm-up
+            run.learner.begin_step(
+                20, number, Pace(1e-6), len(positions)
+            )  # an epoch after every warm-up
             run.step(run.split.batch(positions), epoch=0)
             replays = getattr(run.defense, "replays", 1)
             spent[defense].append((time.perf_counter() - started) / replays)
     return {
-        defense: median(mine / natural for mine, natural in zip(seconds[1:], spent["natural"][1:], strict=True))
+        defense: median(
+            mine / natural for mine, natural in zip(seconds[1:], spent["natural"][1:], strict=True)
+        )
         for defense, seconds in spent.items()
     }
 

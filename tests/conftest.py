@@ -10,7 +10,7 @@ from wmr_cli import local_code
 from wmr_cli.config import TrainConfig, resolve
 from wmr_cli.plugins import installed
 from wmr_cli.registry import Registry
-from wmr_cli.workflows.train import train
+from wmr_cli.training.loop import train
 
 torch.set_num_threads(1)  # tests run side by side
 # a job in the background of a shell ignores Ctrl-C, and would hand that on to the commands under test
@@ -24,7 +24,9 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.fixture(autouse=True)
-def _trusts_no_code(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _trusts_no_code(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every test starts as a user who has named no local code before, in this process or in an earlier one."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
     monkeypatch.setattr(local_code, "_granted", set())
@@ -49,7 +51,9 @@ def tiny_config() -> TrainConfig:
 
 
 @pytest.fixture(scope="session")
-def tiny_run(tmp_path_factory: pytest.TempPathFactory, registry: Registry, tiny_config: TrainConfig) -> Path:
+def tiny_run(
+    tmp_path_factory: pytest.TempPathFactory, registry: Registry, tiny_config: TrainConfig
+) -> Path:
     """A run folder of two short epochs on digits. Tests that write use a copy."""
     path = tmp_path_factory.mktemp("session") / "runs" / "tiny"
     list(train(tiny_config, path, registry, data_dir=Path(), device="cpu"))

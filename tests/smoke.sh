@@ -1,5 +1,5 @@
 #!/bin/sh
-# A user's first minutes with what is installed in the environment $1, in an empty folder: every verb, and all files that ship with the package.
+# Run every command of the `wmr` installed in the environment $1, in an empty folder, as a new user would.
 set -eu
 PATH=$1:$PATH
 unset PYTHONPATH

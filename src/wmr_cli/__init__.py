@@ -1,42 +1,85 @@
-"""Train image classifiers that withstand adversarial attacks, and measure honestly how well they do.
+"""Train image classifiers that withstand adversarial attacks, and measure how well they do.
 
-Public names, imported when they are first used: `Entry`, `hookimpl` and `Spec` for plugins; `create` to build a component
-by name, `load` to restore a checkpoint's network, `read_saved` to read a file of torch's without running code, `evaluate` to
-measure any network, and `Result`, what it gives, for notebooks. Public modules: `wmr_cli.core`, `wmr_cli.errors`,
-`wmr_cli.measures`, `wmr_cli.testing`.
+Public names, imported on first use, so that `import wmr_cli` does not import torch:
+
+* for plugins: `Entry`, `Spec`, `hookimpl`, and the errors that a plugin raises
+* for notebooks: `create` builds a component by name, `load` restores the model of a checkpoint,
+  `evaluate` measures a model and returns a `Result`, `read_saved` reads a torch file safely
+
+Public modules: `wmr_cli.core` (the toolbox for plugins), `wmr_cli.measures`, `wmr_cli.testing`.
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 __all__ = [
-    "Entry", "Result", "Spec", "__version__", "core", "create", "errors", "evaluate", "hookimpl", "load", "measures",
-    "read_saved", "testing",
-]  # fmt: skip
+    "BadFile",
+    "BadInput",
+    "BrokenContract",
+    "Entry",
+    "MissingData",
+    "PluginError",
+    "Result",
+    "Spec",
+    "UnknownName",
+    "WmrError",
+    "__version__",
+    "core",
+    "create",
+    "did_you_mean",
+    "errors",
+    "evaluate",
+    "hookimpl",
+    "load",
+    "measures",
+    "read_saved",
+    "testing",
+]
 
 if TYPE_CHECKING:
     from . import core, errors, measures, testing
+    from .api import Result, create, evaluate, load, read_saved
+    from .errors import (
+        BadFile,
+        BadInput,
+        BrokenContract,
+        MissingData,
+        PluginError,
+        UnknownName,
+        WmrError,
+        did_you_mean,
+    )
     from .hookspecs import hookimpl
     from .registry import Entry
     from .spec import Spec
-    from .workflows.public import Result, create, evaluate, load, read_saved
 
-_HOMES = {
-    "Entry": ".registry",
-    "Spec": ".spec",
-    "hookimpl": ".hookspecs",
-    **dict.fromkeys(("Result", "create", "evaluate", "load", "read_saved"), ".workflows.public"),
+_PUBLIC_MODULES = ("core", "errors", "measures", "testing")
+_NAMES_BY_MODULE = {
+    "api": ("Result", "create", "evaluate", "load", "read_saved"),
+    "errors": (
+        "BadFile",
+        "BadInput",
+        "BrokenContract",
+        "MissingData",
+        "PluginError",
+        "UnknownName",
+        "WmrError",
+        "did_you_mean",
+    ),
+    "hookspecs": ("hookimpl",),
+    "registry": ("Entry",),
+    "spec": ("Spec",),
 }
-_MODULES = ("core", "errors", "measures", "testing")
+_MODULE_OF_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
+def __getattr__(name: str) -> object:
+    if name in _PUBLIC_MODULES:
         return importlib.import_module(f".{name}", __name__)
-    if name not in _HOMES:
+    if name not in _MODULE_OF_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name], __name__), name)
+    return getattr(importlib.import_module(f".{_MODULE_OF_NAME[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:

@@ -17,7 +17,16 @@ from msgspec import Meta
 from . import presets
 from .errors import BadFile, BadInput, UnknownName, did_you_mean
 from .reading import SETTINGS_LIMIT, decode_json, parse_json, parse_toml, read_text
-from .spec import LARGEST_COUNT, LARGEST_SEED, Spec, check_text, exact, in_proportion, number, read_value
+from .spec import (
+    LARGEST_COUNT,
+    LARGEST_SEED,
+    Spec,
+    check_text,
+    format_number,
+    parse_number,
+    read_value,
+    scale_exactly,
+)
 
 Size = Annotated[float, Meta(ge=0, le=1e9)]
 Count = Annotated[int, Meta(ge=1, le=LARGEST_COUNT)]
@@ -95,6 +104,8 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
 
 
 COMMAND_LINE = "the command line"
+SCHEMA_KEY = "$schema"
+SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 METRICS = ("nat", "rob", "sa", "tr")
 """What is measured unless the user says otherwise; `dro` is the fifth."""
 
@@ -104,7 +115,10 @@ def default_data_dir() -> Path:
     try:
         return Path(os.environ.get("WMR_DATA_DIR") or Path.home() / ".cache" / "wmr" / "data")
     except RuntimeError:
-        raise BadInput("the home folder is not known", hint="say where data are with --data-dir or WMR_DATA_DIR") from None
+        raise BadInput(
+            "the home folder is not known",
+            hint="say where data are with --data-dir or WMR_DATA_DIR",
+        ) from None
 
 
 class EvaluateConfig(Struct, frozen=True, kw_only=True):
@@ -133,11 +147,6 @@ class EvaluateConfig(Struct, frozen=True, kw_only=True):
     fold: bool = True
     seed: int = 0
 
-    @property
-    def attacks_images(self) -> bool:
-        """Whether anything but clean images is asked for."""
-        return bool({"rob", "sa", "tr", "dro"} & set(self.metrics))
-
 
 SPECS: Mapping[str, Mapping[str, str]] = {
     "dataset": {},
@@ -149,7 +158,9 @@ SPECS: Mapping[str, Mapping[str, str]] = {
 """Settings that are component specs, and which of their parameters are settings of their own."""
 
 
-def resolve(flags: Mapping[str, Any], file: Path | None = None, place: str = COMMAND_LINE) -> TrainConfig:
+def resolve(
+    flags: Mapping[str, Any], file: Path | None = None, place: str = COMMAND_LINE
+) -> TrainConfig:
     """The configuration of a training run from flags, a config file, a preset and the defaults; `place` has the flags."""
     asked = _tidy({key: value for key, value in flags.items() if value is not None}, place)
     from_file = _tidy(read_file(file), str(file)) if file else {}
@@ -160,7 +171,9 @@ def resolve(flags: Mapping[str, Any], file: Path | None = None, place: str = COM
 
     values = {name: getattr(TrainConfig(), name) for name in ("kernel", "attack", "steps", "eps")}
     if preset is not None:
-        for layer in _preset_layers(preset, Spec.parse(said["defense"]).name if said.get("defense") else None):
+        for layer in _preset_layers(
+            preset, Spec.parse(said["defense"]).name if said.get("defense") else None
+        ):
             values = _lay(values, layer)
     return msgspec.convert(_lay(_lay(values, from_file), asked), TrainConfig)
 
@@ -191,24 +204,55 @@ def read_file(path: Path) -> dict[str, Any]:
         text = read_text(path, SETTINGS_LIMIT)
         values = parse_json(text) if path.suffix == ".json" else parse_toml(text)
     except OSError as error:
-        raise BadFile(f"cannot read {path}: {error.strerror}", hint="--config names a TOML or JSON file") from None
+        raise BadFile(
+            f"cannot read {path}: {error.strerror}", hint="--config names a TOML or JSON file"
+        ) from None
     except ValueError as error:  # not UTF-8, not JSON, not TOML
-        raise BadFile(f"{path} is not a config file: {error}", hint="a config is TOML, or JSON with the ending .json") from None
+        raise BadFile(
+            f"{path} is not a config file: {error}",
+            hint="a config is TOML, or JSON with the ending .json",
+        ) from None
     if not isinstance(values, dict):
         raise BadFile(f"{path} holds no settings", hint="a config is a table of settings")
+    if path.suffix == ".json":
+        # for editors; in TOML they read the comment `#:schema FILE` instead
+        values.pop(SCHEMA_KEY, None)
     return values
+
+
+def make_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a config file."""
+    (root,), definitions = msgspec.json.schema_components([TrainConfig])
+    definitions = allow_fractions(definitions)
+    definitions["TrainConfig"]["properties"][SCHEMA_KEY] = {"type": "string"}
+    return {SCHEMA_KEY: SCHEMA_DIALECT, **root, "$defs": definitions}
+
+
+def allow_fractions(schema: Any) -> Any:
+    """Return a schema whose numbers may also be text such as "8/255"."""
+    if isinstance(schema, list):
+        return [allow_fractions(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    allowed = {key: allow_fractions(part) for key, part in schema.items()}
+    if allowed.get("type") == "number":
+        # bounds stay: JSON Schema applies them to numbers only
+        allowed["type"] = ["number", "string"]
+    return allowed
 
 
 def summary(config: TrainConfig) -> str:
     """The resolved configuration in one short line."""
-    alpha = "" if config.alpha is None else f", alpha {exact(config.alpha)}"
+    alpha = "" if config.alpha is None else f", alpha {format_number(config.alpha)}"
     epochs = "1 epoch" if config.epochs == 1 else f"{config.epochs} epochs"
     attack = Spec.parse(config.attack).name
     if config.steps:
-        attack += f", {config.steps} steps" + (f" of {exact(config.step_size)}" if config.step_size else "")
+        attack += f", {config.steps} steps" + (
+            f" of {format_number(config.step_size)}" if config.step_size else ""
+        )
     parts = (
         f"{config.defense} with kernel {config.kernel}{alpha} on {config.dataset}, {config.model}",
-        f"{config.norm} eps {exact(config.eps)}, {attack}",
+        f"{config.norm} eps {format_number(config.eps)}, {attack}",
         f"{epochs}, batch {config.batch_size}, {config.optimizer} lr {config.lr:g} {config.schedule}",
         f"seed {config.seed}",
     )
@@ -221,7 +265,11 @@ def _lay(below: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
     if "eps" in layer and "eps" in below:
         _keep_ratio(values, layer["eps"], below["eps"])
     for key, dependents in {"kernel": ("alpha",), "attack": ("steps", "step_size")}.items():
-        if key in layer and key in below and Spec.parse(layer[key]).name != Spec.parse(below[key]).name:
+        if (
+            key in layer
+            and key in below
+            and Spec.parse(layer[key]).name != Spec.parse(below[key]).name
+        ):
             # the settings of another kernel or attack say nothing about this one
             values.update(dict.fromkeys(dependents))
     for key, value in layer.items():
@@ -238,7 +286,7 @@ def _keep_ratio(values: dict[str, Any], eps: float, old_eps: float) -> None:
         values["evaluate"] = dict(values["evaluate"])
         _keep_ratio(values["evaluate"], eps, old_eps)
     if values.get("step_size") is not None:
-        values["step_size"] = in_proportion(values["step_size"], eps, old_eps) if old_eps else None
+        values["step_size"] = scale_exactly(values["step_size"], eps, old_eps) if old_eps else None
 
 
 def _over(upper: Any, below: Any) -> Any:
@@ -251,20 +299,33 @@ def _over(upper: Any, below: Any) -> Any:
     return str(Spec(spec.name, lower.value, {**lower.params, **spec.params}))
 
 
-def _tidy(layer: Mapping[str, Any], place: str, struct: type[Struct] = TrainConfig) -> dict[str, Any]:
+def _tidy(
+    layer: Mapping[str, Any], place: str, struct: type[Struct] = TrainConfig
+) -> dict[str, Any]:
     """A layer with known keys and values of their type, and parameters that are settings moved out of the specs."""
     hints = _type_hints(struct)
     tidy: dict[str, Any] = {}
     for key, value in layer.items():
         if key not in hints:
-            raise UnknownName(f"{place}: there is no setting {key!r}", hint=did_you_mean(key, hints))
+            raise UnknownName(
+                f"{place}: there is no setting {key!r}", hint=did_you_mean(key, hints)
+            )
         if isinstance(value, Mapping) and hints[key] is EvaluationSettings:
             tidy[key] = _tidy(value, f"{place}, [{key}]", EvaluationSettings)
         else:
-            tidy[key] = typed(value, hints[key], f"--{key.replace('_', '-')}" if place == COMMAND_LINE else f"{place}: {key}")
+            tidy[key] = typed(
+                value,
+                hints[key],
+                f"--{key.replace('_', '-')}" if place == COMMAND_LINE else f"{place}: {key}",
+            )
     for key in SPECS:
         if key in tidy:
-            _move_out(tidy, key, {name: setting for name, setting in SPECS[key].items() if setting in hints}, place)
+            _move_out(
+                tidy,
+                key,
+                {name: setting for name, setting in SPECS[key].items() if setting in hints},
+                place,
+            )
     return tidy
 
 
@@ -276,10 +337,15 @@ def _move_out(layer: dict[str, Any], key: str, settings: Mapping[str, str], plac
         if parameter in spec.params:
             if setting in layer:
                 name = setting.replace("_", "-")
-                raise BadInput(f"{place} sets {name} twice: in {layer[key]!r} and by itself", hint="keep one of the two")
+                raise BadInput(
+                    f"{place} sets {name} twice: in {layer[key]!r} and by itself",
+                    hint="keep one of the two",
+                )
             where = f"{parameter} of {layer[key]!r}"
             try:
-                read = read_value(spec.params[parameter], {"norm": str, "steps": int}.get(setting, float))
+                read = read_value(
+                    spec.params[parameter], {"norm": str, "steps": int}.get(setting, float)
+                )
             except BadInput as problem:
                 raise BadInput(f"{where}: {problem}", hint=problem.hint) from None
             layer[setting] = typed(read, hints[setting], where)
@@ -293,13 +359,23 @@ def typed(value: Any, hint: Any, where: str) -> Any:
     except BadInput as problem:
         raise BadInput(f"{where}: {problem}", hint=problem.hint) from None
     except OverflowError:
-        raise BadInput(f"{where}: the number is too large", hint="numbers are at most 1e9, seeds 2**63 - 1") from None
+        raise BadInput(
+            f"{where}: the number is too large", hint="numbers are at most 1e9, seeds 2**63 - 1"
+        ) from None
     except msgspec.ValidationError as error:
         text, _, item = str(error).partition(" - at `$")
-        for kind, word in {"`float`": "a number", "`int`": "a whole number", "`str`": "text"}.items():
+        for kind, word in {
+            "`float`": "a number",
+            "`int`": "a whole number",
+            "`str`": "text",
+        }.items():
             text = text.replace(kind, word)
         choices = list(_choices(hint)) if "enum" in text else []
-        remedy = f"it is one of {', '.join(choices)}" if choices else "`wmr train --help` explains the settings"
+        remedy = (
+            f"it is one of {', '.join(choices)}"
+            if choices
+            else "`wmr train --help` explains the settings"
+        )
         raise BadInput(f"{where}{item.rstrip('`')}: {text[0].lower()}{text[1:]}", remedy) from None
 
 
@@ -316,7 +392,10 @@ def _finite(value: Any, hint: Any) -> Any:
     if isinstance(value, str):
         check_text(value)
     if isinstance(value, str) and "float" in str(hint):
-        return number(value)
+        return parse_number(value)
     if isinstance(value, float) and not math.isfinite(value):
-        raise BadInput(f"{value} is not a finite number", hint="write a number such as 0.3 or a fraction such as 8/255")
+        raise BadInput(
+            f"{value} is not a finite number",
+            hint="write a number such as 0.3 or a fraction such as 8/255",
+        )
     return value

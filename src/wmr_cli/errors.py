@@ -1,28 +1,44 @@
-"""What a user, a file or a plugin can get wrong.
+"""Errors that a user, a file or a plugin causes.
 
-WmrError                a message, and a hint that says what to do about it
-├── BadInput            a flag, spec or setting that cannot be used
-│   └── UnknownName     a name that nobody registered
-├── BadFile             a checkpoint, record or config file that is not what it should be
+WmrError                a message, and a hint on how to solve the problem
+├── BadInput            a spec or setting that cannot be used
+│   └── UnknownName     a name that is not registered
+├── BadFile             a checkpoint, record or config file with unusable content
 │   └── UntrustedCode   a file that names code which the user has not named
-├── MissingData         data that are not there and cannot be downloaded
-├── RunFolderError      a run folder that is taken or not writable
-│   └── FolderInUse     one that another process holds
+├── MissingData         data that are not on disk and cannot be downloaded
+├── RunFolderError      a run folder that exists already or is not writable
+│   └── FolderInUse     a folder that another process has locked
 ├── OutOfMemory         a batch that does not fit into the memory of its device
-├── BrokenContract      a model, data set or attack that breaks its promise, with the image it broke it on
+├── BrokenContract      a component that breaks its contract, with the image it failed on
 └── PluginError         a plugin that cannot be used
 
-`wmr` shows message and hint and exits with 2. Below `cli` they are caught only where one of many may fail and the others go on:
-plugins, records of a report, runs of a sweep.
+`wmr` prints message and hint and exits with status 2. Below `cli`, errors are caught only where one
+of many items may fail: plugins, records of a report, runs of a sweep.
+
+Settings in messages
+--------------------
+Below `cli`, messages, hints and warnings name a setting in backticks, as it is written in Python and
+in config files: "`batch_size`", or with a value "`validate_every=0`", "`overwrite=True`". The command
+line replaces such a name by the flag of the running command (`--batch-size`,
+`--validate-every 0`, `--overwrite`), if the command has that flag; see `cli/flag_names.py`. A name
+without such a flag, as in a study file, stays as it is.
 """
 
 import difflib
 import re
 from collections.abc import Iterable
 
+MAX_LISTED_NAMES = 60
+"""A hint lists at most this many names; longer lists are counted instead."""
+MIN_SIMILARITY = 0.6
+"""Ratio of difflib from which on a known name is suggested for a misspelt one."""
+
+_OUT_OF_MEMORY_TEXTS = ("out of memory", "can't allocate memory", "not enough memory")
+_ALLOCATION_SIZE = re.compile(r"tried to allocate ([\d.,]+ \w+)", re.IGNORECASE)
+
 
 class WmrError(Exception):
-    """Something the user can mend; the hint says how."""
+    """A problem that the user can solve; the hint says how."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -30,15 +46,15 @@ class WmrError(Exception):
 
 
 class BadInput(WmrError):
-    """A flag, spec or setting that cannot be used."""
+    """A spec or setting that cannot be used."""
 
 
 class UnknownName(BadInput):
-    """A name that nobody registered."""
+    """A name that is not registered."""
 
 
 class BadFile(WmrError):
-    """A checkpoint, record or config file that is not what it should be."""
+    """A checkpoint, record or config file with unusable content."""
 
 
 class UntrustedCode(BadFile):
@@ -46,15 +62,15 @@ class UntrustedCode(BadFile):
 
 
 class MissingData(WmrError):
-    """Data that are not there and cannot be downloaded."""
+    """Data that are not on disk and cannot be downloaded."""
 
 
 class RunFolderError(WmrError):
-    """A run folder that is taken or not writable."""
+    """A run folder that exists already or is not writable."""
 
 
 class FolderInUse(RunFolderError):
-    """A folder that another process holds; it will let go of it."""
+    """A folder that another process has locked."""
 
 
 class OutOfMemory(WmrError):
@@ -62,40 +78,40 @@ class OutOfMemory(WmrError):
 
 
 class BrokenContract(WmrError):
-    """A model, data set or attack that breaks its promise."""
+    """A component that breaks its contract."""
 
 
 class PluginError(WmrError):
     """A plugin that cannot be used."""
 
 
-_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
-_AMOUNT = re.compile(r"tried to allocate ([\d.,]+ \w+)", re.IGNORECASE)
-
-
 def out_of_memory(error: BaseException) -> OutOfMemory | None:
-    """What to tell a user whose memory was too small; None where that was not what went wrong.
-
-    Python has an error of its own for it, and so have some devices; the processor's allocator says it in words.
-    """
+    """Return the error for a user if `error` means that memory ran out, otherwise None."""
     text = str(error)
-    if not isinstance(error, MemoryError) and not (isinstance(error, RuntimeError) and any(word in text for word in _NO_MEMORY)):
-        return None
-    amount = _AMOUNT.search(text)
-    asked = f": {amount[1]} could not be had" if amount else ""
-    return OutOfMemory(f"there is not enough memory{asked}", hint="use a smaller --batch-size, or a smaller model")
-
-
-MANY = 60
-"""More names than this do not help a reader; they are counted instead."""
+    if not isinstance(error, MemoryError):
+        # PyTorch's CPU allocator raises a plain RuntimeError; only its text identifies it
+        is_allocator_error = isinstance(error, RuntimeError) and any(
+            phrase in text for phrase in _OUT_OF_MEMORY_TEXTS
+        )
+        if not is_allocator_error:
+            return None
+    size = _ALLOCATION_SIZE.search(text)
+    details = f": failed to allocate {size[1]}" if size else ""
+    return OutOfMemory(
+        f"out of memory{details}", hint="use a smaller `batch_size`, or a smaller model"
+    )
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint with the nearest known name, or with all of them where none is near."""
+    """Return a hint with the nearest known name, or with all of them if none is near."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    if near:
-        return f"did you mean {near[0]!r}?"
-    if len(names) > MANY:
-        return f"there are {len(names):,} names, from {names[0]!r} to {names[-1]!r}, and none is near"
-    return f"there are: {', '.join(names)}" if names else "there are none"
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=MIN_SIMILARITY)
+    if nearest:
+        return f"did you mean {nearest[0]!r}?"
+    if not names:
+        return "no names are available"
+    if len(names) > MAX_LISTED_NAMES:
+        return (
+            f"{len(names):,} names are known, from {names[0]!r} to {names[-1]!r}; none is similar"
+        )
+    return f"available: {', '.join(names)}"

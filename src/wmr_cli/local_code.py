@@ -48,7 +48,11 @@ def state_folder() -> Path:
     """Return the folder with a marker file for everything that the user has named on a command line."""
     base = os.environ.get("XDG_STATE_HOME", "")
     # the specification ignores a relative path
-    return (Path(base) if Path(base).is_absolute() else Path("~/.local/state").expanduser()) / "wmr" / "trusted-code"
+    return (
+        (Path(base) if Path(base).is_absolute() else Path("~/.local/state").expanduser())
+        / "wmr"
+        / "trusted-code"
+    )
 
 
 def trust_hashes(hashes: Iterable[str], *, remember: bool) -> list[str]:
@@ -58,7 +62,8 @@ def trust_hashes(hashes: Iterable[str], *, remember: bool) -> list[str]:
         sha256 = text.lower().removeprefix("sha256:")
         if not re.fullmatch("[0-9a-f]{64}", sha256):
             raise BadInput(
-                f"{text!r} is not a SHA-256", hint="it has 64 hexadecimal digits; `sha256sum FILE` prints that of a file"
+                f"{text!r} is not a SHA-256",
+                hint="it has 64 hexadecimal digits; `sha256sum FILE` prints that of a file",
             )
         found += _grant(sha256, WHOLE_FILE, remember=remember, path="")
         if remember:
@@ -74,7 +79,9 @@ def trust_named(specs: Iterable[str | Spec], *, remember: bool) -> list[str]:
             path, attribute = _parted(name)
             if is_regular(path):  # a missing file is reported by the import
                 _named_files[path.resolve()] = remember or _named_files.get(path.resolve(), False)
-                found += _grant(_hash(_source(path)), attribute, remember=remember, path=str(path.absolute()))
+                found += _grant(
+                    _hash(_source(path)), attribute, remember=remember, path=str(path.absolute())
+                )
     return found
 
 
@@ -93,7 +100,9 @@ def check(spec: Spec, kind: str | None = None) -> None:
     for name in local_names(spec):
         path, attribute = _parted(name)
         if is_regular(path):
-            _require(path, _hash(_source(path)), attribute, None if kind is None else f"--{kind} {name}")
+            _require(
+                path, _hash(_source(path)), attribute, None if kind is None else f"--{kind} {name}"
+            )
 
 
 def check_commands(path: Path, what: str) -> None:
@@ -101,22 +110,31 @@ def check_commands(path: Path, what: str) -> None:
     sha256 = _hash(_source(path))
     if not _is_trusted(sha256, WHOLE_FILE):
         problem = f"{path}: {what} may run commands that only this file names"
-        raise UntrustedCode(problem, hint=f"read the file; if you trust it, add --trust-code {sha256}")
+        raise UntrustedCode(
+            problem, hint=f"read the file; if you trust it, add --trust-code {sha256}"
+        )
 
 
 def load_class(name: str, kind: str | None = None) -> Callable[..., Any]:
     """Import `path/to/file.py:Class`, which the user must have named."""
     path, attribute = _parted(name)
     if not is_regular(path):
-        raise BadInput(f"there is no file {str(path)!r}", hint="a local class is written path/to/file.py:Class")
+        raise BadInput(
+            f"there is no file {str(path)!r}", hint="a local class is written path/to/file.py:Class"
+        )
     check(Spec(name), kind)
     module = _import(path, attribute)
     if not hasattr(module, attribute):
         public = [key for key, value in vars(module).items() if isinstance(value, type)]
-        raise UnknownName(f"{str(path)!r} has no {attribute!r}", hint=did_you_mean(attribute, public))
+        raise UnknownName(
+            f"{str(path)!r} has no {attribute!r}", hint=did_you_mean(attribute, public)
+        )
     found = getattr(module, attribute)
     if not callable(found):
-        raise BadInput(f"{name} is a {type(found).__name__}", hint="name a class, or a function that builds the component")
+        raise BadInput(
+            f"{name} is a {type(found).__name__}",
+            hint="name a class, or a function that builds the component",
+        )
     return found  # type: ignore[no-any-return]
 
 
@@ -141,7 +159,9 @@ def _source(path: Path) -> bytes:
     try:
         return read_bytes(path)
     except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}", hint="a local class is in a Python file") from None
+        raise BadInput(
+            f"cannot read {path}: {error.strerror}", hint="a local class is in a Python file"
+        ) from None
 
 
 def _hash(source: bytes) -> str:
@@ -169,7 +189,9 @@ def _marker(sha256: str, what: str) -> str:
 def _is_trusted(sha256: str, what: str) -> bool:
     if sha256 in os.environ.get(TRUST_CODE, "").split():
         return True
-    return any((sha256, each) in _granted or _is_remembered(sha256, each) for each in (what, WHOLE_FILE))
+    return any(
+        (sha256, each) in _granted or _is_remembered(sha256, each) for each in (what, WHOLE_FILE)
+    )
 
 
 def _is_remembered(sha256: str, what: str) -> bool:
@@ -197,8 +219,12 @@ def _import(path: Path, attribute: str) -> ModuleType:
     module_name = f"wmr_local_{re.sub('[^0-9A-Za-z_]', '_', path.stem)}_{_hash(identity)}"
     if module_name in sys.modules:
         return sys.modules[module_name]
-    importer = _Importer(path.parent, grants=path in _named_files, remembers=_named_files.get(path, False))
-    spec = importlib.util.spec_from_file_location(module_name, path, loader=_CheckedLoader(module_name, path, attribute))
+    importer = _Importer(
+        path.parent, grants=path in _named_files, remembers=_named_files.get(path, False)
+    )
+    spec = importlib.util.spec_from_file_location(
+        module_name, path, loader=_CheckedLoader(module_name, path, attribute)
+    )
     assert spec is not None  # a loader was given
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -211,7 +237,9 @@ def _import(path: Path, attribute: str) -> ModuleType:
         sys.modules.pop(module_name, None)
         if isinstance(error, WmrError) or not isinstance(error, Exception | SystemExit):
             raise
-        raise BadInput(f"{path} cannot be imported: {type(error).__name__}: {error}", hint=_place(error)) from error
+        raise BadInput(
+            f"{path} cannot be imported: {type(error).__name__}: {error}", hint=_place(error)
+        ) from error
     return module
 
 
@@ -220,7 +248,9 @@ def _place(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"see line {error.lineno} of {error.filename}"
     lines = traceback.extract_tb(error.__traceback__)
-    own = [line for line in lines if line.filename != __file__ and not line.filename.startswith("<")]
+    own = [
+        line for line in lines if line.filename != __file__ and not line.filename.startswith("<")
+    ]
     return f"see line {own[-1].lineno} of {own[-1].filename}" if own else "see the file"
 
 
@@ -260,7 +290,9 @@ class _Sibling:
     @property
     def is_current(self) -> bool:
         """Whether the file is as it was when it was imported."""
-        return self.file is None or (self.file.is_file() and _hash(_source(self.file)) == self.sha256)
+        return self.file is None or (
+            self.file.is_file() and _hash(_source(self.file)) == self.sha256
+        )
 
 
 class _FolderFinder:
@@ -282,7 +314,11 @@ class _FolderFinder:
         importlib.invalidate_caches()
         if self not in sys.meta_path:
             # built-in and frozen modules come first, as they do for scripts
-            position = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else len(sys.meta_path)
+            position = (
+                sys.meta_path.index(PathFinder)
+                if PathFinder in sys.meta_path
+                else len(sys.meta_path)
+            )
             sys.meta_path.insert(position, self)
         if not self._importers:  # a module that is being imported must stay
             self._forget_others(importer.folder)
@@ -292,7 +328,9 @@ class _FolderFinder:
         finally:
             self._importers.pop()
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """Return the spec of a module in a local folder, with a loader that checks it."""
         if path is None:
             return self._find_beside(fullname, target)
@@ -301,7 +339,9 @@ class _FolderFinder:
             return None
         # a package may have added folders to its path: what is found there is checked, too
         spec = PathFinder.find_spec(fullname, path, target)
-        current = [importer for importer in self._importers[-1:] if importer.folder == owners[0].folder]
+        current = [
+            importer for importer in self._importers[-1:] if importer.folder == owners[0].folder
+        ]
         return None if spec is None else self._checked(spec, (current or owners)[0])
 
     def _find_beside(self, fullname: str, target: ModuleType | None) -> ModuleSpec | None:

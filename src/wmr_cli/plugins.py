@@ -12,10 +12,9 @@ import pluggy
 from . import hookspecs
 from .errors import PluginError, did_you_mean
 from .hookspecs import KIND_OF_HOOK
-from .registry import KINDS, Entry, Registry
+from .registry import KINDS, OWN_DISTRIBUTION, Entry, Registry
 
 GROUP = "wmr"
-OURS = "wmr-cli"
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Installed:
     plugins: list[Plugin]
 
     @property
-    def set_aside(self) -> list[Plugin]:
+    def broken(self) -> list[Plugin]:
         return [plugin for plugin in self.plugins if plugin.problem]
 
 
@@ -50,17 +49,27 @@ def collect(found: Iterable[EntryPoint]) -> Installed:
     """Ask every plugin, our own first: a newcomer that takes one of our names is the one set aside."""
     registry = Registry()
     plugins = []
-    for point in sorted(found, key=lambda point: (_owner(point) != OURS, _owner(point), point.name)):
+    for point in sorted(
+        found, key=lambda point: (_owner(point) != OWN_DISTRIBUTION, _owner(point), point.name)
+    ):
         try:
             offered = _ask(point)
             if not offered:
-                raise PluginError("it offers nothing: a hook returns a list of Entry and is marked with @hookimpl")
+                raise PluginError(
+                    "it offers nothing: a hook returns a list of Entry and is marked with @hookimpl"
+                )
             registry.add(offered, _owner(point), _version(point))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's code: whatever it raises, the rest goes on
             plugins.append(Plugin(_owner(point), _version(point), problem=_reason(error)))
             continue
         offers = {kind: [entry.name for of, entry in offered if of == kind] for kind in KINDS}
-        plugins.append(Plugin(_owner(point), _version(point), {kind: names for kind, names in offers.items() if names}))
+        plugins.append(
+            Plugin(
+                _owner(point),
+                _version(point),
+                {kind: names for kind, names in offers.items() if names},
+            )
+        )
     return Installed(registry, plugins)
 
 
@@ -71,7 +80,11 @@ def check_targets(registry: Registry) -> list[str]:
         try:
             registry.target(kind, owned.entry.name)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
-            problems.append(_reason(error) if isinstance(error, PluginError) else f"{owned.owner}: {_reason(error)}")
+            problems.append(
+                _reason(error)
+                if isinstance(error, PluginError)
+                else f"{owned.owner}: {_reason(error)}"
+            )
     return problems
 
 
@@ -84,14 +97,23 @@ def _ask(point: EntryPoint) -> list[tuple[str, Entry]]:
         manager.register(plugin, point.name)
         _check_hooks(manager, plugin)
         answers = {kind: getattr(manager.hook, hook)() for hook, kind in KIND_OF_HOOK.items()}
-        return [(kind, _checked(entry)) for kind, lists in answers.items() for entries in lists for entry in entries]
+        return [
+            (kind, _checked(entry))
+            for kind, lists in answers.items()
+            for entries in lists
+            for entry in entries
+        ]
 
 
 def _check_hooks(manager: pluggy.PluginManager, plugin: object) -> None:
     """Every hook of a plugin is ours; one marked as optional may be that of another version."""
     for hook in manager.get_hookcallers(plugin) or ():
-        if not hook.has_spec() and not all(implementation.optionalhook for implementation in hook.get_hookimpls()):
-            raise PluginError(f"no hook is called {hook.name!r}: {did_you_mean(hook.name, KIND_OF_HOOK)}")
+        if not hook.has_spec() and not all(
+            implementation.optionalhook for implementation in hook.get_hookimpls()
+        ):
+            raise PluginError(
+                f"no hook is called {hook.name!r}: {did_you_mean(hook.name, KIND_OF_HOOK)}"
+            )
 
 
 def _checked(entry: object) -> Entry:

@@ -48,9 +48,15 @@ def _mode(path: Path) -> int:
     try:
         return path.stat().st_mode
     except UnicodeEncodeError:  # half of a surrogate pair, as JSON can spell it
-        raise OSError(errno.EINVAL, "the path contains a character that no file name can have", ascii(str(path))) from None
+        raise OSError(
+            errno.EINVAL,
+            "the path contains a character that no file name can have",
+            ascii(str(path)),
+        ) from None
     except ValueError:
-        raise OSError(errno.EINVAL, "the path contains a NUL character", str(path).replace("\0", "\\0")) from None
+        raise OSError(
+            errno.EINVAL, "the path contains a NUL character", str(path).replace("\0", "\\0")
+        ) from None
 
 
 def _check_mode(mode: int, path: Path) -> None:
@@ -126,7 +132,11 @@ def _check_depth(value: T) -> T:
     """Return the value, or raise ValueError if lists and tables are nested too deeply, level by level instead of recursively."""
     level: list[Any] = [value]
     for _ in range(DEPTH_LIMIT):
-        containers = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, dict | list)]
+        containers = [
+            part.values() if isinstance(part, dict) else part
+            for part in level
+            if isinstance(part, dict | list)
+        ]
         if not containers:
             return value
         level = [inner for part in containers for inner in part if isinstance(inner, dict | list)]

@@ -1,4 +1,4 @@
-"""Names and what stands behind them. Listing imports nothing; building imports the one target that is asked for."""
+"""Component names and their targets. Listing imports nothing; building imports one target."""
 
 import contextlib
 import hashlib
@@ -10,50 +10,58 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from . import local_code
 from .errors import BadInput, PluginError, UnknownName, WmrError, did_you_mean
-from .spec import Spec, read_value
+from .spec import Spec, TypeHint, Value, read_value
 
 KINDS = ("model", "dataset", "defense", "kernel", "attack")
-GIVEN = {"model": ("num_classes", "input_shape"), "dataset": ("root", "split_seed")}
-"""Parameters that the program itself fills in."""
-COMMON: Mapping[str, Mapping[str, Any]] = {"model": {"mean": tuple[float, ...], "std": tuple[float, ...]}}
-"""Parameters that every component of a kind takes; the program itself sees to them where the target does not."""
+OWN_DISTRIBUTION = "wmr-cli"
+INJECTED_PARAMS = {"model": ("num_classes", "input_shape"), "dataset": ("root", "split_seed")}
+"""Parameters that the program fills in, by kind."""
+SHARED_PARAMS: Mapping[str, Mapping[str, TypeHint]] = {
+    "model": {"mean": tuple[float, ...], "std": tuple[float, ...]}
+}
+"""Parameters of every component of a kind. The program applies them if the target does not."""
+Component: TypeAlias = Any
+"""What a target builds. Callers check it against the protocol of its kind."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A name that a plugin offers."""
+    """A name that a plugin registers."""
 
     name: str
     """lower case, words joined by '-'"""
     target: str
-    """"package.module:attribute", imported only when it is built"""
+    """"package.module:attribute", imported when the component is built"""
     summary: str
     """shown by `wmr list`"""
-    params: Mapping[str, Any] = field(default_factory=dict)
-    """the defaults that this name fixes"""
+    params: Mapping[str, object] = field(default_factory=dict)
+    """parameters that this name sets, as defaults"""
     files: tuple[str, ...] = ()
-    """of a data set: the files under --data-dir that it reads, so that `wmr list` can tell whether they are there"""
+    """files that a dataset reads, relative to the data folder; `wmr list` shows if they exist"""
 
     def problem(self) -> str | None:
-        """Why this entry cannot be registered, if it cannot."""
+        """Return why this entry cannot be registered, or None if it can."""
         if not all(isinstance(text, str) for text in (self.name, self.target, self.summary)):
             return f"name, target and summary of {self.name!r} must be text"
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.name):
             return f"{self.name!r} is not a name: lower case, words joined by '-'"
         if not re.fullmatch(r"[\w.]+:[\w.]+", self.target):
-            return f"target {self.target!r} of {self.name!r} does not read 'package.module:attribute'"
-        if not isinstance(self.files, tuple) or not all(isinstance(file, str) for file in self.files):
+            return f"target {self.target!r} of {self.name!r} is not 'package.module:attribute'"
+        if not isinstance(self.files, tuple) or not all(isinstance(f, str) for f in self.files):
             return f"files of {self.name!r} must be a tuple of text"
-        return None if isinstance(self.params, Mapping) else f"params of {self.name!r} must be a mapping"
+        params: object = self.params  # annotations of a plugin are not checked
+        if not isinstance(params, Mapping):
+            return f"params of {self.name!r} must be a mapping"
+        return None
 
 
 @dataclass(frozen=True)
 class Owned:
-    """An entry and the plugin it came from."""
+    """An entry and the plugin that registered it."""
 
     entry: Entry
     owner: str
@@ -61,192 +69,256 @@ class Owned:
 
 
 class Registry:
-    """Every registered name of the five kinds, and one door to build by name."""
+    """All registered names of the five kinds, and how to build them."""
 
     def __init__(self) -> None:
         self._owned: dict[str, dict[str, Owned]] = {kind: {} for kind in KINDS}
 
     def add(self, offered: Iterable[tuple[str, Entry]], owner: str, version: str) -> None:
-        """Register all that a plugin offers, or nothing: a name that is taken is refused, naming both owners."""
+        """Register all entries of a plugin, or none: a name that is taken raises PluginError."""
         added: dict[tuple[str, str], Owned] = {}
         for kind, entry in offered:
             taken = self._owned[kind].get(entry.name) or added.get((kind, entry.name))
             if taken:
                 raise PluginError(
-                    f"{kind} {entry.name!r} is offered by both {taken.owner} and {owner}", hint="uninstall one of the two"
+                    f"{kind} {entry.name!r} is offered by both {taken.owner} and {owner}",
+                    hint="uninstall one of the two",
                 )
             added[kind, entry.name] = Owned(entry, owner, version)
         for (kind, name), owned in added.items():
             self._owned[kind][name] = owned
 
     def names(self, kind: str) -> list[str]:
-        """All names of a kind, sorted."""
+        """Return all names of a kind, sorted."""
         return sorted(self._owned[kind])
 
     def __iter__(self) -> Iterator[tuple[str, Owned]]:
         return ((kind, self._owned[kind][name]) for kind in KINDS for name in self.names(kind))
 
     def find(self, kind: str, name: str) -> Owned:
-        """The entry of a name, or an error with the nearest one."""
-        if name not in self._owned[kind]:
-            raise UnknownName(f"no {kind} is called {name!r}", hint=did_you_mean(name, self._owned[kind]))
-        return self._owned[kind][name]
+        """Return the entry of a name; an unknown name raises UnknownName with the nearest one."""
+        known = self._owned[kind]
+        if name not in known:
+            raise UnknownName(f"no {kind} is called {name!r}", hint=did_you_mean(name, known))
+        return known[name]
 
     def check(self, kind: str, spec: str) -> None:
-        """Refuse a spec with a misspelt name or key, without building anything."""
+        """Raise UnknownName for a misspelt name or parameter, without building anything."""
         parsed = Spec.parse(spec)
         local_code.check(parsed, kind)
         signature = _Signature.of(self.target(kind, parsed.name))
         for key in parsed.params:
-            if key not in COMMON.get(kind, {}):
+            if key not in SHARED_PARAMS.get(kind, {}):
                 signature.check(key, kind, parsed)
 
-    def target(self, kind: str, name: str) -> Callable[..., Any]:
-        """Import what stands behind a name: a registered one, or a class in a file of the user's."""
+    def target(self, kind: str, name: str) -> Callable[..., Component]:
+        """Import the class or function of a name: a registered one, or a local `file.py:Class`."""
         if Spec(name).is_local:
             return local_code.load_class(name, kind)
         owned = self.find(kind, name)
         module, _, attribute = owned.entry.target.partition(":")
         try:
-            with contextlib.redirect_stdout(sys.stderr):  # stdout belongs to results
+            # stdout is reserved for results; a plugin may print while it is imported
+            with contextlib.redirect_stdout(sys.stderr):
                 found: Any = importlib.import_module(module)
             for part in attribute.split("."):
                 found = getattr(found, part)
         except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
             raise PluginError(
-                f"{kind} {name!r} of {owned.owner} cannot be loaded: {type(error).__name__}: {error}",
+                f"{kind} {name!r} of {owned.owner} cannot be loaded: {reason}",
                 hint="`wmr plugins --check` tries every name; ask the author of the plugin",
             ) from error
         if not callable(found):
             raise PluginError(
-                f"{kind} {name!r} of {owned.owner}: {owned.entry.target} is not callable", hint="ask the author of the plugin"
+                f"{kind} {name!r} of {owned.owner}: {owned.entry.target} is not callable",
+                hint="ask the author of the plugin",
             )
         return found  # type: ignore[no-any-return]
 
     def accepts(self, kind: str, name: str, parameter: str) -> bool:
-        """Whether a user may set this parameter of a component."""
+        """Return whether a component can be called with this parameter."""
         return _Signature.of(self.target(kind, name)).accepts(parameter)
 
     def declares(self, kind: str, name: str, parameter: str) -> bool:
-        """Whether a component has a parameter of this very name, rather than taking any."""
+        """Return whether a component has a parameter of this name, not only `**options`."""
         return parameter in _Signature.of(self.target(kind, name)).names()
 
-    def create(self, kind: str, spec: Spec | str, **given: Any) -> Any:
-        """Build a component: what its name fixes, then what the caller gives, then what the user wrote."""
-        spec = Spec.parse(spec) if isinstance(spec, str) else spec
-        local_code.check(spec, kind)  # nested specs, too: a component may build them at any later time
-        target = self.target(kind, spec.name)
-        fixed = {} if spec.is_local else dict(self.find(kind, spec.name).entry.params)
-        signature = _Signature.of(target)
-        written = dict(spec.params)
-        if spec.value is not None:
-            written = {signature.first_free({*fixed, *given, *written}, spec): spec.value, **written}
-        params = {**fixed, **given}
-        for key, value in written.items():
-            if key in given:
-                raise BadInput(f"{key} of {kind} {spec.name!r} is settled elsewhere", hint=f"leave out {key}=…")
-            signature.check(key, kind, spec)
-            params[key] = _read(kind, spec.with_params(**{key: value}), key, signature.kind_of(key))
-        missing = signature.missing(params)
-        if missing:
-            mark = "," if spec.is_local else ":"
-            raise BadInput(f"{kind} {spec.name!r} needs {missing}", hint=f"write {spec.name}{mark}{missing}=…")
-        return _built_from_file(target, params, spec) if spec.is_local else target(**params)
-
-    def common(self, kind: str, spec: Spec) -> tuple[Spec, dict[str, Any]]:
-        """The spec that is left for the target, and what the user set of the parameters common to its kind."""
-        shared = {key: of for key, of in COMMON.get(kind, {}).items() if not self.accepts(kind, spec.name, key)}
-        written = {key: _read(kind, spec, key, of) for key, of in shared.items() if key in spec.params}
-        return spec.without(*shared), written
-
-    def settled(self, kind: str, spec: str) -> str:
-        """A spec that means the same from any folder: paths are absolute, and a bare value has its name."""
-        parsed = Spec.parse(spec).absolute()
-        local_code.check(parsed, kind)
-        signature = _Signature.of(self.target(kind, parsed.name))
-        params = dict(parsed.params)
-        if parsed.value is not None:
-            fixed = {} if parsed.is_local else self.find(kind, parsed.name).entry.params
-            params = {signature.first_free({*fixed, *GIVEN.get(kind, ()), *params}, parsed): parsed.value, **params}
-        full = Spec(parsed.name, None, params)
-        read = {key: _read(kind, full, key, of) for key in params if (of := signature.kind_of(key)) in (Path, Path | None)}
-        absolute = {key: str(path.absolute()) for key, path in read.items() if path is not None}
-        return str(Spec(parsed.name, None, {**params, **absolute})) if absolute else str(parsed)
-
-    def default(self, kind: str, name: str, parameter: str) -> Any:
-        """What a parameter is unless the user sets it; None where there is no such parameter."""
+    def default(self, kind: str, name: str, parameter: str) -> Component:
+        """Return the default of a parameter, or None if there is no such parameter or default."""
         found = _Signature.of(self.target(kind, name)).parameters.get(parameter)
         return None if found is None or found.default is inspect.Parameter.empty else found.default
 
-    def used(self, specs: Mapping[str, str]) -> dict[str, str]:
-        """What stands behind these specs (kind to text) and is not ours: plugins by version, local files by hash."""
+    def create(self, kind: str, spec: Spec | str, **given: object) -> Component:
+        """Build a component.
+
+        Parameters of the entry come first, then those of the caller, then those of the spec. A
+        parameter of the caller cannot be set in the spec.
+        """
+        spec = Spec.parse(spec) if isinstance(spec, str) else spec
+        # nested specs are checked too: a component may build them at any later time
+        local_code.check(spec, kind)
+        target = self.target(kind, spec.name)
+        signature = _Signature.of(target)
+        entry_params = self._entry_params(kind, spec)
+        for key in given:
+            signature.check(key, kind, spec)
+        written = _name_value(spec, signature, {*entry_params, *given})
+        params = {**entry_params, **given}
+        for key, value in written.items():
+            if key in given:
+                raise BadInput(
+                    f"{key} of {kind} {spec.name!r} is set elsewhere", hint=f"leave out {key}=…"
+                )
+            signature.check(key, kind, spec)
+            params[key] = _read_param(kind, spec.name, key, value, signature.hint_of(key))
+        missing = signature.first_missing(params)
+        if missing:
+            mark = "," if spec.is_local else ":"
+            raise BadInput(
+                f"{kind} {spec.name!r} needs {missing}", hint=f"write {spec.name}{mark}{missing}=…"
+            )
+        return _build_local(target, params, spec) if spec.is_local else target(**params)
+
+    def split_shared(self, kind: str, spec: Spec) -> tuple[Spec, dict[str, Any]]:
+        """Split a spec into one for the target and the values of shared parameters.
+
+        Shared parameters that the target accepts itself stay in its spec.
+        """
+        hints = {
+            key: hint
+            for key, hint in SHARED_PARAMS.get(kind, {}).items()
+            if not self.accepts(kind, spec.name, key)
+        }
+        values = {
+            key: _read_param(kind, spec.name, key, spec.params[key], hint)
+            for key, hint in hints.items()
+            if key in spec.params
+        }
+        return spec.without(*hints), values
+
+    def canonical_spec(self, kind: str, spec: str) -> str:
+        """Return a spec that means the same in any folder: with absolute paths.
+
+        A value without a key gets its key if it is a path, otherwise the spec stays as written.
+        """
+        parsed = Spec.parse(spec).absolute()
+        local_code.check(parsed, kind)
+        signature = _Signature.of(self.target(kind, parsed.name))
+        taken = {*self._entry_params(kind, parsed), *INJECTED_PARAMS.get(kind, ())}
+        params = _name_value(parsed, signature, taken)
+        absolute: dict[str, Value] = {}
+        for key, value in params.items():
+            hint = signature.hint_of(key)
+            if hint in (Path, Path | None):
+                path = _read_param(kind, parsed.name, key, value, hint)
+                if path is not None:
+                    absolute[key] = str(path.absolute())
+        return str(Spec(parsed.name, None, {**params, **absolute})) if absolute else str(parsed)
+
+    def external_versions(self, specs: Mapping[str, str]) -> dict[str, str]:
+        """Return the plugins (with version) and local files (with hash) that specs by kind use."""
         found = {}
         for kind, text in specs.items():
             spec = Spec.parse(text)
             signature = _Signature.of(self.target(kind, spec.name))
-            files = [str(value) for key, value in spec.params.items() if signature.kind_of(key) is Path]
-            for path in [*files, *([spec.name.rpartition(":")[0]] if spec.is_local else [])]:
-                if Path(path).is_file() and kind != "dataset":  # a data set has a hash of its own
+            files = [str(spec.params[key]) for key in spec.params if signature.hint_of(key) is Path]
+            if spec.is_local:
+                files.append(spec.name.rpartition(":")[0])
+            for path in files:
+                if Path(path).is_file() and kind != "dataset":  # a dataset has its own hash
                     found[path] = "sha256:" + hashlib.sha256(Path(path).read_bytes()).hexdigest()
-            if not spec.is_local and (owned := self.find(kind, spec.name)).owner != "wmr-cli":
-                found[owned.owner] = owned.version
+            if not spec.is_local:
+                owned = self.find(kind, spec.name)
+                if owned.owner != OWN_DISTRIBUTION:
+                    found[owned.owner] = owned.version
         return found
+
+    def _entry_params(self, kind: str, spec: Spec) -> Mapping[str, object]:
+        """Return the parameters that a registered name sets; a local class has none."""
+        return {} if spec.is_local else self.find(kind, spec.name).entry.params
 
 
 @dataclass(frozen=True)
 class _Signature:
-    """What a target can be called with."""
+    """The parameters that a target can be called with."""
 
     parameters: Mapping[str, inspect.Parameter]
 
     @classmethod
-    def of(cls, target: Callable[..., Any]) -> "_Signature":
+    def of(cls, target: Callable[..., Component]) -> "_Signature":
         try:
             return cls(inspect.signature(target, eval_str=True).parameters)
-        except NameError:  # annotations that exist for the type checker only
+        except NameError:  # annotations imported under TYPE_CHECKING only
             return cls(inspect.signature(target).parameters)
         except (TypeError, ValueError) as error:
-            raise PluginError(f"{target!r} cannot be built by name: {error}", hint="name a class or a function") from None
+            raise PluginError(
+                f"{target!r} cannot be built by name: {error}", hint="name a class or a function"
+            ) from None
 
     def names(self) -> list[str]:
         named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         return [name for name, parameter in self.parameters.items() if parameter.kind in named]
 
     def accepts(self, name: str) -> bool:
-        takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in self.parameters.values())
-        return takes_any or name in self.names()
+        kinds = [parameter.kind for parameter in self.parameters.values()]
+        return inspect.Parameter.VAR_KEYWORD in kinds or name in self.names()
 
     def check(self, name: str, kind: str, spec: Spec) -> None:
-        if not self.accepts(name):
-            free = [*(own for own in self.names() if own not in GIVEN.get(kind, ())), *COMMON.get(kind, ())]
-            raise UnknownName(f"{kind} {spec.name!r} has no {name!r}", hint=did_you_mean(name, free))
+        if self.accepts(name):
+            return
+        excluded = {name, *INJECTED_PARAMS.get(kind, ())}
+        # without the name itself: a shared parameter that this target lacks is not a suggestion
+        known = [
+            key for key in (*self.names(), *SHARED_PARAMS.get(kind, ())) if key not in excluded
+        ]
+        raise UnknownName(f"{kind} {spec.name!r} has no {name!r}", hint=did_you_mean(name, known))
 
-    def kind_of(self, name: str) -> Any:
-        annotation = self.parameters[name].annotation if name in self.parameters else inspect.Parameter.empty
-        return Any if annotation is inspect.Parameter.empty or isinstance(annotation, str) else annotation
+    def hint_of(self, name: str) -> TypeHint:
+        """Return the type hint of a parameter, or Any if it has none that can be evaluated."""
+        if name not in self.parameters:
+            return Any
+        annotation = self.parameters[name].annotation
+        if annotation is inspect.Parameter.empty or isinstance(annotation, str):
+            return Any
+        return annotation
 
     def first_free(self, taken: set[str], spec: Spec) -> str:
         free = [name for name in self.names() if name not in taken]
         if not free:
-            raise BadInput(f"{spec.name!r} takes no value", hint=f"write {spec.name} alone, or key=value")
+            raise BadInput(
+                f"{spec.name!r} takes no value", hint=f"write {spec.name} alone, or key=value"
+            )
         return free[0]
 
-    def missing(self, params: Mapping[str, Any]) -> str | None:
-        needed = [name for name in self.names() if self.parameters[name].default is inspect.Parameter.empty]
-        return next((name for name in needed if name not in params), None)
+    def first_missing(self, params: Mapping[str, object]) -> str | None:
+        for name in self.names():
+            if name not in params and self.parameters[name].default is inspect.Parameter.empty:
+                return name
+        return None
 
 
-def _read(kind: str, spec: Spec, key: str, of: Any) -> Any:
-    """A parameter's value; an error names the parameter."""
+def _name_value(spec: Spec, signature: _Signature, taken: set[str]) -> dict[str, Value]:
+    """Return the parameters of a spec; a value without a key belongs to the first free one."""
+    if spec.value is None:
+        return dict(spec.params)
+    key = signature.first_free({*taken, *spec.params}, spec)
+    return {key: spec.value, **spec.params}
+
+
+def _read_param(kind: str, name: str, key: str, value: Value, hint: TypeHint) -> Any:
+    """Convert the text of a parameter to its type; an error names the parameter."""
     try:
-        return read_value(spec.params[key], of)
+        return read_value(value, hint)
     except BadInput as problem:
-        hint = problem.hint or f"`wmr list {kind}s` names them; the documentation has their keys"
-        raise BadInput(f"{key} of {kind} {spec.name!r}: {problem}", hint=hint) from None
+        remedy = problem.hint or f"`wmr list {kind}s` lists them; the documentation has their keys"
+        raise BadInput(f"{key} of {kind} {name!r}: {problem}", hint=remedy) from None
 
 
-def _built_from_file(target: Callable[..., Any], params: Mapping[str, Any], spec: Spec) -> Any:
-    """What a class of the user's makes; its own mistakes are told with their line."""
+def _build_local(
+    target: Callable[..., Component], params: Mapping[str, object], spec: Spec
+) -> Component:
+    """Build a local class; an error in it becomes BadInput with the line that failed."""
     try:
         return target(**params)
     except WmrError:

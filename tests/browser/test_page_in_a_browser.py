@@ -10,23 +10,32 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pages import evaluated, made_rows, save_pictures
+from support.page_data import evaluated, made_rows, save_pictures
 from wmr_cli import measures
 from wmr_cli.config import EvaluateConfig
-from wmr_cli.reporting import tables
-from wmr_cli.reporting.documents import Document
-from wmr_cli.reporting.markup import printable
-from wmr_cli.reporting.page import drawn
-from wmr_cli.reporting.page import page as made_page
+from wmr_cli.reporting.html.report import render_report
+from wmr_cli.reporting.report import Report as RecordReport
+from wmr_cli.reporting.tables import main
+from wmr_cli.reporting.tables.escaping import printable
 from wmr_cli.storage import records
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser: pip install -e '.[browser]'")
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="playwright drives the browser: pip install -e '.[browser]'"
+)
 CHROMIUM = os.environ.get("WMR_CHROMIUM") or next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None
+    filter(
+        None,
+        map(
+            shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+        ),
+    ),
+    None,
 )
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed here; WMR_CHROMIUM may name one"),
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="no Chromium is installed here; WMR_CHROMIUM may name one"
+    ),
 ]
 
 MILLISECONDS = 120_000
@@ -42,7 +51,9 @@ class Report:
     """An opened page: what it asks for and complains of, and its numbers."""
 
     def __init__(self, browser, path: Path, **context):
-        self.context = browser.new_context(offline=True, **{"viewport": {"width": 1400, "height": 900}, **context})
+        self.context = browser.new_context(
+            offline=True, **{"viewport": {"width": 1400, "height": 900}, **context}
+        )
         self.context.set_default_timeout(MILLISECONDS)
         self.page = self.context.new_page()
         self.path, self.requests, self.complaints = path, [], []
@@ -52,7 +63,9 @@ class Report:
         self.page.on("console", self.listen)
 
     def note(self, request) -> None:
-        if not request.url.startswith("blob:"):  # made by the page itself, as what it lets a reader save
+        if not request.url.startswith(
+            "blob:"
+        ):  # made by the page itself, as what it lets a reader save
             self.requests.append(request.url)
 
     def listen(self, message) -> None:
@@ -107,7 +120,9 @@ class Report:
 
     @property
     def models(self) -> list[str]:
-        return self.page.locator("#numbers tbody tr").evaluate_all("(rows) => rows.map((row) => row.dataset.model)")
+        return self.page.locator("#numbers tbody tr").evaluate_all(
+            "(rows) => rows.map((row) => row.dataset.model)"
+        )
 
     def choose_classes(self, *labels: int):
         self.page.locator("#classes-field").evaluate("(field) => { field.open = true; }")
@@ -121,7 +136,9 @@ class Report:
 def browser():
     with playwright.sync_playwright() as driver:
         launched = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox"] if os.geteuid() == 0 else [], timeout=MILLISECONDS
+            executable_path=CHROMIUM,
+            args=["--no-sandbox"] if os.geteuid() == 0 else [],
+            timeout=MILLISECONDS,
         )
         yield launched
         launched.close()
@@ -133,19 +150,25 @@ def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluations")
     resampled = msgspec.structs.replace(ASKED, ci="bootstrap")
     plain = evaluated(folder, "plain", made_rows(0, 400), ASKED)
-    save_pictures(plain[0].parent / "saved.safetensors", plain[1], made_rows(0, 400), 400, (1, 8, 8))
+    save_pictures(
+        plain[0].parent / "saved.safetensors", plain[1], made_rows(0, 400), 400, (1, 8, 8)
+    )
     return {
         "plain": plain,
-        "other": evaluated(folder, "other", made_rows(1, 400, skill=2.3), ASKED, alphas=[1 / 3, 2.0, 7.0]),
+        "other": evaluated(
+            folder, "other", made_rows(1, 400, skill=2.3), ASKED, alphas=[1 / 3, 2.0, 7.0]
+        ),
         "resampled": evaluated(folder, "resampled", made_rows(2, 400, skill=1.8), resampled),
-        "early": evaluated(folder, "plain", made_rows(5, 400, stops_early=True), ASKED, attack="autoattack"),
+        "early": evaluated(
+            folder, "plain", made_rows(5, 400, stops_early=True), ASKED, attack="autoattack"
+        ),
     }
 
 
 @pytest.fixture(scope="module")
 def path(found, tmp_path_factory):
     made = tmp_path_factory.mktemp("page") / "report.html"
-    made.write_text(made_page(list(found.values())), encoding="utf-8")
+    made.write_text(render_report(list(found.values()))[0], encoding="utf-8")
     return made
 
 
@@ -167,7 +190,7 @@ def test_at_every_recorded_alpha_the_page_shows_the_record(report, found, name):
     record = found[name][1]
     for row in record.by_alpha:
         report.slide("alpha", row.alpha_test)
-        assert report.text(name, "a_sa") == tables.percent(row.a_sa)
+        assert report.text(name, "a_sa") == main.format_estimate(row.a_sa)
         assert report.text(name, "ess").removesuffix(" few") == f"{row.a_sa.ess:.0f}"
         ours = report.computed(name)
         assert ours["value"] == pytest.approx(row.a_sa.value, abs=1e-12)
@@ -179,7 +202,7 @@ def test_between_recorded_alphas_it_computes_what_python_would(report, found):
         report.type("alpha", alpha)
         for name in ("plain", "other"):
             ours = measures.sampled_accuracy(rows_of(found[name]), "exp", alpha)
-            assert report.text(name, "a_sa") == tables.percent(ours)
+            assert report.text(name, "a_sa") == main.format_estimate(ours)
             assert report.value(name, "ess") == pytest.approx(ours.ess, rel=1e-12)
 
 
@@ -201,9 +224,14 @@ def test_the_page_checks_itself_against_the_records(report):
 def test_a_record_that_its_rows_do_not_give_raises_an_alarm(browser, found, tmp_path):
     file, record = found["plain"]
     first = record.by_alpha[0]
-    better = msgspec.structs.replace(first, a_sa=msgspec.structs.replace(first.a_sa, value=first.a_sa.value + 0.01))
+    better = msgspec.structs.replace(
+        first, a_sa=msgspec.structs.replace(first.a_sa, value=first.a_sa.value + 0.01)
+    )
     changed = tmp_path / "changed.html"
-    changed.write_text(made_page([(file, msgspec.structs.replace(record, by_alpha=[better]))]), encoding="utf-8")
+    changed.write_text(
+        render_report([(file, msgspec.structs.replace(record, by_alpha=[better]))])[0],
+        encoding="utf-8",
+    )
     opened = Report(browser, changed).open()
     assert "do not give the numbers" in opened.page.locator("#trouble").inner_text()
     opened.context.close()
@@ -217,11 +245,17 @@ def test_classes_are_chosen_as_python_would(report, found):
         rows = rows_of(found[name])
         chosen = np.isin(rows["label"], (0, 3, 7))
         some = {key: values[chosen] for key, values in rows.items()}
-        assert report.text(name, "a_nat") == tables.percent(measures.accuracy(some, "clean"))
-        assert report.text(name, "a_rob") == tables.percent(measures.accuracy(some, "uniform"))
-        assert report.text(name, "a_sa") == tables.percent(measures.sampled_accuracy(some, "exp", 1.5))
+        assert report.text(name, "a_nat") == main.format_estimate(measures.accuracy(some, "clean"))
+        assert report.text(name, "a_rob") == main.format_estimate(
+            measures.accuracy(some, "uniform")
+        )
+        assert report.text(name, "a_sa") == main.format_estimate(
+            measures.sampled_accuracy(some, "exp", 1.5)
+        )
         worst = measures.worst_case(measures.attacked_losses(some, "ce"), 0.1)
-        assert report.value(name, "ball") == pytest.approx(worst.accuracy(measures.correct(some, "uniform")), abs=1e-9)
+        assert report.value(name, "ball") == pytest.approx(
+            worst.accuracy(measures.correct(some, "uniform")), abs=1e-9
+        )
     assert report.page.locator("#classes-count").inner_text() == "3 of 10"
     report.choose_classes()
     assert report.text("plain", "a_sa") == "-"
@@ -231,16 +265,28 @@ def test_classes_are_chosen_as_python_would(report, found):
 def test_models_are_chosen_and_ranked_among_each_other(report, found):
     assert report.models == ["plain", "other", "resampled"]
     report.slide("alpha", 2.0)
-    shares = {name: measures.sampled_outcome(rows_of(found[name]), "exp", 2.0) for name in report.models}
+    shares = {
+        name: measures.sampled_outcome(rows_of(found[name]), "exp", 2.0) for name in report.models
+    }
     taken = dict(zip(shares, measures.Resamples(400).of(list(shares.values())), strict=True))
 
     def places(names):
         above = {
-            one: {two for two in names if taken[one].minus(taken[two]).is_distinguishable and taken[one].value > taken[two].value}
+            one: {
+                two
+                for two in names
+                if taken[one].minus(taken[two]).is_distinguishable
+                and taken[one].value > taken[two].value
+            }
             for one in names
         }
-        ends = {one: (1 + sum(one in beaten for beaten in above.values()), len(names) - len(above[one])) for one in names}
-        return {one: str(low) if low == high else f"{low}–{high}" for one, (low, high) in ends.items()}
+        ends = {
+            one: (1 + sum(one in beaten for beaten in above.values()), len(names) - len(above[one]))
+            for one in names
+        }
+        return {
+            one: str(low) if low == high else f"{low}–{high}" for one, (low, high) in ends.items()
+        }
 
     shown = places(report.models)
     assert {name: report.text(name, "rank") for name in report.models} == shown
@@ -265,11 +311,17 @@ def test_a_closer_look_is_at_a_chosen_model(report):
     report.page.locator("#looked").select_option(label="resampled")
     report.page.get_by_role("checkbox", name="plain").check()
     report.settle()
-    assert report.page.locator("#looked").evaluate("(box) => box.selectedOptions[0].text") == "resampled"
+    assert (
+        report.page.locator("#looked").evaluate("(box) => box.selectedOptions[0].text")
+        == "resampled"
+    )
     for name in ("plain", "other", "resampled"):
         report.page.get_by_role("checkbox", name=name).uncheck()
     report.settle()
-    assert [report.page.locator(f"#figure-{name}").is_visible() for name in ("classes", "weights", "images")] == [False] * 3
+    assert [
+        report.page.locator(f"#figure-{name}").is_visible()
+        for name in ("classes", "weights", "images")
+    ] == [False] * 3
     report.page.get_by_role("checkbox", name="other").check()
     report.settle()
     assert report.page.locator("#figure-images").is_visible()
@@ -291,8 +343,14 @@ def test_models_are_told_apart_without_colour(report):
         )
         assert [name for name, *_ in lines] == ["plain", "other", "resampled"]
         assert len({dash for _, dash, _ in lines}) == len({symbol for *_, symbol in lines}) == 3
-        assert report.page.locator(f"#key-{plot} span").all_inner_texts() == ["plain", "other", "resampled"]
-    signs = report.page.locator("#numbers .swatch").evaluate_all("(signs) => signs.map((sign) => sign.innerHTML)")
+        assert report.page.locator(f"#key-{plot} span").all_inner_texts() == [
+            "plain",
+            "other",
+            "resampled",
+        ]
+    signs = report.page.locator("#numbers .swatch").evaluate_all(
+        "(signs) => signs.map((sign) => sign.innerHTML)"
+    )
     assert len(set(signs)) == 3
 
 
@@ -301,14 +359,19 @@ def test_the_temperature_moves_the_margins_and_not_the_decisions(report, found):
     assert report.text("plain", "a_sa_t") == report.text("plain", "a_sa")
     for temperature in (0.25, 0.5, 2.0, 4.0):
         report.slide("temperature", temperature)
-        ours = {name: measures.tempered_accuracy(rows_of(found[name]), 2.0, temperature).value for name in report.models}
+        ours = {
+            name: measures.tempered_accuracy(rows_of(found[name]), 2.0, temperature).value
+            for name in report.models
+        }
         for name, value in ours.items():
             assert report.value(name, "a_sa_t") == pytest.approx(value, abs=2e-4)
-        order = {name: 1 + sum(other > value for other in ours.values()) for name, value in ours.items()}
+        order = {
+            name: 1 + sum(other > value for other in ours.values()) for name, value in ours.items()
+        }
         for name, place in order.items():
             ends = [int(end) for end in report.text(name, "rank_t").split()[0].split("–")]
             assert ends[0] <= place <= ends[-1]
-    assert report.text("plain", "a_sa") == tables.percent(found["plain"][1].by_alpha[2].a_sa)
+    assert report.text("plain", "a_sa") == main.format_estimate(found["plain"][1].by_alpha[2].a_sa)
 
 
 def test_another_attack_is_another_panel(report, found):
@@ -316,7 +379,7 @@ def test_another_attack_is_another_panel(report, found):
     report.page.locator("#panel").select_option("1")
     report.settle()
     assert report.models == ["plain"]
-    assert report.text("plain", "a_rob") == tables.percent(found["early"][1].a_rob)
+    assert report.text("plain", "a_rob") == main.format_estimate(found["early"][1].a_rob)
     assert report.text("plain", "a_sa") == "-"
     assert report.page.locator("#figure-alpha").is_hidden()
     assert report.page.locator("#figure-ball").is_visible()
@@ -352,8 +415,23 @@ def test_a_keyboard_reaches_everything_from_the_skip_link_on(report):
     reached = set()
     while "larger" not in reached and len(reached) < 60:
         report.page.keyboard.press("Tab")
-        reached.add(report.page.evaluate("document.activeElement.id || document.activeElement.outerHTML.slice(0, 80)"))
-    assert {"panel", "alpha", "alpha-exact", "rho", "temperature", "looked", "axis", "image", "smaller", "larger"} <= reached
+        reached.add(
+            report.page.evaluate(
+                "document.activeElement.id || document.activeElement.outerHTML.slice(0, 80)"
+            )
+        )
+    assert {
+        "panel",
+        "alpha",
+        "alpha-exact",
+        "rho",
+        "temperature",
+        "looked",
+        "axis",
+        "image",
+        "smaller",
+        "larger",
+    } <= reached
 
 
 def test_every_control_has_a_name(report):
@@ -369,7 +447,10 @@ def test_a_screen_reader_is_told_the_new_numbers(report, found):
     told = report.page.locator("#told")
     assert told.get_attribute("aria-live") == "polite"
     report.page.wait_for_function("document.getElementById('told').textContent.startsWith('α 1,')")
-    assert f"plain: A_sa {tables.percent(found['plain'][1].by_alpha[0].a_sa)}" in told.text_content()
+    assert (
+        f"plain: A_sa {main.format_estimate(found['plain'][1].by_alpha[0].a_sa)}"
+        in told.text_content()
+    )
 
 
 def press_save(report, plot: str):
@@ -414,7 +495,11 @@ def test_a_saved_plot_has_its_title_its_key_and_its_settings(report, plot):
 
 @pytest.mark.parametrize(
     ("plot", "key"),
-    [("classes", ["A_rob", "A_sa at α 2"]), ("weights", ["weight", "images"]), ("images", ["right", "wrong"])],
+    [
+        ("classes", ["A_rob", "A_sa at α 2"]),
+        ("weights", ["weight", "images"]),
+        ("images", ["right", "wrong"]),
+    ],
 )
 def test_a_saved_plot_of_one_model_names_it(report, plot, key):
     report.slide("alpha", 2.0)
@@ -455,7 +540,9 @@ def test_an_image_is_shown_where_one_points(report, found):
     report.page.mouse.move(*spot, steps=4)
     card = report.page.locator("#card")
     start = f"index {rows['index'][position]}:"  # others are met on the way
-    report.page.wait_for_function("(start) => document.getElementById('card').textContent.startsWith(start)", arg=start)
+    report.page.wait_for_function(
+        "(start) => document.getElementById('card').textContent.startsWith(start)", arg=start
+    )
     assert position == rows["uniform/margin"].argmin()
     text = f"index {rows['index'][position]}: label {rows['label'][position]}, seen as {rows['uniform/prediction'][position]}"
     assert card.inner_text().startswith(f"{text}, margin {rows['uniform/margin'][position]:.4f}")
@@ -503,7 +590,9 @@ def test_light_and_dark_follow_the_reader_and_the_button(browser, path, scheme):
 
 @pytest.mark.parametrize("width", [390, 768, 1400])
 def test_nothing_is_wider_than_the_screen(browser, path, width):
-    opened = Report(browser, path, viewport={"width": width, "height": 844}, has_touch=width < 800).open()
+    opened = Report(
+        browser, path, viewport={"width": width, "height": 844}, has_touch=width < 800
+    ).open()
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
     opened.context.close()
 
@@ -522,9 +611,9 @@ def test_hard_names_are_only_names(browser, found, tmp_path):
     names = [msgspec.structs.replace(row, name=HARD) for row in record.per_class]
     hard = msgspec.structs.replace(record, checkpoint=checkpoint, per_class=names)
     made = tmp_path / "hard.html"
-    made.write_text(made_page([(file, hard), found["other"]]), encoding="utf-8")
+    made.write_text(render_report([(file, hard), found["other"]])[0], encoding="utf-8")
     opened = Report(browser, made).open()
-    assert opened.models[0] == printable(tables.run_name(hard))
+    assert opened.models[0] == printable(main.run_name(hard))
     shown = opened.page.locator("#plot-classes .xtick text").first.inner_html()
     assert "<b>" not in shown
     assert "&lt;b&gt;" in shown
@@ -547,16 +636,19 @@ def test_without_javascript_the_recorded_numbers_are_there(browser, path, found)
     opened = Report(browser, path, java_script_enabled=False)
     opened.page.goto(path.as_uri())
     text = opened.page.locator("#recorded").inner_text()
-    assert all(tables.percent(row.a_sa).partition(" ")[0] in text for row in found["plain"][1].by_alpha)
+    assert all(
+        main.format_estimate(row.a_sa).partition(" ")[0] in text
+        for row in found["plain"][1].by_alpha
+    )
     assert opened.page.locator("#live").is_hidden()
     opened.context.close()
 
 
 def test_a_page_of_the_paper_alone_has_no_controls(browser, tmp_path):
     path = tmp_path / "paper.html"
-    path.write_text(drawn((), Document(shows_paper=True).sheets())[0], encoding="utf-8")
+    path.write_text(render_report((), RecordReport(shows_paper=True).tables())[0], encoding="utf-8")
     opened = Report(browser, path).open()
-    assert opened.page.locator("#beside table").count() == 12
+    assert opened.page.locator("#comparison table").count() == 12
     assert opened.page.locator("#live").is_hidden()
     assert opened.page.locator("#skip-settings").is_hidden()
     opened.page.locator("#theme").click()
@@ -578,7 +670,10 @@ def open_tables(opened) -> list[bool]:
 
 def test_on_paper_all_tables_are_open(browser, found, tmp_path):
     path = tmp_path / "both.html"
-    path.write_text(drawn([found["plain"]], Document(shows_paper=True).sheets())[0], encoding="utf-8")
+    path.write_text(
+        render_report([found["plain"]], RecordReport(shows_paper=True).tables())[0],
+        encoding="utf-8",
+    )
     opened = Report(browser, path).open()
     before = open_tables(opened)
     assert before.count(False) > 10

@@ -1,12 +1,15 @@
 """Built-in attacks beyond their contract: hand cases, floors, weights, and what they say of themselves."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
-from wmr_cli.builtins.attacks.apgd import Apgd
-from wmr_cli.builtins.attacks.apgd_targeted import TargetedApgd
+from wmr_cli.builtins.attacks.apgd import Apgd, TargetedApgd
 from wmr_cli.builtins.attacks.authors_eval import AuthorsEval
 from wmr_cli.builtins.attacks.autoattack import AutoAttack
 from wmr_cli.builtins.attacks.fab_targeted import TargetedFab
@@ -14,73 +17,89 @@ from wmr_cli.builtins.attacks.noise import Noise
 from wmr_cli.builtins.attacks.pgd import Pgd
 from wmr_cli.builtins.attacks.square import Square
 from wmr_cli.builtins.kernels.exp import Exponential
-from wmr_cli.core import noise
-from wmr_cli.core.contracts import Evidence
+from wmr_cli.core import rng
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.norms import NORMS
 from wmr_cli.core.objectives import objective_named, weighted_objective
+from wmr_cli.core.protocols import Attack, AttackResult, Batch, Evidence, Objective
 from wmr_cli.errors import BadInput, UnknownName
+from wmr_cli.registry import Registry
 from wmr_cli.testing import tiny_batch, tiny_model
 
 INDEX = torch.arange(100, 140)
 
 
-def network(classes=4):
+def network(classes: int = 4) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 24), nn.Tanh(), nn.Linear(24, classes))
 
 
-def problem(count=40, classes=4):
+def problem(count: int = 40, classes: int = 4) -> tuple[Tensor, Tensor]:
     """Images, and labels that the network gets right."""
     images = torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(1))
     return images, network(classes)(images).argmax(dim=1)
 
 
-def run(attack, model=None, objective=cross_entropy, seed=3):
+def run(
+    attack: Attack,
+    model: nn.Module | None = None,
+    objective: Objective = cross_entropy,
+    seed: int = 3,
+) -> AttackResult:
     images, labels = problem()
-    return attack(model or network(), images, labels, objective, INDEX, seed)
+    return attack(model or network(), Batch(images, labels, INDEX), objective, seed=seed)
 
 
-def accuracy(attacked, labels):
-    return (attacked.logits.argmax(dim=1) == labels).float().mean().item()
+def accuracy(attacked: AttackResult, labels: Tensor) -> float:
+    return (attacked.require_logits().argmax(dim=1) == labels).float().mean().item()
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_noise_is_a_floor_that_attacks_beat(norm):
+def test_noise_is_a_floor_that_attacks_beat(norm: Literal["linf", "l2"]) -> None:
     eps, (_, labels) = 0.06 if norm == "linf" else 0.4, problem()
     floor = accuracy(run(Noise(norm, eps)), labels)
-    attacks = [
+    attacks: list[Attack] = [
         Pgd(norm, eps),
         Apgd(norm, eps, 20),
         TargetedApgd(norm, eps, 10),
         TargetedFab(norm, eps, 20),
         Square(norm, eps, 300),
     ]
-    found = [accuracy(run(attack, objective=objective_named(getattr(attack, "loss", "ce"))), labels) for attack in attacks]
+    found = [
+        accuracy(run(attack, objective=objective_named(getattr(attack, "loss", "ce"))), labels)
+        for attack in attacks
+    ]
     assert max(found) < floor
     assert accuracy(run(Noise(norm, eps, restarts=50)), labels) <= floor
 
 
-def test_noise_is_the_strongest_of_its_draws():
+def test_noise_is_the_strongest_of_its_draws() -> None:
     images, labels = problem()
-    draws = [(images + NORMS["linf"].random(images, 0.1, INDEX, 3, restart)).clamp(0, 1) for restart in range(4)]
+    draws = [
+        (images + NORMS["linf"].random(images, 0.1, INDEX, 3, restart)).clamp(0, 1)
+        for restart in range(4)
+    ]
     values = torch.stack([cross_entropy(network()(moved), labels) for moved in draws])
     fools = torch.stack([network()(moved).argmax(dim=1) != labels for moved in draws])
     best = torch.where(fools, values + 1000, values).argmax(dim=0)
-    torch.testing.assert_close(run(Noise(eps=0.1, restarts=4)).images, torch.stack(draws)[best, torch.arange(40)])
+    torch.testing.assert_close(
+        run(Noise(eps=0.1, restarts=4)).images, torch.stack(draws)[best, torch.arange(40)]
+    )
 
 
-def test_the_authors_evaluation_by_hand():
+def test_the_authors_evaluation_by_hand() -> None:
     """Chained starts without projection, final iterates, kept by cross-entropy against 0 and the clean image."""
     model, (images, labels) = network(), problem()
     current, kept, highest = images, images, torch.zeros(40)
     left_the_box = False
     for restart in range(3):
-        current = current + 0.1 * (2 * noise.uniform(images, INDEX, 3, restart) - 1)
+        current = current + 0.1 * (2 * rng.uniform(images, INDEX, 3, restart) - 1)
         left_the_box |= bool((current < 0).any()) and bool(((current - images).abs() > 0.1).any())
         for _ in range(4):
             moved = current.clone().requires_grad_()
-            (gradient,) = torch.autograd.grad(functional.cross_entropy(model(moved), labels, reduction="sum"), moved)
+            (gradient,) = torch.autograd.grad(
+                functional.cross_entropy(model(moved), labels, reduction="sum"), moved
+            )
             moved = current + 0.02 * gradient.sign()
             current = torch.minimum(torch.maximum(moved, images - 0.1), images + 0.1).clamp(0, 1)
         value = functional.cross_entropy(model(current), labels, reduction="none").detach()
@@ -92,26 +111,34 @@ def test_the_authors_evaluation_by_hand():
     torch.testing.assert_close(attacked.logits, model(kept))
 
 
-def test_the_authors_evaluation_keeps_by_the_unweighted_loss_even_when_it_climbs_the_weighted_one():
+def test_the_authors_evaluation_keeps_by_the_unweighted_loss_even_when_it_climbs_the_weighted_one() -> (
+    None
+):
     weighted = weighted_objective("ce", Exponential(5.0))
     _, labels = problem()
-    alone = [run(AuthorsEval(eps=0.1, steps=2, restarts=restarts), objective=weighted) for restarts in (1, 2, 3)]
-    values = [cross_entropy(attacked.logits, labels) for attacked in alone]
+    alone = [
+        run(AuthorsEval(eps=0.1, steps=2, restarts=restarts), objective=weighted)
+        for restarts in (1, 2, 3)
+    ]
+    values = [cross_entropy(attacked.require_logits(), labels) for attacked in alone]
     assert (values[1] >= values[0]).all()
     assert (values[2] >= values[1]).all()
 
 
-def test_with_the_margin_the_authors_evaluation_scores_survivors_on_their_clean_images():
+def test_with_the_margin_the_authors_evaluation_scores_survivors_on_their_clean_images() -> None:
     images, labels = problem()
-    attacked = run(AuthorsEval(eps=0.03, steps=3, restarts=2, loss="margin"), objective=objective_named("margin"))
-    survives = attacked.logits.argmax(dim=1) == labels
+    attacked = run(
+        AuthorsEval(eps=0.03, steps=3, restarts=2, loss="margin"),
+        objective=objective_named("margin"),
+    )
+    survives = attacked.require_logits().argmax(dim=1) == labels
     assert 0 < survives.sum() < 40
     assert torch.equal(attacked.images[survives], images[survives])
     assert (attacked.images[~survives] != images[~survives]).flatten(1).any(dim=1).all()
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_fab_finds_the_boundary_of_a_linear_network(norm):
+def test_fab_finds_the_boundary_of_a_linear_network(norm: Literal["linf", "l2"]) -> None:
     torch.manual_seed(2)
     linear = nn.Linear(64, 3)
     model = nn.Sequential(nn.Flatten(), linear)
@@ -121,12 +148,17 @@ def test_fab_finds_the_boundary_of_a_linear_network(norm):
     distances = torch.full((40, 3), torch.inf)
     for row, label in enumerate(labels.tolist()):
         for other in set(range(3)) - {label}:
-            gap, slope = logits[row, label] - logits[row, other], linear.weight[label] - linear.weight[other]
+            gap, slope = (
+                logits[row, label] - logits[row, other],
+                linear.weight[label] - linear.weight[other],
+            )
             distances[row, other] = (gap / slope.norm(p=dual)).item()
     nearest = distances.amin(dim=1)
     eps = float(nearest.median())
-    attacked = TargetedFab(norm, eps, 30)(model, images, labels, cross_entropy, INDEX, 0)
-    is_fooled = attacked.logits.argmax(dim=1) != labels
+    attacked = TargetedFab(norm, eps, 30)(
+        model, Batch(images, labels, INDEX), cross_entropy, seed=0
+    )
+    is_fooled = attacked.require_logits().argmax(dim=1) != labels
     assert is_fooled[nearest < 0.98 * eps].all(), "it overshoots, and goes back, by a little"
     assert not is_fooled[nearest > eps].any()
     assert 0 < is_fooled.sum() < 40
@@ -136,21 +168,29 @@ def test_fab_finds_the_boundary_of_a_linear_network(norm):
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 @pytest.mark.parametrize("attack", [Apgd, Square], ids=["apgd", "square"])
-def test_the_weighted_attack_raises_weight_times_loss_above_the_unweighted_one(attack, norm):
+def test_the_weighted_attack_raises_weight_times_loss_above_the_unweighted_one(
+    attack: type[Apgd | Square], norm: Literal["linf", "l2"]
+) -> None:
     kernel, (_, labels) = Exponential(5.0), problem()
     made = attack(norm, 0.05 if norm == "linf" else 0.3, 200 if attack is Square else 30, loss="ce")
     weighted = weighted_objective("ce", kernel)
 
-    def paid(attacked):
-        logits = attacked.logits.double()
-        return (kernel(Evidence(logits, labels)).exp() * cross_entropy(logits, labels)).mean().item()
+    def paid(attacked: AttackResult) -> float:
+        logits = attacked.require_logits().double()
+        return (
+            (kernel(Evidence(logits, labels)).exp() * cross_entropy(logits, labels)).mean().item()
+        )
 
     plain, crafted = run(made), run(made, objective=weighted)
     assert paid(crafted) > paid(plain)
 
 
-@pytest.mark.parametrize("attack", [Apgd(eps=0.1, steps=12), Square(eps=0.1, queries=80, loss="ce")], ids=["apgd", "square"])
-def test_weighted_by_alpha_zero_is_unweighted(attack):
+@pytest.mark.parametrize(
+    "attack",
+    [Apgd(eps=0.1, steps=12), Square(eps=0.1, queries=80, loss="ce")],
+    ids=["apgd", "square"],
+)
+def test_weighted_by_alpha_zero_is_unweighted(attack: Attack) -> None:
     plain, weighted = run(attack), run(attack, objective=weighted_objective("ce", Exponential(0.0)))
     assert torch.equal(plain.images, weighted.images)
 
@@ -158,19 +198,22 @@ def test_weighted_by_alpha_zero_is_unweighted(attack):
 class WithoutGradients(nn.Module):
     """Fails where somebody asks for a gradient; counts its calls and the images it saw."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.inner, self.calls, self.images = network(), 0, 0
 
-    def forward(self, images):
+    def forward(self, images: Tensor) -> Tensor:
         assert not torch.is_grad_enabled()
         self.calls += 1
         self.images += len(images)
-        return self.inner(images)
+        result: Tensor = self.inner(images)
+        return result
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_square_asks_for_logits_as_often_as_it_says_and_never_for_gradients(norm):
+def test_square_asks_for_logits_as_often_as_it_says_and_never_for_gradients(
+    norm: Literal["linf", "l2"],
+) -> None:
     model = WithoutGradients()
     run(Square(norm, 0.02, queries=230), model)
     assert model.calls == 230
@@ -180,47 +223,66 @@ def test_square_asks_for_logits_as_often_as_it_says_and_never_for_gradients(norm
 
 @pytest.mark.parametrize("p_init", [1.0, 0.8])
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_square_without_edges_stays_in_the_ball_and_fools_fewer(norm, p_init):
+def test_square_without_edges_stays_in_the_ball_and_fools_fewer(
+    norm: Literal["linf", "l2"], p_init: float
+) -> None:
     eps, (images, labels) = 0.04 if norm == "linf" else 0.25, problem()
     inner, whole = (
-        run(Square(norm, eps, 300, p_init=p_init, edges=edges), objective=objective_named("margin")) for edges in (False, True)
+        run(Square(norm, eps, 300, p_init=p_init, edges=edges), objective=objective_named("margin"))
+        for edges in (False, True)
     )
     assert (NORMS[norm].size(inner.images - images) <= eps + 1e-6).all()
     assert accuracy(whole, labels) < accuracy(inner, labels) < 1
 
 
-def test_square_without_edges_keeps_the_last_row_and_column_of_its_first_guess():
-    first, last = (run(Square(eps=0.05, queries=queries, edges=False)).images for queries in (1, 300))
+def test_square_without_edges_keeps_the_last_row_and_column_of_its_first_guess() -> None:
+    first, last = (
+        run(Square(eps=0.05, queries=queries, edges=False)).images for queries in (1, 300)
+    )
     assert torch.equal(first[:, :, -1], last[:, :, -1])
     assert torch.equal(first[..., -1], last[..., -1])
     assert not torch.equal(first, last)
 
 
-def test_square_that_stops_early_leaves_fooled_images_alone():
+def test_square_that_stops_early_leaves_fooled_images_alone() -> None:
     _, labels = problem()
     patient, hasty = WithoutGradients(), WithoutGradients()
     margin = objective_named("margin")
     whole = run(Square(eps=0.05, queries=350), patient, margin)
     early = run(Square(eps=0.05, queries=350, stops_early=True), hasty, margin)
-    assert torch.equal(whole.logits.argmax(dim=1) == labels, early.logits.argmax(dim=1) == labels)
+    assert torch.equal(
+        whole.require_logits().argmax(dim=1) == labels,
+        early.require_logits().argmax(dim=1) == labels,
+    )
     assert 0 < accuracy(whole, labels) < 1
     assert hasty.images < patient.images
 
 
 @pytest.mark.parametrize(
     ("attack", "few"),
-    [(Apgd(), 0), (Apgd(loss="dlr"), 3), (TargetedApgd(), 4), (AutoAttack(), 4), (AutoAttack(attacks=("apgd-dlr", "square")), 3)],
+    [
+        (Apgd(), 0),
+        (Apgd(loss="dlr"), 3),
+        (TargetedApgd(), 4),
+        (AutoAttack(), 4),
+        (AutoAttack(attacks=("apgd-dlr", "square")), 3),
+    ],
 )
-def test_with_too_few_classes_for_its_loss_an_attack_says_so(attack, few):
+def test_with_too_few_classes_for_its_loss_an_attack_has_a_remark(
+    attack: Apgd | TargetedApgd | AutoAttack, few: int
+) -> None:
     for classes in (2, 3, 4, 10):
         remarks = list(attack.remarks(classes))
         assert bool(remarks) == (classes < few)
-        assert all(f"with {classes} the attack climbs" in remark for remark in remarks)
+        assert all(f"with {classes} the attack maximises" in remark for remark in remarks)
 
 
-def test_autoattack_runs_the_parts_that_are_chosen(registry):
+def test_autoattack_runs_the_parts_that_are_chosen(registry: Registry) -> None:
     made = registry.create("attack", "autoattack:attacks=apgd-ce:square,queries=7,eps=0.1")
-    assert made.parts() == [Apgd("linf", 0.1, stops_early=True), Square("linf", 0.1, 7, stops_early=True)]
+    assert made.parts() == [
+        Apgd("linf", 0.1, stops_early=True),
+        Square("linf", 0.1, 7, stops_early=True),
+    ]
     with pytest.raises(UnknownName, match="no part 'apgd-tt'"):
         AutoAttack(attacks=("apgd-tt",))
     with pytest.raises(BadInput):
@@ -235,14 +297,18 @@ def test_autoattack_runs_the_parts_that_are_chosen(registry):
         lambda: Noise(restarts=0), lambda: AuthorsEval(steps=0), lambda: AutoAttack(eps=-1.0),
     ],
 )  # fmt: skip
-def test_what_cannot_be_run_is_refused(make):
+def test_what_cannot_be_run_is_refused(make: Callable[..., Any]) -> None:
     with pytest.raises(BadInput):
         make()
 
 
-def test_an_image_that_is_wrong_already_is_not_attacked_by_those_that_stop_early():
+def test_an_image_that_is_wrong_already_is_not_attacked_by_those_that_stop_early() -> None:
     model, batch = tiny_model(), tiny_batch()
     wrong = (model(batch.images).argmax(dim=1) + 1) % 4
-    for attack in (TargetedApgd(eps=0.1, steps=3), TargetedFab(eps=0.1, steps=3), AutoAttack(eps=0.1, steps=3, queries=5)):
-        attacked = attack(model, batch.images, wrong, cross_entropy, batch.index, 0)
+    for attack in (
+        TargetedApgd(eps=0.1, steps=3),
+        TargetedFab(eps=0.1, steps=3),
+        AutoAttack(eps=0.1, steps=3, queries=5),
+    ):
+        attacked = attack(model, replace(batch, labels=wrong), cross_entropy, seed=0)
         assert torch.equal(attacked.images, batch.images)

@@ -1,13 +1,16 @@
 """What every defense pays, against sums written out in plain Python, and what some keep from one step to the next."""
 
 import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from support.optional import not_none
 from wmr_cli.builtins.attacks.pgd import Pgd
 from wmr_cli.builtins.defenses.alp import LogitPairing
 from wmr_cli.builtins.defenses.fgsm_rs import FastTraining
@@ -16,17 +19,18 @@ from wmr_cli.builtins.defenses.iaat import InstanceAdaptive
 from wmr_cli.builtins.defenses.trades import Trades
 from wmr_cli.builtins.defenses.yopo import Yopo
 from wmr_cli.builtins.kernels.exp import Exponential
-from wmr_cli.builtins.kernels.none import Uniform
+from wmr_cli.builtins.kernels.uniform import Uniform
 from wmr_cli.config import TrainConfig
-from wmr_cli.core.contracts import Attacked, Batch, Crafted, Evidence
-from wmr_cli.core.layers import first_layer
 from wmr_cli.core.losses import cross_entropy
+from wmr_cli.core.nn.hooks import first_layer
 from wmr_cli.core.norms import NORMS
+from wmr_cli.core.protocols import Attack, AttackResult, Batch, Defense, Evidence, Kernel, Objective
 from wmr_cli.errors import BadInput, BrokenContract
+from wmr_cli.registry import Registry
+from wmr_cli.runtime import fabric as devices
 from wmr_cli.testing import RecordingLearner, tiny_batch, tiny_model
-from wmr_cli.workflows import devices
-from wmr_cli.workflows.learner import FabricLearner
-from wmr_cli.workflows.optimization import Pace
+from wmr_cli.training.learner import FabricLearner
+from wmr_cli.training.schedules import Pace
 
 # three classes from two pixels: a row of weights per class, then their biases
 THETA = [1.5, -2.0, -1.0, 2.5, 0.5, 0.25, 0.1, -0.3, 0.2]
@@ -38,37 +42,39 @@ SURVIVED = [2, 1, 3]
 LR, EPS, ALPHA = 0.1, 0.05, 2.0
 
 
-def logits(theta, pixels):
-    return [theta[2 * c] * pixels[0] + theta[2 * c + 1] * pixels[1] + theta[6 + c] for c in range(3)]
+def logits(theta: list[float], pixels: list[float]) -> list[float]:
+    return [
+        theta[2 * c] * pixels[0] + theta[2 * c + 1] * pixels[1] + theta[6 + c] for c in range(3)
+    ]
 
 
-def shares(z):
+def shares(z: list[float]) -> list[float]:
     total = sum(math.exp(value) for value in z)
     return [math.exp(value) / total for value in z]
 
 
-def ce(z, y):
+def ce(z: list[float], y: int) -> float:
     return -math.log(shares(z)[y])
 
 
-def kl(z, a):
+def kl(z: list[float], a: list[float]) -> float:
     return sum(p * (math.log(p) - math.log(q)) for p, q in zip(shares(z), shares(a), strict=True))
 
 
-def margin(z, y):
+def margin(z: list[float], y: int) -> float:
     p = shares(z)
     return p[y] - max(p[c] for c in range(3) if c != y)
 
 
-def boosted(a, y):
+def boosted(a: list[float], y: int) -> float:
     return ce(a, y) - math.log(1.0001 - max(shares(a)[c] for c in range(3) if c != y) + 1e-12)
 
 
-def attention(z, y):
+def attention(z: list[float], y: int) -> float:
     return 1.0000001 - shares(z)[y]
 
 
-def pairing(z, a):
+def pairing(z: list[float], a: list[float]) -> float:
     return sum((first - second) ** 2 for first, second in zip(z, a, strict=True)) / 3
 
 
@@ -84,87 +90,111 @@ PAID = {
     "combined:lam=3": lambda z, a, y, w: (ce(z, y) + 3 * w(a) * ce(a, y)) / 4,
     "combined:lam=3,rescale=false": lambda z, a, y, w: ce(z, y) + 3 * w(a) * ce(a, y),
     "alp": lambda z, a, y, w: (ce(z, y) + w(a) * ce(a, y)) / 2 + 0.5 * pairing(z, a),
-    "alp:lam=7,labels=true": lambda z, a, y, w: (ce(z, y) + w(a) * ce(a, y)) / 2 + 7 * pairing(z, a),
+    "alp:lam=7,labels=true": lambda z, a, y, w: (
+        (ce(z, y) + w(a) * ce(a, y)) / 2 + 7 * pairing(z, a)
+    ),
     "mart": lambda z, a, y, w: w(a) * boosted(a, y) + 5 * attention(z, y) * kl(z, a),
     "mart:lam=2,terms=kl": lambda z, a, y, w: boosted(a, y) + 2 * w(a) * attention(z, y) * kl(z, a),
-    "mart:lam=2,terms=both": lambda z, a, y, w: w(a) * (boosted(a, y) + 2 * attention(z, y) * kl(z, a)),
+    "mart:lam=2,terms=both": lambda z, a, y, w: (
+        w(a) * (boosted(a, y) + 2 * attention(z, y) * kl(z, a))
+    ),
     "mart:lam=2,terms=none": lambda z, a, y, w: boosted(a, y) + 2 * attention(z, y) * kl(z, a),
 }
 """What an image of class y pays, from its clean logits z, its attacked logits a and a weight of either."""
 
 
-def weigher(y, alpha):
+def weigher(y: int, alpha: float) -> Callable[..., Any]:
     return lambda z: math.exp(-alpha * margin(z, y))
 
 
-def slopes(function, point, step=1e-5):
+def slopes(function: Callable[..., Any], point: list[float], step: float = 1e-5) -> list[float]:
     """Central differences of a function of a list of numbers."""
 
-    def moved(place, by):
+    def moved(place: int, by: float) -> list[float]:
         return [value + by * (place == other) for other, value in enumerate(point)]
 
-    return [(function(moved(place, step)) - function(moved(place, -step))) / (2 * step) for place in range(len(point))]
+    return [
+        (function(moved(place, step)) - function(moved(place, -step))) / (2 * step)
+        for place in range(len(point))
+    ]
 
 
-def sign(value):
+def sign(value: float) -> int:
     return (value > 0) - (value < 0)
 
 
-def clip(value, low, high):
+def clip(value: float, low: float, high: float) -> float:
     return min(max(value, low), high)
 
 
-def climbed(start, image, slope, reach, eps=EPS):
+def climbed(
+    start: list[float], image: list[float], slope: list[float], reach: float, eps: float = EPS
+) -> list[float]:
     """One signed step from `start`, back into the ball around the image and into [0, 1]."""
-    moved = (clip(s + reach * sign(g) - x, -eps, eps) + x for s, x, g in zip(start, image, slope, strict=True))
+    moved = (
+        clip(s + reach * sign(g) - x, -eps, eps) + x
+        for s, x, g in zip(start, image, slope, strict=True)
+    )
     return [clip(pixel, 0, 1) for pixel in moved]
 
 
-def batch(pixels=IMAGES, labels=LABELS, index=(10, 11, 12)):
+def batch(
+    pixels: list[list[float]] = IMAGES,
+    labels: list[int] = LABELS,
+    index: list[int] | range | tuple[int, int, int] = (10, 11, 12),
+) -> Batch:
     images = torch.tensor(pixels, dtype=torch.float64).reshape(-1, 1, 1, 2)
     return Batch(images, torch.tensor(labels), torch.tensor(index))
 
 
-def pixels_of(images):
+def pixels_of(images: Tensor) -> list[list[float]]:
     return images.detach().flatten(1).tolist()
 
 
-def network():
+def network() -> nn.Module:
     model = nn.Sequential(nn.Flatten(), nn.Linear(2, 3)).double()
     nn.utils.vector_to_parameters(torch.tensor(THETA, dtype=torch.float64), model.parameters())
     return model
 
 
-def theta_of(model):
+def theta_of(model: nn.Module) -> list[float]:
     return nn.utils.parameters_to_vector(model.parameters()).tolist()
 
 
 class Learner(RecordingLearner):
     """Plain SGD on the linear network. Its attack moves three images to known places; a defense's own attack is run."""
 
-    def __init__(self, kernel=None, model=None):
+    def __init__(
+        self, kernel: Callable[..., Any] | Kernel | None = None, model: nn.Module | None = None
+    ) -> None:
         super().__init__(network() if model is None else model, kernel)
-        self.asked, self.own, self.forwarded, self.evidence = [], [], [], []
+        self.asked: list[Any] = []
+        self.own: list[Any] = []
+        self.forwarded: list[Any] = []
+        self.evidence: list[Any] = []
 
-    def attack(self, batch, objective, own=None):
+    def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> AttackResult:
         self.asked.append((batch.labels.tolist(), objective))
         self.own.append(own)
         if own is not None:
             return super().attack(batch, objective, own)
         images = torch.tensor(MOVED, dtype=torch.float64).reshape(3, 1, 1, 2)
-        return Crafted(images, torch.tensor(SURVIVED))
+        return AttackResult(images, torch.tensor(SURVIVED))
 
-    def forward(self, images):
+    def forward(self, images: Tensor) -> Tensor:
         self.forwarded.append(pixels_of(images))
         return super().forward(images)
 
-    def weights(self, evidence):
+    def weights(self, evidence: Evidence) -> Tensor:
         self.evidence.append(evidence)
         return super().weights(evidence)
 
 
-def test_the_three_images_are_right_lost_and_wrong():
-    found = [[max(range(3), key=logits(THETA, pixels).__getitem__) for pixels in images] for images in (IMAGES, MOVED)]
+def test_the_three_images_are_right_lost_and_wrong() -> None:
+    found = [
+        [max(range(3), key=logits(THETA, pixels).__getitem__) for pixels in images]
+        for images in (IMAGES, MOVED)
+    ]
     assert found[0] == [1, 0, 0]
     assert found[1] == [1, 2, 0]
     assert LABELS == [1, 0, 2]
@@ -172,28 +202,40 @@ def test_the_three_images_are_right_lost_and_wrong():
 
 @pytest.mark.parametrize("alpha", [0.0, ALPHA])
 @pytest.mark.parametrize("spec", PAID)
-def test_three_images_pay_what_the_formula_says_and_the_step_follows_its_gradient(spec, alpha, registry):
-    def losses(theta):
+def test_three_images_pay_what_the_formula_says_and_the_step_follows_its_gradient(
+    spec: str, alpha: float, registry: Registry
+) -> None:
+    def losses(theta: list[float]) -> list[float]:
         triples = zip(IMAGES, MOVED, LABELS, strict=True)
-        return [PAID[spec](logits(theta, x), logits(theta, moved), y, weigher(y, alpha)) for x, moved, y in triples]
+        return [
+            PAID[spec](logits(theta, x), logits(theta, moved), y, weigher(y, alpha))
+            for x, moved, y in triples
+        ]
 
     learner = Learner(Exponential(alpha))
     report = registry.create("defense", spec).step(learner, batch())
     seen = IMAGES if spec == "natural" else MOVED
-    weights = [weigher(y, alpha)(logits(THETA, pixels)) for pixels, y in zip(seen, LABELS, strict=True)]
+    weights = [
+        weigher(y, alpha)(logits(THETA, pixels)) for pixels, y in zip(seen, LABELS, strict=True)
+    ]
     assert report.losses.tolist() == pytest.approx(losses(THETA), rel=1e-9)
     assert learner.paid == pytest.approx([sum(losses(THETA)) / 3], rel=1e-9)
     assert report.weights.tolist() == pytest.approx(weights, rel=1e-9)
     assert report.margins.tolist() == pytest.approx(
         [margin(logits(THETA, pixels), y) for pixels, y in zip(seen, LABELS, strict=True)]
     )
-    expected = [old - LR * slope for old, slope in zip(THETA, slopes(lambda theta: sum(losses(theta)) / 3, THETA), strict=True)]
+    expected = [
+        old - LR * slope
+        for old, slope in zip(
+            THETA, slopes(lambda theta: sum(losses(theta)) / 3, THETA), strict=True
+        )
+    ]
     assert theta_of(learner.model) == pytest.approx(expected, abs=1e-8)
     assert learner.steps == 1
 
 
 @pytest.mark.parametrize("spec", [spec for spec in PAID if spec != "natural"])
-def test_the_attack_climbs_what_the_defense_names(spec, registry):
+def test_the_attack_climbs_what_the_defense_names(spec: str, registry: Registry) -> None:
     learner = Learner()
     registry.create("defense", spec).step(learner, batch())
     ((labels, objective),) = learner.asked
@@ -203,18 +245,22 @@ def test_the_attack_climbs_what_the_defense_names(spec, registry):
     values = objective(attacked, torch.tensor(labels)).tolist()
     clean, moved = ([logits(THETA, pixels) for pixels in images] for images in (IMAGES, MOVED))
     if spec.startswith("trades") and "climbs=ce" not in spec:
-        assert values == pytest.approx([kl(z, a) for z, a in zip(clean, moved, strict=True)], rel=1e-9)
+        assert values == pytest.approx(
+            [kl(z, a) for z, a in zip(clean, moved, strict=True)], rel=1e-9
+        )
     else:
-        assert values == pytest.approx([ce(a, y) for a, y in zip(moved, labels, strict=True)], rel=1e-9)
+        assert values == pytest.approx(
+            [ce(a, y) for a, y in zip(moved, labels, strict=True)], rel=1e-9
+        )
 
 
-def test_pairing_with_true_labels_is_told_the_true_labels():
+def test_pairing_with_true_labels_is_told_the_true_labels() -> None:
     learner = Learner()
     LogitPairing(labels="true").step(learner, batch())
     assert learner.asked[0][0] == LABELS
 
 
-def test_pairing_counts_no_step_for_an_image_that_was_never_right():
+def test_pairing_counts_no_step_for_an_image_that_was_never_right() -> None:
     """Its attack counts before how many steps the prediction stayed, right or wrong."""
     for labels, expected in (("predicted", [2, 1, 0]), ("true", SURVIVED)):
         learner = Learner()
@@ -223,9 +269,21 @@ def test_pairing_counts_no_step_for_an_image_that_was_never_right():
 
 
 @pytest.mark.parametrize(
-    "name", ["alp", "combined", "fgsm-rs", "free:m=1", "iaat", "mart", "natural", "pgd", "trades", "yopo:m=1"]
+    "name",
+    [
+        "alp",
+        "combined",
+        "fgsm-rs",
+        "free:m=1",
+        "iaat",
+        "mart",
+        "natural",
+        "pgd",
+        "trades",
+        "yopo:m=1",
+    ],
 )
-def test_a_defense_knows_what_it_says_and_nothing_else(name, registry):
+def test_a_defense_knows_what_it_says_and_nothing_else(name: str, registry: Registry) -> None:
     learner, defense = Learner(), registry.create("defense", name)
     defense.step(learner, batch())
     (evidence,) = learner.evidence
@@ -237,18 +295,24 @@ def test_a_defense_knows_what_it_says_and_nothing_else(name, registry):
     assert any(own is None for own in learner.own) == getattr(defense, "uses_attack", True)
 
 
-def test_fast_training_takes_one_step_from_a_random_start():
+def test_fast_training_takes_one_step_from_a_random_start() -> None:
     learner = Learner(Exponential(ALPHA))
     visited = []
     learner.model.register_forward_pre_hook(lambda model, args: visited.append(pixels_of(args[0])))
     report = FastTraining(reach=0.9).step(learner, batch())
     start, found = visited[0], learner.forwarded[0]
-    assert all(0 < abs(s - x) <= EPS for row, image in zip(start, IMAGES, strict=True) for s, x in zip(row, image, strict=True))
+    assert all(
+        0 < abs(s - x) <= EPS
+        for row, image in zip(start, IMAGES, strict=True)
+        for s, x in zip(row, image, strict=True)
+    )
     expected = []
     for begin, image, y in zip(start, IMAGES, LABELS, strict=True):
         slope = slopes(lambda pixels, y=y: ce(logits(THETA, pixels), y), begin)
         expected.append(climbed(begin, image, slope, 0.9 * EPS))
-    assert [pixel for row in found for pixel in row] == pytest.approx([pixel for row in expected for pixel in row], abs=1e-12)
+    assert [pixel for row in found for pixel in row] == pytest.approx(
+        [pixel for row in expected for pixel in row], abs=1e-12
+    )
     attacked = [logits(THETA, pixels) for pixels in expected]
     paid = [weigher(y, ALPHA)(a) * ce(a, y) for a, y in zip(attacked, LABELS, strict=True)]
     assert report.losses.tolist() == pytest.approx(paid, rel=1e-9)
@@ -258,7 +322,13 @@ def test_fast_training_takes_one_step_from_a_random_start():
 # free
 
 
-def perturbed_losses(theta, delta, pixels, labels, alpha):
+def perturbed_losses(
+    theta: list[float],
+    delta: list[float],
+    pixels: list[list[float]],
+    labels: list[int],
+    alpha: float,
+) -> list[float]:
     """What images pay that are moved by delta, two numbers for each in one list."""
     paid = []
     for row, (image, y) in enumerate(zip(pixels, labels, strict=True)):
@@ -267,18 +337,31 @@ def perturbed_losses(theta, delta, pixels, labels, alpha):
     return paid
 
 
-def replayed(theta, delta, *on):
+def replayed(
+    theta: list[float], delta: list[float], *on: float | list[int | list[float]]
+) -> tuple[list[float], list[float], list[float]]:
     """One pass: its losses, and parameters and perturbation after both were moved."""
     paid = perturbed_losses(theta, delta, *on)
     downhill = slopes(lambda other: sum(perturbed_losses(other, delta, *on)) / len(paid), theta)
     uphill = slopes(lambda other: sum(perturbed_losses(theta, other, *on)), delta)
     theta = [value - LR * slope for value, slope in zip(theta, downhill, strict=True)]
-    return paid, theta, [clip(value + EPS * sign(slope), -EPS, EPS) for value, slope in zip(delta, uphill, strict=True)]
+    return (
+        paid,
+        theta,
+        [
+            clip(value + EPS * sign(slope), -EPS, EPS)
+            for value, slope in zip(delta, uphill, strict=True)
+        ],
+    )
 
 
-def free_by_hand(rounds, replays, alpha):
+def free_by_hand(
+    rounds: list[tuple[list[Any], list[int]]], replays: int, alpha: float
+) -> tuple[list[float], dict[int, list[float]], list[list[float]]]:
     """The parameters at the end, the perturbation of every row, and the losses of the last replay of each batch."""
-    theta, kept, reported = THETA, {}, []
+    theta = THETA
+    kept: dict[str, Any] = {}
+    reported: list[Any] = []
     for pixels, labels in rounds:
         delta = [value for row in range(len(pixels)) for value in kept.get(row, [0.0, 0.0])]
         for _ in range(replays):
@@ -290,9 +373,14 @@ def free_by_hand(rounds, replays, alpha):
 
 @pytest.mark.parametrize("replays", [1, 3])
 @pytest.mark.parametrize("alpha", [0.0, ALPHA])
-def test_free_training_moves_images_and_parameters_by_one_gradient_and_keeps_the_perturbation(replays, alpha):
+def test_free_training_moves_images_and_parameters_by_one_gradient_and_keeps_the_perturbation(
+    replays: int, alpha: float
+) -> None:
     short = ([[0.5, 0.5], [0.3, 0.4]], [2, 1])
-    longer = ([[0.4, 0.6], [0.97, 0.3], [0.5, 0.1], [0.7, 0.7]], [0, 0, 1, 2])  # 0.97 + eps is beyond 1
+    longer = (
+        [[0.4, 0.6], [0.97, 0.3], [0.5, 0.1], [0.7, 0.7]],
+        [0, 0, 1, 2],
+    )  # 0.97 + eps is beyond 1
     rounds = [(IMAGES, LABELS), short, longer, (IMAGES, LABELS)]
     learner, defense, kept = Learner(Exponential(alpha)), Free(m=replays), []
     losses = []
@@ -311,10 +399,12 @@ def test_free_training_moves_images_and_parameters_by_one_gradient_and_keeps_the
     assert all(abs(value) <= EPS for rows in kept for row in rows for value in row)
 
 
-def test_the_first_step_of_free_training_is_on_clean_images_and_moves_by_eps():
+def test_the_first_step_of_free_training_is_on_clean_images_and_moves_by_eps() -> None:
     learner, defense = Learner(), Free(m=1)
     report = defense.step(learner, batch())
-    assert report.losses.tolist() == pytest.approx([ce(logits(THETA, x), y) for x, y in zip(IMAGES, LABELS, strict=True)])
+    assert report.losses.tolist() == pytest.approx(
+        [ce(logits(THETA, x), y) for x, y in zip(IMAGES, LABELS, strict=True)]
+    )
     expected = [
         [EPS * sign(slope) for slope in slopes(lambda pixels, y=y: ce(logits(THETA, pixels), y), x)]
         for x, y in zip(IMAGES, LABELS, strict=True)
@@ -322,7 +412,7 @@ def test_the_first_step_of_free_training_is_on_clean_images_and_moves_by_eps():
     assert pixels_of(defense.state()["perturbation"]) == expected
 
 
-def test_a_perturbation_that_was_stored_is_gone_on_with():
+def test_a_perturbation_that_was_stored_is_gone_on_with() -> None:
     learner, defense = Learner(), Free(m=2)
     assert defense.state() == {}
     defense.step(learner, batch())
@@ -339,15 +429,15 @@ def test_a_perturbation_that_was_stored_is_gone_on_with():
 class Overflowing(Learner):
     """A scaled loss in half precision that is beyond all numbers; the optimizer then takes no step."""
 
-    def backward(self, loss):
+    def backward(self, loss: Tensor) -> None:
         (loss * math.nan).backward()
 
-    def optimizer_step(self):
+    def optimizer_step(self) -> None:
         self.model.zero_grad()
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_a_gradient_that_overflowed_leaves_the_perturbation_where_it_is(norm):
+def test_a_gradient_that_overflowed_leaves_the_perturbation_where_it_is(norm: str) -> None:
     learner, defense = Overflowing(), Free(m=2)
     learner.norm = NORMS[norm]
     defense.step(learner, batch())
@@ -357,22 +447,26 @@ def test_a_gradient_that_overflowed_leaves_the_perturbation_where_it_is(norm):
 # yopo
 
 
-def two_layers():
+def two_layers() -> nn.Module:
     torch.manual_seed(1)
     return nn.Sequential(nn.Flatten(), nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3)).double()
 
 
-def weighted_ce(z, labels, alpha):
+def weighted_ce(z: Tensor, labels: Tensor, alpha: float) -> Tensor:
     p = z.softmax(dim=1)
     true = p.gather(1, labels[:, None]).squeeze(1)
     best_other = p.masked_fill(nn.functional.one_hot(labels, 3).bool(), -1).amax(dim=1)
     return -torch.exp(-alpha * (true - best_other)) * true.log()
 
 
-def yopo_by_hand(start, on, m, n, sigma, alpha, legacy):
+def yopo_by_hand(
+    start: list[list[float]], on: Batch, m: int, n: int, sigma: float, alpha: float, legacy: bool
+) -> tuple[list[list[Any]], Tensor, list[Tensor]]:
     """The images of each pass, the last losses, and the gradients of both layers, from matrices."""
     model = two_layers()
-    (first, first_bias), (last, last_bias) = ([layer.weight, layer.bias] for layer in (model[1], model[3]))
+    (first, first_bias), (last, last_bias) = (
+        [layer.weight, layer.bias] for layer in (model[1], model[3])
+    )
     gradients = {parameter: torch.zeros_like(parameter) for parameter in model.parameters()}
     x, images, passes = torch.tensor(start, dtype=torch.float64), on.images.flatten(1), []
     for _ in range(m):
@@ -396,11 +490,17 @@ def yopo_by_hand(start, on, m, n, sigma, alpha, legacy):
 @pytest.mark.parametrize("legacy", [False, True])
 @pytest.mark.parametrize("alpha", [0.0, ALPHA])
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (1, 3), (3, 1), (5, 3)])
-def test_yopo_gives_the_first_layer_the_gradient_at_the_moved_images_and_the_others_that_of_the_passes(m, n, alpha, legacy):
+def test_yopo_gives_the_first_layer_the_gradient_at_the_moved_images_and_the_others_that_of_the_passes(
+    m: int, n: int, alpha: float, legacy: bool
+) -> None:
     learner = Learner(Exponential(alpha), two_layers())
     report = Yopo(m=m, n=n, sigma=0.6, legacy=legacy).step(learner, batch())
     start = learner.forwarded[0]
-    assert all(0 < abs(s - x) <= EPS for row, image in zip(start, IMAGES, strict=True) for s, x in zip(row, image, strict=True))
+    assert all(
+        0 < abs(s - x) <= EPS
+        for row, image in zip(start, IMAGES, strict=True)
+        for s, x in zip(row, image, strict=True)
+    )
     passes, losses, parameters = yopo_by_hand(start, batch(), m, n, 0.6, alpha, legacy)
     torch.testing.assert_close(torch.tensor(learner.forwarded), torch.tensor(passes))
     torch.testing.assert_close(report.losses, losses.detach())
@@ -410,21 +510,25 @@ def test_yopo_gives_the_first_layer_the_gradient_at_the_moved_images_and_the_oth
 
 
 @pytest.mark.parametrize("alpha", [0.0, ALPHA])
-def test_yopo_one_one_moves_images_by_one_signed_gradient_of_the_whole_network(alpha):
+def test_yopo_one_one_moves_images_by_one_signed_gradient_of_the_whole_network(
+    alpha: float,
+) -> None:
     """Its second pass, were there one, would see them; a reach of half the ball's radius clips some and leaves some."""
     learner = Learner(Exponential(alpha), two_layers())
     Yopo(m=2, n=1, sigma=0.5).step(learner, batch())
     start, moved = (torch.tensor(rows, dtype=torch.float64) for rows in learner.forwarded)
     x = start.clone().requires_grad_()
     weighted_ce(two_layers()(x), batch().labels, alpha).sum().backward()
-    stepped = start + 0.5 * EPS * x.grad.sign()
+    stepped = start + 0.5 * EPS * not_none(x.grad).sign()
     is_free = (stepped - batch().images.flatten(1)).abs() <= EPS
     assert is_free.any()
     torch.testing.assert_close(moved[is_free], stepped[is_free])
-    torch.testing.assert_close(moved, stepped.clamp(batch().images.flatten(1) - EPS, batch().images.flatten(1) + EPS))
+    torch.testing.assert_close(
+        moved, stepped.clamp(batch().images.flatten(1) - EPS, batch().images.flatten(1) + EPS)
+    )
 
 
-def test_yopo_on_three_images_by_hand():
+def test_yopo_on_three_images_by_hand() -> None:
     """A single layer: its gradient is the mean of p times the moved pixels."""
     learner = Learner(Exponential(ALPHA))
     report = Yopo(m=1, n=1, sigma=0.7).step(learner, batch())
@@ -432,8 +536,8 @@ def test_yopo_on_three_images_by_hand():
     paid, gradient = [], [0.0] * 9
     for begin, image, y in zip(start, IMAGES, LABELS, strict=True):
 
-        def loss(z, y=y):
-            return weigher(y, ALPHA)(z) * ce(z, y)
+        def loss(z: list[float], y: int = y) -> float:
+            return float(weigher(y, ALPHA)(z) * ce(z, y))
 
         z = logits(THETA, begin)
         paid.append(loss(z))
@@ -446,10 +550,12 @@ def test_yopo_on_three_images_by_hand():
             gradient[6 + c] += p[c] / 3
     assert report.losses.tolist() == pytest.approx(paid, rel=1e-9)
     assert learner.paid == pytest.approx([sum(paid) / 3], rel=1e-9)
-    assert theta_of(learner.model) == pytest.approx([old - LR * g for old, g in zip(THETA, gradient, strict=True)], abs=1e-8)
+    assert theta_of(learner.model) == pytest.approx(
+        [old - LR * g for old, g in zip(THETA, gradient, strict=True)], abs=1e-8
+    )
 
 
-def test_yopo_begins_elsewhere_in_every_step():
+def test_yopo_begins_elsewhere_in_every_step() -> None:
     learner = Learner(model=two_layers())
     for step in range(2):
         learner.step_index = step
@@ -470,13 +576,15 @@ FIRST = {
 }
 
 
-def test_every_built_in_network_is_tried(registry):
-    ours = {owned.entry.name for kind, owned in registry if kind == "model" and owned.owner == "wmr-cli"}
+def test_every_built_in_network_is_tried(registry: Registry) -> None:
+    ours = {
+        owned.entry.name for kind, owned in registry if kind == "model" and owned.owner == "wmr-cli"
+    }
     assert ours - {"timm"} == {spec.partition(":")[0] for spec in FIRST}
 
 
 @pytest.mark.parametrize("spec", FIRST)
-def test_the_first_layer_is_found_in_every_built_in_network(spec, registry):
+def test_the_first_layer_is_found_in_every_built_in_network(spec: str, registry: Registry) -> None:
     name, shape = FIRST[spec]
     with torch.device("meta"):  # its parameters have shapes and no values: nothing is computed
         model = registry.create("model", spec, num_classes=3, input_shape=shape)
@@ -495,37 +603,51 @@ def test_the_first_layer_is_found_in_every_built_in_network(spec, registry):
         ("timm:test_vit,depth=1", (3, 160, 160), "network.patch_embed.proj"),
     ],
 )
-def test_yopo_steps_on_networks_of_all_kinds_and_finds_the_layer_that_could_be_named(spec, shape, name, registry):
-    def stepped(layer):
+def test_yopo_steps_on_networks_of_all_kinds_and_finds_the_layer_that_could_be_named(
+    spec: str, shape: tuple[int, int, int], name: str, registry: Registry
+) -> None:
+    def stepped(layer: str) -> tuple[Tensor, list[Tensor]]:
         torch.manual_seed(0)
-        learner = RecordingLearner(registry.create("model", spec, num_classes=4, input_shape=shape).train())
+        learner = RecordingLearner(
+            registry.create("model", spec, num_classes=4, input_shape=shape).train()
+        )
         for module in learner.model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
         before = [parameter.detach().clone() for parameter in learner.model.parameters()]
         report = Yopo(m=2, n=2, layer=layer).step(learner, tiny_batch(4, 4, shape))
         assert report.losses.isfinite().all()
-        assert any(not torch.equal(old, new) for old, new in zip(before, learner.model.parameters(), strict=True))
+        assert any(
+            not torch.equal(old, new)
+            for old, new in zip(before, learner.model.parameters(), strict=True)
+        )
         assert not any(module._forward_hooks for module in learner.model.modules())
         return report.losses, [parameter.detach() for parameter in learner.model.parameters()]
 
     (losses, parameters), (named_losses, named_parameters) = stepped(""), stepped(name)
     assert torch.equal(losses, named_losses)
-    assert all(torch.equal(found, named) for found, named in zip(parameters, named_parameters, strict=True))
+    assert all(
+        torch.equal(found, named) for found, named in zip(parameters, named_parameters, strict=True)
+    )
 
 
-def test_a_relu_that_writes_over_the_first_layer_changes_nothing():
-    def stepped(inplace):
+def test_a_relu_that_writes_over_the_first_layer_changes_nothing() -> None:
+    def stepped(inplace: bool) -> tuple[Tensor, Tensor]:
         torch.manual_seed(3)
-        model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(inplace=inplace), nn.Flatten(), nn.Linear(144, 4))
+        model = nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.ReLU(inplace=inplace), nn.Flatten(), nn.Linear(144, 4)
+        )
         learner = RecordingLearner(model)
         losses = [Yopo(m=2, n=2).step(learner, tiny_batch()).losses for _ in range(2)]
         return torch.stack(losses), nn.utils.parameters_to_vector(model.parameters())
 
-    assert all(torch.equal(kept, written) for kept, written in zip(stepped(False), stepped(True), strict=True))
+    assert all(
+        torch.equal(kept, written)
+        for kept, written in zip(stepped(False), stepped(True), strict=True)
+    )
 
 
-def test_a_later_layer_takes_those_before_it_along():
+def test_a_later_layer_takes_those_before_it_along() -> None:
     """All of the network up to the named layer gets the gradient at the moved images."""
     model = two_layers()
     learner = Learner(model=model)
@@ -533,25 +655,32 @@ def test_a_later_layer_takes_those_before_it_along():
     start = torch.tensor(learner.forwarded[0], dtype=torch.float64)
     again = two_layers()
     features = again[2](again[1](start)).detach().requires_grad_()
-    (p,) = torch.autograd.grad(nn.functional.cross_entropy(again[3](features), batch().labels), features)
+    (p,) = torch.autograd.grad(
+        nn.functional.cross_entropy(again[3](features), batch().labels), features
+    )
     x = start.clone().requires_grad_()
     (uphill,) = torch.autograd.grad((p * again[2](again[1](x))).sum(), x)
     images = batch().images.flatten(1)
     moved = (start + 0.25 * EPS * uphill.sign()).clamp(images - EPS, images + EPS)
-    gradients = torch.autograd.grad((p * again[2](again[1](moved))).sum(), list(again[1].parameters()))
-    for before, after, gradient in zip(again[1].parameters(), model[1].parameters(), gradients, strict=True):
+    gradients = torch.autograd.grad(
+        (p * again[2](again[1](moved))).sum(), list(again[1].parameters())
+    )
+    for before, after, gradient in zip(
+        again[1].parameters(), model[1].parameters(), gradients, strict=True
+    ):
         torch.testing.assert_close(after, before - LR * gradient, rtol=1e-9, atol=1e-11)
 
 
 class Detour(nn.Module):
     """Has a layer that a forward pass never enters, and one that comes before all parameters."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.flat, self.layer, self.spare = nn.Flatten(), nn.Linear(64, 4), nn.Linear(64, 4)
 
-    def forward(self, images):
-        return self.layer(self.flat(images))
+    def forward(self, images: Tensor) -> Tensor:
+        result: Tensor = self.layer(self.flat(images))
+        return result
 
 
 @pytest.mark.parametrize(
@@ -563,7 +692,9 @@ class Detour(nn.Module):
         ("flat", "no parameters are trained", "name another"),
     ],
 )
-def test_a_layer_that_cannot_be_the_first_is_refused_with_a_hint(layer, problem, hint):
+def test_a_layer_that_cannot_be_the_first_is_refused_with_a_hint(
+    layer: str, problem: str, hint: str
+) -> None:
     with pytest.raises(BadInput, match=problem) as refused:
         Yopo(layer=layer).step(RecordingLearner(Detour()), tiny_batch())
     assert hint in refused.value.hint
@@ -572,15 +703,16 @@ def test_a_layer_that_cannot_be_the_first_is_refused_with_a_hint(layer, problem,
 class Shift(nn.Module):
     """A network whose only parameters belong to itself."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.flat, self.bias = nn.Flatten(), nn.Parameter(torch.zeros(4))
 
-    def forward(self, images):
-        return self.flat(images)[:, :4] + self.bias
+    def forward(self, images: Tensor) -> Tensor:
+        result: Tensor = self.flat(images)[:, :4] + self.bias
+        return result
 
 
-def test_a_network_without_a_layer_to_find_is_refused():
+def test_a_network_without_a_layer_to_find_is_refused() -> None:
     with pytest.raises(BadInput, match="no first layer") as refused:
         Yopo().step(RecordingLearner(Shift()), tiny_batch())
     assert "yopo:layer" in refused.value.hint
@@ -592,29 +724,45 @@ def test_a_network_without_a_layer_to_find_is_refused():
 class Brittle(RecordingLearner):
     """Image by image an attack succeeds beyond a limit; what the defense asks of it is noted."""
 
-    def __init__(self, limits):
+    def __init__(self, limits: dict[int, float]) -> None:
         super().__init__(network())
-        self.limits, self.asked, self.made = limits, [], None
+        self.limits = limits
+        self.asked: list[Any] = []
+        self.made = None
 
-    def attack(self, batch, objective, own=None):
-        radii = own.eps.tolist()
-        self.asked.append((radii, own.step.tolist(), own.steps))
-        wrong = [radius > self.limits[index] for radius, index in zip(radii, batch.index.tolist(), strict=True)]
+    def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> AttackResult:
+        radii = not_none(own).eps.tolist()
+        self.asked.append((radii, not_none(own).step.tolist(), not_none(own).steps))
+        wrong = [
+            radius > self.limits[index]
+            for radius, index in zip(radii, batch.index.tolist(), strict=True)
+        ]
         self.answers = torch.where(torch.tensor(wrong), (batch.labels + 1) % 3, batch.labels)
         self.made = batch.images.clone()
-        return Crafted(self.made, torch.zeros_like(batch.labels))
+        return AttackResult(self.made, torch.zeros_like(batch.labels))
 
     @contextmanager
-    def attack_mode(self):
+    def attack_mode(self) -> Iterator[Callable[..., Any]]:
         with super().attack_mode() as network:
-            yield lambda images: nn.functional.one_hot(self.answers, 3) if images is self.made else network(images)
+            yield (
+                lambda images: (
+                    nn.functional.one_hot(self.answers, 3)
+                    if images is self.made
+                    else network(images)
+                )
+            )
 
 
 RIGHT, WRONG = ([0.2, 0.7], 1), ([0.2, 0.7], 2)
 """An image that the network knows, by its true name and by another one."""
 
 
-def radii_after(defense, learner, images, index):
+def radii_after(
+    defense: InstanceAdaptive,
+    learner: Brittle,
+    images: list[tuple[list[float], int]],
+    index: list[int],
+) -> list[float]:
     pixels, labels = zip(*images, strict=True)
     defense.step(learner, batch(list(pixels), list(labels), index))
     return [defense.state()["radii"][place].item() for place in index]
@@ -636,7 +784,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize("case", TABLE)
-def test_the_radius_of_an_image_follows_the_table(case):
+def test_the_radius_of_an_image_follows_the_table(case: str) -> None:
     image, before, limit, goal = TABLE[case]
     defense = InstanceAdaptive(gamma=GAMMA, beta=BETA, warmup=2, steps=10)
     defense.load_state({"radii": torch.tensor([9.0, before, 9.0])})
@@ -645,65 +793,94 @@ def test_the_radius_of_an_image_follows_the_table(case):
     (found,) = radii_after(defense, learner, [image], [1])
     assert found == pytest.approx(BETA * goal + (1 - BETA) * before, abs=1e-7)
     tried = [radii[0] for radii, _, _ in learner.asked]
-    assert tried == pytest.approx([before, before + GAMMA * EPS, found], abs=1e-7), "tries its own, the next, trains in the new"
+    assert tried == pytest.approx([before, before + GAMMA * EPS, found], abs=1e-7), (
+        "tries its own, the next, trains in the new"
+    )
     assert defense.state()["radii"].tolist()[::2] == [9.0, 9.0], "no other image is touched"
 
 
-def test_while_warming_up_images_that_are_right_have_the_full_radius():
+def test_while_warming_up_images_that_are_right_have_the_full_radius() -> None:
     defense = InstanceAdaptive(warmup=2, gamma=GAMMA, beta=BETA)
     learner = Brittle({3: 0.0, 5: 0.0})
     for learner.epoch in (0, 1):
         assert radii_after(defense, learner, [RIGHT, WRONG], [3, 5]) == pytest.approx([EPS, 0.0])
-        assert radii_after(defense, learner, [WRONG, RIGHT], [3, 5]) == pytest.approx([0.0, EPS]), "whatever it was before"
+        assert radii_after(defense, learner, [WRONG, RIGHT], [3, 5]) == pytest.approx([0.0, EPS]), (
+            "whatever it was before"
+        )
     assert len(learner.asked) == 4, "and nothing is tried"
     learner.epoch = 2
     # 3 has nothing and cannot shrink; 5 is lost at eps
     shrunk = EPS - BETA * GAMMA * EPS
-    assert radii_after(defense, learner, [RIGHT, RIGHT], [3, 5]) == pytest.approx([0.0, shrunk], abs=1e-7)
+    assert radii_after(defense, learner, [RIGHT, RIGHT], [3, 5]) == pytest.approx(
+        [0.0, shrunk], abs=1e-7
+    )
 
 
-def test_radii_belong_to_images_and_not_to_their_place_in_a_batch():
+def test_radii_belong_to_images_and_not_to_their_place_in_a_batch() -> None:
     defense = InstanceAdaptive(warmup=0, gamma=GAMMA, beta=1.0)
     learner = Brittle({0: 1.0, 7: 0.0, 40: 1.0})
     step = GAMMA * EPS
-    assert radii_after(defense, learner, [RIGHT, RIGHT], [0, 7]) == pytest.approx([step, 0.0], abs=1e-7)
-    assert radii_after(defense, learner, [RIGHT, RIGHT], [40, 0]) == pytest.approx([step, 2 * step], abs=1e-7), "0 is known"
-    assert radii_after(defense, learner, [RIGHT, RIGHT, WRONG], [7, 0, 40]) == pytest.approx([0.0, 3 * step, 0.0], abs=1e-7)
+    assert radii_after(defense, learner, [RIGHT, RIGHT], [0, 7]) == pytest.approx(
+        [step, 0.0], abs=1e-7
+    )
+    assert radii_after(defense, learner, [RIGHT, RIGHT], [40, 0]) == pytest.approx(
+        [step, 2 * step], abs=1e-7
+    ), "0 is known"
+    assert radii_after(defense, learner, [RIGHT, RIGHT, WRONG], [7, 0, 40]) == pytest.approx(
+        [0.0, 3 * step, 0.0], abs=1e-7
+    )
     radii = defense.state()["radii"]
     assert len(radii) == 41
     assert set(radii.nonzero().flatten().tolist()) == {0}
 
 
-def test_the_state_of_the_radii_comes_back():
+def test_the_state_of_the_radii_comes_back() -> None:
     defense, again = InstanceAdaptive(warmup=1), InstanceAdaptive(warmup=1)
     radii_after(defense, Brittle({2: 1.0}), [RIGHT], [2])
     again.load_state({name: tensor.clone() for name, tensor in defense.state().items()})
     assert torch.equal(again.state()["radii"], defense.state()["radii"])
 
 
-def test_the_step_of_an_image_is_its_radius_over_half_the_steps_and_never_too_small():
+def test_the_step_of_an_image_is_its_radius_over_half_the_steps_and_never_too_small() -> None:
     defense = InstanceAdaptive(warmup=0, gamma=0.0, steps=10, smallest_step=0.25)
     defense.load_state({"radii": torch.tensor([0.0, 0.05, 0.2])})
     learner = Brittle({0: 1.0, 1: 1.0, 2: 1.0})
     radii_after(defense, learner, [RIGHT] * 3, [0, 1, 2])
     radii, step, steps = learner.asked[-1]
     assert radii == pytest.approx([0.0, 0.05, 0.2])
-    assert step == pytest.approx([0.0125, 0.0125, 0.04])  # a quarter of eps; 0.05 / 5 is less; 0.2 / 5
+    assert step == pytest.approx(
+        [0.0125, 0.0125, 0.04]
+    )  # a quarter of eps; 0.05 / 5 is less; 0.2 / 5
     assert steps == 10
 
 
-def test_the_usual_numbers_are_the_published_ones_and_lengths_are_shares_of_eps(registry):
+def test_the_usual_numbers_are_the_published_ones_and_lengths_are_shares_of_eps(
+    registry: Registry,
+) -> None:
     made = {name: registry.create("defense", name) for name in registry.names("defense")}
     assert made["iaat"].gamma * 8 / 255 == pytest.approx(1.9 / 255)
-    assert made["iaat"].smallest_step * 8 / 255 == made["yopo"].sigma * 8 / 255 == pytest.approx(2 / 255)
+    assert (
+        made["iaat"].smallest_step * 8 / 255
+        == made["yopo"].sigma * 8 / 255
+        == pytest.approx(2 / 255)
+    )
     assert (made["iaat"].steps, made["iaat"].beta, made["iaat"].warmup) == (10, 0.1, 10)
     assert (made["yopo"].m, made["yopo"].n, made["yopo"].legacy) == (5, 3, False)
     assert (made["free"].m, made["fgsm-rs"].reach) == (8, 1.25)
-    assert (made["trades"].beta, made["mart"].lam, made["alp"].lam, made["combined"].lam) == (6, 5, 0.5, 1)
-    assert (made["trades"].terms, made["mart"].terms, made["alp"].labels) == ("kl", "adv", "predicted")
+    assert (made["trades"].beta, made["mart"].lam, made["alp"].lam, made["combined"].lam) == (
+        6,
+        5,
+        0.5,
+        1,
+    )
+    assert (made["trades"].terms, made["mart"].terms, made["alp"].labels) == (
+        "kl",
+        "adv",
+        "predicted",
+    )
 
 
-def test_every_image_is_attacked_in_its_own_ball():
+def test_every_image_is_attacked_in_its_own_ball() -> None:
     """Two steps by hand, the third image is wrong and stays where it is."""
     learner = Learner(Exponential(ALPHA))
     visited = []
@@ -719,7 +896,10 @@ def test_every_image_is_attacked_in_its_own_ball():
             row = climbed(row, image, slope, max(radius, 0.5 * EPS), radius)
         found.append(row)
     assert learner.forwarded == [[pytest.approx(row, abs=1e-7) for row in found]]
-    paid = [weigher(y, ALPHA)(logits(THETA, row)) * ce(logits(THETA, row), y) for row, y in zip(found, LABELS, strict=True)]
+    paid = [
+        weigher(y, ALPHA)(logits(THETA, row)) * ce(logits(THETA, row), y)
+        for row, y in zip(found, LABELS, strict=True)
+    ]
     assert report.losses.tolist() == pytest.approx(paid, rel=1e-6)
 
 
@@ -731,51 +911,67 @@ ALL = [
 ]  # fmt: skip
 
 
-def test_every_built_in_defense_is_tried(registry):
-    ours = {owned.entry.name for kind, owned in registry if kind == "defense" and owned.owner == "wmr-cli"}
+def test_every_built_in_defense_is_tried(registry: Registry) -> None:
+    ours = {
+        owned.entry.name
+        for kind, owned in registry
+        if kind == "defense" and owned.owner == "wmr-cli"
+    }
     assert ours == {spec.partition(":")[0] for spec in ALL}
 
 
-def fabric_learner(kernel, precision="32", **settings):
+def fabric_learner(
+    kernel: Kernel, precision: Literal["32", "bf16", "16"] = "32", **settings: Any
+) -> FabricLearner:
     model = tiny_model().train()
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9, weight_decay=1e-3)
     attack = Pgd(eps=0.1, steps=2, step=0.06, start="gauss:0.001")
     config = TrainConfig(eps=0.1, seed=5, precision=precision, **settings)
-    fabric = devices.fabric("cpu", precision)
+    fabric = devices.single_process("cpu", precision)
     return FabricLearner(fabric, model, optimizer, attack, kernel, config, num_classes=4)
 
 
-def trained(defense, learner, steps=4):
+def trained(defense: Defense, learner: FabricLearner, steps: int = 4) -> tuple[Tensor, Tensor]:
     """The losses of every step and the parameters after the last, over two epochs."""
     losses = []
     for step in range(steps):
         on = tiny_batch()
         rows = torch.roll(torch.arange(12), step)[:8]
         learner.begin_step(step // 2, step, Pace(LR), count=8)
-        losses.append(defense.step(learner, Batch(on.images[rows], on.labels[rows], on.index[rows])).losses)
+        losses.append(
+            defense.step(learner, Batch(on.images[rows], on.labels[rows], on.index[rows])).losses
+        )
     return torch.stack(losses), nn.utils.parameters_to_vector(learner.model.parameters()).detach()
 
 
 @pytest.mark.parametrize("spec", ALL)
-def test_alpha_zero_is_no_weight_bit_for_bit(spec, registry):
-    runs = [trained(registry.create("defense", spec), fabric_learner(kernel)) for kernel in (Exponential(0.0), Uniform())]
+def test_alpha_zero_is_no_weight_bit_for_bit(spec: str, registry: Registry) -> None:
+    runs = [
+        trained(registry.create("defense", spec), fabric_learner(kernel))
+        for kernel in (Exponential(0.0), Uniform())
+    ]
     assert all(torch.equal(zero, none) for zero, none in zip(*runs, strict=True))
     assert not torch.equal(runs[0][1], nn.utils.parameters_to_vector(tiny_model().parameters()))
 
 
 @pytest.mark.parametrize("spec", ALL)
-def test_a_positive_alpha_is_another_method(spec, registry):
-    one, none = (trained(registry.create("defense", spec), fabric_learner(kernel), 2)[1] for kernel in (Exponential(), Uniform()))
+def test_a_positive_alpha_is_another_method(spec: str, registry: Registry) -> None:
+    one, none = (
+        trained(registry.create("defense", spec), fabric_learner(kernel), 2)[1]
+        for kernel in (Exponential(), Uniform())
+    )
     assert not torch.allclose(one, none)
 
 
 @pytest.mark.parametrize("spec", ALL)
-def test_half_precision_in_the_forward_pass_hurts_no_defense(spec, registry):
+def test_half_precision_in_the_forward_pass_hurts_no_defense(spec: str, registry: Registry) -> None:
     learner = fabric_learner(Exponential(), precision="bf16")
     losses, parameters = trained(registry.create("defense", spec), learner, 2)
     assert losses.isfinite().all()
     assert parameters.isfinite().all()
-    assert not torch.equal(losses, trained(registry.create("defense", spec), fabric_learner(Exponential()), 2)[0])
+    assert not torch.equal(
+        losses, trained(registry.create("defense", spec), fabric_learner(Exponential()), 2)[0]
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -785,12 +981,20 @@ class Push:
     eps: Tensor
     factor: float = 1.0
 
-    def __call__(self, model, images, labels, objective, index, seed):
-        moved = (images + self.factor * self.eps.reshape(-1, 1, 1, 1)).clamp(0, 1)
-        return Attacked(moved, model(moved).detach(), torch.zeros_like(labels))
+    def __call__(
+        self,
+        model: nn.Module,
+        batch: Batch,
+        objective: Objective,
+        *,
+        seed: int,
+        need_logits: bool = True,
+    ) -> AttackResult:
+        moved = (batch.images + self.factor * self.eps.reshape(-1, 1, 1, 1)).clamp(0, 1)
+        return AttackResult(moved, torch.zeros_like(batch.labels), model(moved).detach())
 
 
-def test_a_defenses_own_attack_is_held_to_its_own_radii():
+def test_a_defenses_own_attack_is_held_to_its_own_radii() -> None:
     learner, on = fabric_learner(Uniform()), tiny_batch(4)
     radii = torch.tensor([0.0, 0.05, 0.2, 0.4])  # beyond the 0.1 of the run
     attacked = learner.attack(on, cross_entropy, Push(radii))
@@ -799,12 +1003,14 @@ def test_a_defenses_own_attack_is_held_to_its_own_radii():
         learner.attack(on, cross_entropy, Push(radii, 1.1))
 
 
-def test_a_defenses_own_attack_climbs_the_weighted_objective_as_the_user_says():
+def test_a_defenses_own_attack_climbs_the_weighted_objective_as_the_user_says() -> None:
     images = {}
     for weight_grad in ("both", "none"):
-        seen = []
+        seen: list[Any] = []
         learner = fabric_learner(Exponential(20.0), weight_grad=weight_grad)
-        learner.model[0].register_forward_pre_hook(lambda layer, args, seen=seen: seen.append(args[0].detach()))
+        learner.model[0].register_forward_pre_hook(
+            lambda layer, args, seen=seen: seen.append(args[0].detach())
+        )
         learner.begin_step(0, 0, Pace(LR), count=12)
         FastTraining().step(learner, tiny_batch())
         images[weight_grad] = seen
@@ -812,11 +1018,13 @@ def test_a_defenses_own_attack_climbs_the_weighted_objective_as_the_user_says():
     assert not torch.equal(images["both"][1], images["none"][1]), "another way"
 
 
-def test_gradients_by_hand_are_added_to_those_that_are_there():
+def test_gradients_by_hand_are_added_to_those_that_are_there() -> None:
     learner = fabric_learner(Uniform())
     layer = learner.model[0]
     layer.bias.grad = torch.ones(8)
-    learner.add_gradients({layer.bias: torch.full((8,), 2.0), layer.weight: torch.full_like(layer.weight, 3.0)})
+    learner.add_gradients(
+        {layer.bias: torch.full((8,), 2.0), layer.weight: torch.full_like(layer.weight, 3.0)}
+    )
     assert torch.equal(layer.bias.grad, torch.full((8,), 3.0))
     assert torch.equal(layer.weight.grad, torch.full_like(layer.weight, 3.0))
     values = torch.arange(6.0).reshape(3, 2)
@@ -824,14 +1032,16 @@ def test_gradients_by_hand_are_added_to_those_that_are_there():
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_a_radius_per_image_is_the_same_as_the_radius_of_each(norm):
+def test_a_radius_per_image_is_the_same_as_the_radius_of_each(norm: str) -> None:
     ball, delta = NORMS[norm], tiny_batch(4).images - 0.5
     radii, index = torch.tensor([0.0, 0.01, 0.3, 9.0]), torch.arange(4)
     each = radii.reshape(-1, 1, 1, 1)
     projected, drawn = ball.project(delta, each), ball.random(delta, each, index, 3, 0)
     for row, radius in enumerate(radii.tolist()):
         assert torch.equal(projected[row], ball.project(delta[row : row + 1], radius)[0])
-        assert torch.allclose(drawn[row], ball.random(delta[row : row + 1], radius, index[row : row + 1], 3, 0)[0])
+        assert torch.allclose(
+            drawn[row], ball.random(delta[row : row + 1], radius, index[row : row + 1], 3, 0)[0]
+        )
 
 
 @pytest.mark.parametrize(
@@ -841,13 +1051,13 @@ def test_a_radius_per_image_is_the_same_as_the_radius_of_each(norm):
         "iaat:steps=0", "iaat:warmup=-1", "mart:lam=-1", "trades:beta=-1", "yopo:m=0", "yopo:n=0", "yopo:sigma=0",
     ],
 )  # fmt: skip
-def test_numbers_that_make_no_sense_are_refused_with_a_hint(spec, registry):
+def test_numbers_that_make_no_sense_are_refused_with_a_hint(spec: str, registry: Registry) -> None:
     with pytest.raises(BadInput) as refused:
         registry.create("defense", spec)
     assert refused.value.hint
 
 
-def test_evidence_of_trades_is_what_its_own_attack_survived():
+def test_evidence_of_trades_is_what_its_own_attack_survived() -> None:
     seen = []
 
     def kernel(evidence: Evidence) -> Tensor:
@@ -855,5 +1065,5 @@ def test_evidence_of_trades_is_what_its_own_attack_survived():
         return evidence.logits.new_zeros(3)
 
     Trades().step(Learner(kernel), replace(batch(), index=torch.tensor([4, 5, 6])))
-    assert seen[0].steps_survived.tolist() == SURVIVED
-    assert seen[0].index.tolist() == [4, 5, 6]
+    assert not_none(seen[0].steps_survived).tolist() == SURVIVED
+    assert not_none(seen[0].index).tolist() == [4, 5, 6]

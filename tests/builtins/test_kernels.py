@@ -1,12 +1,15 @@
 """Every kernel on three images whose weights are worked out in plain Python, in training and by itself."""
 
 import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from irregular import IRREGULAR, time_limit
+from support.special_files import IRREGULAR, time_limit
 from wmr_cli.builtins.attacks.pgd import Pgd
 from wmr_cli.builtins.kernels.chi2 import ChiSquared
 from wmr_cli.builtins.kernels.cvar import Cvar
@@ -15,19 +18,20 @@ from wmr_cli.builtins.kernels.exp_logit import ExponentialOfLogits
 from wmr_cli.builtins.kernels.focal import Focal
 from wmr_cli.builtins.kernels.gairat import Gairat
 from wmr_cli.builtins.kernels.mail import Mail
-from wmr_cli.builtins.kernels.none import Uniform
 from wmr_cli.builtins.kernels.table import Table
 from wmr_cli.builtins.kernels.tilt import Tilt
+from wmr_cli.builtins.kernels.uniform import Uniform
 from wmr_cli.builtins.kernels.wat import Wat
 from wmr_cli.config import TrainConfig
-from wmr_cli.core.contracts import Evidence
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.objectives import Divergence
+from wmr_cli.core.protocols import Evidence, Kernel
 from wmr_cli.errors import BadFile, BadInput
+from wmr_cli.registry import Registry
+from wmr_cli.runtime import components, fabric
 from wmr_cli.testing import tiny_batch, tiny_model
-from wmr_cli.workflows import devices, parts
-from wmr_cli.workflows.learner import FabricLearner
-from wmr_cli.workflows.optimization import Pace
+from wmr_cli.training.learner import FabricLearner
+from wmr_cli.training.schedules import Pace
 
 LOGITS = [[2.0, 0.5, -1.0], [0.3, 0.9, 0.1], [-0.5, 0.2, 1.7]]
 CLEAN = [[2.5, 0.1, -1.0], [0.8, 0.6, 0.1], [-0.5, 0.0, 2.2]]
@@ -37,28 +41,28 @@ LOSSES = [0.4, 2.5, 1.1]
 """What a defense says that the images cost."""
 
 
-def shares(z):
+def shares(z: list[float]) -> list[float]:
     total = sum(math.exp(value) for value in z)
     return [math.exp(value) / total for value in z]
 
 
-def ce(z, y):
+def ce(z: list[float], y: int) -> float:
     return -math.log(shares(z)[y])
 
 
-def best_other(values, y):
+def best_other(values: list[float], y: int) -> float:
     return max(value for c, value in enumerate(values) if c != y)
 
 
-def kl(z, a):
+def kl(z: list[float], a: list[float]) -> float:
     return sum(p * math.log(p / q) for p, q in zip(shares(z), shares(a), strict=True))
 
 
-def sigmoid(value):
+def sigmoid(value: float) -> float:
     return 1 / (1 + math.exp(-value))
 
 
-def mean_one(values):
+def mean_one(values: list[float]) -> list[float]:
     return [value * len(values) / sum(values) for value in values]
 
 
@@ -67,7 +71,13 @@ LOGIT_MARGINS = [1.5, -0.6, 1.5]
 TRUE = [shares(z)[y] for z, y in zip(LOGITS, LABELS, strict=True)]
 
 
-def evidence(logits=LOGITS, labels=LABELS, survived=None, loss=LOSSES, index=INDEX):
+def evidence(
+    logits: list[list[float]] = LOGITS,
+    labels: list[int] = LABELS,
+    survived: list[int] | None = None,
+    loss: list[float] | None = LOSSES,
+    index: list[int] | range = INDEX,
+) -> Evidence:
     return Evidence(
         torch.tensor(logits, dtype=torch.float64, requires_grad=True),
         torch.tensor(labels),
@@ -78,19 +88,21 @@ def evidence(logits=LOGITS, labels=LABELS, survived=None, loss=LOSSES, index=IND
     )
 
 
-def learner_of(kernel, **settings):
+def learner_of(kernel: Kernel, **settings: Any) -> FabricLearner:
     model = tiny_model().train()
     attack = Pgd(eps=0.1, steps=3, step=0.04, start="gauss:0.001")
     config = TrainConfig(eps=0.1, seed=5, **settings)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return FabricLearner(devices.fabric("cpu"), model, optimizer, attack, kernel, config, num_classes=4)
+    return FabricLearner(
+        fabric.single_process("cpu"), model, optimizer, attack, kernel, config, num_classes=4
+    )
 
 
-def log_weights(kernel, seen):
+def log_weights(kernel: Kernel, seen: Evidence) -> list[float]:
     return kernel(seen).tolist()
 
 
-def weights(kernel, seen):
+def weights(kernel: Kernel, seen: Evidence) -> Tensor:
     """As a training step pays them, after any burn-in."""
     learner = learner_of(kernel)
     learner.begin_step(1000, 0, Pace(0.1), count=3)
@@ -98,8 +110,8 @@ def weights(kernel, seen):
 
 
 @pytest.fixture
-def table(tmp_path):
-    def write(text, **more):
+def table(tmp_path: Path) -> Callable[..., Any]:
+    def write(text: str, **more: Any) -> Table:
         path = tmp_path / "weights.csv"
         path.write_text(text)
         return Table(path, **more)
@@ -137,45 +149,57 @@ BY_HAND = {
 
 
 @pytest.mark.parametrize("kernel", BY_HAND, ids=str)
-def test_three_images_by_hand(kernel):
+def test_three_images_by_hand(kernel: Kernel) -> None:
     assert weights(kernel, evidence()).tolist() == pytest.approx(BY_HAND[kernel], rel=1e-9)
 
 
-@pytest.mark.parametrize("kernel", [kernel for kernel in BY_HAND if not getattr(kernel, "mean_one", False)], ids=str)
-def test_a_kernel_gives_the_logarithms_of_these_weights(kernel):
+@pytest.mark.parametrize(
+    "kernel", [kernel for kernel in BY_HAND if not getattr(kernel, "mean_one", False)], ids=str
+)
+def test_a_kernel_gives_the_logarithms_of_these_weights(kernel: Kernel) -> None:
     expected = [math.log(weight) if weight else -math.inf for weight in BY_HAND[kernel]]
     assert log_weights(kernel, evidence()) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("kernel", [Tilt(1.3), Cvar(0.5), ChiSquared(0.1)], ids=str)
-def test_without_a_loss_of_the_defense_it_is_the_cross_entropy(kernel):
+def test_without_a_loss_of_the_defense_it_is_the_cross_entropy(kernel: Kernel) -> None:
     losses = [ce(z, y) for z, y in zip(LOGITS, LABELS, strict=True)]
-    assert log_weights(kernel, evidence(loss=None)) == pytest.approx(log_weights(kernel, evidence(loss=losses)), rel=1e-9)
-    assert log_weights(kernel, evidence(loss=None)) != log_weights(kernel, evidence(loss=[3.0, 0.1, 1.0]))
+    assert log_weights(kernel, evidence(loss=None)) == pytest.approx(
+        log_weights(kernel, evidence(loss=losses)), rel=1e-9
+    )
+    assert log_weights(kernel, evidence(loss=None)) != log_weights(
+        kernel, evidence(loss=[3.0, 0.1, 1.0])
+    )
 
 
 @pytest.mark.parametrize("steps", [4, 3])
 @pytest.mark.parametrize("form", ["tanh", "sigmoid", "discrete"])
-def test_gairat_counts_the_steps_that_an_image_survived(form, steps):
+def test_gairat_counts_the_steps_that_an_image_survived(
+    form: Literal["tanh", "sigmoid", "discrete"], steps: int
+) -> None:
     survived = [0, 1, steps]
-    formulas = {
+    formulas: dict[str, Callable[[int], float]] = {
         "tanh": lambda k: (1 + math.tanh(-1 + 5 * (1 - 2 * k / steps))) / 2,
         "sigmoid": lambda k: sigmoid(-1 + 5 * (1 - 2 * k / steps)),
         "discrete": lambda k: (steps + 1 - k) / (steps + 1),
     }
     expected = [formulas[form](k) for k in survived]
     kernel, seen = Gairat(steps=steps, form=form), evidence(survived=survived)
-    assert log_weights(kernel, seen) == pytest.approx([math.log(weight) for weight in expected], rel=1e-9)
+    assert log_weights(kernel, seen) == pytest.approx(
+        [math.log(weight) for weight in expected], rel=1e-9
+    )
     assert weights(kernel, seen).tolist() == pytest.approx(mean_one(expected), rel=1e-9)
     assert expected == sorted(expected, reverse=True), "who falls first weighs most"
 
 
-def test_gairats_shift_is_added_to_the_argument():
+def test_gairats_shift_is_added_to_the_argument() -> None:
     expected = [(1 + math.tanh(0.5 + 5 * (1 - 2 * k / 10))) / 2 for k in (2, 5, 10)]
-    assert log_weights(Gairat(shift=0.5), evidence(survived=[2, 5, 10])) == pytest.approx([math.log(w) for w in expected])
+    assert log_weights(Gairat(shift=0.5), evidence(survived=[2, 5, 10])) == pytest.approx(
+        [math.log(w) for w in expected]
+    )
 
 
-def test_gairat_stays_finite_where_tanh_has_reached_minus_one():
+def test_gairat_stays_finite_where_tanh_has_reached_minus_one() -> None:
     """(1 + tanh(-40)) / 2 is 0 in float64, and its logarithm is not -inf."""
     found = log_weights(Gairat(shift=-35), evidence(survived=[0, 5, 10]))
     assert found == pytest.approx([-60, -70, -80], rel=1e-9)
@@ -193,7 +217,9 @@ def test_gairat_stays_finite_where_tanh_has_reached_minus_one():
         ([5.0, 4.0, 3.0, 2.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0], 0.6, [10 / 6] * 5 + [1 / 3] * 5),
     ],
 )
-def test_images_tied_at_the_border_share_what_is_left(losses, share, expected):
+def test_images_tied_at_the_border_share_what_is_left(
+    losses: list[float], share: float, expected: list[float]
+) -> None:
     size = len(losses)
     seen = evidence([[0.0, 1.0]] * size, [0] * size, loss=losses, index=range(size))
     assert weights(Cvar(share), seen).tolist() == pytest.approx(expected, abs=1e-12)
@@ -211,12 +237,18 @@ PRINTED = [
 
 
 @pytest.mark.parametrize(("losses", "rho", "shares"), PRINTED)
-def test_chi_squared_weights_are_the_printed_ones_times_their_number(losses, rho, shares):
-    seen = evidence([[0.0, 1.0]] * 4, [0] * 4, loss=[float(loss) for loss in losses], index=range(4))
-    assert weights(ChiSquared(rho), seen).tolist() == pytest.approx([4 * share for share in shares], abs=4e-7)
+def test_chi_squared_weights_are_the_printed_ones_times_their_number(
+    losses: list[int], rho: float, shares: list[float]
+) -> None:
+    seen = evidence(
+        [[0.0, 1.0]] * 4, [0] * 4, loss=[float(loss) for loss in losses], index=range(4)
+    )
+    assert weights(ChiSquared(rho), seen).tolist() == pytest.approx(
+        [4 * share for share in shares], abs=4e-7
+    )
 
 
-def test_chi_squared_weights_of_three_images_in_closed_form():
+def test_chi_squared_weights_of_three_images_in_closed_form() -> None:
     """Where nobody's weight is cut off, it is 1 + sqrt(2 rho) * (loss - mean) / deviation."""
     mean = sum(LOSSES) / 3
     deviation = math.sqrt(sum((loss - mean) ** 2 for loss in LOSSES) / 3)
@@ -224,9 +256,11 @@ def test_chi_squared_weights_of_three_images_in_closed_form():
     assert weights(ChiSquared(0.1), evidence()).tolist() == pytest.approx(expected, rel=1e-9)
 
 
-def test_focal_weights_stay_finite_where_probabilities_saturate():
+def test_focal_weights_stay_finite_where_probabilities_saturate() -> None:
     saturated = [[20.0, 0.0, 0.0], [1000.0, 0.0, -1000.0], [1000.0, 0.0, -1000.0]]
-    seen = Evidence(torch.tensor(saturated, requires_grad=True), torch.tensor([0, 0, 2]))  # float32, as in training
+    seen = Evidence(
+        torch.tensor(saturated, requires_grad=True), torch.tensor([0, 0, 2])
+    )  # float32, as in training
     found = Focal()(seen)
     rest = 2 * math.exp(-20) / (1 + 2 * math.exp(-20))
     assert found.tolist() == pytest.approx([2 * math.log(rest), -2000.0, 0.0], rel=1e-5)
@@ -237,12 +271,12 @@ def test_focal_weights_stay_finite_where_probabilities_saturate():
 
 
 @pytest.mark.parametrize("sharpness", [0.5, 3.0])
-def test_tilted_weights_follow_the_gradient_of_the_tilted_loss(sharpness):
+def test_tilted_weights_follow_the_gradient_of_the_tilted_loss(sharpness: float) -> None:
     generator = torch.Generator().manual_seed(4)
     logits = torch.randn(20, 3, dtype=torch.float64, generator=generator).requires_grad_()
     labels = torch.randint(3, (20,), generator=generator)
 
-    def losses():
+    def losses() -> Tensor:
         return nn.functional.cross_entropy(logits, labels, reduction="none")
 
     tilted = torch.log(torch.exp(sharpness * losses()).mean()) / sharpness
@@ -254,36 +288,40 @@ def test_tilted_weights_follow_the_gradient_of_the_tilted_loss(sharpness):
 
 
 @pytest.mark.parametrize("sharpness", [50.0, 1000.0])
-def test_a_sharp_tilt_puts_all_weight_on_the_largest_loss(sharpness):
+def test_a_sharp_tilt_puts_all_weight_on_the_largest_loss(sharpness: float) -> None:
     assert weights(Tilt(sharpness), evidence()).tolist() == pytest.approx([0.0, 3.0, 0.0], abs=1e-9)
 
 
-def wat_costs(beta, clean, attacked):
+def wat_costs(beta: float, clean: list[list[float]], attacked: list[list[float]]) -> list[float]:
     """Per class, and on average."""
     paid = [ce(z, y) + beta * kl(z, a) for z, a, y in zip(clean, attacked, LABELS, strict=True)]
     return [(paid[0] + paid[1]) / 2, 0.0, paid[2], sum(paid) / 3]  # no image is of class 1
 
 
-def wat_weights(eta, costs):
+def wat_weights(eta: float, costs: list[float]) -> list[float]:
     powers = [math.exp(eta * cost) for cost in costs]
     experts = [3 * power / sum(powers) for power in powers]
     return [experts[y] + experts[3] for y in LABELS]
 
 
-def test_wat_weighs_classes_by_what_they_have_cost_so_far():
+def test_wat_weighs_classes_by_what_they_have_cost_so_far() -> None:
     kernel, seen = Wat(eta=0.5, beta=2.0), evidence()
-    assert weights(kernel, seen).tolist() == pytest.approx([2 * 3 / 4] * 3), "three classes and their mean, before any cost"
+    assert weights(kernel, seen).tolist() == pytest.approx([2 * 3 / 4] * 3), (
+        "three classes and their mean, before any cost"
+    )
     first = wat_costs(2.0, CLEAN, LOGITS)
     kernel.observe(seen)
     assert weights(kernel, seen).tolist() == pytest.approx(wat_weights(0.5, first), rel=1e-9)
     other = [[1.0, 1.2, 0.3], [0.0, 2.0, 0.1], [0.2, 0.2, 0.4]]
-    kernel.observe(Evidence(torch.tensor(other), torch.tensor(LABELS), clean_logits=torch.tensor(CLEAN)))
+    kernel.observe(
+        Evidence(torch.tensor(other), torch.tensor(LABELS), clean_logits=torch.tensor(CLEAN))
+    )
     both = [one + two for one, two in zip(first, wat_costs(2.0, CLEAN, other), strict=True)]
     assert weights(kernel, seen).tolist() == pytest.approx(wat_weights(0.5, both), rel=1e-6)
     assert log_weights(kernel, seen)[0] == log_weights(kernel, seen)[1], "one class, one weight"
 
 
-def test_the_costs_of_classes_come_back():
+def test_the_costs_of_classes_come_back() -> None:
     kernel, again = Wat(), Wat()
     assert kernel.state() == {}
     kernel.observe(evidence())
@@ -292,7 +330,7 @@ def test_the_costs_of_classes_come_back():
     assert log_weights(again, evidence()) != log_weights(Wat(), evidence())
 
 
-def test_a_table_gives_its_weights_by_the_index_of_an_image(table):
+def test_a_table_gives_its_weights_by_the_index_of_an_image(table: Callable[..., Any]) -> None:
     kernel = table("index,weight\n42,2.5\n7, 1/4\n1000,9\n")
     assert weights(kernel, evidence()).tolist() == pytest.approx([0.0, 2.5, 0.25])
     assert log_weights(kernel, evidence())[0] == -math.inf
@@ -300,14 +338,18 @@ def test_a_table_gives_its_weights_by_the_index_of_an_image(table):
     assert weights(rest, evidence()).tolist() == pytest.approx([0.5, 2.5, 0.0])
 
 
-def test_a_table_of_none_of_the_images_gives_them_all_no_weight(table):
+def test_a_table_of_none_of_the_images_gives_them_all_no_weight(
+    table: Callable[..., Any],
+) -> None:
     kernel = table("index,weight\n8,1\n")
     assert weights(kernel, evidence()).tolist() == [0.0, 0.0, 0.0]
     learner = learner_of(kernel, normalize="batch")
-    assert learner.weights(evidence()).tolist() == [0.0, 0.0, 0.0], "and there is no mean to divide by"
+    assert learner.weights(evidence()).tolist() == [0.0, 0.0, 0.0], (
+        "and there is no mean to divide by"
+    )
 
 
-def test_a_table_of_a_spreadsheet_begins_with_a_mark(tmp_path):
+def test_a_table_of_a_spreadsheet_begins_with_a_mark(tmp_path: Path) -> None:
     path = tmp_path / "weights.csv"
     path.write_text("index,weight\r\n42,2\r\n", encoding="utf-8-sig")
     assert weights(Table(path), evidence()).tolist() == pytest.approx([0.0, 2.0, 0.0])
@@ -336,7 +378,9 @@ def test_a_table_of_a_spreadsheet_begins_with_a_mark(tmp_path):
         (f"index,weight\n{'9' * 5000},2\n", "is not a table of weights"),
     ],
 )
-def test_a_file_that_is_no_table_of_weights_is_refused_in_one_line_with_a_hint(content, problem, tmp_path):
+def test_a_file_that_is_no_table_of_weights_is_refused_in_one_line_with_a_hint(
+    content: bytes | str, problem: str, tmp_path: Path
+) -> None:
     path = tmp_path / "weights.csv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(BadFile) as refused:
@@ -348,7 +392,7 @@ def test_a_file_that_is_no_table_of_weights_is_refused_in_one_line_with_a_hint(c
 
 
 @pytest.mark.parametrize("name", ["nowhere.csv", "."])
-def test_a_table_that_is_not_there_is_refused_with_a_hint(name, tmp_path):
+def test_a_table_that_is_not_there_is_refused_with_a_hint(name: str, tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="cannot read") as refused:
         Table(tmp_path / name)
     assert "table:path=" in refused.value.hint
@@ -363,58 +407,100 @@ def test_a_table_that_is_not_there_is_refused_with_a_hint(name, tmp_path):
         "chi2:rho=-1", "chi2:rho=inf", "table", "table:path=w.csv,rest=-1", "none:alpha=1",
     ],
 )  # fmt: skip
-def test_numbers_that_make_no_sense_are_refused_with_a_hint(spec, registry):
+def test_numbers_that_make_no_sense_are_refused_with_a_hint(spec: str, registry: Registry) -> None:
     with pytest.raises(BadInput) as refused:
         registry.create("kernel", spec)
     assert refused.value.hint
 
 
-@pytest.mark.parametrize(("kernel", "largest"), [("exp", 80), ("exp-logit", 8), ("exp-logit:clip=2", 40)])
-def test_an_alpha_that_a_float32_loss_cannot_carry_is_refused(kernel, largest, registry):
-    def of_run(alpha):
+@pytest.mark.parametrize(
+    ("kernel", "largest"), [("exp", 80), ("exp-logit", 8), ("exp-logit:clip=2", 40)]
+)
+def test_an_alpha_that_a_float32_loss_cannot_carry_is_refused(
+    kernel: str, largest: int, registry: Registry
+) -> None:
+    def of_run(alpha: float) -> Kernel:
         config = TrainConfig(kernel=kernel, alpha=alpha)
-        attack, defense = parts.training_attack(registry, config), parts.defense(registry, config.defense)
-        return parts.training_kernel(registry, config, attack, defense)
+        attack, defense = (
+            components.training_attack(registry, config),
+            components.defense(registry, config.defense),
+        )
+        return components.training_kernel(registry, config, attack, defense)
 
-    assert of_run(largest).alpha == largest
+    kernel_of_run = of_run(largest)
+    assert isinstance(kernel_of_run, Exponential | ExponentialOfLogits)
+    assert kernel_of_run.alpha == largest
     with pytest.raises(BadInput, match="overflows") as refused:
         of_run(1.01 * largest)
     assert f"up to {largest}" in refused.value.hint
 
 
-def made(name, registry, tmp_path):
+def made(name: str, registry: Registry, tmp_path: Path) -> Kernel:
     """The kernel of a name, without a burn-in, and the evidence of a batch."""
     (tmp_path / "weights.csv").write_text("index,weight\n100,1\n103,2.5\n")
-    given = {"table": {"path": tmp_path / "weights.csv"}, "gairat": {"start_epoch": 0}, "mail": {"start_epoch": 0}}
-    return registry.create("kernel", name, **given.get(name, {}))
+    given: dict[str, dict[str, Path | int]] = {
+        "table": {"path": tmp_path / "weights.csv"},
+        "gairat": {"start_epoch": 0},
+        "mail": {"start_epoch": 0},
+    }
+    result: Kernel = registry.create("kernel", name, **given.get(name, {}))
+    return result
 
 
-def seen_by(learner):
+def seen_by(learner: FabricLearner) -> Evidence:
     """What a step knows of a batch, with the graph of the network behind it."""
     on = tiny_batch()
     logits = learner.forward(on.images)
     return Evidence(
-        logits, on.labels, on.index, clean_logits=logits, steps_survived=on.labels, loss=cross_entropy(logits, on.labels)
+        logits,
+        on.labels,
+        on.index,
+        clean_logits=logits,
+        steps_survived=on.labels,
+        loss=cross_entropy(logits, on.labels),
     )
 
 
 CARRY = {"exp", "exp-logit", "focal"}
-NAMES = ["chi2", "cvar", "exp", "exp-logit", "focal", "gairat", "mail", "none", "table", "tilt", "wat"]
+NAMES = [
+    "chi2",
+    "cvar",
+    "exp",
+    "exp-logit",
+    "focal",
+    "gairat",
+    "mail",
+    "none",
+    "table",
+    "tilt",
+    "wat",
+]
 
 
-def test_every_built_in_kernel_is_tried(registry):
-    ours = sorted(owned.entry.name for kind, owned in registry if kind == "kernel" and owned.owner == "wmr-cli")
+def test_every_built_in_kernel_is_tried(registry: Registry) -> None:
+    ours = sorted(
+        owned.entry.name
+        for kind, owned in registry
+        if kind == "kernel" and owned.owner == "wmr-cli"
+    )
     assert ours == NAMES
 
 
-def test_the_usual_numbers_are_the_published_ones():
-    assert (Mail().slope, Mail().bias, Mail().scale, Mail().start_epoch) == (10, -0.5, "const:3", 75)
+def test_the_usual_numbers_are_the_published_ones() -> None:
+    assert (Mail().slope, Mail().bias, Mail().scale, Mail().start_epoch) == (
+        10,
+        -0.5,
+        "const:3",
+        75,
+    )
     assert (Gairat().shift, Gairat().form, Gairat().start_epoch) == (-1, "tanh", 60)
     assert (Wat().eta, Exponential().alpha, ExponentialOfLogits().clip) == (0.1, 1, 10)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_weights_carry_a_gradient_where_the_kernel_says_so(name, registry, tmp_path):
+def test_weights_carry_a_gradient_where_the_kernel_says_so(
+    name: str, registry: Registry, tmp_path: Path
+) -> None:
     kernel = made(name, registry, tmp_path)
     learner = learner_of(kernel)
     assert learner.weights(seen_by(learner)).requires_grad == (name in CARRY)
@@ -422,7 +508,9 @@ def test_weights_carry_a_gradient_where_the_kernel_says_so(name, registry, tmp_p
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_attack_climbs_a_weight_that_carries_a_gradient_and_no_other(name, registry, tmp_path):
+def test_an_attack_climbs_a_weight_that_carries_a_gradient_and_no_other(
+    name: str, registry: Registry, tmp_path: Path
+) -> None:
     on = tiny_batch()
     divergence = Divergence.from_logits(tiny_model()(on.images))
     for objective, moves in ((divergence, CARRY), (cross_entropy, CARRY - {"focal"})):
@@ -433,46 +521,68 @@ def test_an_attack_climbs_a_weight_that_carries_a_gradient_and_no_other(name, re
 
 
 @pytest.mark.parametrize(
-    "kernel", [Exponential(2.0), ExponentialOfLogits(1.5), ExponentialOfLogits(1.5, clip=1.0), Focal(2.0)], ids=str
+    "kernel",
+    [Exponential(2.0), ExponentialOfLogits(1.5), ExponentialOfLogits(1.5, clip=1.0), Focal(2.0)],
+    ids=str,
 )
-def test_the_gradient_of_a_weight_is_that_of_its_formula(kernel):
+def test_the_gradient_of_a_weight_is_that_of_its_formula(kernel: Kernel) -> None:
     seen = evidence()
     (found,) = torch.autograd.grad(weights(kernel, seen).sum(), seen.logits)
+    limit = kernel.clip if isinstance(kernel, ExponentialOfLogits) else 0.0
+    step = 1e-6
     formulas = {
         Exponential: lambda z, y: math.exp(-2 * (shares(z)[y] - best_other(shares(z), y))),
-        ExponentialOfLogits: lambda z, y: math.exp(-1.5 * min(max(z[y] - best_other(z, y), -limit), limit)),
+        ExponentialOfLogits: lambda z, y: math.exp(
+            -1.5 * min(max(z[y] - best_other(z, y), -limit), limit)
+        ),
         Focal: lambda z, y: (1 - shares(z)[y]) ** 2,
     }
-    limit, step = getattr(kernel, "clip", 0), 1e-6
     for row, (z, y) in enumerate(zip(LOGITS, LABELS, strict=True)):
         for place in range(3):
-            up, down = ([value + by * (c == place) for c, value in enumerate(z)] for by in (step, -step))
+            up, down = (
+                [value + by * (c == place) for c, value in enumerate(z)] for by in (step, -step)
+            )
             slope = (formulas[type(kernel)](up, y) - formulas[type(kernel)](down, y)) / (2 * step)
             assert found[row, place].item() == pytest.approx(slope, abs=1e-7)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("wat", "table")])
-def test_weights_of_more_precise_numbers_are_the_same(name, registry, tmp_path):
+def test_weights_of_more_precise_numbers_are_the_same(
+    name: str, registry: Registry, tmp_path: Path
+) -> None:
     kernel, on = made(name, registry, tmp_path), tiny_batch()
     logits = 3 * torch.randn(12, 4, generator=torch.Generator().manual_seed(2))
     coarse, fine = (
-        kernel(Evidence(z, on.labels, on.index, steps_survived=on.labels, loss=cross_entropy(z, on.labels)))
+        kernel(
+            Evidence(
+                z, on.labels, on.index, steps_survived=on.labels, loss=cross_entropy(z, on.labels)
+            )
+        )
         for z in (logits, logits.double())
     )
     assert (coarse.dtype, fine.dtype) == (torch.float32, torch.float64)
     torch.testing.assert_close(coarse.exp().double(), fine.exp(), rtol=1e-4, atol=1e-5)
 
 
-def test_a_kernel_that_lacks_its_evidence_is_found_out_in_the_step(table):
+def test_a_kernel_that_lacks_its_evidence_is_found_out_in_the_step(
+    table: Callable[..., Any],
+) -> None:
     without = Evidence(torch.zeros(3, 3), torch.tensor(LABELS))
-    for kernel, what in ((Gairat(start_epoch=0), "steps survived"), (table("index,weight\n1,1\n"), "index")):
+    for kernel, what in (
+        (Gairat(start_epoch=0), "steps survived"),
+        (table("index,weight\n1,1\n"), "index"),
+    ):
         with pytest.raises(BadInput, match=what) as refused:
             learner_of(kernel).weights(without)
         assert refused.value.hint
 
 
-@pytest.mark.parametrize(("kernel", "begins"), [(Mail(), 75), (Gairat(), 60), (Mail(start_epoch=2), 2), (Cvar(), 0)], ids=str)
-def test_every_image_counts_the_same_until_the_kernel_begins(kernel, begins):
+@pytest.mark.parametrize(
+    ("kernel", "begins"),
+    [(Mail(), 75), (Gairat(), 60), (Mail(start_epoch=2), 2), (Cvar(), 0)],
+    ids=str,
+)
+def test_every_image_counts_the_same_until_the_kernel_begins(kernel: Kernel, begins: int) -> None:
     learner = learner_of(kernel)
     seen = evidence(survived=[0, 4, 10])
     for epoch in range(begins):
@@ -482,21 +592,24 @@ def test_every_image_counts_the_same_until_the_kernel_begins(kernel, begins):
     assert learner.weights(seen).tolist() != [1.0, 1.0, 1.0]
 
 
-def test_the_largest_weight_can_be_limited_whatever_the_kernel():
+def test_the_largest_weight_can_be_limited_whatever_the_kernel() -> None:
     learner = learner_of(Cvar(1 / 3), max_weight=1.5)
     assert learner.weights(evidence()).tolist() == pytest.approx([0.0, 1.5, 0.0])
 
 
 @pytest.mark.parametrize("make", IRREGULAR.values(), ids=IRREGULAR)
-def test_only_a_regular_file_is_read_as_a_table(make, tmp_path):
+def test_only_a_regular_file_is_read_as_a_table(make: Callable[..., Any], tmp_path: Path) -> None:
     make(tmp_path / "weights.csv")
-    with time_limit(60), pytest.raises(BadFile, match=r"it is a folder|not a regular file") as refused:
+    with (
+        time_limit(60),
+        pytest.raises(BadFile, match=r"it is a folder|not a regular file") as refused,
+    ):
         Table(tmp_path / "weights.csv")
     assert refused.value.hint
 
 
 @pytest.mark.parametrize("rest", [-1.0, math.nan, math.inf])
-def test_the_weight_of_the_rest_is_a_finite_number(table, rest):
+def test_the_weight_of_the_rest_is_a_finite_number(table: Callable[..., Any], rest: float) -> None:
     with pytest.raises(BadInput, match="rest is") as refused:
         table("index,weight\n1,2\n", rest=rest)
     assert refused.value.hint

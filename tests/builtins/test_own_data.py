@@ -7,29 +7,33 @@ import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from safetensors.numpy import save_file
 
-from fakes import labels, picture_tree, pixels
-from irregular import IRREGULAR, WITHOUT_END, time_limit
+from support.miniature_datasets import labels, picture_tree, pixels
+from support.special_files import IRREGULAR, WITHOUT_END, time_limit
+from wmr_cli.core.data.splits import MemorySource, Source
 from wmr_cli.errors import BadFile, BadInput, UnknownName
+from wmr_cli.registry import Registry
 from wmr_cli.testing import check_dataset
 
 
 @pytest.fixture
-def make(registry, tmp_path):
+def make(registry: Registry, tmp_path: Path) -> Callable[..., Any]:
     return lambda spec, **given: registry.create("dataset", spec, root=tmp_path, **given)
 
 
-def sizes(source) -> dict[str, int]:
+def sizes(source: MemorySource | Source) -> dict[str, int]:
     return {name: len(split) for name, split in source.splits.items()}
 
 
-def test_class_folders_are_divided(make, tmp_path):
+def test_class_folders_are_divided(make: Callable[..., Any], tmp_path: Path) -> None:
     picture_tree(tmp_path / "pics", ("cat", "ant", "dog"), count=20)
     source = make(f"folder:path={tmp_path / 'pics'}")
     assert source.class_names == ("ant", "cat", "dog")
@@ -39,14 +43,16 @@ def test_class_folders_are_divided(make, tmp_path):
     check_dataset(source)
 
 
-def test_the_seed_divides(make, tmp_path):
+def test_the_seed_divides(make: Callable[..., Any], tmp_path: Path) -> None:
     picture_tree(tmp_path / "pics", count=20)
     spec = f"folder:path={tmp_path / 'pics'}"
-    first, same, other = (make(spec, split_seed=seed).splits["test"].index.tolist() for seed in (0, 0, 1))
+    first, same, other = (
+        make(spec, split_seed=seed).splits["test"].index.tolist() for seed in (0, 0, 1)
+    )
     assert first == same != other
 
 
-def test_the_bare_value_is_the_path(make, tmp_path):
+def test_the_bare_value_is_the_path(make: Callable[..., Any], tmp_path: Path) -> None:
     picture_tree(tmp_path / "pics")
     assert make(f"folder:{tmp_path / 'pics'}").num_classes == 2
 
@@ -63,7 +69,9 @@ def test_the_bare_value_is_the_path(make, tmp_path):
     ],
     ids=" ".join,
 )
-def test_split_folders_are_used_and_what_is_missing_is_held_out(make, tmp_path, folders, expected):
+def test_split_folders_are_used_and_what_is_missing_is_held_out(
+    make: Callable[..., Any], tmp_path: Path, folders: tuple[str, ...], expected: dict[str, int]
+) -> None:
     for seed, name in enumerate(folders):
         picture_tree(tmp_path / "pics" / name, seed=seed)
     source = make(f"folder:path={tmp_path / 'pics'}")
@@ -72,7 +80,7 @@ def test_split_folders_are_used_and_what_is_missing_is_held_out(make, tmp_path, 
     assert len(set(indices)) == len(indices)
 
 
-def test_a_val_folder_without_test_is_tested_on(make, tmp_path):
+def test_a_val_folder_without_test_is_tested_on(make: Callable[..., Any], tmp_path: Path) -> None:
     picture_tree(tmp_path / "pics" / "train", seed=0)
     picture_tree(tmp_path / "pics" / "val", seed=1)
     source = make(f"folder:path={tmp_path / 'pics'}")
@@ -80,12 +88,15 @@ def test_a_val_folder_without_test_is_tested_on(make, tmp_path):
     assert {path.parent.parent.name for path in source.splits["val"].paths} == {"train"}
 
 
-def test_no_holdout_is_no_split(make, tmp_path):
+def test_no_holdout_is_no_split(make: Callable[..., Any], tmp_path: Path) -> None:
     picture_tree(tmp_path / "pics")
-    assert sizes(make(f"folder:path={tmp_path / 'pics'},holdout=0,test=0")) == {"all": 20, "train": 20}
+    assert sizes(make(f"folder:path={tmp_path / 'pics'},holdout=0,test=0")) == {
+        "all": 20,
+        "train": 20,
+    }
 
 
-def test_grey_and_resized(make, tmp_path):
+def test_grey_and_resized(make: Callable[..., Any], tmp_path: Path) -> None:
     picture_tree(tmp_path / "pics", side=20)
     Image.new("RGB", (31, 44)).save(tmp_path / "pics" / "cat" / "other.jpg")
     source = make(f"folder:path={tmp_path / 'pics'},size=16,resize=18,channels=1")
@@ -93,7 +104,9 @@ def test_grey_and_resized(make, tmp_path):
     check_dataset(source)
 
 
-def test_other_files_and_hidden_ones_are_passed_over(make, tmp_path):
+def test_other_files_and_hidden_ones_are_passed_over(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
     pics = picture_tree(tmp_path / "pics")
     (pics / "README.txt").write_text("about")
     (pics / "cat" / "notes.txt").write_text("about")
@@ -102,21 +115,46 @@ def test_other_files_and_hidden_ones_are_passed_over(make, tmp_path):
     assert sizes(make(f"folder:path={pics}"))["all"] == 20
 
 
-MISTAKES = {
+def remove_classes(pics: Path) -> None:
+    for name in ("cat", "dog"):
+        shutil.rmtree(pics / name)
+
+
+MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no such folder": (lambda pics: shutil.rmtree(pics), "there is no folder"),
-    "no class folders": (lambda pics: [shutil.rmtree(pics / name) for name in ("cat", "dog")], "two class folders at least"),
+    "no class folders": (
+        remove_classes,
+        "two class folders at least",
+    ),
     "one class": (lambda pics: shutil.rmtree(pics / "dog"), "has only cat"),
     "an empty class": (lambda pics: (pics / "owl").mkdir(), "owl holds no pictures"),
-    "splits and classes": (lambda pics: picture_tree(pics / "train"), "mixes splits and other folders: cat, dog, train"),
-    "mixed sizes": (lambda pics: Image.new("RGB", (9, 9)).save(pics / "dog" / "x.png"), "different sizes: .*x.png has 9x9"),
-    "16 bits": (lambda pics: Image.fromarray(np.zeros((16, 16), np.uint16)).save(pics / "dog" / "x.png"), "more than 8 bits"),
-    "CMYK": (lambda pics: Image.new("CMYK", (16, 16)).save(pics / "dog" / "x.jpg"), "a CMYK picture"),
-    "a web page": (lambda pics: (pics / "dog" / "x.jpg").write_text("<html>"), "x.jpg cannot be read: it is not an image"),
+    "splits and classes": (
+        lambda pics: picture_tree(pics / "train"),
+        "mixes splits and other folders: cat, dog, train",
+    ),
+    "mixed sizes": (
+        lambda pics: Image.new("RGB", (9, 9)).save(pics / "dog" / "x.png"),
+        "different sizes: .*x.png has 9x9",
+    ),
+    "16 bits": (
+        lambda pics: Image.fromarray(np.zeros((16, 16), np.uint16)).save(pics / "dog" / "x.png"),
+        "more than 8 bits",
+    ),
+    "CMYK": (
+        lambda pics: Image.new("CMYK", (16, 16)).save(pics / "dog" / "x.jpg"),
+        "a CMYK picture",
+    ),
+    "a web page": (
+        lambda pics: (pics / "dog" / "x.jpg").write_text("<html>"),
+        "x.jpg cannot be read: it is not an image",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", MISTAKES)
-def test_a_mistake_in_a_folder_is_named_before_any_work(make, tmp_path, case):
+def test_a_mistake_in_a_folder_is_named_before_any_work(
+    make: Callable[..., Any], tmp_path: Path, case: str
+) -> None:
     pics = picture_tree(tmp_path / "pics")
     spoil, says = MISTAKES[case]
     spoil(pics)
@@ -125,7 +163,9 @@ def test_a_mistake_in_a_folder_is_named_before_any_work(make, tmp_path, case):
     assert caught.value.hint
 
 
-def test_hidden_folders_hold_no_pictures_and_links_lead_to_some(make, tmp_path):
+def test_hidden_folders_hold_no_pictures_and_links_lead_to_some(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
     pics = picture_tree(tmp_path / "pics")
     shutil.copytree(pics / "cat", pics / "cat" / ".ipynb_checkpoints" / "deep")
     shutil.copytree(pics / "cat", tmp_path / "more", ignore=lambda *_: [".ipynb_checkpoints"])
@@ -133,15 +173,22 @@ def test_hidden_folders_hold_no_pictures_and_links_lead_to_some(make, tmp_path):
     assert make(f"folder:path={pics}").splits["all"].labels.bincount().tolist() == [10, 20]
 
 
-def test_a_class_without_pictures_in_a_split_is_mentioned(make, tmp_path):
+def test_a_class_without_pictures_in_a_split_is_mentioned(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
     picture_tree(tmp_path / "pics" / "train", ("cat", "dog", "owl"))
     picture_tree(tmp_path / "pics" / "test", ("cat", "dog"))
     source = make(f"folder:path={tmp_path / 'pics'}")
-    assert source.splits["test"].note == f"there are no pictures of owl in {tmp_path / 'pics' / 'test'}"
+    assert (
+        source.splits["test"].note
+        == f"there are no pictures of owl in {tmp_path / 'pics' / 'test'}"
+    )
     assert source.splits["train"].note is None
 
 
-def test_who_is_trained_on_has_a_hash_where_we_drew_the_splits(make, tmp_path):
+def test_who_is_trained_on_has_a_hash_where_we_drew_the_splits(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
     pics = picture_tree(tmp_path / "pics")
     spec = f"folder:path={pics}"
     drawn = make(spec).drawn
@@ -154,7 +201,9 @@ def test_who_is_trained_on_has_a_hash_where_we_drew_the_splits(make, tmp_path):
     assert make(f"folder:path={tmp_path / 'divided'}").drawn is None
 
 
-def test_a_class_that_is_not_trained_on_is_refused(make, tmp_path):
+def test_a_class_that_is_not_trained_on_is_refused(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
     picture_tree(tmp_path / "pics" / "train")
     picture_tree(tmp_path / "pics" / "test", ("cat", "owl"))
     with pytest.raises(BadFile, match="classes that are not trained on: owl"):
@@ -176,28 +225,37 @@ def test_a_class_that_is_not_trained_on_is_refused(make, tmp_path):
         ("workers=-1", "-1 workers"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(make, tmp_path, params, says):
+def test_settings_that_make_no_sense_are_refused(
+    make: Callable[..., Any], tmp_path: Path, params: str, says: str
+) -> None:
     picture_tree(tmp_path / "pics")
     with pytest.raises(BadInput, match=says):
         make(f"folder:path={tmp_path / 'pics'},{params}")
 
 
-def test_a_large_share_may_be_held_out_as_long_as_every_class_is_trained_on(make, tmp_path):
+def test_a_large_share_may_be_held_out_as_long_as_every_class_is_trained_on(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
     picture_tree(tmp_path / "pics", count=20)
     source = make(f"folder:path={tmp_path / 'pics'},holdout=0.9,test=0.5")
     assert sizes(source) == {"all": 40, "test": 20, "val": 18, "train": 2}
 
 
 @pytest.mark.parametrize("make_file", WITHOUT_END.values(), ids=WITHOUT_END)
-def test_what_is_not_a_file_among_images_is_refused(make, tmp_path, make_file):
+def test_what_is_not_a_file_among_images_is_refused(
+    make: Callable[..., Any], tmp_path: Path, make_file: Callable[..., Any]
+) -> None:
     pics = picture_tree(tmp_path / "pics")
     make_file(pics / "cat" / "x.png")
-    with time_limit(60), pytest.raises(BadFile, match=r"x\.png cannot be read: it is not a regular file") as caught:
+    with (
+        time_limit(60),
+        pytest.raises(BadFile, match=r"x\.png cannot be read: it is not a regular file") as caught,
+    ):
         make(f"folder:path={pics}")
     assert caught.value.hint
 
 
-def test_links_in_a_circle_come_to_an_end(make, tmp_path):
+def test_links_in_a_circle_come_to_an_end(make: Callable[..., Any], tmp_path: Path) -> None:
     pics = picture_tree(tmp_path / "pics")
     for name in ("a", "b", "c"):
         (pics / "cat" / name).symlink_to(pics / "cat")
@@ -205,7 +263,9 @@ def test_links_in_a_circle_come_to_an_end(make, tmp_path):
         assert sizes(make(f"folder:path={pics}"))["all"] == 20
 
 
-def test_a_class_whose_name_is_not_text_is_refused(make, tmp_path):
+def test_a_class_whose_name_is_not_text_is_refused(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
     pics = picture_tree(tmp_path / "pics")
     (pics / "cat").rename(pics / os.fsdecode(b"\xff"))
     with pytest.raises(BadFile, match="is not UTF-8") as caught:
@@ -213,13 +273,13 @@ def test_a_class_whose_name_is_not_text_is_refused(make, tmp_path):
     assert caught.value.hint
 
 
-def test_a_misspelt_key_gets_a_hint(registry):
+def test_a_misspelt_key_gets_a_hint(registry: Registry) -> None:
     with pytest.raises(UnknownName, match="'szie'") as caught:
         registry.check("dataset", "folder:path=x,szie=3")
     assert caught.value.hint == "did you mean 'size'?"
 
 
-def stored(path: Path, **arrays: np.ndarray) -> Path:
+def stored(path: Path, **arrays: Any) -> Path:
     if path.suffix == ".npz":
         np.savez(path, **arrays)
     else:
@@ -228,7 +288,9 @@ def stored(path: Path, **arrays: np.ndarray) -> Path:
 
 
 @pytest.mark.parametrize("ending", [".npz", ".safetensors"])
-def test_images_and_labels_are_divided(make, tmp_path, ending):
+def test_images_and_labels_are_divided(
+    make: Callable[..., Any], tmp_path: Path, ending: str
+) -> None:
     path = stored(tmp_path / f"data{ending}", images=pixels(50, 8, 8), labels=labels(50, 5))
     source = make(f"arrays:path={path}")
     assert sizes(source) == {"all": 50, "test": 10, "val": 5, "train": 35}
@@ -239,36 +301,64 @@ def test_images_and_labels_are_divided(make, tmp_path, ending):
 
 @pytest.mark.parametrize(
     "names",
-    [("train_images", "train_labels", "test_images", "test_labels"), ("x_train", "y_train", "x_test", "y_test")],
+    [
+        ("train_images", "train_labels", "test_images", "test_labels"),
+        ("x_train", "y_train", "x_test", "y_test"),
+    ],
     ids=lambda names: names[0],
 )
-def test_stored_splits_are_used(make, tmp_path, names):
-    parts = (pixels(40, 8, 8), labels(40, 4)[:, None], pixels(20, 8, 8, seed=1), labels(20, 4)[:, None])
-    source = make(f"arrays:path={stored(tmp_path / 'data.npz', **dict(zip(names, parts, strict=True)))}")
+def test_stored_splits_are_used(
+    make: Callable[..., Any], tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    parts = (
+        pixels(40, 8, 8),
+        labels(40, 4)[:, None],
+        pixels(20, 8, 8, seed=1),
+        labels(20, 4)[:, None],
+    )
+    source = make(
+        f"arrays:path={stored(tmp_path / 'data.npz', **dict(zip(names, parts, strict=True)))}"
+    )
     assert sizes(source) == {"train": 36, "test": 20, "val": 4}
     check_dataset(source)
 
 
 @pytest.mark.parametrize(
     ("images", "layout"),
-    [(pixels(30, 3, 8, 8), "auto"), (pixels(30, 8, 8, 3), "auto"), (pixels(30, 3, 8, 3), "nchw"), (pixels(30, 3, 8, 3), "nhwc")],
+    [
+        (pixels(30, 3, 8, 8), "auto"),
+        (pixels(30, 8, 8, 3), "auto"),
+        (pixels(30, 3, 8, 3), "nchw"),
+        (pixels(30, 3, 8, 3), "nhwc"),
+    ],
 )
-def test_channels_come_first_in_the_end(make, tmp_path, images, layout):
+def test_channels_come_first_in_the_end(
+    make: Callable[..., Any], tmp_path: Path, images: NDArray[np.uint8], layout: str
+) -> None:
     path = stored(tmp_path / "data.npz", images=images, labels=labels(30, 3))
     made = make(f"arrays:path={path},layout={layout}").splits["all"].images.numpy()
     is_first = layout == "nchw" or images.shape[1:] == (3, 8, 8)
     assert np.array_equal(made, images if is_first else images.transpose(0, 3, 1, 2))
 
 
-def test_floats_in_the_unit_range_stay_floats(make, tmp_path):
+def test_floats_in_the_unit_range_stay_floats(make: Callable[..., Any], tmp_path: Path) -> None:
     floats = (pixels(30, 8, 8) / 255).astype(np.float64)
-    source = make(f"arrays:path={stored(tmp_path / 'data.npz', images=floats, labels=labels(30, 3))},classes=7")
+    source = make(
+        f"arrays:path={stored(tmp_path / 'data.npz', images=floats, labels=labels(30, 3))},classes=7"
+    )
     assert source.num_classes == 7
-    assert torch.equal(source.splits["all"].images[:, 0], torch.from_numpy(floats.astype(np.float32)))
+    assert torch.equal(
+        source.splits["all"].images[:, 0], torch.from_numpy(floats.astype(np.float32))
+    )
 
 
-def test_what_wmr_attack_saves_can_be_evaluated(make, tmp_path):
-    path = stored(tmp_path / "attack.safetensors", images=pixels(20, 1, 8, 8), label=labels(20, 2), index=np.arange(20))
+def test_what_wmr_attack_saves_can_be_evaluated(make: Callable[..., Any], tmp_path: Path) -> None:
+    path = stored(
+        tmp_path / "attack.safetensors",
+        images=pixels(20, 1, 8, 8),
+        label=labels(20, 2),
+        index=np.arange(20),
+    )
     assert len(make(f"arrays:path={path}").splits["all"]) == 20
 
 
@@ -301,7 +391,10 @@ def array(path: Path, header: str, name: str = "images") -> None:
     np.save(stream, labels(3))
     text = header.encode().ljust(117) + b"\n"
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(100))
+        archive.writestr(
+            f"{name}.npy",
+            b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(100),
+        )
         archive.writestr("labels.npy", stream.getvalue())
 
 
@@ -328,7 +421,10 @@ def of_type(dtype: str) -> Callable[[Path], Path]:
 
 
 BAD_ARRAYS = {
-    "a header that claims too much": (huge, "claims 64,000,000,000,000 bytes of values and has 100"),
+    "a header that claims too much": (
+        huge,
+        "claims 64,000,000,000,000 bytes of values and has 100",
+    ),
     "a negative shape": (negative, "cannot be read"),
     "a nested header": (nested, "cannot be read"),
     "text": (text_among_arrays, "only nothing"),
@@ -336,15 +432,32 @@ BAD_ARRAYS = {
     "complex images": (of_type("complex64"), "images of type complex64"),
     "images as truth values": (of_type("bool"), "images of type bool"),
     "images as text": (of_type("U3"), "images of type <U3"),
-    "no pixels": (lambda path: stored(path, images=pixels(3, 0, 8), labels=labels(3)), "have no pixels"),
-    "no pixels of floats": (lambda path: stored(path, images=np.zeros((3, 8, 0)), labels=labels(3)), "have no pixels"),
-    "no columns of labels": (lambda path: stored(path, images=pixels(3, 8, 8), labels=np.zeros((3, 0), int)), "labels of type"),
-    "large floats": (lambda path: stored(path, images=np.full((3, 8, 8), 1e300), labels=labels(3)), "outside"),
+    "no pixels": (
+        lambda path: stored(path, images=pixels(3, 0, 8), labels=labels(3)),
+        "have no pixels",
+    ),
+    "no pixels of floats": (
+        lambda path: stored(path, images=np.zeros((3, 8, 0)), labels=labels(3)),
+        "have no pixels",
+    ),
+    "no columns of labels": (
+        lambda path: stored(path, images=pixels(3, 8, 8), labels=np.zeros((3, 0), int)),
+        "labels of type",
+    ),
+    "large floats": (
+        lambda path: stored(path, images=np.full((3, 8, 8), 1e300), labels=labels(3)),
+        "outside",
+    ),
     "labels beyond int64": (
-        lambda path: stored(path, images=pixels(3, 8, 8), labels=np.array([0, 1, 2**64 - 1], np.uint64)),
+        lambda path: stored(
+            path, images=pixels(3, 8, 8), labels=np.array([0, 1, 2**64 - 1], np.uint64)
+        ),
         "a label 18446744073709551615",
     ),
-    "labels as truth values": (lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(3) > 0), "labels of type bool"),
+    "labels as truth values": (
+        lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(3) > 0),
+        "labels of type bool",
+    ),
     "missing": (lambda path: None, "there is no file"),
     "objects that need code": (objects, "cannot be read"),
     "a pickle": (pickled, "cannot be read"),
@@ -352,29 +465,71 @@ BAD_ARRAYS = {
     "one array": (single, "a single array"),
     "other names": (lambda path: stored(path, data=pixels(3, 8, 8)), "only data"),
     "no labels": (lambda path: stored(path, images=pixels(3, 8, 8)), "do not belong together"),
-    "too few labels": (lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(2)), "do not belong together"),
-    "nothing": (lambda path: stored(path, images=pixels(0, 8, 8), labels=labels(0)), "do not belong together"),
-    "whole numbers": (lambda path: stored(path, images=np.ones((3, 8, 8), int), labels=labels(3)), "type int64"),
-    "vectors": (lambda path: stored(path, images=pixels(3, 64), labels=labels(3)), r"shape \(3, 64\)"),
-    "no channels": (lambda path: stored(path, images=pixels(3, 8, 8, 8), labels=labels(3)), "where are the channels"),
-    "labels as floats": (lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(3) / 2), "labels of type float64"),
-    "negative labels": (lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(3) - 1), "a label -1"),
+    "too few labels": (
+        lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(2)),
+        "do not belong together",
+    ),
+    "nothing": (
+        lambda path: stored(path, images=pixels(0, 8, 8), labels=labels(0)),
+        "do not belong together",
+    ),
+    "whole numbers": (
+        lambda path: stored(path, images=np.ones((3, 8, 8), int), labels=labels(3)),
+        "type int64",
+    ),
+    "vectors": (
+        lambda path: stored(path, images=pixels(3, 64), labels=labels(3)),
+        r"shape \(3, 64\)",
+    ),
+    "no channels": (
+        lambda path: stored(path, images=pixels(3, 8, 8, 8), labels=labels(3)),
+        "where are the channels",
+    ),
+    "labels as floats": (
+        lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(3) / 2),
+        "labels of type float64",
+    ),
+    "negative labels": (
+        lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(3) - 1),
+        "a label -1",
+    ),
     "cut short": (cut_short, "cannot be read"),
     "flipped": (flipped, "cannot be read"),
-    "single numbers": (lambda path: stored(path, images=np.array(1), labels=np.array(2)), "do not belong together"),
-    "one class": (lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(3, 1)), "are of one class"),
-    "a huge label": (lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(3) + 10**6), "a label 1000002 among 3"),
-    "floats up to 255": (lambda path: stored(path, images=pixels(3, 8, 8) * 1.0, labels=labels(3)), "outside"),
-    "a NaN": (lambda path: stored(path, images=pixels(3, 8, 8) * np.nan, labels=labels(3)), "outside"),
+    "single numbers": (
+        lambda path: stored(path, images=np.array(1), labels=np.array(2)),
+        "do not belong together",
+    ),
+    "one class": (
+        lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(3, 1)),
+        "are of one class",
+    ),
+    "a huge label": (
+        lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(3) + 10**6),
+        "a label 1000002 among 3",
+    ),
+    "floats up to 255": (
+        lambda path: stored(path, images=pixels(3, 8, 8) * 1.0, labels=labels(3)),
+        "outside",
+    ),
+    "a NaN": (
+        lambda path: stored(path, images=pixels(3, 8, 8) * np.nan, labels=labels(3)),
+        "outside",
+    ),
     "two shapes": (
-        lambda path: stored(path, x_train=pixels(9, 8, 8), y_train=labels(9, 3), x_test=pixels(9, 7, 7), y_test=labels(9, 3)),
+        lambda path: stored(
+            path,
+            x_train=pixels(9, 8, 8),
+            y_train=labels(9, 3),
+            x_test=pixels(9, 7, 7),
+            y_test=labels(9, 3),
+        ),
         "different shapes",
     ),
 }
 
 
 @pytest.mark.parametrize("case", BAD_ARRAYS)
-def test_a_mistake_in_arrays_is_named(make, tmp_path, case):
+def test_a_mistake_in_arrays_is_named(make: Callable[..., Any], tmp_path: Path, case: str) -> None:
     spoil, says = BAD_ARRAYS[case]
     spoil(tmp_path / "data.npz")
     with pytest.raises(BadFile, match=says) as caught:
@@ -382,21 +537,30 @@ def test_a_mistake_in_arrays_is_named(make, tmp_path, case):
     assert caught.value.hint
 
 
-def test_labels_of_any_whole_type_are_read(make, tmp_path):
-    path = stored(tmp_path / "data.npz", images=pixels(30, 8, 8), labels=labels(30, 3).astype(np.uint64))
+def test_labels_of_any_whole_type_are_read(make: Callable[..., Any], tmp_path: Path) -> None:
+    path = stored(
+        tmp_path / "data.npz", images=pixels(30, 8, 8), labels=labels(30, 3).astype(np.uint64)
+    )
     assert make(f"arrays:path={path}").num_classes == 3
 
 
 @pytest.mark.parametrize("ending", [".npz", ".safetensors"])
 @pytest.mark.parametrize("make_file", IRREGULAR.values(), ids=IRREGULAR)
-def test_only_a_regular_file_is_read_as_arrays(make, tmp_path, ending, make_file):
+def test_only_a_regular_file_is_read_as_arrays(
+    make: Callable[..., Any], tmp_path: Path, ending: str, make_file: Callable[..., Any]
+) -> None:
     make_file(tmp_path / f"data{ending}")
-    with time_limit(60), pytest.raises(BadFile, match=r"it is a folder|not a regular file") as caught:
+    with (
+        time_limit(60),
+        pytest.raises(BadFile, match=r"it is a folder|not a regular file") as caught,
+    ):
         make(f"arrays:path={tmp_path / f'data{ending}'}")
     assert caught.value.hint
 
 
-def test_an_archive_that_unpacks_to_far_more_is_refused(make, tmp_path, monkeypatch):
+def test_an_archive_that_unpacks_to_far_more_is_refused(
+    make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "data.npz"
     np.savez_compressed(path, images=np.zeros((400, 64, 64), np.uint8), labels=labels(400, 3))
     assert make(f"arrays:path={path}").num_classes == 3
@@ -405,8 +569,13 @@ def test_an_archive_that_unpacks_to_far_more_is_refused(make, tmp_path, monkeypa
         make(f"arrays:path={path}")
 
 
-@pytest.mark.parametrize("params", ["classes=1", "classes=-3", "classes=1000000000000000000", "holdout=0.9999", "test=0.9999"])
-def test_settings_of_arrays_that_make_no_sense_are_refused(make, tmp_path, params):
+@pytest.mark.parametrize(
+    "params",
+    ["classes=1", "classes=-3", "classes=1000000000000000000", "holdout=0.9999", "test=0.9999"],
+)
+def test_settings_of_arrays_that_make_no_sense_are_refused(
+    make: Callable[..., Any], tmp_path: Path, params: str
+) -> None:
     path = stored(tmp_path / "data.npz", images=pixels(30, 8, 8), labels=labels(30, 3))
     with pytest.raises(BadInput) as caught:
         make(f"arrays:path={path},{params}")

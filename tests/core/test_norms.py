@@ -2,74 +2,85 @@
 
 import pytest
 import torch
+from torch import Tensor
 
 from wmr_cli.core.norms import NORMS
 
 EPS = 0.25
 
 
-def randn(*shape, seed=0, dtype=torch.float64):
+def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
-def largest(delta):
-    return max(abs(value) for value in delta.flatten().tolist())
+def largest(delta: Tensor) -> float:
+    return float(max(abs(value) for value in delta.flatten().tolist()))
 
 
-def length(delta):
-    return sum(value**2 for value in delta.flatten().tolist()) ** 0.5
+def length(delta: Tensor) -> float:
+    return float(sum(value**2 for value in delta.flatten().tolist()) ** 0.5)
 
 
 SIZES = {"linf": largest, "l2": length}
 
 
 @pytest.fixture(params=["linf", "l2"])
-def name(request):
-    return request.param
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
-def test_size_is_the_norm_of_each_image(name):
+def test_size_is_the_norm_of_each_image(name: str) -> None:
     deltas = randn(6, 2, 3, 3)
-    assert NORMS[name].size(deltas).tolist() == pytest.approx([SIZES[name](delta) for delta in deltas])
+    assert NORMS[name].size(deltas).tolist() == pytest.approx(
+        [SIZES[name](delta) for delta in deltas]
+    )
 
 
 @pytest.mark.parametrize("scale", [0.01, 0.1, 1.0, 100.0])
-def test_a_projection_lies_in_the_ball_and_projecting_again_changes_nothing(name, scale):
+def test_a_projection_lies_in_the_ball_and_projecting_again_changes_nothing(
+    name: str, scale: float
+) -> None:
     norm = NORMS[name]
     projected = norm.project(scale * randn(20, 2, 3, 3), EPS)
     assert max(SIZES[name](delta) for delta in projected) <= EPS * (1 + 1e-12)
     torch.testing.assert_close(norm.project(projected, EPS), projected, rtol=1e-12, atol=0)
 
 
-def test_what_is_inside_the_ball_stays_as_it_is(name):
+def test_what_is_inside_the_ball_stays_as_it_is(name: str) -> None:
     inside = 0.01 * randn(20, 1, 2, 2)
     assert torch.equal(NORMS[name].project(inside, EPS), inside)
 
 
-def test_no_other_point_of_the_ball_is_nearer_than_the_projection(name):
+def test_no_other_point_of_the_ball_is_nearer_than_the_projection(name: str) -> None:
     norm, outside = NORMS[name], randn(5, 1, 1, 3)
     candidates = randn(4000, 1, 1, 3, seed=1)
     candidates = candidates * (
-        EPS * torch.rand(4000, 1, 1, 1, generator=torch.Generator().manual_seed(2)) / norm.size(candidates)[:, None, None, None]
+        EPS
+        * torch.rand(4000, 1, 1, 1, generator=torch.Generator().manual_seed(2))
+        / norm.size(candidates)[:, None, None, None]
     )
     for delta in outside:
         found = norm.project(delta[None], EPS)[0]
         assert length(delta - found) <= (delta - candidates).flatten(1).norm(dim=1).min() + 1e-12
 
 
-def test_projections_by_hand():
+def test_projections_by_hand() -> None:
     delta = torch.tensor([3.0, -4.0, 0.0, 0.0]).reshape(1, 1, 2, 2)
     assert NORMS["linf"].project(delta, 3.5).flatten().tolist() == [3.0, -3.5, 0.0, 0.0]
     assert NORMS["l2"].project(delta, 2.5).flatten().tolist() == [1.5, -2.0, 0.0, 0.0]
 
 
-def test_a_ball_without_radius_holds_nothing_but_zero(name):
-    assert torch.equal(NORMS[name].project(randn(4, 1, 3, 3), 0.0), torch.zeros(4, 1, 3, 3, dtype=torch.float64))
+def test_a_ball_without_radius_holds_nothing_but_zero(name: str) -> None:
+    assert torch.equal(
+        NORMS[name].project(randn(4, 1, 3, 3), 0.0), torch.zeros(4, 1, 3, 3, dtype=torch.float64)
+    )
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_direction_climbs_as_far_as_any_unit_step_can(name, scale, dtype):
+def test_a_direction_climbs_as_far_as_any_unit_step_can(
+    name: str, scale: float, dtype: torch.dtype
+) -> None:
     gradient = randn(8, 2, 3, 3, dtype=dtype) * scale
     direction = NORMS[name].direction(gradient)
     dual = {"linf": lambda g: sum(abs(value) for value in g.flatten().tolist()), "l2": length}[name]
@@ -81,7 +92,7 @@ def test_a_direction_climbs_as_far_as_any_unit_step_can(name, scale, dtype):
     assert climbed == pytest.approx([dual(g / scale) * scale for g in gradient], rel=1e-5)
 
 
-def test_where_there_is_no_gradient_there_is_no_direction(name):
+def test_where_there_is_no_gradient_there_is_no_direction(name: str) -> None:
     gradient = randn(2, 1, 2, 2)
     gradient[1] = 0
     direction = NORMS[name].direction(gradient)
@@ -90,7 +101,7 @@ def test_where_there_is_no_gradient_there_is_no_direction(name):
 
 
 @pytest.mark.parametrize("seed", [0, 7])
-def test_random_perturbations_fill_the_ball_evenly(name, seed):
+def test_random_perturbations_fill_the_ball_evenly(name: str, seed: int) -> None:
     like, index = torch.empty(4000, 1, 1, 2, dtype=torch.float64), torch.arange(4000)
     drawn = NORMS[name].random(like, EPS, index, seed, restart=0)
     sizes = torch.tensor([SIZES[name](delta) for delta in drawn])
@@ -101,7 +112,7 @@ def test_random_perturbations_fill_the_ball_evenly(name, seed):
     assert drawn.mean(dim=0).abs().max() < 0.02 * EPS * 2
 
 
-def test_random_perturbations_follow_image_seed_and_restart(name):
+def test_random_perturbations_follow_image_seed_and_restart(name: str) -> None:
     like, index, norm = torch.empty(3, 1, 4, 4), torch.tensor([5, 6, 7]), NORMS[name]
     drawn = norm.random(like, EPS, index, 0, restart=0)
     assert torch.equal(norm.random(like[:1], EPS, index[1:2], 0, restart=0), drawn[1:2])

@@ -1,45 +1,56 @@
 """What attacks climb: values by hand, gradients by closed form, iterates against plain PGD."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
+from support.typed import instance_of
 from wmr_cli.builtins.kernels.exp import Exponential
-from wmr_cli.core.ascent import ascend
-from wmr_cli.core.contracts import Evidence
-from wmr_cli.core.losses import cross_entropy
-from wmr_cli.core.margins import probability_margin
+from wmr_cli.core.losses import cross_entropy, probability_margin
 from wmr_cli.core.norms import Linf
-from wmr_cli.core.objectives import OBJECTIVES, Divergence, Weighted, at_rows, ranks, weighted_objective
+from wmr_cli.core.objectives import (
+    OBJECTIVES,
+    Divergence,
+    Weighted,
+    at_rows,
+    ranks,
+    weighted_objective,
+)
+from wmr_cli.core.pgd import PgdSettings, run_pgd
+from wmr_cli.core.protocols import Batch, Evidence, Objective
 
 
-def network(dtype=torch.float64):
+def network(dtype: torch.dtype = torch.float64) -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Flatten(), nn.Linear(16, 12), nn.Tanh(), nn.Linear(12, 4)).to(dtype)
 
 
-def problem(count=32, dtype=torch.float64):
+def problem(count: int = 32, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     images = torch.rand(count, 1, 4, 4, generator=generator, dtype=dtype)
     return images, torch.randint(4, (count,), generator=generator)
 
 
-def spread_logits(count=40, classes=5, scale=3.0, seed=2):
+def spread_logits(
+    count: int = 40, classes: int = 5, scale: float = 3.0, seed: int = 2
+) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     logits = scale * torch.randn(count, classes, generator=generator, dtype=torch.float64)
     return logits, torch.randint(classes, (count,), generator=generator)
 
 
-def gradient_of(objective, logits, labels):
+def gradient_of(objective: Objective, logits: Tensor, labels: Tensor) -> Tensor:
     leaf = logits.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(objective(leaf, labels).sum(), leaf)
     return gradient
 
 
-def by_hand(logits, labels):
+def by_hand(logits: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
     """Cross-entropy, its gradient, the margin and its gradient, from the closed forms."""
     rows = torch.arange(len(labels))
     p = logits.exp() / logits.exp().sum(dim=1, keepdim=True)
@@ -55,28 +66,34 @@ def by_hand(logits, labels):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 2.0, 20.0])
-def test_the_weighted_gradient_is_that_of_loss_minus_alpha_loss_times_that_of_margin(alpha):
+def test_the_weighted_gradient_is_that_of_loss_minus_alpha_loss_times_that_of_margin(
+    alpha: float,
+) -> None:
     logits, labels = spread_logits()
     loss, of_loss, margin, of_margin = by_hand(logits, labels)
     bracket = of_loss - alpha * loss[:, None] * of_margin
     relative = gradient_of(Weighted(cross_entropy, Exponential(alpha)), logits, labels)
     torch.testing.assert_close(relative, bracket, rtol=1e-11, atol=1e-13)
 
-    def weight_times_loss(logits, labels):
+    def weight_times_loss(logits: Tensor, labels: Tensor) -> Tensor:
         return Exponential(alpha)(Evidence(logits, labels)).exp() * cross_entropy(logits, labels)
 
     plain = gradient_of(weight_times_loss, logits, labels)
-    torch.testing.assert_close(plain, (-alpha * margin).exp()[:, None] * bracket, rtol=1e-11, atol=1e-13)
+    torch.testing.assert_close(
+        plain, (-alpha * margin).exp()[:, None] * bracket, rtol=1e-11, atol=1e-13
+    )
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0, 1000.0])
-def test_the_value_of_a_weighted_objective_is_the_loss(alpha):
+def test_the_value_of_a_weighted_objective_is_the_loss(alpha: float) -> None:
     logits, labels = spread_logits()
-    assert torch.equal(Weighted(cross_entropy, Exponential(alpha))(logits, labels), cross_entropy(logits, labels))
+    assert torch.equal(
+        Weighted(cross_entropy, Exponential(alpha))(logits, labels), cross_entropy(logits, labels)
+    )
 
 
 @pytest.mark.parametrize("alpha", [0.5, 5.0, 20.0, 80.0])
-def test_the_relative_form_steps_where_weight_times_loss_steps(alpha):
+def test_the_relative_form_steps_where_weight_times_loss_steps(alpha: float) -> None:
     model, (images, labels) = network(), problem(64)
     images.requires_grad_()
     logits = model(images)
@@ -90,9 +107,12 @@ def test_the_relative_form_steps_where_weight_times_loss_steps(alpha):
     assert torch.equal(found.sign(), expected.sign())
 
 
-def test_the_relative_form_is_finite_where_the_weight_overflows():
+def test_the_relative_form_is_finite_where_the_weight_overflows() -> None:
     generator = torch.Generator().manual_seed(3)
-    logits, labels = 5 * torch.randn(200, 6, generator=generator), torch.randint(6, (200,), generator=generator)
+    logits, labels = (
+        5 * torch.randn(200, 6, generator=generator),
+        torch.randint(6, (200,), generator=generator),
+    )
     kernel = Exponential(1000.0)
     assert kernel(Evidence(logits, labels)).exp().isinf().any()
     objective = Weighted(cross_entropy, kernel)
@@ -102,36 +122,53 @@ def test_the_relative_form_is_finite_where_the_weight_overflows():
     assert (gradient != 0).any(dim=1).all()
 
 
-def iterates(objective, alpha_free_steps=5):
+def iterates(objective: Objective, alpha_free_steps: int = 5) -> Tensor:
     model, (images, labels) = network(), problem()
-    settings = {"norm": Linf(), "eps": 0.1, "step": 0.03}
+    batch = Batch(images, labels, torch.arange(len(labels)))
     runs = range(1, alpha_free_steps + 1)
-    return torch.stack([ascend(model, images, labels, objective, images, steps=steps, **settings).images for steps in runs])
+    return torch.stack(
+        [
+            run_pgd(
+                model,
+                batch,
+                objective,
+                images,
+                PgdSettings(Linf(), eps=0.1, step=0.03, steps=steps),
+            ).images
+            for steps in runs
+        ]
+    )
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 2.0, 5.0, 10.0, 20.0])
-def test_a_detached_weight_leaves_plain_pgd_and_ours_does_not(alpha):
-    def detached(logits, labels):
-        return Exponential(alpha)(Evidence(logits, labels)).exp().detach() * cross_entropy(logits, labels)
+def test_a_detached_weight_leaves_plain_pgd_and_ours_does_not(alpha: float) -> None:
+    def detached(logits: Tensor, labels: Tensor) -> Tensor:
+        return Exponential(alpha)(Evidence(logits, labels)).exp().detach() * cross_entropy(
+            logits, labels
+        )
 
     plain = iterates(cross_entropy)
     assert torch.equal(iterates(detached), plain)
     assert not torch.equal(iterates(Weighted(cross_entropy, Exponential(alpha))), plain)
 
 
-def test_divergence_is_batchmean_kl_by_hand():
+def test_divergence_is_batchmean_kl_by_hand() -> None:
     clean, labels = spread_logits(seed=4)
     adversarial, _ = spread_logits(seed=5)
     total = 0.0
-    for natural, moved in zip(clean.softmax(dim=1).tolist(), adversarial.softmax(dim=1).tolist(), strict=True):
+    for natural, moved in zip(
+        clean.softmax(dim=1).tolist(), adversarial.softmax(dim=1).tolist(), strict=True
+    ):
         total += sum(p * (math.log(p) - math.log(q)) for p, q in zip(natural, moved, strict=True))
     mean = Divergence.from_logits(clean)(adversarial, labels).mean()
     assert mean.item() == pytest.approx(total / 40, rel=1e-12)
-    published = functional.kl_div(adversarial.log_softmax(dim=1), clean.softmax(dim=1), reduction="batchmean")
+    published = functional.kl_div(
+        adversarial.log_softmax(dim=1), clean.softmax(dim=1), reduction="batchmean"
+    )
     assert mean.item() == pytest.approx(published.item(), rel=1e-12)
 
 
-def test_divergence_is_finite_for_saturated_logits():
+def test_divergence_is_finite_for_saturated_logits() -> None:
     clean = torch.tensor([[1e4, 0.0], [1e4, 0.0]])
     adversarial = torch.tensor([[0.0, 1e4], [1e4, 0.0]])
     objective, labels = Divergence.from_logits(clean), torch.tensor([0, 0])
@@ -139,7 +176,7 @@ def test_divergence_is_finite_for_saturated_logits():
     assert gradient_of(objective, adversarial, labels).isfinite().all()
 
 
-def test_divergence_holds_the_natural_side_constant():
+def test_divergence_holds_the_natural_side_constant() -> None:
     clean, labels = spread_logits()
     clean.requires_grad_()
     objective = Divergence.from_logits(clean)
@@ -148,21 +185,26 @@ def test_divergence_holds_the_natural_side_constant():
 
 
 @pytest.mark.parametrize("wrap", [lambda loss: loss, lambda loss: Weighted(loss, Exponential(2.0))])
-def test_an_objective_with_state_follows_its_rows(wrap):
+def test_an_objective_with_state_follows_its_rows(wrap: Callable[..., Any]) -> None:
     clean, labels = spread_logits(seed=6)
     adversarial, _ = spread_logits(seed=7)
     objective, rows = wrap(Divergence.from_logits(clean)), torch.tensor([3, 0, 17])
-    assert torch.equal(objective[rows](adversarial[rows], labels[rows]), objective(adversarial, labels)[rows])
+    assert torch.equal(
+        objective[rows](adversarial[rows], labels[rows]), objective(adversarial, labels)[rows]
+    )
 
 
-def test_a_weighted_objective_without_state_is_the_same_for_any_rows():
+def test_a_weighted_objective_without_state_is_the_same_for_any_rows() -> None:
     logits, labels = spread_logits()
     objective = Weighted(cross_entropy, Exponential(2.0))
     assert torch.equal(objective[torch.tensor([1, 2])](logits, labels), objective(logits, labels))
 
 
-def test_margin_objectives_by_hand():
-    logits, labels = torch.tensor([[3.0, 1.0, -2.0], [0.0, 4.0, 1.0]], dtype=torch.float64), torch.tensor([0, 2])
+def test_margin_objectives_by_hand() -> None:
+    logits, labels = (
+        torch.tensor([[3.0, 1.0, -2.0], [0.0, 4.0, 1.0]], dtype=torch.float64),
+        torch.tensor([0, 2]),
+    )
     assert OBJECTIVES["margin"](logits, labels).tolist() == [-2.0, 3.0]
     expected = []
     for row, label, other in (([3.0, 1.0, -2.0], 0, 1), ([0.0, 4.0, 1.0], 2, 1)):
@@ -171,37 +213,47 @@ def test_margin_objectives_by_hand():
     assert OBJECTIVES["pmargin"](logits, labels).tolist() == pytest.approx(expected, rel=1e-12)
 
 
-def test_cross_entropy_by_hand():
+def test_cross_entropy_by_hand() -> None:
     logits, labels = torch.tensor([[3.0, 1.0, -2.0]], dtype=torch.float64), torch.tensor([1])
     expected = math.log(math.exp(3) + math.exp(1) + math.exp(-2)) - 1
     assert OBJECTIVES["ce"](logits, labels).tolist() == pytest.approx([expected], rel=1e-12)
 
 
-def test_weighted_margins_are_positive_so_that_a_larger_weight_never_lowers_them():
+def test_weighted_margins_are_positive_so_that_a_larger_weight_never_lowers_them() -> None:
     logits, labels = spread_logits(count=200, scale=6.0)
-    by_logit, by_probability = (weighted_objective(loss, Exponential(2.0))(logits, labels) for loss in ("margin", "pmargin"))
+    by_logit, by_probability = (
+        weighted_objective(loss, Exponential(2.0))(logits, labels) for loss in ("margin", "pmargin")
+    )
     behind = [
-        max(row[:label] + row[label + 1 :]) - row[label] for row, label in zip(logits.tolist(), labels.tolist(), strict=True)
+        max(row[:label] + row[label + 1 :]) - row[label]
+        for row, label in zip(logits.tolist(), labels.tolist(), strict=True)
     ]
-    assert by_logit.tolist() == pytest.approx([math.log1p(math.exp(value)) for value in behind], rel=1e-9)
+    assert by_logit.tolist() == pytest.approx(
+        [math.log1p(math.exp(value)) for value in behind], rel=1e-9
+    )
     torch.testing.assert_close(by_probability, 1 + OBJECTIVES["pmargin"](logits, labels))
     assert (by_logit > 0).all()
     assert (by_probability >= 0).all()
 
 
-def test_a_weighted_cross_entropy_is_weighted_as_it_is():
+def test_a_weighted_cross_entropy_is_weighted_as_it_is() -> None:
     logits, labels = spread_logits()
     found = gradient_of(weighted_objective("ce", Exponential(2.0)), logits, labels)
-    assert torch.equal(found, gradient_of(Weighted(cross_entropy, Exponential(2.0)), logits, labels))
+    assert torch.equal(
+        found, gradient_of(Weighted(cross_entropy, Exponential(2.0)), logits, labels)
+    )
 
 
-def test_cw_is_the_margin_until_fifty():
-    logits, labels = torch.tensor([[3.0, 1.0], [0.0, 49.0], [0.0, 51.0], [0.0, 90.0]]), torch.zeros(4, dtype=torch.long)
+def test_cw_is_the_margin_until_fifty() -> None:
+    logits, labels = (
+        torch.tensor([[3.0, 1.0], [0.0, 49.0], [0.0, 51.0], [0.0, 90.0]]),
+        torch.zeros(4, dtype=torch.long),
+    )
     assert OBJECTIVES["cw"](logits, labels).tolist() == [-2.0, 49.0, 50.0, 50.0]
     assert gradient_of(OBJECTIVES["cw"], logits, labels)[3].tolist() == [0.0, 0.0]
 
 
-def test_dlr_by_hand_knows_neither_shift_nor_scale():
+def test_dlr_by_hand_knows_neither_shift_nor_scale() -> None:
     logits = torch.tensor([[3.0, 1.0, -2.0, 0.5], [0.0, 4.0, 1.0, 3.0]], dtype=torch.float64)
     labels = torch.tensor([0, 2])
     values = OBJECTIVES["dlr"](logits, labels)
@@ -209,7 +261,7 @@ def test_dlr_by_hand_knows_neither_shift_nor_scale():
     torch.testing.assert_close(OBJECTIVES["dlr"](100 * logits - 7, labels), values)
 
 
-def test_dlr_of_two_classes_is_the_margin_and_of_equal_logits_finite():
+def test_dlr_of_two_classes_is_the_margin_and_of_equal_logits_finite() -> None:
     logits, labels = torch.tensor([[3.0, 1.0], [0.0, 4.0]]), torch.tensor([0, 0])
     assert OBJECTIVES["dlr"](logits, labels).tolist() == [-2.0, 4.0]
     even = torch.zeros(2, 5)
@@ -219,7 +271,9 @@ def test_dlr_of_two_classes_is_the_margin_and_of_equal_logits_finite():
 
 @pytest.mark.parametrize("classes", [2, 3, 5])
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
-def test_what_is_weighed_is_never_negative_and_grows_with_its_objective(name, classes):
+def test_what_is_weighed_is_never_negative_and_grows_with_its_objective(
+    name: str, classes: int
+) -> None:
     logits, labels = spread_logits(count=200, classes=classes, scale=6.0)
     values = weighted_objective(name, Exponential(2.0))(logits, labels)
     assert (values >= 0).all()
@@ -228,7 +282,9 @@ def test_what_is_weighed_is_never_negative_and_grows_with_its_objective(name, cl
 
 
 @pytest.mark.parametrize("alpha", [0.0, 2.0, 1000.0])
-def test_the_rank_of_a_weighted_objective_is_the_logarithm_of_weight_times_loss(alpha):
+def test_the_rank_of_a_weighted_objective_is_the_logarithm_of_weight_times_loss(
+    alpha: float,
+) -> None:
     logits, labels = spread_logits()
     objective = Weighted(cross_entropy, Exponential(alpha))
     loss, _, margin, _ = by_hand(logits, labels)
@@ -236,26 +292,27 @@ def test_the_rank_of_a_weighted_objective_is_the_logarithm_of_weight_times_loss(
     assert not ranks(objective, logits.requires_grad_(), labels).requires_grad
 
 
-def test_a_loss_of_zero_has_a_finite_rank():
+def test_a_loss_of_zero_has_a_finite_rank() -> None:
     logits, labels = torch.tensor([[200.0, 0.0], [100.0, 0.0]]), torch.tensor([0, 0])
     assert cross_entropy(logits, labels).tolist() == [0.0, 0.0]
     assert ranks(Weighted(cross_entropy, Exponential(5.0)), logits, labels).isfinite().all()
 
 
-def test_the_rank_of_any_other_objective_is_its_value():
+def test_the_rank_of_any_other_objective_is_its_value() -> None:
     logits, labels = spread_logits()
     for objective in OBJECTIVES.values():
         assert torch.equal(ranks(objective, logits, labels), objective(logits, labels))
 
 
-def test_an_objective_without_state_serves_any_rows():
+def test_an_objective_without_state_serves_any_rows() -> None:
     assert at_rows(cross_entropy, torch.tensor([1])) is cross_entropy
     clean, _ = spread_logits()
-    assert len(at_rows(Divergence.from_logits(clean), torch.tensor([1, 3])).natural) == 2
+    selected = at_rows(Divergence.from_logits(clean), torch.tensor([1, 3]))
+    assert len(instance_of(Divergence, selected).natural) == 2
 
 
-def test_a_weight_of_zero_leaves_an_image_its_plain_gradient():
-    def kernel(evidence):
+def test_a_weight_of_zero_leaves_an_image_its_plain_gradient() -> None:
+    def kernel(evidence: Evidence) -> Tensor:
         margins = probability_margin(evidence.logits, evidence.labels)
         return torch.where(margins < 0.1, -margins, -torch.inf)
 

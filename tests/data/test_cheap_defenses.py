@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from wmr_cli.config import resolve
-from wmr_cli.workflows.assembly import assemble
-from wmr_cli.workflows.optimization import Pace
-from wmr_cli.workflows.ranks import launched
-from wmr_cli.workflows.train import batches
+from wmr_cli.runtime.fabric import Hardware, launch
+from wmr_cli.training.loop import batches
+from wmr_cli.training.schedules import Pace
+from wmr_cli.training.setup import assemble
 
 ROOT = os.environ.get("WMR_DATA_DIR")
 pytestmark = [pytest.mark.data, pytest.mark.skipif(not ROOT, reason="WMR_DATA_DIR names no data")]
@@ -23,7 +23,12 @@ ROUNDS = 5
 def shares(registry) -> dict[str, float]:
     """The time that each needs for the same images, as a share of PGD training with 40 steps: by turns in one process."""
     runs = {
-        name: assemble(resolve({"preset": "paper/mnist", "defense": name}), registry, Path(ROOT), launched("cpu"))
+        name: assemble(
+            resolve({"preset": "paper/mnist", "defense": name}),
+            registry,
+            Path(ROOT),
+            launch(Hardware("cpu")),
+        )
         for name in ("pgd", "free", "yopo", "fgsm-rs")
     }
     assert runs["pgd"].config.steps == 40

@@ -26,7 +26,9 @@ class Cnn(nn.Sequential):
 
 pytestmark = [
     pytest.mark.data,
-    pytest.mark.skipif(not CHECKPOINTS, reason="WMR_TEST_CHECKPOINTS names no folder of published checkpoints"),
+    pytest.mark.skipif(
+        not CHECKPOINTS, reason="WMR_TEST_CHECKPOINTS names no folder of published checkpoints"
+    ),
     pytest.mark.skipif(not DATA, reason="WMR_DATA_DIR names no folder with MNIST and CIFAR-10"),
 ]
 
@@ -54,7 +56,9 @@ def wmr(*args: object) -> str:
 )
 def test_a_published_checkpoint_reaches_its_accuracy(file, model, dataset, percent):
     Path("network.py").write_text(NETWORK, encoding="utf-8")
-    checkpoint = wmr("import", Path(CHECKPOINTS) / file, "--model", model, "--dataset", dataset).strip()
+    checkpoint = wmr(
+        "import", Path(CHECKPOINTS) / file, "--model", model, "--dataset", dataset
+    ).strip()
     (record,) = json.loads(wmr("evaluate", checkpoint, "--metrics", "nat", "--format", "json"))
     assert record["dataset"]["n"] == 10_000
     assert 100 * record["a_nat"]["value"] == pytest.approx(percent, abs=0.1)

@@ -14,7 +14,10 @@ import pytest
 ROOT, PUBLISHED = os.environ.get("WMR_DATA_DIR"), os.environ.get("WMR_TEST_CHECKPOINTS")
 pytestmark = [
     pytest.mark.data,
-    pytest.mark.skipif(not (ROOT and PUBLISHED), reason="WMR_DATA_DIR and WMR_TEST_CHECKPOINTS name no data and checkpoints"),
+    pytest.mark.skipif(
+        not (ROOT and PUBLISHED),
+        reason="WMR_DATA_DIR and WMR_TEST_CHECKPOINTS name no data and checkpoints",
+    ),
 ]
 NETWORK = """
 from torch import nn
@@ -32,8 +35,28 @@ def record(tmp_path_factory) -> dict:
     folder = tmp_path_factory.mktemp("mnist")
     (folder / "cnn.py").write_text(NETWORK, encoding="utf-8")
     weights = Path(PUBLISHED) / "alpha-beta-CROWN" / "mnist_cnn_a_adv.model"
-    words = ["evaluate", weights, "--model", "cnn.py:cnn", "--dataset", "mnist", "--out", folder, "--format", "json"]
-    words += ["--attack", "pgd:start=gauss:0.001,steps=40,step=0.01", "--eps", "0.3", "--alpha-test", "1,2", "--devices", "2"]
+    words = [
+        "evaluate",
+        weights,
+        "--model",
+        "cnn.py:cnn",
+        "--dataset",
+        "mnist",
+        "--out",
+        folder,
+        "--format",
+        "json",
+    ]
+    words += [
+        "--attack",
+        "pgd:start=gauss:0.001,steps=40,step=0.01",
+        "--eps",
+        "0.3",
+        "--alpha-test",
+        "1,2",
+        "--devices",
+        "2",
+    ]
     command = [sys.executable, "-m", "wmr_cli", *map(str, words)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     (record,) = json.loads(done.stdout)
@@ -49,6 +72,8 @@ def test_robust_accuracy_agrees(record):
     assert record["a_rob"]["value"] == pytest.approx(0.799, abs=0.005)
 
 
-@pytest.mark.parametrize(("position", "metric", "value"), [(0, "a_sa", 0.556), (1, "a_sa", 0.284), (1, "a_tr", 0.264)])
+@pytest.mark.parametrize(
+    ("position", "metric", "value"), [(0, "a_sa", 0.556), (1, "a_sa", 0.284), (1, "a_tr", 0.264)]
+)
 def test_weighted_accuracies_agree(record, position, metric, value):
     assert record["by_alpha"][position][metric]["value"] == pytest.approx(value, abs=0.005)

@@ -13,12 +13,15 @@ import pytest
 import torch
 from PIL import Image
 
-from wmr_cli.core.augment import Augmentation
-from wmr_cli.core.vision import torchvision
+from wmr_cli.core.data.augment import Augmentation
+from wmr_cli.core.torchvision_compat import torchvision
 from wmr_cli.testing import check_dataset
 
 ROOT = os.environ.get("WMR_DATA_DIR")
-pytestmark = [pytest.mark.data, pytest.mark.skipif(ROOT is None, reason="WMR_DATA_DIR names no folder with real data")]
+pytestmark = [
+    pytest.mark.data,
+    pytest.mark.skipif(ROOT is None, reason="WMR_DATA_DIR names no folder with real data"),
+]
 
 MNIST_TRAIN = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 MNIST_TEST = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
@@ -63,7 +66,11 @@ def test_the_training_pictures_of_tiny_imagenet_that_are_there_are_counted_and_u
     there = len(list((Path(ROOT) / "tiny-imagenet-200" / "train").rglob("*.JPEG")))
     assert len(counts) == 200
     assert sum(counts) == there
-    expected = None if there == 100_000 else f"{there:,} of the 100,000 training pictures of Tiny ImageNet are there"
+    expected = (
+        None
+        if there == 100_000
+        else f"{there:,} of the 100,000 training pictures of Tiny ImageNet are there"
+    )
     assert source.splits["train"].note == expected
 
 
@@ -94,7 +101,9 @@ def test_images_are_those_torchvision_hands_out(make, name):
 def test_batched_augmentation_of_cifar10_is_at_least_five_times_as_fast_as_picture_by_picture(make):
     """Both ways in turns over the same images; the median ratio counts."""
     transforms = torchvision.transforms
-    pipeline = transforms.Compose([transforms.RandomCrop(32, 4), transforms.RandomHorizontalFlip(), transforms.ToTensor()])
+    pipeline = transforms.Compose(
+        [transforms.RandomCrop(32, 4), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
+    )
     pictures = torchvision.datasets.CIFAR10(ROOT, train=False, transform=pipeline)
     split, augment, ratios = make("cifar10").splits["test"], Augmentation(4, flips=True), []
     for turn in range(5):
@@ -113,7 +122,16 @@ def test_batched_augmentation_of_cifar10_is_at_least_five_times_as_fast_as_pictu
 
 
 def test_the_list_says_what_is_present():
-    done = subprocess.run([sys.executable, "-m", "wmr_cli", "list", "datasets"], capture_output=True, text=True, check=True)
-    state = {line.split()[1]: line.split()[-1] for line in done.stdout.splitlines() if line.startswith(" dataset")}
+    done = subprocess.run(
+        [sys.executable, "-m", "wmr_cli", "list", "datasets"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    state = {
+        line.split()[1]: line.split()[-1]
+        for line in done.stdout.splitlines()
+        if line.startswith(" dataset")
+    }
     assert {state[name] for name in ("mnist", "cifar10", "tiny-imagenet")} == {"present"}
     assert state["digits"] == "-"

@@ -13,14 +13,15 @@ import torch
 import wmr_cli
 from wmr_cli import testing
 from wmr_cli.config import EvaluateConfig, resolve
-from wmr_cli.core import noise
-from wmr_cli.core.contracts import Batch
+from wmr_cli.core import rng
 from wmr_cli.core.losses import cross_entropy
+from wmr_cli.core.protocols import Batch
+from wmr_cli.evaluation.run import evaluate
+from wmr_cli.events import EpochDone, EvaluationDone, StepDone
+from wmr_cli.runtime import components
+from wmr_cli.runtime.fabric import Hardware
 from wmr_cli.storage import checkpoints, records
-from wmr_cli.workflows import parts
-from wmr_cli.workflows.evaluate import evaluate
-from wmr_cli.workflows.events import EpochDone, EvaluationDone, StepDone
-from wmr_cli.workflows.train import train
+from wmr_cli.training.loop import train
 
 pytestmark = pytest.mark.gpu
 ATTACKS = (
@@ -37,7 +38,13 @@ ATTACKS = (
 @pytest.fixture(scope="session")
 def device() -> str:
     named = os.environ.get("WMR_TEST_DEVICE")
-    found = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else None
+    found = (
+        "cuda"
+        if torch.cuda.is_available()
+        else "mps"
+        if torch.backends.mps.is_available()
+        else None
+    )
     if named or found:
         return named or str(found)
     pytest.skip("this machine has no accelerator")
@@ -46,7 +53,15 @@ def device() -> str:
 @pytest.fixture(scope="module")
 def run(device, registry, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("gpu") / "run"
-    list(train(resolve({"epochs": 10, "ema": 0.9, "eps_ramp": 0.4}), path, registry, data_dir=Path(), device=device))
+    list(
+        train(
+            resolve({"epochs": 10, "ema": 0.9, "eps_ramp": 0.4}),
+            path,
+            registry,
+            data_dir=Path(),
+            device=device,
+        )
+    )
     return path
 
 
@@ -62,12 +77,16 @@ def test_every_precision_trains_stops_and_goes_on(precision, device, registry, t
     if precision == "16" and device != "cuda":
         pytest.skip("half precision needs a GPU")
     config = resolve({"epochs": 2, "steps": 2, "validate_every": 0, "precision": precision})
-    walk = train(config, tmp_path / "run", registry, data_dir=Path(), device=device, save_minutes=1e-9)
+    walk = train(
+        config, tmp_path / "run", registry, data_dir=Path(), device=device, save_minutes=1e-9
+    )
     steps = 0
     while steps < 12:
         steps += isinstance(next(walk), StepDone)
     walk.close()
-    events = list(train(config, tmp_path / "run", registry, data_dir=Path(), device=device, resume=True))
+    events = list(
+        train(config, tmp_path / "run", registry, data_dir=Path(), device=device, resume=True)
+    )
     assert [event.epoch for event in events if isinstance(event, EpochDone)] == [2]
     list(train(config, tmp_path / "straight", registry, data_dir=Path(), device=device))
     cut, straight = (checkpoints.load(tmp_path / name).tensors for name in ("run", "straight"))
@@ -79,20 +98,24 @@ def test_every_precision_trains_stops_and_goes_on(precision, device, registry, t
 def test_attacks_keep_their_contract(spec, device, registry):
     batch = testing.tiny_batch().to(device)
     attack = registry.create("attack", spec, **({} if "eps" in spec else {"eps": 0.1}))
-    testing.check_attack(attack, testing.tiny_model().to(device), Batch(batch.images, batch.labels, batch.index))
+    testing.check_attack(
+        attack, testing.tiny_model().to(device), Batch(batch.images, batch.labels, batch.index)
+    )
 
 
 def test_noise_is_that_of_any_device(device):
     index, images = torch.arange(5), torch.zeros(5, 1, 4, 4)
-    here = noise.uniform(images.to(device), index.to(device), seed=3)
-    assert torch.equal(here.cpu(), noise.uniform(images, index, seed=3))
+    here = rng.uniform(images.to(device), index.to(device), seed=3)
+    assert torch.equal(here.cpu(), rng.uniform(images, index, seed=3))
 
 
 def test_an_evaluation_agrees_with_that_of_the_processor(run, device, registry, tmp_path):
     found = {}
     for kind in {device, "cpu"}:
         config = EvaluateConfig(attacks=("pgd:steps=10",), alpha_test=(2.0,))
-        events = evaluate(run, config, registry, data_dir=Path(), device=kind, out=tmp_path / kind)
+        events = evaluate(
+            run, config, registry, data_dir=Path(), hardware=Hardware(kind), out=tmp_path / kind
+        )
         (done,) = [event for event in events if isinstance(event, EvaluationDone)]
         found[kind] = done.record, records.load_rows(done.rows)
     (here, rows), (there, others) = found[device], found["cpu"]
@@ -103,17 +126,32 @@ def test_an_evaluation_agrees_with_that_of_the_processor(run, device, registry, 
 
 
 def test_a_checkpoint_knows_no_device(run, device, registry):
-    network = parts.restored(registry, checkpoints.load(run))
+    network = components.restored(registry, checkpoints.load(run))
     images, labels = torch.rand(4, 1, 8, 8), torch.arange(4)
     here = cross_entropy(network.to(device)(images.to(device)), labels.to(device)).cpu()
-    torch.testing.assert_close(here, cross_entropy(network.to("cpu")(images), labels), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        here, cross_entropy(network.to("cpu")(images), labels), atol=1e-4, rtol=1e-4
+    )
 
 
 def test_all_devices_share_a_batch(device, registry, tmp_path):
     count = torch.cuda.device_count() if device == "cuda" else 2 if device == "cpu" else 1
     if count < 2:
         pytest.skip("there is one device")
-    words = ("train", "--device", device, "--devices", count, "--epochs", 1, "--steps", 2, "--quiet", "--out", tmp_path / "run")
+    words = (
+        "train",
+        "--device",
+        device,
+        "--devices",
+        count,
+        "--epochs",
+        1,
+        "--steps",
+        2,
+        "--quiet",
+        "--out",
+        tmp_path / "run",
+    )
     subprocess.run([sys.executable, "-m", "wmr_cli", *map(str, words)], check=True, timeout=300)
     assert checkpoints.load(tmp_path / "run").epoch == 1
 
@@ -127,5 +165,7 @@ def test_a_network_in_a_notebook_is_measured_there_and_stays_where_it_is(device)
     assert {name: (id(one), one.data_ptr()) for name, one in model.named_parameters()} == weights
     assert there.record.device == torch.device(device).type
     np.testing.assert_allclose(there.rows["clean/logits"], here.rows["clean/logits"], atol=1e-4)
-    moved = wmr_cli.evaluate(model.to(device), [(batch.images.to(device), batch.labels)], **settings)  # no device is named
+    moved = wmr_cli.evaluate(
+        model.to(device), [(batch.images.to(device), batch.labels)], **settings
+    )  # no device is named
     assert all(np.array_equal(moved.rows[name], there.rows[name]) for name in there.rows)

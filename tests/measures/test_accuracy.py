@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from support.optional import not_none
 from wmr_cli.measures import (
     Outcome,
     WeightedAccuracy,
@@ -23,38 +25,46 @@ from wmr_cli.measures import (
 ALPHAS = (0.0, 0.5, 1.0, 2.0, 20.0, 200.0, 1000.0)
 
 margin = st.floats(-1, 1, allow_subnormal=False)
-image = st.tuples(margin, st.booleans()).map(lambda pair: (pair[0], pair[0] > 0 or (pair[0] == 0 and pair[1])))
+image = st.tuples(margin, st.booleans()).map(
+    lambda pair: (pair[0], pair[0] > 0 or (pair[0] == 0 and pair[1]))
+)
 images = st.lists(image, min_size=1, max_size=30)
 alpha = st.floats(0, 1000)
 
 
-def population(size, seed=0):
+def population(size: int, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.bool]]:
     """Margins, and hits that follow their sign."""
     margins = np.random.default_rng(seed).uniform(-1, 1, size)
     return margins, margins > 0
 
 
-def state(some, alpha):
+def state(some: list[tuple[float, bool]], alpha: float) -> WeightedAccuracy:
     margins, hits = zip(*some, strict=True)
     return WeightedAccuracy.of(exponential_log_weights(margins, alpha), hits)
 
 
-def direct(margins, hits, alpha):
+def direct(
+    margins: NDArray[np.float64], hits: NDArray[np.bool], alpha: float
+) -> tuple[float, float, float]:
     """Value, effective sample size and variance from their definitions."""
     weights = [(-Decimal(float(alpha)) * Decimal(float(m))).exp() for m in margins]
     total = sum(weights)
     shares = [weight / total for weight in weights]
     value = sum(share for share, hit in zip(shares, hits, strict=True) if hit)
     ess = 1 / sum(share**2 for share in shares)
-    variance = sum((share * (int(hit) - value)) ** 2 for share, hit in zip(shares, hits, strict=True))
+    variance = sum(
+        (share * (int(hit) - value)) ** 2 for share, hit in zip(shares, hits, strict=True)
+    )
     return float(value), float(ess), float(variance)
 
 
-def close(first, second):
-    return dataclasses.astuple(first) == pytest.approx(dataclasses.astuple(second), rel=1e-12, abs=1e-12)
+def close(first: WeightedAccuracy, second: WeightedAccuracy) -> bool:
+    return dataclasses.astuple(first) == pytest.approx(
+        dataclasses.astuple(second), rel=1e-12, abs=1e-12
+    )
 
 
-def test_three_images_by_hand():
+def test_three_images_by_hand() -> None:
     # weights 1, 2, 4 and the second image is wrong
     seen = WeightedAccuracy.of(np.log([1, 2, 4]), [True, False, True])
     assert seen.value == pytest.approx(5 / 7)
@@ -63,34 +73,49 @@ def test_three_images_by_hand():
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
-def test_streaming_over_37_chunks_and_4_ranks_is_the_direct_sum(alpha):
+def test_streaming_over_37_chunks_and_4_ranks_is_the_direct_sum(alpha: float) -> None:
     margins, hits = population(1000)
     logs = exponential_log_weights(margins, alpha)
-    chunks = [WeightedAccuracy.of(*part) for part in zip(np.array_split(logs, 37), np.array_split(hits, 37), strict=True)]
+    chunks = [
+        WeightedAccuracy.of(*part)
+        for part in zip(np.array_split(logs, 37), np.array_split(hits, 37), strict=True)
+    ]
     ranks = [functools.reduce(WeightedAccuracy.merge, chunks[rank::4]) for rank in range(4)]
     merged = functools.reduce(WeightedAccuracy.merge, ranks)
-    assert (merged.value, merged.ess, merged.variance) == pytest.approx(direct(margins, hits, alpha), rel=1e-11, abs=1e-13)
+    assert (merged.value, merged.ess, merged.variance) == pytest.approx(
+        direct(margins, hits, alpha), rel=1e-11, abs=1e-13
+    )
     assert (merged.images, merged.hits) == (1000, hits.sum())
 
 
 @settings(deadline=None)
 @given(images, alpha, st.data())
-def test_any_partition_in_any_order_merges_to_the_whole(some, alpha, data):
+def test_any_partition_in_any_order_merges_to_the_whole(
+    some: list[tuple[float, bool]], alpha: float, data: st.DataObject
+) -> None:
     parts = data.draw(st.lists(st.integers(0, 4), min_size=len(some), max_size=len(some)))
     order = data.draw(st.permutations(sorted(set(parts))))
-    states = [state([one for one, part in zip(some, parts, strict=True) if part == wanted], alpha) for wanted in order]
+    states = [
+        state([one for one, part in zip(some, parts, strict=True) if part == wanted], alpha)
+        for wanted in order
+    ]
     assert close(functools.reduce(WeightedAccuracy.merge, states), state(some, alpha))
 
 
 @settings(deadline=None)
 @given(images, images, images, alpha)
-def test_merging_is_associative_and_commutative(first, second, third, alpha):
+def test_merging_is_associative_and_commutative(
+    first: list[tuple[float, bool]],
+    second: list[tuple[float, bool]],
+    third: list[tuple[float, bool]],
+    alpha: float,
+) -> None:
     a, b, c = (state(some, alpha) for some in (first, second, third))
     assert close(a.merge(b).merge(c), a.merge(b.merge(c)))
     assert a.merge(b) == b.merge(a)
 
 
-def test_an_empty_state_is_neutral_on_both_sides():
+def test_an_empty_state_is_neutral_on_both_sides() -> None:
     empty, seen = WeightedAccuracy.of([], []), state([(0.3, True), (-0.4, False)], 2.0)
     assert empty.merge(seen) == seen.merge(empty) == seen
     assert empty.merge(empty) == empty
@@ -98,20 +123,24 @@ def test_an_empty_state_is_neutral_on_both_sides():
 
 @settings(deadline=None)
 @given(images)
-def test_alpha_zero_is_the_plain_accuracy_exactly(some):
+def test_alpha_zero_is_the_plain_accuracy_exactly(some: list[tuple[float, bool]]) -> None:
     hits = [hit for _, hit in some]
     assert state(some, 0.0).value == plain_accuracy(hits).value == sum(hits) / len(hits)
 
 
 @settings(deadline=None)
 @given(images, alpha, alpha)
-def test_accuracy_never_rises_with_alpha(some, first, second):
+def test_accuracy_never_rises_with_alpha(
+    some: list[tuple[float, bool]], first: float, second: float
+) -> None:
     assert state(some, max(first, second)).value <= state(some, min(first, second)).value + 1e-12
 
 
 @settings(deadline=None)
 @given(images, st.floats(0, 20), st.floats(0, 20))
-def test_odds_fall_by_a_factor_of_at_most_exp_of_twice_the_change(some, first, second):
+def test_odds_fall_by_a_factor_of_at_most_exp_of_twice_the_change(
+    some: list[tuple[float, bool]], first: float, second: float
+) -> None:
     assume(len({hit for _, hit in some}) == 2)
     less, more = sorted((first, second))
     odds = [state(some, alpha).value / (1 - state(some, alpha).value) for alpha in (less, more)]
@@ -119,18 +148,22 @@ def test_odds_fall_by_a_factor_of_at_most_exp_of_twice_the_change(some, first, s
 
 
 @pytest.mark.parametrize("alpha", [0.1, 1.0, 5.0])
-def test_the_logit_moves_by_the_mean_weights_of_right_and_wrong_images(alpha):
+def test_the_logit_moves_by_the_mean_weights_of_right_and_wrong_images(alpha: float) -> None:
     margins, hits = population(500, seed=1)
     weights = np.exp(-alpha * margins)
     rob = hits.mean()
-    expected = math.log(rob / (1 - rob)) + math.log(weights[hits].mean()) - math.log(weights[~hits].mean())
+    expected = (
+        math.log(rob / (1 - rob)) + math.log(weights[hits].mean()) - math.log(weights[~hits].mean())
+    )
     value = weighted_accuracy(-alpha * margins, hits).value
     assert math.log(value / (1 - value)) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("right", [True, False])
-def test_all_right_and_all_wrong_are_exact_with_an_interval_of_no_width(alpha, right):
+def test_all_right_and_all_wrong_are_exact_with_an_interval_of_no_width(
+    alpha: float, right: bool
+) -> None:
     margins = np.linspace(0.01, 0.99, 77) if right else np.linspace(-0.99, -0.01, 77)
     estimate = weighted_accuracy(exponential_log_weights(margins, alpha), np.full(77, right))
     assert (estimate.value, estimate.low, estimate.high) == (float(right),) * 3
@@ -138,48 +171,65 @@ def test_all_right_and_all_wrong_are_exact_with_an_interval_of_no_width(alpha, r
 
 
 @pytest.mark.parametrize("smallest_is_right", [True, False])
-def test_with_alpha_to_infinity_the_smallest_margin_decides(smallest_is_right):
-    margins, hits = np.array([0.4, -0.2, 0.1, 0.3]), np.array([True, smallest_is_right, False, True])
-    assert weighted_accuracy(exponential_log_weights(margins, 1e6), hits).value == float(smallest_is_right)
+def test_with_alpha_to_infinity_the_smallest_margin_decides(smallest_is_right: bool) -> None:
+    margins, hits = (
+        np.array([0.4, -0.2, 0.1, 0.3]),
+        np.array([True, smallest_is_right, False, True]),
+    )
+    assert weighted_accuracy(exponential_log_weights(margins, 1e6), hits).value == float(
+        smallest_is_right
+    )
 
 
 @settings(deadline=None)
 @given(images, alpha)
-def test_the_effective_sample_size_is_between_one_and_the_number_of_images(some, alpha):
+def test_the_effective_sample_size_is_between_one_and_the_number_of_images(
+    some: list[tuple[float, bool]], alpha: float
+) -> None:
     assert 1 - 1e-12 <= state(some, alpha).ess <= len(some) * (1 + 1e-12)
 
 
 @settings(deadline=None)
 @given(images)
-def test_equal_weights_count_every_image(some):
+def test_equal_weights_count_every_image(some: list[tuple[float, bool]]) -> None:
     assert state(some, 0.0).ess == len(some)
 
 
 @settings(deadline=None)
 @given(images, alpha)
-def test_intervals_hold_their_value_and_stay_inside_zero_and_one(some, alpha):
+def test_intervals_hold_their_value_and_stay_inside_zero_and_one(
+    some: list[tuple[float, bool]], alpha: float
+) -> None:
     estimate = state(some, alpha).estimate()
     assert 0 <= estimate.low <= estimate.value + 1e-12
     assert estimate.value - 1e-12 <= estimate.high <= 1
 
 
-def test_log_weights_of_a_thousand_do_not_overflow():
+def test_log_weights_of_a_thousand_do_not_overflow() -> None:
     margins, hits = population(200)
     estimate = weighted_accuracy(exponential_log_weights(margins, 1000.0), hits)
-    assert all(math.isfinite(number) for number in (estimate.value, estimate.low, estimate.high, estimate.ess))
+    assert all(
+        math.isfinite(not_none(number))
+        for number in (estimate.value, estimate.low, estimate.high, estimate.ess)
+    )
     shifted = weighted_accuracy(exponential_log_weights(margins, 2.0) + 5000, hits)
-    assert shifted.value == pytest.approx(weighted_accuracy(exponential_log_weights(margins, 2.0), hits).value, abs=1e-12)
+    assert shifted.value == pytest.approx(
+        weighted_accuracy(exponential_log_weights(margins, 2.0), hits).value, abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_log_weight_that_is_no_number_is_refused_by_its_position(bad):
+def test_a_log_weight_that_is_no_number_is_refused_by_its_position(bad: float) -> None:
     with pytest.raises(ValueError, match="log-weight 2 is not a number or -inf"):
         WeightedAccuracy.of([0.0, -math.inf, bad, bad], [True, True, False, True])
 
 
-def test_images_without_weight_count_for_nothing_by_hand():
+def test_images_without_weight_count_for_nothing_by_hand() -> None:
     # weights 1, 0, 2, 0, 4, and the third image is wrong; those without weight are one right and one wrong
-    logs, hits = np.array([0.0, -math.inf, math.log(2), -math.inf, math.log(4)]), [True, True, False, False, True]
+    logs, hits = (
+        np.array([0.0, -math.inf, math.log(2), -math.inf, math.log(4)]),
+        [True, True, False, False, True],
+    )
     seen = WeightedAccuracy.of(logs, hits)
     assert (seen.images, seen.hits) == (3, 2)
     assert seen.value == pytest.approx(5 / 7)
@@ -189,24 +239,35 @@ def test_images_without_weight_count_for_nothing_by_hand():
 
 @settings(deadline=None)
 @given(images, st.lists(st.booleans(), max_size=10), alpha)
-def test_images_without_weight_change_neither_value_nor_size_nor_interval(some, more, alpha):
+def test_images_without_weight_change_neither_value_nor_size_nor_interval(
+    some: list[tuple[float, bool]], more: list[bool], alpha: float
+) -> None:
     margins, hits = zip(*some, strict=True)
     logs = exponential_log_weights(margins, alpha)
     padded = weighted_accuracy([*logs, *[-math.inf] * len(more)], [*hits, *more])
     assert padded == weighted_accuracy(logs, hits)
-    spread = WeightedAccuracy.of([-math.inf] * len(more), more).merge(WeightedAccuracy.of(logs, hits))
+    spread = WeightedAccuracy.of([-math.inf] * len(more), more).merge(
+        WeightedAccuracy.of(logs, hits)
+    )
     assert spread.estimate() == padded
 
 
 @pytest.mark.parametrize("wrong_ones_have_weight", [True, False])
-def test_who_has_weight_decides_whether_all_are_right(wrong_ones_have_weight):
+def test_who_has_weight_decides_whether_all_are_right(wrong_ones_have_weight: bool) -> None:
     logs = [0.0, 1.0, -math.inf, -math.inf]
-    estimate = weighted_accuracy(logs[::-1] if wrong_ones_have_weight else logs, [True, True, False, False])
+    estimate = weighted_accuracy(
+        logs[::-1] if wrong_ones_have_weight else logs, [True, True, False, False]
+    )
     value = float(not wrong_ones_have_weight)
-    assert (estimate.value, estimate.low, estimate.high, estimate.degenerate) == (value, value, value, True)
+    assert (estimate.value, estimate.low, estimate.high, estimate.degenerate) == (
+        value,
+        value,
+        value,
+        True,
+    )
 
 
-def test_no_weight_on_any_image_has_no_accuracy():
+def test_no_weight_on_any_image_has_no_accuracy() -> None:
     nothing = WeightedAccuracy.of([-math.inf, -math.inf], [True, False])
     assert nothing == WeightedAccuracy()
     for ask in (lambda: nothing.value, lambda: nothing.ess, nothing.estimate):
@@ -216,11 +277,13 @@ def test_no_weight_on_any_image_has_no_accuracy():
         weighted_accuracy([-math.inf], [True])
 
 
-def test_shares_of_images_without_weight_are_zero():
-    assert normalized_weights([-math.inf, 0.0, math.log(3), -math.inf]).tolist() == pytest.approx([0, 0.25, 0.75, 0])
+def test_shares_of_images_without_weight_are_zero() -> None:
+    assert normalized_weights([-math.inf, 0.0, math.log(3), -math.inf]).tolist() == pytest.approx(
+        [0, 0.25, 0.75, 0]
+    )
 
 
-def test_resampling_leaves_out_images_without_weight():
+def test_resampling_leaves_out_images_without_weight() -> None:
     rng = np.random.default_rng(6)
     logs, hits = rng.normal(size=200), rng.random(200) < 0.6
     weighed = np.where(np.arange(200) < 60, logs, -np.inf)
@@ -231,26 +294,30 @@ def test_resampling_leaves_out_images_without_weight():
     assert found.high == pytest.approx(delta.high, abs=0.05)
 
 
-def test_a_resample_without_any_weight_has_no_share():
+def test_a_resample_without_any_weight_has_no_share() -> None:
     """One image of two has all the weight, and a third of the resamples do not take it."""
     (found,) = bootstrap([Outcome(np.array([True, False]), np.array([0.0, -np.inf]))], seed=2)
     assert (found.value, found.low, found.high) == (1.0, 1.0, 1.0)
 
 
-@pytest.mark.parametrize(("logs", "hits"), [([0.0, 1.0], [True]), ([0.0], [True, False]), ([[0.0]], [[True]])])
-def test_vectors_of_two_lengths_are_refused(logs, hits):
+@pytest.mark.parametrize(
+    ("logs", "hits"), [([0.0, 1.0], [True]), ([0.0], [True, False]), ([[0.0]], [[True]])]
+)
+def test_vectors_of_two_lengths_are_refused(
+    logs: list[float | list[float]], hits: list[bool | list[bool]]
+) -> None:
     with pytest.raises(ValueError, match="two vectors of one length"):
         WeightedAccuracy.of(logs, hits)
 
 
-def test_no_images_have_no_accuracy():
+def test_no_images_have_no_accuracy() -> None:
     with pytest.raises(ValueError, match="no images"):
         weighted_accuracy([], [])
-    with pytest.raises(ValueError, match="share of nothing"):
+    with pytest.raises(ValueError, match="image"):
         plain_accuracy([])
 
 
-def test_an_attacker_who_draws_images_by_weight_meets_this_accuracy():
+def test_an_attacker_who_draws_images_by_weight_meets_this_accuracy() -> None:
     margins, hits = population(300, seed=2)
     rng, draws, trials = np.random.default_rng(3), 50, 20_000
     value = weighted_accuracy(-2 * margins, hits).value
@@ -263,7 +330,9 @@ def test_an_attacker_who_draws_images_by_weight_meets_this_accuracy():
 
 @settings(deadline=None)
 @given(st.lists(st.floats(-2000, 2000), min_size=1, max_size=20))
-def test_normalized_weights_are_shares(logs):
+def test_normalized_weights_are_shares(logs: list[float]) -> None:
     shares = normalized_weights(logs)
     exact = [Decimal(log).exp() for log in logs]
-    assert shares == pytest.approx([float(weight / sum(exact)) for weight in exact], rel=1e-11, abs=1e-300)
+    assert shares == pytest.approx(
+        [float(weight / sum(exact)) for weight in exact], rel=1e-11, abs=1e-300
+    )

@@ -5,16 +5,17 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from support.optional import not_none
 from wmr_cli.measures import Outcome, bootstrap, exponential_log_weights
 
 
-def outcome(size=2000, alpha=None, seed=0):
+def outcome(size: int = 2000, alpha: float | None = None, seed: int = 0) -> Outcome:
     margins = np.tanh(np.random.default_rng(seed).normal(0.3, 0.7, size))
     return Outcome(margins > 0, None if alpha is None else exponential_log_weights(margins, alpha))
 
 
 @pytest.mark.parametrize("alpha", [None, 0.0, 1.0, 3.0])
-def test_intervals_are_close_to_those_of_the_formulas(alpha):
+def test_intervals_are_close_to_those_of_the_formulas(alpha: float | None) -> None:
     some = outcome(alpha=alpha)
     (resampled,), formula = bootstrap([some]), some.estimate()
     assert (resampled.value, resampled.ess) == (formula.value, formula.ess)
@@ -22,38 +23,38 @@ def test_intervals_are_close_to_those_of_the_formulas(alpha):
     assert (resampled.low, resampled.high) != (formula.low, formula.high)
 
 
-def test_the_seed_decides():
+def test_the_seed_decides() -> None:
     assert bootstrap([outcome()], seed=1) == bootstrap([outcome()], seed=1)
     assert bootstrap([outcome()], seed=1) != bootstrap([outcome()], seed=2)
 
 
-def test_what_is_asked_beside_an_outcome_does_not_change_it():
+def test_what_is_asked_beside_an_outcome_does_not_change_it() -> None:
     first, second = outcome(alpha=2.0), outcome(seed=1)
     assert bootstrap([first, second]) == [*bootstrap([first]), *bootstrap([second])]
 
 
-def test_weights_are_relative_and_do_not_overflow():
+def test_weights_are_relative_and_do_not_overflow() -> None:
     some = outcome(alpha=2.0)
-    shifted = Outcome(some.correct, some.log_weights + 5000)
+    shifted = Outcome(some.correct, not_none(some.log_weights) + 5000)
     (plain,), (moved,) = bootstrap([some]), bootstrap([shifted])
     assert (moved.low, moved.high) == pytest.approx((plain.low, plain.high), abs=1e-9)
 
 
 @pytest.mark.parametrize("right", [True, False])
 @pytest.mark.parametrize("alpha", [None, 2.0])
-def test_all_right_and_all_wrong_have_no_width(right, alpha):
+def test_all_right_and_all_wrong_have_no_width(right: bool, alpha: float | None) -> None:
     some = outcome(size=50, alpha=alpha)
     (estimate,) = bootstrap([Outcome(np.full(50, right), some.log_weights)])
     assert (estimate.value, estimate.low, estimate.high) == (float(right),) * 3
     assert estimate.degenerate
 
 
-def test_a_resample_without_images_counts_for_nothing():
+def test_a_resample_without_images_counts_for_nothing() -> None:
     (estimate,) = bootstrap([Outcome(np.array([True]))])
     assert (estimate.low, estimate.high) == (1.0, 1.0)
 
 
-def test_memory_is_bounded():
+def test_memory_is_bounded() -> None:
     some = [outcome(size=10_000), outcome(size=10_000, alpha=2.0)]
     tracemalloc.start()
     bootstrap(some)
@@ -63,6 +64,6 @@ def test_memory_is_bounded():
 
 
 @pytest.mark.parametrize("sizes", [(), (3, 4), (0,)])
-def test_outcomes_must_be_of_one_set_of_images(sizes):
+def test_outcomes_must_be_of_one_set_of_images(sizes: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="one set of images"):
         bootstrap([Outcome(np.ones(size, dtype=bool)) for size in sizes])

@@ -11,22 +11,27 @@ import pytest
 import torch
 
 from wmr_cli.config import resolve
-from wmr_cli.core import vision
+from wmr_cli.core import torchvision_compat
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.norms import NORMS
 from wmr_cli.core.objectives import objective_named
+from wmr_cli.runtime import components
 from wmr_cli.storage import checkpoints
-from wmr_cli.workflows import parts
-from wmr_cli.workflows.train import train
+from wmr_cli.training.loop import train
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 
-if any(importlib.util.find_spec(name) is None for name in ("torchattacks", "foolbox", "pyautoattack")):
-    pytest.skip("torchattacks, foolbox and pyautoattack are not all installed here: `make test-peers`", allow_module_level=True)
+if any(
+    importlib.util.find_spec(name) is None for name in ("torchattacks", "foolbox", "pyautoattack")
+):
+    pytest.skip(
+        "torchattacks, foolbox and pyautoattack are not all installed here: `make test-peers`",
+        allow_module_level=True,
+    )
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    assert vision.torchvision  # torchattacks imports it, and it may need our help
+    assert torchvision_compat.torchvision  # torchattacks imports it, and it may need our help
     import foolbox
     import torchattacks
     from pyautoattack import AutoAttack
@@ -44,19 +49,19 @@ BALLS = {"linf": ("Linf", 0.15), "l2": ("L2", 0.6)}
 def network(tmp_path_factory, registry):
     path = tmp_path_factory.mktemp("peers") / "run"
     list(train(resolve({}), path, registry, data_dir=Path(), device="cpu"))
-    return parts.restored(registry, checkpoints.load(path / "last.safetensors"))
+    return components.restored(registry, checkpoints.load(path / "last.safetensors"))
 
 
 @pytest.fixture(scope="session")
 def batch(registry):
-    split = parts.dataset(registry, "digits", Path()).splits["test"]
+    split = components.dataset(registry, "digits", Path()).splits["test"]
     return split.batch(torch.arange(IMAGES))
 
 
 def ours(registry, spec, model, batch, norm, eps, seed=0):
     attack = registry.create("attack", spec, norm=norm, eps=eps)
     objective = objective_named(getattr(attack, "loss", "ce"))
-    return attack(model, batch.images, batch.labels, objective, batch.index, seed).images
+    return attack(model, batch, objective, seed=seed).images
 
 
 def accuracy(model, batch, images, norm, eps):
@@ -78,12 +83,17 @@ def test_pgd_gives_the_images_of_torchattacks(registry, network, batch):
     peer = torchattacks.PGD(network, eps=0.15, alpha=0.015, steps=20, random_start=False)
     found = ours(registry, "pgd:start=none,steps=20,step=0.015", network, batch, "linf", 0.15)
     torch.testing.assert_close(found, peer(batch.images, batch.labels), atol=1e-6, rtol=0)
-    assert cross_entropy(network(found), batch.labels).mean() > cross_entropy(network(batch.images), batch.labels).mean() + 0.1
+    assert (
+        cross_entropy(network(found), batch.labels).mean()
+        > cross_entropy(network(batch.images), batch.labels).mean() + 0.1
+    )
 
 
 def test_pgd_gives_the_images_of_foolbox(registry, network, batch):
     peer = foolbox.attacks.LinfPGD(abs_stepsize=0.015, steps=20, random_start=False)
-    _, theirs, _ = peer(foolbox.PyTorchModel(network, bounds=(0, 1)), batch.images, batch.labels, epsilons=0.15)
+    _, theirs, _ = peer(
+        foolbox.PyTorchModel(network, bounds=(0, 1)), batch.images, batch.labels, epsilons=0.15
+    )
     found = ours(registry, "pgd:start=none,steps=20,step=0.015", network, batch, "linf", 0.15)
     torch.testing.assert_close(found, theirs, atol=1e-6, rtol=0)
 
@@ -100,7 +110,9 @@ PEERS = {
 @pytest.mark.parametrize("name", PEERS)
 def test_gradient_attacks_agree_to_a_point(name, norm, registry, network, batch):
     theirs, eps = BALLS[norm]
-    mine, other = measured(registry, name, PEERS[name](network, norm=theirs, eps=eps), network, batch, norm, eps)
+    mine, other = measured(
+        registry, name, PEERS[name](network, norm=theirs, eps=eps), network, batch, norm, eps
+    )
     assert mine == pytest.approx(other, abs=POINT + 1e-6)
 
 
@@ -125,7 +137,9 @@ def standard(model, norm, eps):
 @pytest.mark.parametrize("norm", BALLS)
 def test_autoattack_agrees_to_a_point(norm, registry, network, batch):
     theirs, eps = BALLS[norm]
-    mine, other = measured(registry, "autoattack", standard(network, theirs, eps), network, batch, norm, eps)
+    mine, other = measured(
+        registry, "autoattack", standard(network, theirs, eps), network, batch, norm, eps
+    )
     assert mine == pytest.approx(other, abs=POINT + 1e-6)
 
 
@@ -140,10 +154,19 @@ def averaged(registry, model, batch, norm, mine, **peers):
     """Mean robust accuracy over the seeds, under a spec of ours and under peers made from (model, norm, eps, seed)."""
     theirs, eps = BALLS[norm]
     given = (batch.images, batch.labels)
-    runs = {name: [peer(model, norm=theirs, eps=eps, seed=seed)(*given) for seed in SEEDS] for name, peer in peers.items()}
+    runs = {
+        name: [peer(model, norm=theirs, eps=eps, seed=seed)(*given) for seed in SEEDS]
+        for name, peer in peers.items()
+    }
     runs["ours"] = [ours(registry, mine, model, batch, norm, eps, seed) for seed in SEEDS]
-    found = {name: sum(accuracy(model, batch, images, norm, eps) for images in run) / len(run) for name, run in runs.items()}
-    print(f"{mine} {norm} {eps:g}: " + ", ".join(f"{name} {value:.4f}" for name, value in found.items()))  # noqa: T201
+    found = {
+        name: sum(accuracy(model, batch, images, norm, eps) for images in run) / len(run)
+        for name, run in runs.items()
+    }
+    print(  # noqa: T201
+        f"{mine} {norm} {eps:g}: "
+        + ", ".join(f"{name} {value:.4f}" for name, value in found.items())
+    )
     return found
 
 
@@ -151,7 +174,9 @@ def pyautoattack_square(kind, is_spread):
     """Its AutoAttack halves at the points for 10,000 queries though it asks 5,000; `is_spread` fits them to 5,000, as ours."""
 
     def made(model, **ball):
-        return kind(model, p_init=0.8, n_queries=5000, resc_schedule=is_spread, device="cpu", **ball).perturb
+        return kind(
+            model, p_init=0.8, n_queries=5000, resc_schedule=is_spread, device="cpu", **ball
+        ).perturb
 
     return made
 
@@ -160,16 +185,24 @@ def pyautoattack_square(kind, is_spread):
 def test_square_without_edges_agrees_to_a_point_with_the_peers(norm, registry, network, batch):
     """With torchattacks' as released, and with pyautoattack's where it, too, spreads its halvings: the same search then."""
     spec = "square:stops_early=true,edges=false"
-    peers = {"torchattacks": torchattacks.Square, "pyautoattack": pyautoattack_square(SquareAttack, is_spread=True)}
+    peers = {
+        "torchattacks": torchattacks.Square,
+        "pyautoattack": pyautoattack_square(SquareAttack, is_spread=True),
+    }
     found = averaged(registry, network, batch, norm, spec, **peers)
     assert found == pytest.approx(dict.fromkeys(found, found["ours"]), abs=POINT + 1e-6)
     assert 0.1 < found["ours"] < 0.9
 
 
 @pytest.mark.parametrize("norm", BALLS)
-def test_square_agrees_to_a_point_with_pyautoattack_once_it_may_use_all_places(norm, registry, network, batch):
+def test_square_agrees_to_a_point_with_pyautoattack_once_it_may_use_all_places(
+    norm, registry, network, batch
+):
     """As released it never puts a square at the last row or column, and fools fewer images than ours."""
-    released, everywhere = pyautoattack_square(SquareAttack, is_spread=False), pyautoattack_square(Everywhere, is_spread=True)
+    released, everywhere = (
+        pyautoattack_square(SquareAttack, is_spread=False),
+        pyautoattack_square(Everywhere, is_spread=True),
+    )
     peers = {"pyautoattack": released, "at all places": everywhere}
     found = averaged(registry, network, batch, norm, "square:stops_early=true", **peers)
     assert 0.1 < found["at all places"] < 0.9
@@ -185,5 +218,7 @@ def test_autoattack_agrees_to_a_point_with_pyautoattack(norm, registry, network,
     def peer(images, labels):
         return attack.run_standard_evaluation(images, labels, batch_size=IMAGES)[0]
 
-    mine, other = measured(registry, "autoattack", peer, network, batch, norm, eps, name="pyautoattack")
+    mine, other = measured(
+        registry, "autoattack", peer, network, batch, norm, eps, name="pyautoattack"
+    )
     assert mine == pytest.approx(other, abs=POINT + 1e-6)

@@ -8,7 +8,8 @@ from statistics import mean
 
 import pytest
 
-from wmr_cli.plugins import OURS, installed
+from wmr_cli.plugins import installed
+from wmr_cli.registry import OWN_DISTRIBUTION
 
 pytestmark = pytest.mark.slow
 STUDY = Path(__file__).parents[2] / "studies" / "digits_defenses.py"
@@ -23,16 +24,29 @@ def study(tmp_path_factory) -> dict[str, dict]:
 
 def test_every_defense_of_ours_is_there(study):
     registry = installed().registry
-    assert set(study) == {name for name in registry.names("defense") if registry.find("defense", name).owner == OURS}
-    assert {len(values) for found in study.values() for name, values in found.items() if name != "cost"} == {3}
+    assert set(study) == {
+        name
+        for name in registry.names("defense")
+        if registry.find("defense", name).owner == OWN_DISTRIBUTION
+    }
+    assert {
+        len(values) for found in study.values() for name, values in found.items() if name != "cost"
+    } == {3}
 
 
 def test_every_adversarial_defense_beats_natural_training_by_25_points(study):
     natural = mean(study["natural"]["a_rob"])
-    gains = {defense: mean(found["a_rob"]) - natural for defense, found in study.items() if defense != "natural"}
+    gains = {
+        defense: mean(found["a_rob"]) - natural
+        for defense, found in study.items()
+        if defense != "natural"
+    }
     assert min(gains.values()) >= 0.25, gains
 
 
 def test_the_cheap_defenses_are_cheap(study):
     dear = study["pgd"]["cost"]
-    assert {defense: study[defense]["cost"] < dear / 2 for defense in ("free", "fgsm-rs")} == {"free": True, "fgsm-rs": True}
+    assert {defense: study[defense]["cost"] < dear / 2 for defense in ("free", "fgsm-rs")} == {
+        "free": True,
+        "fgsm-rs": True,
+    }

@@ -9,8 +9,8 @@ from statistics import mean
 
 import pytest
 
+from wmr_cli.reporting.report import gather_records
 from wmr_cli.storage import records
-from wmr_cli.workflows.report import gather
 
 pytestmark = pytest.mark.slow
 SEEDS = range(5)
@@ -18,7 +18,12 @@ SEEDS = range(5)
 
 def wmr(folder: Path, *words: object) -> None:
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-m", "wmr_cli", *map(str, words), "--quiet"], cwd=folder, env=one_thread, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "wmr_cli", *map(str, words), "--quiet"],
+        cwd=folder,
+        env=one_thread,
+        check=True,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +34,27 @@ def study(tmp_path_factory) -> dict[float, list[records.Record]]:
     def run(case: tuple[int, int]) -> None:
         alpha, seed = case
         name = f"a{alpha}-s{seed}"
-        wmr(folder, "train", "--defense", "trades", "--alpha", alpha, "--seed", seed, "--out", folder / "runs" / name)
+        wmr(
+            folder,
+            "train",
+            "--defense",
+            "trades",
+            "--alpha",
+            alpha,
+            "--seed",
+            seed,
+            "--out",
+            folder / "runs" / name,
+        )
         wmr(folder, "evaluate", folder / "runs" / name, "--alpha-test", "2")
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(run, [(alpha, seed) for seed in SEEDS for alpha in (0, 2)]))
-    found = gather([folder / "runs"]).records
-    return {alpha: [record for record in found if record.checkpoint.alpha_train == alpha] for alpha in (0.0, 2.0)}
+    found = gather_records([folder / "runs"]).records
+    return {
+        alpha: [record for record in found if record.checkpoint.alpha_train == alpha]
+        for alpha in (0.0, 2.0)
+    }
 
 
 def test_every_run_keeps_its_natural_accuracy(study):
@@ -45,10 +64,15 @@ def test_every_run_keeps_its_natural_accuracy(study):
 
 @pytest.mark.parametrize("metric", ["a_sa", "a_tr"])
 def test_weighted_training_wins_against_the_attacker_who_chooses(study, metric):
-    means = {alpha: mean(getattr(record.by_alpha[0], metric).value for record in records) for alpha, records in study.items()}
+    means = {
+        alpha: mean(getattr(record.by_alpha[0], metric).value for record in records)
+        for alpha, records in study.items()
+    }
     assert means[2.0] > means[0.0]
 
 
 def test_weighted_training_costs_no_robust_accuracy(study):
-    means = {alpha: mean(record.a_rob.value for record in records) for alpha, records in study.items()}
+    means = {
+        alpha: mean(record.a_rob.value for record in records) for alpha, records in study.items()
+    }
     assert means[2.0] > means[0.0] - 0.02

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-import made
+from support import synthetic
 
 pytestmark = pytest.mark.slow
 TRIES = 3
@@ -32,14 +32,22 @@ def test_help_costs_little_more_than_what_draws_it():
 def hundred(tmp_path):
     """A hundred records of 10,000 images each, with everything that an evaluation stores."""
     for number in range(100):
-        rows = made.rows(10_000, logits=True, skill=number / 100)
-        record = made.record(rows, f"mnist-trades-a2-s{number}", seed=number % 5, alpha_train=number // 5)
-        made.stored(tmp_path / "evaluations", record, rows)
+        rows = synthetic.rows(10_000, logits=True, skill=number / 100)
+        record = synthetic.record(
+            rows, f"mnist-trades-a2-s{number}", seed=number % 5, alpha_train=number // 5
+        )
+        synthetic.stored(tmp_path / "evaluations", record, rows)
     return tmp_path
 
 
-@pytest.mark.parametrize("flags", [[], ["--alpha-test", "0.5,3"], ["--format", "json"]], ids=["as stored", "other α", "json"])
+@pytest.mark.parametrize(
+    "flags",
+    [[], ["--alpha-test", "0.5,3"], ["--format", "json"]],
+    ids=["as stored", "other α", "json"],
+)
 def test_a_report_over_a_hundred_records_takes_a_few_sorts_of_ten_million_numbers(hundred, flags):
     """Three where it takes two seconds and a half."""
-    sort = processor_seconds("-c", "import numpy as np; np.sort(np.random.default_rng(0).random(10**7))")
+    sort = processor_seconds(
+        "-c", "import numpy as np; np.sort(np.random.default_rng(0).random(10**7))"
+    )
     assert processor_seconds("-m", "wmr_cli", "report", str(hundred), *flags) < 6 * sort

@@ -7,12 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-import fakes
-from documented import Step, blocks, missing, run, steps
-from environments import ROOT
-from workspaces import Workspace
+from support import miniature_datasets
+from support.page_commands import Step, blocks, missing, run, steps
+from support.repository_copy import Workspace
+from support.virtualenvs import ROOT
 
-PAGES = [ROOT / "README.md", ROOT / "docs" / "index.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "docs" / "index.md",
+    *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
+]
 DATA = os.environ.get("WMR_DATA_DIR")
 
 # commands that are left out, each with its reason; .ci/run is held to the first kind by a test below
@@ -31,9 +35,13 @@ BEGIN_WITH_NOTHING = ("README.md", "index.md")
 # files that prose speaks of, and no flag, tree or title
 TOLD = {
     "README.md": [
-        f"runs/digits-trades-a2-s0/{name}" for name in ("config.json", "log.jsonl", "last.safetensors", "best.safetensors")
+        f"runs/digits-trades-a2-s0/{name}"
+        for name in ("config.json", "log.jsonl", "last.safetensors", "best.safetensors")
     ]
-    + ["runs/digits-trades-a2-s0/evaluations", *(f"figures/*.{kind}" for kind in ("png", "svg", "pdf"))],
+    + [
+        "runs/digits-trades-a2-s0/evaluations",
+        *(f"figures/*.{kind}" for kind in ("png", "svg", "pdf")),
+    ],
     "index.md": [".venv/bin/wmr"],
 }
 
@@ -50,9 +58,11 @@ class Net(nn.Sequential):
 def lay_files(page: Path, folder: Path) -> None:
     """What a page takes for the reader's own."""
     if page.name == "README.md":
-        fakes.picture_tree(folder / "pics", side=40)
+        miniature_datasets.picture_tree(folder / "pics", side=40)
         (folder / "net.py").write_text(NET, encoding="utf-8")
-        torch.save({"1.weight": torch.randn(10, 784), "1.bias": torch.zeros(10)}, folder / "net.pth")
+        torch.save(
+            {"1.weight": torch.randn(10, 784), "1.bias": torch.zeros(10)}, folder / "net.pth"
+        )
 
 
 def read(page: Path):
@@ -79,7 +89,9 @@ def test_a_page_works_as_it_is_written(page, tmp_path):
 @pytest.mark.data
 @pytest.mark.skipif(DATA is None, reason="WMR_DATA_DIR names no folder with real data")
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page.name in {name for name, _ in ON_DOWNLOADED_DATA}], ids=lambda page: page.stem
+    "page",
+    [page for page in PAGES if page.name in {name for name, _ in ON_DOWNLOADED_DATA}],
+    ids=lambda page: page.stem,
 )
 def test_commands_on_downloaded_data_work_as_they_are_written(page, tmp_path):
     workspace = Workspace(tmp_path)

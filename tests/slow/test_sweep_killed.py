@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc"),
+]
 STUDY = """
 summary = "tiny"
 folder = "runs"
@@ -43,7 +46,9 @@ TIMES = ("seconds", "images_per_second", "created", "rows")
 def begun(folder: Path, text: str = STUDY) -> subprocess.Popen[str]:
     folder.mkdir(exist_ok=True)
     (folder / "study.toml").write_text(text)
-    return subprocess.Popen(COMMAND, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        COMMAND, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
 
 
 def finished(folder: Path, text: str = STUDY, status: int = 0) -> str:
@@ -71,7 +76,11 @@ def timeless(value: Any) -> Any:
 def content(folder: Path) -> dict[str, Any]:
     report = {name: (folder / "runs" / name).read_text() for name in ("report.md", "report.csv")}
     figures = {file.name: file.read_bytes() for file in (folder / "runs" / "figures").glob("*.png")}
-    return {**report, **figures, "json": timeless(json.loads((folder / "runs" / "report.json").read_text()))}
+    return {
+        **report,
+        **figures,
+        "json": timeless(json.loads((folder / "runs" / "report.json").read_text())),
+    }
 
 
 def children(of: int) -> list[int]:
@@ -114,7 +123,9 @@ def test_a_sweep_killed_twice_gives_the_report_of_one_that_was_left_alone(tmp_pa
     killed_with_its_workers(first)
 
     second = begun(killed)
-    until(lambda: list(killed.glob("runs/*/evaluations/*.partial")), second)  # in the midst of an evaluation
+    until(
+        lambda: list(killed.glob("runs/*/evaluations/*.partial")), second
+    )  # in the midst of an evaluation
     killed_with_its_workers(second)
 
     said = finished(killed)
@@ -131,14 +142,18 @@ def test_a_sweep_that_is_asked_to_stop_saves_and_goes_on(tmp_path, number, statu
     running.send_signal(number)
     _, said = running.communicate(timeout=120)
     assert running.returncode == status
-    assert "the same command goes on" in said
+    assert "repeat the command to continue" in said
     assert gone(workers)
-    listed = subprocess.run([*COMMAND, "--dry-run"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        [*COMMAND, "--dry-run"], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
     assert "to do" in listed
 
 
 def test_a_run_that_fails_is_told_and_stops_no_other(tmp_path):
-    text = STUDY.replace("alpha = [0, 2]\nseed = [0, 1]", 'model = ["digits-cnn", "digits-cnn:nonsense=3"]')
+    text = STUDY.replace(
+        "alpha = [0, 2]\nseed = [0, 1]", 'model = ["digits-cnn", "digits-cnn:nonsense=3"]'
+    )
     said = finished(tmp_path, text, status=1)
     assert re.search(r"error: \S*nonsense\S*: model 'digits-cnn' has no 'nonsense'", said)
     assert len(list(tmp_path.glob("runs/*/evaluations/*.json"))) == 3
@@ -147,9 +162,19 @@ def test_a_run_that_fails_is_told_and_stops_no_other(tmp_path):
 
 def test_runs_are_submitted_through_submitit(tmp_path):
     pytest.importorskip("submitit")
-    text = STUDY.replace("seed = [0, 1]", "seed = 0") + '[slurm]\ncluster = "local"\ntimeout_min = 10\n'
+    text = (
+        STUDY.replace("seed = [0, 1]", "seed = 0")
+        + '[slurm]\ncluster = "local"\ntimeout_min = 10\n'
+    )
     (tmp_path / "study.toml").write_text(text)
-    done = subprocess.run([*COMMAND, "--slurm"], cwd=tmp_path, capture_output=True, text=True, check=False, env={**os.environ})
+    done = subprocess.run(
+        [*COMMAND, "--slurm"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ},
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("job ") >= 2
     assert len(list(tmp_path.glob("runs/*/sweep.json"))) == 2
@@ -159,6 +184,8 @@ def test_runs_are_submitted_through_submitit(tmp_path):
 def test_an_unknown_setting_of_slurm_is_refused(tmp_path):
     pytest.importorskip("submitit")
     (tmp_path / "study.toml").write_text(STUDY + '[slurm]\ncluster = "local"\nminutes = 10\n')
-    done = subprocess.run([*COMMAND, "--slurm"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*COMMAND, "--slurm"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2
     assert "minutes" in done.stderr

@@ -12,12 +12,20 @@ from torch import nn
 
 import wmr_awp
 from wmr_awp.defense import Awp, awp
-from wmr_cli import Spec, create
-from wmr_cli.core.contracts import Batch, Crafted
-from wmr_cli.errors import BadInput, BrokenContract
-from wmr_cli.testing import RecordingLearner, check_loss, tiny_batch, tiny_model
+from wmr_cli import BadInput, BrokenContract, Spec, create
+from wmr_cli.core import AttackResult, Batch
+from wmr_cli.testing import RecordingLearner, check_defense, tiny_batch, tiny_model
 
-BASES = ("natural", "pgd", "trades:beta=2", "mart", "alp", "combined", "fgsm-rs", "iaat:warmup=0,steps=2")
+BASES = (
+    "natural",
+    "pgd",
+    "trades:beta=2",
+    "mart",
+    "alp",
+    "combined",
+    "fgsm-rs",
+    "iaat:warmup=0,steps=2",
+)
 
 
 def made(base: str, **params: float) -> Awp:
@@ -26,7 +34,7 @@ def made(base: str, **params: float) -> Awp:
 
 @pytest.mark.parametrize("base", BASES)
 def test_every_base_that_fits_keeps_the_contract(base):
-    check_loss(made(base))
+    check_defense(made(base))
 
 
 class Linear(nn.Module):
@@ -40,7 +48,10 @@ class Linear(nn.Module):
 
 def errors(weight, bias, pixels, label):
     """p - y of a linear model with two classes."""
-    logits = [sum(w * x for w, x in zip(row, pixels, strict=True)) + b for row, b in zip(weight, bias, strict=True)]
+    logits = [
+        sum(w * x for w, x in zip(row, pixels, strict=True)) + b
+        for row, b in zip(weight, bias, strict=True)
+    ]
     shares = [math.exp(logit) / sum(map(math.exp, logits)) for logit in logits]
     return [share - (position == label) for position, share in enumerate(shares)]
 
@@ -49,16 +60,29 @@ def test_a_step_is_the_one_computed_by_hand():
     weight, bias, pixels, gamma, lr = [[0.5, -1.0], [2.0, 0.25]], [0.1, -0.2], [0.75, 0.5], 0.2, 0.1
     model = Linear(weight, bias)
     made("natural", gamma=gamma).step(
-        RecordingLearner(model), Batch(torch.tensor(pixels).view(1, 1, 1, 2), torch.tensor([0]), torch.tensor([7]))
+        RecordingLearner(model),
+        Batch(torch.tensor(pixels).view(1, 1, 1, 2), torch.tensor([0]), torch.tensor([7])),
     )
 
     slope = [[error * x for x in pixels] for error in errors(weight, bias, pixels, label=0)]
-    far = gamma * math.dist([w for row in weight for w in row], [0] * 4) / math.dist([g for row in slope for g in row], [0] * 4)
-    moved = [[w + far * g for w, g in zip(*rows, strict=True)] for rows in zip(weight, slope, strict=True)]
+    far = (
+        gamma
+        * math.dist([w for row in weight for w in row], [0] * 4)
+        / math.dist([g for row in slope for g in row], [0] * 4)
+    )
+    moved = [
+        [w + far * g for w, g in zip(*rows, strict=True)]
+        for rows in zip(weight, slope, strict=True)
+    ]
     there = errors(moved, bias, pixels, label=0)
-    expected = [[w - lr * error * x for w, x in zip(row, pixels, strict=True)] for row, error in zip(weight, there, strict=True)]
+    expected = [
+        [w - lr * error * x for w, x in zip(row, pixels, strict=True)]
+        for row, error in zip(weight, there, strict=True)
+    ]
     torch.testing.assert_close(model.weight.detach(), torch.tensor(expected))
-    torch.testing.assert_close(model.bias.detach(), torch.tensor([b - lr * e for b, e in zip(bias, there, strict=True)]))
+    torch.testing.assert_close(
+        model.bias.detach(), torch.tensor([b - lr * e for b, e in zip(bias, there, strict=True)])
+    )
     assert moved[0][0] != pytest.approx(weight[0][0], abs=0.05)  # the step was not the base's own
 
 
@@ -71,7 +95,7 @@ class InTrainMode(RecordingLearner):
     def attack(self, batch, objective, own=None):
         with torch.no_grad():
             self.model(batch.images)
-        return Crafted((batch.images + 0.03).clamp(0, 1), torch.ones_like(batch.labels))
+        return AttackResult((batch.images + 0.03).clamp(0, 1), torch.ones_like(batch.labels))
 
 
 @pytest.mark.parametrize("kind", [RecordingLearner, InTrainMode])
@@ -83,7 +107,13 @@ def test_without_a_perturbation_it_is_the_base_bit_for_bit(base, kind):
         learner = kind(model)
         torch.manual_seed(5)
         reports = [defense.step(learner, tiny_batch()) for _ in range(3)]
-        results.append([*model.state_dict().values(), *(report.losses for report in reports), torch.get_rng_state()])
+        results.append(
+            [
+                *model.state_dict().values(),
+                *(report.losses for report in reports),
+                torch.get_rng_state(),
+            ]
+        )
     for expected, found in zip(*results, strict=True):
         assert torch.equal(expected, found)
 
@@ -96,7 +126,9 @@ class Watching(RecordingLearner):
         self.seen = {"forward": [], "attack": [], "attack_mode": [], "optimizer_step": []}
 
     def note(self, what):
-        self.seen[what].append({name: weight.detach().clone() for name, weight in self.model.named_parameters()})
+        self.seen[what].append(
+            {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
+        )
 
     def forward(self, images):
         self.note("forward")
@@ -131,8 +163,15 @@ def test_weights_move_by_gamma_for_the_loss_alone_and_come_back_exactly():
     assert len(learner.seen["attack"]) == 1
     assert len(learner.seen["attack_mode"]) == 2
     for what in ("attack", "attack_mode", "optimizer_step"):
-        assert [differs(weights, start) for weights in learner.seen[what]] == [[]] * len(learner.seen[what])
-    assert [differs(weights, start) for weights in learner.seen["forward"]] == [[], [], large, large]
+        assert [differs(weights, start) for weights in learner.seen[what]] == [[]] * len(
+            learner.seen[what]
+        )
+    assert [differs(weights, start) for weights in learner.seen["forward"]] == [
+        [],
+        [],
+        large,
+        large,
+    ]
     for name in large:
         moved = learner.seen["forward"][-1][name] - start[name]
         assert float(moved.norm() / start[name].norm()) == pytest.approx(0.02, rel=1e-4)
@@ -167,8 +206,12 @@ def test_weights_are_put_back_when_the_step_fails():
 
 
 def test_a_weight_without_a_gradient_stays():
-    model = Linear([[0.0, 0.0], [0.0, 0.0]], [200.0, 0.0])  # certain of itself: the gradient is zero
-    made("natural", gamma=0.5).step(RecordingLearner(model), Batch(torch.ones(1, 1, 1, 2), torch.tensor([0]), torch.tensor([0])))
+    model = Linear(
+        [[0.0, 0.0], [0.0, 0.0]], [200.0, 0.0]
+    )  # certain of itself: the gradient is zero
+    made("natural", gamma=0.5).step(
+        RecordingLearner(model), Batch(torch.ones(1, 1, 1, 2), torch.tensor([0]), torch.tensor([0]))
+    )
     assert torch.equal(model.weight.detach(), torch.zeros(2, 2))
 
 
@@ -264,7 +307,10 @@ def test_it_says_of_itself_what_its_base_says():
 
 
 def test_what_the_base_remembers_is_remembered_once_and_saved():
-    defense, base = made("iaat:warmup=0,steps=2,beta=1", gamma=0.0), create("defense", "iaat:warmup=0,steps=2,beta=1")
+    defense, base = (
+        made("iaat:warmup=0,steps=2,beta=1", gamma=0.0),
+        create("defense", "iaat:warmup=0,steps=2,beta=1"),
+    )
     for one in (defense, base):
         learner = RecordingLearner(tiny_model().train())
         for _ in range(3):
@@ -276,16 +322,22 @@ def test_what_the_base_remembers_is_remembered_once_and_saved():
     assert torch.equal(again.state()["radii"], base.state()["radii"])
 
 
-PUBLIC = ("wmr_cli.core", "wmr_cli.errors", "wmr_cli.measures", "wmr_cli.testing")
+PUBLIC = ("wmr_cli.core", "wmr_cli.measures", "wmr_cli.testing")
 
 
 def imported(path: Path) -> set[str]:
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    return modules | {node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    return modules | {
+        node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level
+    }
 
 
-@pytest.mark.parametrize("path", sorted(Path(wmr_awp.__file__).parent.glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted(Path(wmr_awp.__file__).parent.glob("*.py")), ids=lambda path: path.name
+)
 def test_nothing_private_is_imported(path):
     ours = {module for module in imported(path) if module.split(".")[0] == "wmr_cli"}
-    assert {module for module in ours if module != "wmr_cli" and not module.startswith(PUBLIC)} == set()
+    assert {
+        module for module in ours if module != "wmr_cli" and not module.startswith(PUBLIC)
+    } == set()

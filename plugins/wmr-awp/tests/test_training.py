@@ -39,7 +39,9 @@ def wmr(tmp_path, monkeypatch):
     (tmp_path / "sgd.toml").write_text(SGD, encoding="utf-8")
 
     def run(*words: str) -> str:
-        done = subprocess.run([sys.executable, "-m", "wmr_cli", *words], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "wmr_cli", *words], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -56,18 +58,42 @@ def assert_identical(one: str, other: str) -> None:
 
 
 def test_it_learns_and_goes_on_exactly_where_it_was_stopped(wmr):
-    words = ("train", "--defense", "awp:trades:beta=2,gamma=0.01,warmup=1", "--epochs", "4", "--steps", "4", "--out")
+    words = (
+        "train",
+        "--defense",
+        "awp:trades:beta=2,gamma=0.01,warmup=1",
+        "--epochs",
+        "4",
+        "--steps",
+        "4",
+        "--out",
+    )
     wmr(*words, "whole")
     part = subprocess.Popen([sys.executable, "-m", "wmr_cli", *words, "part", "--quiet"])
     log = Path("part/log.jsonl")
-    while part.poll() is None and not (log.exists() and len(log.read_text().splitlines()) >= 2):  # past the warm-up
+    while part.poll() is None and not (
+        log.exists() and len(log.read_text().splitlines()) >= 2
+    ):  # past the warm-up
         time.sleep(0.05)
     part.send_signal(signal.SIGTERM)
     assert part.wait() == 143
-    assert (Path("part") / "last.safetensors").read_bytes() != (Path("whole") / "last.safetensors").read_bytes()
+    assert (Path("part") / "last.safetensors").read_bytes() != (
+        Path("whole") / "last.safetensors"
+    ).read_bytes()
     wmr(*words, "part", "--resume")
     assert_identical("whole", "part")
-    (record,) = json.loads(wmr("evaluate", "whole", "--attack", "pgd:steps=10", "--metrics", "nat,rob", "--format", "json"))
+    (record,) = json.loads(
+        wmr(
+            "evaluate",
+            "whole",
+            "--attack",
+            "pgd:steps=10",
+            "--metrics",
+            "nat,rob",
+            "--format",
+            "json",
+        )
+    )
     assert record["a_nat"]["low"] > 0.5
     assert record["a_rob"]["low"] > 0.2  # a guess is right in one of ten
     assert record["checkpoint"]["defense"].startswith("awp")
@@ -75,28 +101,57 @@ def test_it_learns_and_goes_on_exactly_where_it_was_stopped(wmr):
 
 def test_a_perturbation_changes_the_run_and_none_does_not(wmr):
     for defense, out in (("pgd", "base"), ("awp:gamma=0", "none"), ("awp:gamma=0.05", "some")):
-        wmr("train", *BRIEF, "--defense", defense, "--alpha", "1", "--out", out)  # the preset has another alpha for pgd
+        wmr(
+            "train", *BRIEF, "--defense", defense, "--alpha", "1", "--out", out
+        )  # the preset has another alpha for pgd
     assert_identical("base", "none")
     base, some = weights("base"), weights("some")
     assert not all(torch.equal(tensor, some[name]) for name, tensor in base.items())
 
 
 def test_two_processes_learn_what_one_learns(wmr):
-    words = ("train", *BRIEF, "--batch-size", "127", "--config", "sgd.toml", *L2, "--model", "nets.py:Smooth", "--alpha", "1")
+    words = (
+        "train",
+        *BRIEF,
+        "--batch-size",
+        "127",
+        "--config",
+        "sgd.toml",
+        *L2,
+        "--model",
+        "nets.py:Smooth",
+        "--alpha",
+        "1",
+    )
     for devices in ("1", "2"):
-        wmr(*words, "--defense", "awp:base=(trades:beta=2),gamma=0.05", "--devices", devices, "--out", f"awp{devices}")
+        wmr(
+            *words,
+            "--defense",
+            "awp:base=(trades:beta=2),gamma=0.05",
+            "--devices",
+            devices,
+            "--out",
+            f"awp{devices}",
+        )
     for defense, out in (("trades:beta=2", "base"), ("awp:base=(trades:beta=2),gamma=0", "none")):
         wmr(*words, "--defense", defense, "--devices", "2", "--out", out)
     one, two, base = weights("awp1"), weights("awp2"), weights("base")
     for name in one:
         torch.testing.assert_close(two[name], one[name], atol=1e-4, rtol=1e-3)
-    assert max(float((two[name] - base[name]).abs().max()) for name in two) > 1e-3  # far more than what two processes may differ
+    assert (
+        max(float((two[name] - base[name]).abs().max()) for name in two) > 1e-3
+    )  # far more than what two processes may differ
     assert_identical("base", "none")
 
 
 def test_a_base_that_does_not_fit_is_refused_in_one_line(wmr):
     words = [sys.executable, "-m", "wmr_cli", "train", "--defense", "awp:free", "--out", "run"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "300"})
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "300"}
+    )
     assert done.returncode == 2
-    assert "awp cannot be put around free: one backward pass moves its images and its weights" in done.stderr
+    assert (
+        "awp cannot be put around free: one backward pass moves its images and its weights"
+        in done.stderr
+    )
     assert not Path("run").exists()

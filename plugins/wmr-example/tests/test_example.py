@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from wmr_cli.testing import check_attack, check_dataset, check_kernel, check_loss, check_model
+from wmr_cli.testing import check_attack, check_dataset, check_defense, check_kernel, check_model
 from wmr_example.parts import Fooled, HalfHalf, Linear, RandomCorners, stripes
 
 
@@ -15,7 +15,7 @@ def test_linear():
 
 
 def test_half_half():
-    check_loss(HalfHalf())
+    check_defense(HalfHalf())
 
 
 def test_fooled():

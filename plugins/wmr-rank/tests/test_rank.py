@@ -7,10 +7,8 @@ import math
 import pytest
 import torch
 
-from wmr_cli import create, measures
-from wmr_cli.core.contracts import Evidence
-from wmr_cli.core.margins import logit_margin, probability_margin
-from wmr_cli.errors import BadInput
+from wmr_cli import BadInput, create, measures
+from wmr_cli.core import Evidence, logit_margin, probability_margin
 from wmr_cli.testing import check_kernel
 from wmr_rank.kernel import Rank, spread_ranks
 
@@ -53,7 +51,10 @@ def test_no_temperature_moves_a_weight(evidence, temperature):
 @pytest.mark.parametrize("temperature", [0.3, 3.0])
 def test_the_paper_s_kernel_moves_with_temperature(evidence, temperature):
     exp = create("kernel", "exp:alpha=2")
-    weights, scaled = (measures.normalized_weights(exp(each)) for each in (evidence, at_temperature(evidence, temperature)))
+    weights, scaled = (
+        measures.normalized_weights(exp(each))
+        for each in (evidence, at_temperature(evidence, temperature))
+    )
     assert abs(scaled / weights - 1).max() > 0.1
 
 
@@ -68,7 +69,9 @@ def test_probability_margins_change_their_order_with_temperature_and_logit_margi
 
 
 def test_a_constant_added_to_the_logits_of_an_image_changes_nothing(evidence):
-    shifts = torch.randint(-8, 8, (len(evidence.labels), 1), generator=torch.Generator().manual_seed(0))
+    shifts = torch.randint(
+        -8, 8, (len(evidence.labels), 1), generator=torch.Generator().manual_seed(0)
+    )
     coarse = (evidence.logits * 64).round() / 64  # sums of these are exact
     one, other = Evidence(coarse, evidence.labels), Evidence(coarse + shifts, evidence.labels)
     assert torch.equal(Rank(2.0)(one), Rank(2.0)(other))
@@ -104,14 +107,29 @@ def test_a_negative_alpha_is_refused():
 
 
 def test_an_evaluation_ranks_all_images_and_agrees_with_the_check_of_the_program(wmr, tmp_path):
-    trained = wmr("train", "--kernel", "rank", "--alpha", "2", "--epochs", "2", "--steps", "2", "--out", "run")
+    trained = wmr(
+        "train", "--kernel", "rank", "--alpha", "2", "--epochs", "2", "--steps", "2", "--out", "run"
+    )
     assert trained.returncode == 0, trained.stderr
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert [entry["weight_mean"] for entry in log] == pytest.approx([1.0, 1.0], abs=1e-5)
     # the largest of a batch is exp(2) over the mean of exp(-2 r) with r spread evenly over [-1, 1]
     assert log[-1]["weight_max"] == pytest.approx(math.exp(2) / (math.sinh(2) / 2), rel=0.05)
-    few = ["evaluate", "run", "--steps", "2", "--limit", "200", "--format", "json", "--alpha-test", "2"]
-    ranked, small = (wmr(*few, "--kernel", "rank", "--batch-size", size, "--out", size) for size in ("200", "32"))
+    few = [
+        "evaluate",
+        "run",
+        "--steps",
+        "2",
+        "--limit",
+        "200",
+        "--format",
+        "json",
+        "--alpha-test",
+        "2",
+    ]
+    ranked, small = (
+        wmr(*few, "--kernel", "rank", "--batch-size", size, "--out", size) for size in ("200", "32")
+    )
     assert ranked.returncode == 0, ranked.stderr
     (record,), (again,) = json.loads(ranked.stdout), json.loads(small.stdout)
     assert record["plugins"] == {"wmr-rank": "0.1.0"}
@@ -123,6 +141,8 @@ def test_an_evaluation_ranks_all_images_and_agrees_with_the_check_of_the_program
     assert row["a_sa"]["value"] < record["a_rob"]["value"]
     checked = wmr(*few, "--kernel", "exp", "--checks", "--out", "exp")
     (usual,) = json.loads(checked.stdout)
-    (by_ranks,) = [check["value"] for check in usual["checks"] if check["name"] == "A_sa(2) by ranks"]
+    (by_ranks,) = [
+        check["value"] for check in usual["checks"] if check["name"] == "A_sa(2) by ranks"
+    ]
     assert row["a_sa"]["value"] == pytest.approx(by_ranks, abs=1e-6)
     assert row["a_sa"]["value"] != pytest.approx(usual["by_alpha"][0]["a_sa"]["value"], abs=1e-6)

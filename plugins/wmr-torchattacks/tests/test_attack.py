@@ -6,22 +6,24 @@ import pytest
 import torch
 from torch import nn
 
-from wmr_cli import create
-from wmr_cli.core.losses import cross_entropy
-from wmr_cli.core.objectives import objective_named
-from wmr_cli.errors import BadInput, UnknownName
+from wmr_cli import BadInput, UnknownName, create
+from wmr_cli.core import cross_entropy, objective_named
 from wmr_cli.testing import tiny_batch, tiny_model
 from wmr_torchattacks.draws import drawn_by
 
 
 def run(attack, model, batch, seed=0, objective=cross_entropy):
-    return attack(model, batch.images, batch.labels, objective, batch.index, seed)
+    return attack(model, batch, objective, seed=seed)
 
 
 @pytest.mark.parametrize(
     ("spec", "problem", "hint"),
     [
-        ("torchattacks:CW", "keeps its changes small in l2, the ball is linf", "torchattacks:CW,norm=l2,eps="),
+        (
+            "torchattacks:CW",
+            "keeps its changes small in l2, the ball is linf",
+            "torchattacks:CW,norm=l2,eps=",
+        ),
         ("torchattacks:PGD,norm=l2", "keeps its changes small in linf, the ball is l2", "PGDL2"),
         ("torchattacks:OnePixel", "neither an Linf nor an L2 ball: it changes a few pixels", "BIM"),
         ("torchattacks:EADL1,norm=l2", r"\(L1\)", "PGDL2"),
@@ -29,14 +31,30 @@ def run(attack, model, batch, seed=0, objective=cross_entropy):
         ("torchattacks:pgd", "has no attack 'pgd'", "did you mean 'PGD'?"),
         ("torchattacks:MIFGMS", "has no attack 'MIFGMS'", "did you mean 'MIFGSM'?"),
         ("torchattacks:MIFGSM,decoy=1", "MIFGSM has no 'decoy'", "did you mean 'decay'?"),
-        ("torchattacks:APGD,seed=3", "seed of torchattacks:APGD is settled elsewhere", "leave out seed="),
-        ("torchattacks:PIFGSM,max_epsilon=0.1", "max_epsilon of torchattacks:PIFGSM is settled", "leave out"),
-        ("torchattacks:PGD,alpha=0.1,step=0.1", "step and alpha of torchattacks:PGD are the same", "keep one"),
+        (
+            "torchattacks:APGD,seed=3",
+            "seed of torchattacks:APGD is set elsewhere",
+            "leave out seed=",
+        ),
+        (
+            "torchattacks:PIFGSM,max_epsilon=0.1",
+            "max_epsilon of torchattacks:PIFGSM is set",
+            "leave out",
+        ),
+        (
+            "torchattacks:PGD,alpha=0.1,step=0.1",
+            "step and alpha of torchattacks:PGD are the same",
+            "keep one",
+        ),
         ("torchattacks:FGSM,steps=3", "FGSM has no 'steps'", "--steps"),
         ("torchattacks:APGD,step=0.1", "APGD has no 'step'", "--step-size"),
         ("torchattacks:PGD,steps=0", "PGD cannot be run", "1 or more"),
         ("torchattacks:PGD,alpha=-1", "PGD cannot be run", "not negative"),
-        ("torchattacks:AutoAttack,version=best", "AutoAttack cannot be built: Not valid version", "options"),
+        (
+            "torchattacks:AutoAttack,version=best",
+            "AutoAttack cannot be built: Not valid version",
+            "options",
+        ),
         ("torchattacks", "needs name", "torchattacks:name="),
     ],
 )
@@ -64,30 +82,48 @@ def test_steps_keep_their_ratio_to_the_radius():
 def test_options_reach_torchattacks():
     model, batch = tiny_model(), tiny_batch()
     plain, without = (
-        run(create("attack", f"torchattacks:MIFGSM{options}", eps=0.1), model, batch).images for options in ("", ",decay=0")
+        run(create("attack", f"torchattacks:MIFGSM{options}", eps=0.1), model, batch).images
+        for options in ("", ",decay=0")
     )
     assert not torch.equal(plain, without)
 
 
 def test_attacks_of_one_kind_are_equal_if_their_numbers_are():
-    one, other, third = (create("attack", f"torchattacks:MIFGSM,decay={decay}") for decay in (0.9, 0.9, 0.8))
+    one, other, third = (
+        create("attack", f"torchattacks:MIFGSM,decay={decay}") for decay in (0.9, 0.9, 0.8)
+    )
     assert repr(one) == repr(other)
     assert repr(one) != repr(third)
 
 
 @pytest.mark.parametrize(
-    "spec", ["torchattacks:CW,steps=3", "torchattacks:PGDL2,steps=3", "torchattacks:EADEN,max_iterations=10"]
+    "spec",
+    [
+        "torchattacks:CW,steps=3",
+        "torchattacks:PGDL2,steps=3",
+        "torchattacks:EADEN,max_iterations=10",
+    ],
 )
 def test_a_mixed_mode_gradients_and_flags_are_left_alone(spec):
     model, batch = tiny_model(), tiny_batch()
     model[4].train()  # dropout alone
     model[0].bias.requires_grad_(False)
     model[5].weight.grad = torch.ones_like(model[5].weight)
-    modes, flags = [module.training for module in model.modules()], [each.requires_grad for each in model.parameters()]
+    modes, flags = (
+        [module.training for module in model.modules()],
+        [each.requires_grad for each in model.parameters()],
+    )
     run(create("attack", spec, norm="l2", eps=1.0), model, batch)
     assert [module.training for module in model.modules()] == modes
     assert [each.requires_grad for each in model.parameters()] == flags
-    assert [each.grad is None for each in model.parameters()] == [True, True, True, True, False, True]
+    assert [each.grad is None for each in model.parameters()] == [
+        True,
+        True,
+        True,
+        True,
+        False,
+        True,
+    ]
     assert bool((model[5].weight.grad == 1).all())
 
 
@@ -101,7 +137,9 @@ def test_the_model_is_left_alone_when_torchattacks_fails():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("spec", ["torchattacks:PGD", "torchattacks:Square,n_queries=5", "torchattacks:APGD"])
+@pytest.mark.parametrize(
+    "spec", ["torchattacks:PGD", "torchattacks:Square,n_queries=5", "torchattacks:APGD"]
+)
 def test_the_global_random_numbers_are_left_alone(spec):
     model, batch = tiny_model(), tiny_batch()
     state = torch.get_rng_state()
@@ -126,28 +164,43 @@ def test_an_image_without_a_gradient_stays_as_it_is():
 def test_nothing_is_worse_than_the_clean_image(loss):
     model, batch = tiny_model(), tiny_batch(40)
     objective = objective_named(loss)
-    result = run(create("attack", "torchattacks:GN,std=0.3", eps=0.2), model, batch, objective=objective)
+    result = run(
+        create("attack", "torchattacks:GN,std=0.3", eps=0.2), model, batch, objective=objective
+    )
     with torch.no_grad():
         clean = model(batch.images)
-    was_fooled, is_fooled = (logits.argmax(dim=1) != batch.labels for logits in (clean, result.logits))
+    was_fooled, is_fooled = (
+        logits.argmax(dim=1) != batch.labels for logits in (clean, result.logits)
+    )
     assert bool((is_fooled | ~was_fooled).all())
     unchanged = was_fooled == is_fooled
     gained = objective(result.logits, batch.labels) - objective(clean, batch.labels)
     assert bool((gained[unchanged] >= 0).all())
-    assert bool((result.images == batch.images).flatten(1).all(dim=1).any())  # noise alone often helps the model
+    assert bool(
+        (result.images == batch.images).flatten(1).all(dim=1).any()
+    )  # noise alone often helps the model
 
 
 def test_restarts_only_help():
     model, batch = tiny_model(), tiny_batch(40)
     once, often = (
-        cross_entropy(run(create("attack", f"torchattacks:GN,restarts={count}", eps=0.2), model, batch).logits, batch.labels)
+        cross_entropy(
+            run(
+                create("attack", f"torchattacks:GN,restarts={count}", eps=0.2), model, batch
+            ).logits,
+            batch.labels,
+        )
         for count in (1, 5)
     )
     assert float(often.mean()) > float(once.mean())
 
 
 def test_what_torchattacks_prints_stays_off_stdout(capsys):
-    run(create("attack", "torchattacks:APGD,verbose=true,steps=2", eps=0.1), tiny_model(), tiny_batch())
+    run(
+        create("attack", "torchattacks:APGD,verbose=true,steps=2", eps=0.1),
+        tiny_model(),
+        tiny_batch(),
+    )
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "initial accuracy" in printed.err
@@ -178,7 +231,9 @@ def test_draws_are_those_of_the_image():
         with drawn_by(index, seed, restart):
             rows = torch.rand(2 * len(index), 7).reshape(len(index), 14)
             place = torch.rand(1)
-            return torch.cat([like.uniform_(-2, 3).flatten(1), torch.randn_like(like).flatten(1), rows], dim=1), place
+            return torch.cat(
+                [like.uniform_(-2, 3).flatten(1), torch.randn_like(like).flatten(1), rows], dim=1
+            ), place
 
     values, place = drawn(index)
     part, place_again = drawn(index[1:2])
@@ -208,7 +263,9 @@ def test_a_record_tells_the_attack_and_rebuilds_it(wmr):
     assert (attack.name, attack.steps, attack.decay) == ("MIFGSM", 3, 0.5)
     assert record["a_rob"]["value"] <= record["a_nat"]["value"]
     assert record["by_alpha"][0]["a_tr"] is not None
-    assert "6 steps" in next(check["text"] for check in record["checks"] if check["name"] == "more steps do not help")
+    assert "6 steps" in next(
+        check["text"] for check in record["checks"] if check["name"] == "more steps do not help"
+    )
     refused = wmr("evaluate", "run", "--attack", "torchattacks:Pixle")
     assert refused.returncode == 2
     assert "Traceback" not in refused.stderr

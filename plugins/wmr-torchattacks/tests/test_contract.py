@@ -5,8 +5,7 @@ import torch
 import torchattacks
 
 from wmr_cli import create
-from wmr_cli.core.losses import cross_entropy
-from wmr_cli.core.norms import NORMS
+from wmr_cli.core import NORMS, cross_entropy
 from wmr_cli.testing import check_attack, tiny_batch, tiny_model
 from wmr_torchattacks import families
 
@@ -48,13 +47,17 @@ def test_every_attack_of_torchattacks_has_its_place():
 
 @pytest.mark.parametrize(("name", "norm"), OFFERED)
 def test_the_contract(name, norm, model, batch):
-    check_attack(made(name, norm, "alone=true" if name in families.SEE_THE_BATCH else ""), model, batch)
+    check_attack(
+        made(name, norm, "alone=true" if name in families.SEE_THE_BATCH else ""), model, batch
+    )
 
 
-@pytest.mark.parametrize(("name", "norm"), [(name, norm) for name, norm in OFFERED if name in families.SEE_THE_BATCH])
+@pytest.mark.parametrize(
+    ("name", "norm"), [(name, norm) for name, norm in OFFERED if name in families.SEE_THE_BATCH]
+)
 def test_those_that_see_the_batch_keep_to_the_rest_of_the_contract(name, norm, model, batch):
     attack = made(name, norm)
-    first, second = (attack(model, batch.images, batch.labels, cross_entropy, batch.index, 3) for _ in range(2))
+    first, second = (attack(model, batch, cross_entropy, seed=3) for _ in range(2))
     assert torch.equal(first.images, second.images)
     assert float(NORMS[norm].size(first.images - batch.images).max()) <= RADIUS[norm] + 1e-6
     assert bool(((first.images >= 0) & (first.images <= 1)).all())
@@ -67,17 +70,29 @@ def test_those_that_see_the_batch_keep_to_the_rest_of_the_contract(name, norm, m
 @pytest.mark.parametrize("name", ["PGD", "EOTPGD", "VMIFGSM", "Jitter", "PGDRS", "GN"])
 def test_another_seed_draws_other_numbers_and_an_image_keeps_its_own(name, model, batch):
     attack = made(name, "linf")
-    one, other = (attack(model, batch.images, batch.labels, cross_entropy, batch.index, seed).images for seed in (0, 1))
+    one, other = (attack(model, batch, cross_entropy, seed=seed).images for seed in (0, 1))
     assert not torch.equal(one, other)
     shuffled = torch.randperm(len(batch.labels), generator=torch.Generator().manual_seed(0))
-    again = attack(model, batch.images[shuffled], batch.labels[shuffled], cross_entropy, batch.index[shuffled], 0).images
+    again = attack(
+        model,
+        batch.images[shuffled],
+        batch.labels[shuffled],
+        cross_entropy,
+        batch.index[shuffled],
+        0,
+    ).images
     torch.testing.assert_close(again, one[shuffled], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize(("name", "norm"), [("BIM", "linf"), ("MIFGSM", "linf"), ("SINIFGSM", "linf"), ("DeepFool", "l2")])
+@pytest.mark.parametrize(
+    ("name", "norm"),
+    [("BIM", "linf"), ("MIFGSM", "linf"), ("SINIFGSM", "linf"), ("DeepFool", "l2")],
+)
 def test_the_images_are_those_of_torchattacks(name, norm, model, batch):
-    attack = create("attack", f"torchattacks:{name}", norm=norm, eps=8 / 255 if norm == "linf" else 5.0)
-    result = attack(model, batch.images, batch.labels, cross_entropy, batch.index, 0)
+    attack = create(
+        "attack", f"torchattacks:{name}", norm=norm, eps=8 / 255 if norm == "linf" else 5.0
+    )
+    result = attack(model, batch, cross_entropy, seed=0)
     expected = getattr(torchattacks, name)(model)(batch.images, batch.labels)
     moved = (result.images != batch.images).flatten(1).any(dim=1)
     assert int(moved.sum()) >= 4
@@ -87,7 +102,7 @@ def test_the_images_are_those_of_torchattacks(name, norm, model, batch):
 def test_bim_is_our_own_pgd_step_by_step(model, batch):
     theirs = create("attack", "torchattacks:BIM,steps=6,step=0.02", eps=0.1)
     ours = create("attack", "pgd:start=none,steps=6,step=0.02", eps=0.1)
-    one, other = (each(model, batch.images, batch.labels, cross_entropy, batch.index, 0) for each in (theirs, ours))
+    one, other = (each(model, batch, cross_entropy, seed=0) for each in (theirs, ours))
     torch.testing.assert_close(one.images, other.images, atol=1e-6, rtol=0)
     assert torch.equal(one.steps_survived, other.steps_survived)
     assert len(one.steps_survived.unique()) > 2

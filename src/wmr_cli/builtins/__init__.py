@@ -11,25 +11,76 @@ HERE = __name__
 @hookimpl
 def wmr_models() -> Iterable[Entry]:
     return [
-        Entry("digits-cnn", f"{HERE}.models.digits_cnn:DigitsCnn", "two convolutions and a hidden layer, for very small images"),
-        Entry("preact-resnet18", f"{HERE}.models.preact_resnet:preact_resnet18", "pre-activation ResNet-18 for small images"),
-        Entry("resnet18", f"{HERE}.models.resnet:resnet18", "ResNet-18, with a stem for small images unless stem=imagenet"),
-        Entry("resnet20", f"{HERE}.models.cifar_resnet:CifarResNet", "the CIFAR ResNet of 20 layers and 269,722 parameters"),
-        Entry("resnet50", f"{HERE}.models.resnet:resnet50", "ResNet-50, with a stem for large images unless stem=cifar"),
-        Entry("small-cnn", f"{HERE}.models.small_cnn:SmallCnn", "the MNIST network of TRADES, 312,202 parameters"),
-        Entry("timm", f"{HERE}.models.from_timm:from_timm", "any network of timm by its name: timm:NAME"),
-        Entry("wrn-28-10", f"{HERE}.models.wide_resnet:wide_resnet", "wide ResNet of 28 layers", {"depth": 28, "width": 10}),
-        Entry("wrn-34-10", f"{HERE}.models.wide_resnet:wide_resnet", "wide ResNet of 34 layers", {"depth": 34, "width": 10}),
+        Entry(
+            "digits-cnn",
+            f"{HERE}.models.digits_cnn:DigitsCnn",
+            "two convolutions and a hidden layer, for very small images",
+        ),
+        Entry(
+            "preact-resnet18",
+            f"{HERE}.models.resnets:preact_resnet18",
+            "pre-activation ResNet-18 for small images",
+        ),
+        Entry(
+            "resnet18",
+            f"{HERE}.models.resnets:resnet18",
+            "ResNet-18, with a stem for small images unless stem=imagenet",
+        ),
+        Entry(
+            "resnet20",
+            f"{HERE}.models.resnets:CifarResNet",
+            "the CIFAR ResNet of 20 layers and 269,722 parameters",
+        ),
+        Entry(
+            "resnet50",
+            f"{HERE}.models.resnets:resnet50",
+            "ResNet-50, with a stem for large images unless stem=cifar",
+        ),
+        Entry(
+            "small-cnn",
+            f"{HERE}.models.small_cnn:SmallCnn",
+            "the MNIST network of TRADES, 312,202 parameters",
+        ),
+        Entry(
+            "timm",
+            f"{HERE}.models.timm_models:from_timm",
+            "any network of timm by its name: timm:NAME",
+        ),
+        Entry(
+            "wrn-28-10",
+            f"{HERE}.models.resnets:wide_resnet",
+            "wide ResNet of 28 layers",
+            {"depth": 28, "width": 10},
+        ),
+        Entry(
+            "wrn-34-10",
+            f"{HERE}.models.resnets:wide_resnet",
+            "wide ResNet of 34 layers",
+            {"depth": 34, "width": 10},
+        ),
     ]
 
 
 @hookimpl
 def wmr_datasets() -> Iterable[Entry]:
-    idx = [f"{part}-{what}-ubyte" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")]
+    idx = [
+        f"{part}-{what}-ubyte"
+        for part in ("train", "t10k")
+        for what in ("images-idx3", "labels-idx1")
+    ]
     batches = [f"data_batch_{number}" for number in range(1, 6)]
     return [
-        Entry("digits", f"{HERE}.datasets.digits:digits", "1,797 handwritten digits of 8x8 pixels, embedded (scikit-learn)"),
-        Entry("mnist", f"{HERE}.datasets.mnist:mnist", "70,000 handwritten digits, grey, 28x28", files=_below("MNIST/raw", *idx)),
+        Entry(
+            "digits",
+            f"{HERE}.datasets.digits:digits",
+            "1,797 handwritten digits of 8x8 pixels, embedded (scikit-learn)",
+        ),
+        Entry(
+            "mnist",
+            f"{HERE}.datasets.mnist:mnist",
+            "70,000 handwritten digits, grey, 28x28",
+            files=_below("MNIST/raw", *idx),
+        ),
         Entry(
             "fashion-mnist",
             f"{HERE}.datasets.mnist:fashion_mnist",
@@ -60,8 +111,16 @@ def wmr_datasets() -> Iterable[Entry]:
             "110,000 pictures in 200 classes, colour, 64x64",
             files=_below("tiny-imagenet-200", "wnids.txt", "train", "val/val_annotations.txt"),
         ),
-        Entry("folder", f"{HERE}.datasets.folder:folder", "your pictures: folder:path=…, a folder per class"),
-        Entry("arrays", f"{HERE}.datasets.arrays:arrays", "your arrays: arrays:path=….npz or .safetensors"),
+        Entry(
+            "folder",
+            f"{HERE}.datasets.folder:folder",
+            "your pictures: folder:path=…, a folder per class",
+        ),
+        Entry(
+            "arrays",
+            f"{HERE}.datasets.arrays:arrays",
+            "your arrays: arrays:path=….npz or .safetensors",
+        ),
     ]
 
 
@@ -72,50 +131,150 @@ def _below(folder: str, *names: str) -> tuple[str, ...]:
 @hookimpl
 def wmr_losses() -> Iterable[Entry]:
     return [
-        Entry("alp", f"{HERE}.defenses.alp:LogitPairing", "clean and attacked images with paired logits (Kannan et al. 2018)"),
-        Entry("combined", f"{HERE}.defenses.combined:Combined", "clean and attacked images together (Goodfellow et al. 2015)"),
-        Entry("fgsm-rs", f"{HERE}.defenses.fgsm_rs:FastTraining", "one attack step from a random start (Wong et al. 2020)"),
-        Entry("free", f"{HERE}.defenses.free:Free", "each batch several times, its gradients used twice (Shafahi et al. 2019)"),
-        Entry("iaat", f"{HERE}.defenses.iaat:InstanceAdaptive", "a radius for each image (Balaji et al. 2019)"),
-        Entry("mart", f"{HERE}.defenses.mart:Mart", "attention to images that are wrong already (Wang et al. 2020)"),
-        Entry("natural", f"{HERE}.defenses.natural:Natural", "cross-entropy on clean images: no defense"),
-        Entry("pgd", f"{HERE}.defenses.pgd:PgdTraining", "cross-entropy on attacked images (Madry et al. 2018)"),
-        Entry("trades", f"{HERE}.defenses.trades:Trades", "clean cross-entropy plus beta times a divergence (Zhang et al. 2019)"),
-        Entry("yopo", f"{HERE}.defenses.yopo:Yopo", "attack steps through the first layer alone (Zhang et al. 2019)"),
+        Entry(
+            "alp",
+            f"{HERE}.defenses.alp:LogitPairing",
+            "clean and attacked images with paired logits (Kannan et al. 2018)",
+        ),
+        Entry(
+            "combined",
+            f"{HERE}.defenses.combined:Combined",
+            "clean and attacked images together (Goodfellow et al. 2015)",
+        ),
+        Entry(
+            "fgsm-rs",
+            f"{HERE}.defenses.fgsm_rs:FastTraining",
+            "one attack step from a random start (Wong et al. 2020)",
+        ),
+        Entry(
+            "free",
+            f"{HERE}.defenses.free:Free",
+            "each batch several times, its gradients used twice (Shafahi et al. 2019)",
+        ),
+        Entry(
+            "iaat",
+            f"{HERE}.defenses.iaat:InstanceAdaptive",
+            "a radius for each image (Balaji et al. 2019)",
+        ),
+        Entry(
+            "mart",
+            f"{HERE}.defenses.mart:Mart",
+            "attention to images that are wrong already (Wang et al. 2020)",
+        ),
+        Entry(
+            "natural",
+            f"{HERE}.defenses.natural:Natural",
+            "cross-entropy on clean images: no defense",
+        ),
+        Entry(
+            "pgd",
+            f"{HERE}.defenses.pgd:PgdTraining",
+            "cross-entropy on attacked images (Madry et al. 2018)",
+        ),
+        Entry(
+            "trades",
+            f"{HERE}.defenses.trades:Trades",
+            "clean cross-entropy plus beta times a divergence (Zhang et al. 2019)",
+        ),
+        Entry(
+            "yopo",
+            f"{HERE}.defenses.yopo:Yopo",
+            "attack steps through the first layer alone (Zhang et al. 2019)",
+        ),
     ]
 
 
 @hookimpl
 def wmr_kernels() -> Iterable[Entry]:
     return [
-        Entry("chi2", f"{HERE}.kernels.chi2:ChiSquared", "the worst weights in a chi-squared ball around equal ones"),
-        Entry("cvar", f"{HERE}.kernels.cvar:Cvar", "the worst share of the images alike, the others not at all"),
+        Entry(
+            "chi2",
+            f"{HERE}.kernels.chi2:ChiSquared",
+            "the worst weights in a chi-squared ball around equal ones",
+        ),
+        Entry(
+            "cvar",
+            f"{HERE}.kernels.cvar:Cvar",
+            "the worst share of the images alike, the others not at all",
+        ),
         Entry("exp", f"{HERE}.kernels.exp:Exponential", "exp(-alpha * margin), the paper's choice"),
-        Entry("exp-logit", f"{HERE}.kernels.exp_logit:ExponentialOfLogits", "exp(-alpha * logit margin), clipped"),
+        Entry(
+            "exp-logit",
+            f"{HERE}.kernels.exp_logit:ExponentialOfLogits",
+            "exp(-alpha * logit margin), clipped",
+        ),
         Entry("focal", f"{HERE}.kernels.focal:Focal", "the probability of a mistake, to a power"),
-        Entry("gairat", f"{HERE}.kernels.gairat:Gairat", "by how few attack steps an image was reached (training only)"),
+        Entry(
+            "gairat",
+            f"{HERE}.kernels.gairat:Gairat",
+            "by how few attack steps an image was reached (training only)",
+        ),
         Entry("mail", f"{HERE}.kernels.mail:Mail", "a sigmoid of the margin"),
-        Entry("none", f"{HERE}.kernels.none:Uniform", "every image counts the same"),
-        Entry("table", f"{HERE}.kernels.table:Table", "your weights: table:path=….csv with the columns index,weight"),
+        Entry("none", f"{HERE}.kernels.uniform:Uniform", "every image counts the same"),
+        Entry(
+            "table",
+            f"{HERE}.kernels.table:Table",
+            "your weights: table:path=….csv with the columns index,weight",
+        ),
         Entry("tilt", f"{HERE}.kernels.tilt:Tilt", "exp(t * loss): tilted losses"),
-        Entry("wat", f"{HERE}.kernels.wat:Wat", "by what a class has cost on held-out images (training only)"),
+        Entry(
+            "wat",
+            f"{HERE}.kernels.wat:Wat",
+            "by what a class has cost on held-out images (training only)",
+        ),
     ]
 
 
 @hookimpl
 def wmr_attacks() -> Iterable[Entry]:
     return [
-        Entry("apgd-ce", f"{HERE}.attacks.apgd:Apgd", "Auto-PGD on the cross-entropy: no step size to choose"),
-        Entry("apgd-dlr", f"{HERE}.attacks.apgd:Apgd", "Auto-PGD on a loss that knows no scale of the logits", {"loss": "dlr"}),
-        Entry("apgd-t", f"{HERE}.attacks.apgd_targeted:TargetedApgd", "Auto-PGD towards each wrong class; A_rob only"),
         Entry(
-            "authors-eval", f"{HERE}.attacks.authors_eval:AuthorsEval", "the evaluation released with the paper: chained restarts"
+            "apgd-ce",
+            f"{HERE}.attacks.apgd:Apgd",
+            "Auto-PGD on the cross-entropy: no step size to choose",
         ),
-        Entry("autoattack", f"{HERE}.attacks.autoattack:AutoAttack", "apgd-ce, apgd-t, fab-t and square in turn; A_rob only"),
-        Entry("fab-t", f"{HERE}.attacks.fab_targeted:TargetedFab", "the nearest image across each boundary; A_rob only"),
+        Entry(
+            "apgd-dlr",
+            f"{HERE}.attacks.apgd:Apgd",
+            "Auto-PGD on a loss that knows no scale of the logits",
+            {"loss": "dlr"},
+        ),
+        Entry(
+            "apgd-t",
+            f"{HERE}.attacks.apgd:TargetedApgd",
+            "Auto-PGD towards each wrong class; A_rob only",
+        ),
+        Entry(
+            "authors-eval",
+            f"{HERE}.attacks.authors_eval:AuthorsEval",
+            "the evaluation released with the paper: chained restarts",
+        ),
+        Entry(
+            "autoattack",
+            f"{HERE}.attacks.autoattack:AutoAttack",
+            "apgd-ce, apgd-t, fab-t and square in turn; A_rob only",
+        ),
+        Entry(
+            "fab-t",
+            f"{HERE}.attacks.fab_targeted:TargetedFab",
+            "the nearest image across each boundary; A_rob only",
+        ),
         Entry("fgsm", f"{HERE}.attacks.fgsm:Fgsm", "one gradient step to the edge of the ball"),
-        Entry("noise", f"{HERE}.attacks.noise:Noise", "uniform noise, the worst of a few draws: a floor for sanity"),
+        Entry(
+            "noise",
+            f"{HERE}.attacks.noise:Noise",
+            "uniform noise, the worst of a few draws: a floor for sanity",
+        ),
         Entry("pgd", f"{HERE}.attacks.pgd:Pgd", "projected gradient ascent on the cross-entropy"),
-        Entry("pgd-margin", f"{HERE}.attacks.pgd:Pgd", "projected gradient ascent on the logit margin", {"loss": "margin"}),
-        Entry("square", f"{HERE}.attacks.square:Square", "random search with squares, without gradients"),
+        Entry(
+            "pgd-margin",
+            f"{HERE}.attacks.pgd:Pgd",
+            "projected gradient ascent on the logit margin",
+            {"loss": "margin"},
+        ),
+        Entry(
+            "square",
+            f"{HERE}.attacks.square:Square",
+            "random search with squares, without gradients",
+        ),
     ]

@@ -13,11 +13,16 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import WmrError, out_of_memory
+from ..sweeps.process import start_report
 from . import attack, bench, doctor, evaluate, imports, lists, plugins, report, sweep, train
 from .console import Terminated, say_error, write
+from .flag_names import use_flags_of
 from .options import Command
 
-ACCESS, SPACE = "check the permissions, or choose another place", "free some space, or choose another place"
+ACCESS, SPACE = (
+    "check the permissions, or choose another place",
+    "free some space, or choose another place",
+)
 ENVIRONMENT = {
     errno.ENAMETOOLONG: "use a shorter path or name",
     errno.ELOOP: "remove the loop of symbolic links",
@@ -45,38 +50,49 @@ class Program(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Out of memory is nobody's bug: a command that takes batches names the flag to change."""
+        use_flags_of(())
         try:
             return super().invoke(ctx)
         except (MemoryError, RuntimeError) as error:
             told = out_of_memory(error)
             command = self.commands.get(ctx.invoked_subcommand)
-            if told is None or not any("--batch-size" in parameter.opts for parameter in getattr(command, "params", ())):
+            if told is None or not any(
+                "--batch-size" in parameter.opts for parameter in getattr(command, "params", ())
+            ):
                 raise
             raise told from error
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
+        result = start_report()
+
+        def fail(text: str, hint: str) -> int:
+            say_error(text, hint)
+            result.set_error(text, hint)
+            return 2
+
         try:
             status = super().main(*args, **{**kwargs, "standalone_mode": False})
         except WmrError as error:
             # plugins may raise errors without a hint
-            say_error(str(error), error.hint or "`wmr --help` lists the commands, `wmr COMMAND --help` the settings of one")
-            status = 2
+            hint = "`wmr --help` lists the commands, `wmr COMMAND --help` the settings of one"
+            status = fail(str(error), error.hint or hint)
         except typer.TyperException as error:
-            say_error(*_said(error))
-            status = 2
+            status = fail(*_said(error))
         except UnicodeEncodeError as error:
             if error.reason != "surrogates not allowed":
                 raise
-            say_error(
-                f"a text or path is not valid UTF-8: {error.object!r}", "rename the file or folder, or work in another folder"
+            status = fail(
+                f"a text or path is not valid UTF-8: {error.object!r}",
+                "rename the file or folder, or work in another folder",
             )
-            status = 2
         except OSError as error:
             if error.errno not in ENVIRONMENT or error.filename is None:
                 raise
-            say_error(f"cannot use {_name(error.filename)}: {error.strerror}", ENVIRONMENT[error.errno])
-            status = 2
-        sys.exit(status if isinstance(status, int) else 0)
+            problem = f"cannot use {_name(error.filename)}: {error.strerror}"
+            status = fail(problem, ENVIRONMENT[error.errno])
+        status = status if isinstance(status, int) else 0
+        result.write(status)
+        sys.exit(status)
 
 
 def _said(error: typer.TyperException) -> tuple[str, str]:
@@ -89,17 +105,29 @@ def _said(error: typer.TyperException) -> tuple[str, str]:
     elif meant:
         hint = f"did you mean {meant}"
     else:
-        hint = f"`{context.command_path} --help` explains it" if context is not None else "`wmr --help` lists the commands"
+        hint = (
+            f"`{context.command_path} --help` explains it"
+            if context is not None
+            else "`wmr --help` lists the commands"
+        )
     return text[:1].lower() + text[1:], hint
 
 
 def _near_flag(wrong: str, context: Any) -> str:
     """Return a hint with the flag of this command that is nearest, if one is near."""
-    flags = [name for parameter in context.command.params for name in (*parameter.opts, *parameter.secondary_opts)]
+    flags = [
+        name
+        for parameter in context.command.params
+        for name in (*parameter.opts, *parameter.secondary_opts)
+    ]
     names = {name.removeprefix("--"): name for name in flags if name.startswith("--")}
     # without the dashes, which all flags share
     near = difflib.get_close_matches(wrong.lstrip("-"), names, n=1, cutoff=NEAR)
-    return f"did you mean {names[near[0]]!r}?" if near else f"`{context.command_path} --help` lists the flags"
+    return (
+        f"did you mean {names[near[0]]!r}?"
+        if near
+        else f"`{context.command_path} --help` lists the flags"
+    )
 
 
 def _name(file: object) -> str:
@@ -148,9 +176,9 @@ def main() -> None:
         app(prog_name="wmr")
     except SystemExit as end:
         if "torch" in sys.modules:  # who has not imported it is alone
-            from ..workflows.ranks import leave_the_others
+            from ..runtime.distributed import exit_rank
 
-            leave_the_others(end.code)
+            exit_rank(end.code)
         raise
 
 
@@ -164,8 +192,13 @@ COMMANDS: tuple[tuple[str, Any, str], ...] = (
         "wmr import net.pth --model resnet20 --dataset cifar10, then wmr evaluate net.safetensors",
     ),
     ("report", report.report, "wmr report runs --format markdown --alpha-test 0,1,2,5"),
-    ("sweep", sweep.sweep, "wmr sweep studies/digits.toml --dry-run, then wmr sweep studies/digits.toml"),
+    (
+        "sweep",
+        sweep.sweep,
+        "wmr sweep studies/digits.toml --dry-run, then wmr sweep studies/digits.toml",
+    ),
     ("list", lists.list_names, "wmr list attacks"),
+    ("schema", lists.schema, "wmr schema train > wmr-train.schema.json"),
     ("plugins", plugins.app, "wmr plugins --check"),
     ("bench", bench.bench, "wmr bench --model resnet18 --dataset cifar10 --batch-size 128"),
     ("doctor", doctor.doctor, "wmr doctor"),

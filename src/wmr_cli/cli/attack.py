@@ -7,9 +7,22 @@ import typer
 from rich.table import Table
 
 from ..errors import BadInput
-from ..spec import exact
+from ..spec import format_number
 from .console import as_line, show, write_json
-from .options import DataDir, Device, Model, Quiet, Seed, TrustCode, allow_code, choice, components, default_data_dir, read, size
+from .options import (
+    DataDir,
+    Device,
+    Model,
+    Quiet,
+    Seed,
+    TrustCode,
+    allow_code,
+    choice,
+    components,
+    default_data_dir,
+    read,
+    size,
+)
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -18,34 +31,61 @@ def attack(
     checkpoint: Annotated[
         Path,
         typer.Argument(
-            metavar="CHECKPOINT", help="A checkpoint file or run folder; foreign weights with --model.", show_default=False
+            metavar="CHECKPOINT",
+            help="A checkpoint file or run folder; foreign weights with --model.",
+            show_default=False,
         ),
     ],
-    dataset: Annotated[str | None, typer.Option(metavar="S", help="Another data set than the checkpoint's own.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(metavar="S", help="Another data set than the checkpoint's own.")
+    ] = None,
     model: Model = None,
     split: Annotated[str, typer.Option(help="Which part of the data set.")] = "test",
-    attack: Annotated[str | None, typer.Option(metavar="S", help="The attack: `wmr list attacks`.")] = None,
-    eps: Annotated[str | None, typer.Option(metavar="E", help="Radius of the ball, such as 0.3 or 8/255.")] = None,
-    steps: Annotated[int | None, typer.Option(metavar="K", min=0, help="Steps of the attack.")] = None,
-    step_size: Annotated[str | None, typer.Option(metavar="E", help="Length of a step; follows eps unless given.")] = None,
+    attack: Annotated[
+        str | None, typer.Option(metavar="S", help="The attack: `wmr list attacks`.")
+    ] = None,
+    eps: Annotated[
+        str | None, typer.Option(metavar="E", help="Radius of the ball, such as 0.3 or 8/255.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(metavar="K", min=0, help="Steps of the attack.")
+    ] = None,
+    step_size: Annotated[
+        str | None, typer.Option(metavar="E", help="Length of a step; follows eps unless given.")
+    ] = None,
     restarts: Annotated[
-        int | None, typer.Option(metavar="R", min=1, help="Fresh starts of the attack; the worst counts.")
+        int | None,
+        typer.Option(metavar="R", min=1, help="Fresh starts of the attack; the worst counts."),
     ] = None,
     alpha: Annotated[
-        str | None, typer.Option(metavar="A", help="Climb exp(-alpha * margin) times the loss, as A_tr does.")
+        str | None,
+        typer.Option(metavar="A", help="Climb exp(-alpha * margin) times the loss, as A_tr does."),
     ] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="A random class-balanced subset of this size.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="A random class-balanced subset of this size."),
+    ] = None,
     batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Images at a time.")] = 256,
     save: Annotated[
-        Path | None, typer.Option(metavar="FILE.safetensors", help="Save the images with index, label and predictions.")
+        Path | None,
+        typer.Option(
+            metavar="FILE.safetensors", help="Save the images with index, label and predictions."
+        ),
     ] = None,
-    save_uint8: Annotated[bool, typer.Option("--save-uint8", help="Round to 8 bits inside the ball, and score again.")] = False,
-    grid: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw clean image, change and adversarial image.")] = None,
+    save_uint8: Annotated[
+        bool, typer.Option("--save-uint8", help="Round to 8 bits inside the ball, and score again.")
+    ] = False,
+    grid: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Draw clean image, change and adversarial image."),
+    ] = None,
     seed: Seed = 0,
     device: Device = "auto",
     data_dir: DataDir = None,
     trust_code: TrustCode = None,
-    output: Annotated[str, typer.Option("--format", metavar="table|json", help="How to print the summary.")] = "table",
+    output: Annotated[
+        str, typer.Option("--format", metavar="table|json", help="How to print the summary.")
+    ] = "table",
     quiet: Quiet = False,
 ) -> None:
     """Craft adversarial images and sum up how it went."""
@@ -55,7 +95,9 @@ def attack(
     if save_uint8 and save is None:
         raise BadInput("--save-uint8 has nothing to save", hint="name a file with --save")
     if grid is not None and grid.suffix.lower() not in PICTURES:
-        raise BadInput(f"--grid: cannot draw {grid}", hint=f"the file's name ends in {', '.join(PICTURES)}")
+        raise BadInput(
+            f"--grid: cannot draw {grid}", hint=f"the file's name ends in {', '.join(PICTURES)}"
+        )
     from ..config import EvaluateConfig
 
     config = EvaluateConfig(
@@ -75,8 +117,8 @@ def attack(
     allow_code([dataset, model, attack], trust_code, quiet=quiet)
     registry = components(quiet)
 
-    from ..workflows.attack import attack as run
-    from ..workflows.events import AttackDone
+    from ..evaluation.adversarial_images import attack as run
+    from ..events import AttackDone
     from .progress import follow
 
     events = run(
@@ -100,15 +142,19 @@ def attack(
 def summary_table(summary: dict[str, Any]) -> Table:
     """The summary of an attack, one fact per line."""
     from ..measures import Estimate
-    from ..reporting.percents import percent
+    from ..reporting.tables.formatting import format_estimate
 
     success = summary["success_rate"]
-    weighted = "" if summary["alpha"] is None else f", weighted with alpha {exact(summary['alpha'])}"
+    weighted = (
+        ""
+        if summary["alpha"] is None
+        else f", weighted with alpha {format_number(summary['alpha'])}"
+    )
     facts = {
         "checkpoint": summary["checkpoint"],
-        "attack": f"{summary['attack']}, {summary['norm']} eps {exact(summary['eps'])}{weighted}",
+        "attack": f"{summary['attack']}, {summary['norm']} eps {format_number(summary['eps'])}{weighted}",
         "images": f"{summary['images']}, of which {summary['right_before']} were classified right",
-        "success": f"{summary['fooled']} fooled, {percent(success and Estimate(**success))} %",
+        "success": f"{summary['fooled']} fooled, {format_estimate(success and Estimate(**success))} %",
         "mean size": f"{summary['mean_size']:.4g}",
         "rate": f"{summary['images_per_second']:,.0f} images/s, {summary['seconds']:.1f} s",
     }

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..reporting.markup import printable
+from ..reporting.tables.escaping import printable
+from .flag_names import spell_flags
 
 WIDE = 10_000
 """Off a terminal nothing is cut or wrapped."""
@@ -32,29 +33,41 @@ def messages(quiet: bool = False) -> Console:
     """Where progress and messages are drawn. Of several processes at one command only the first speaks."""
     quiet = quiet or not is_first()
     console = Console(stderr=True, highlight=False, emoji=False, quiet=quiet)
-    return console if console.is_terminal else Console(stderr=True, highlight=False, emoji=False, quiet=quiet, width=WIDE)
+    return (
+        console
+        if console.is_terminal
+        else Console(stderr=True, highlight=False, emoji=False, quiet=quiet, width=WIDE)
+    )
 
 
 def is_first() -> bool:
     """Whether this is the first of all processes that run the command, whoever started them."""
     # errors are printed through here, so a malformed number must not raise another one
-    is_task = os.environ.get("SLURM_NTASKS", "1") not in ("", "0", "1") and "SLURM_STEP_ID" in os.environ
-    names = ("LOCAL_RANK", "RANK", "NODE_RANK", "GROUP_RANK", *(["SLURM_PROCID"] if is_task else []))
+    is_task = (
+        os.environ.get("SLURM_NTASKS", "1") not in ("", "0", "1") and "SLURM_STEP_ID" in os.environ
+    )
+    names = (
+        "LOCAL_RANK",
+        "RANK",
+        "NODE_RANK",
+        "GROUP_RANK",
+        *(["SLURM_PROCID"] if is_task else []),
+    )
     return all(os.environ.get(name, "0") == "0" for name in names)
 
 
 def say(text: str, *, quiet: bool = False, warns: bool = False) -> None:
     """One line for the user."""
     mark = "[yellow]warning:[/] " if warns else ""
-    messages(quiet).print(mark + as_line(text), soft_wrap=True)
+    messages(quiet).print(mark + as_line(spell_flags(text)), soft_wrap=True)
 
 
 def say_error(text: str, hint: str = "") -> None:
     """One red line, and a hint."""
     console = messages()
-    console.print(f"[bold red]error:[/] {as_line(shortened(text))}", soft_wrap=True)
+    console.print(f"[bold red]error:[/] {as_line(shortened(spell_flags(text)))}", soft_wrap=True)
     if hint:
-        console.print(f"[dim]hint:[/] {as_line(shortened(hint))}", soft_wrap=True)
+        console.print(f"[dim]hint:[/] {as_line(shortened(spell_flags(hint)))}", soft_wrap=True)
 
 
 def shortened(text: str) -> str:

@@ -13,7 +13,18 @@ from .. import __version__
 from .console import as_line, say_error, show
 from .options import DataDir, default_data_dir
 
-PACKAGES = ("torch", "torchvision", "timm", "lightning-fabric", "safetensors", "numpy", "typer", "rich", "pluggy", "msgspec")
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "timm",
+    "lightning-fabric",
+    "safetensors",
+    "numpy",
+    "typer",
+    "rich",
+    "pluggy",
+    "msgspec",
+)
 
 
 def doctor(data_dir: DataDir = None) -> None:
@@ -22,11 +33,15 @@ def doctor(data_dir: DataDir = None) -> None:
 
     import torch
 
-    from ..core import vision
+    from ..core import torchvision_compat
     from ..plugins import check_targets, installed
 
     problems = []
-    facts = {"wmr": __version__, "python": f"{platform.python_version()} ({sys.executable})", "platform": platform.platform()}
+    facts = {
+        "wmr": __version__,
+        "python": f"{platform.python_version()} ({sys.executable})",
+        "platform": platform.platform(),
+    }
     for name in PACKAGES:
         try:
             facts[name] = version(name)
@@ -37,11 +52,11 @@ def doctor(data_dir: DataDir = None) -> None:
     facts["threads"] = f"{torch.get_num_threads()} of {os.cpu_count()} cores"
     facts["torchvision operators"] = (
         "compiled, loaded"
-        if vision.compiled_operators_load()
+        if torchvision_compat.compiled_operators_load()
         else "not for this torch; data sets, transforms and timm work without them"
     )
     try:
-        facts["timm models"] = str(len(vision.timm.list_models()))
+        facts["timm models"] = str(len(torchvision_compat.timm.list_models()))
     except (ImportError, RuntimeError) as error:
         problems.append(f"timm and torchvision cannot be imported: {error}")
     folder = data_dir or default_data_dir()
@@ -51,8 +66,12 @@ def doctor(data_dir: DataDir = None) -> None:
     elif not os.access(_nearest(folder), os.W_OK):
         problems.append(f"{folder} is not writable")
     found = installed()
-    facts["plugins"] = f"{len(found.plugins) - len(found.set_aside)} in use, {len(found.set_aside)} set aside"
-    problems += [f"plugin {plugin.name}: {plugin.problem}" for plugin in found.set_aside] + check_targets(found.registry)
+    facts["plugins"] = (
+        f"{len(found.plugins) - len(found.broken)} in use, {len(found.broken)} set aside"
+    )
+    problems += [
+        f"plugin {plugin.name}: {plugin.problem}" for plugin in found.broken
+    ] + check_targets(found.registry)
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, fact in facts.items():
         table.add_row(f"[bold]{as_line(name)}[/]", as_line(fact))
@@ -68,7 +87,10 @@ def doctor(data_dir: DataDir = None) -> None:
 
 
 def _devices(torch: Any) -> list[str]:
-    cuda = [f"cuda:{number} {torch.cuda.get_device_name(number)}" for number in range(torch.cuda.device_count())]
+    cuda = [
+        f"cuda:{number} {torch.cuda.get_device_name(number)}"
+        for number in range(torch.cuda.device_count())
+    ]
     return ["cpu", *cuda, *(["mps"] if torch.backends.mps.is_available() else [])]
 
 

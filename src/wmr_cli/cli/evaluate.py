@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -44,33 +44,72 @@ def evaluate(
             show_default=False,
         ),
     ] = None,
-    dataset: Annotated[str | None, typer.Option(metavar="S", help="Another data set than the checkpoint's own.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(metavar="S", help="Another data set than the checkpoint's own.")
+    ] = None,
     model: Model = None,
     split: Annotated[str, typer.Option(help="Which part of the data set.")] = "test",
-    attack: Annotated[list[str] | None, typer.Option(metavar="S", help="An attack; may be given several times.")] = None,
-    eps: Annotated[list[str] | None, typer.Option(metavar="E", help="A radius; may be given several times.")] = None,
-    steps: Annotated[int | None, typer.Option(metavar="K", min=0, help="Steps of the attack.")] = None,
-    step_size: Annotated[str | None, typer.Option(metavar="E", help="Length of a step; follows eps unless given.")] = None,
+    attack: Annotated[
+        list[str] | None, typer.Option(metavar="S", help="An attack; may be given several times.")
+    ] = None,
+    eps: Annotated[
+        list[str] | None, typer.Option(metavar="E", help="A radius; may be given several times.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(metavar="K", min=0, help="Steps of the attack.")
+    ] = None,
+    step_size: Annotated[
+        str | None, typer.Option(metavar="E", help="Length of a step; follows eps unless given.")
+    ] = None,
     restarts: Annotated[
-        int | None, typer.Option(metavar="R", min=1, help="Fresh starts of the attack; the worst counts.")
+        int | None,
+        typer.Option(metavar="R", min=1, help="Fresh starts of the attack; the worst counts."),
     ] = None,
-    repeats: Annotated[int, typer.Option(metavar="R", min=1, help="Seeds of the attack: how much its luck matters.")] = 1,
-    alpha_test: Annotated[str | None, typer.Option(metavar="LIST", help="Values of alpha, such as 1,1.5,2.")] = None,
-    kernel: Annotated[str, typer.Option(metavar="S", help="How the attacker chooses: `wmr list kernels`.")] = "exp",
-    metrics: Annotated[str, typer.Option(metavar="LIST", help="What to measure; dro is the worst case in a ball.")] = ",".join(
-        METRICS
-    ),
-    rho: Annotated[str | None, typer.Option(metavar="LIST", help="Radii of that ball, such as 0.01,0.1,1; asks for dro.")] = None,
+    repeats: Annotated[
+        int,
+        typer.Option(metavar="R", min=1, help="Seeds of the attack: how much its luck matters."),
+    ] = 1,
+    alpha_test: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Values of alpha, such as 1,1.5,2.")
+    ] = None,
+    kernel: Annotated[
+        str, typer.Option(metavar="S", help="How the attacker chooses: `wmr list kernels`.")
+    ] = "exp",
+    metrics: Annotated[
+        str, typer.Option(metavar="LIST", help="What to measure; dro is the worst case in a ball.")
+    ] = ",".join(METRICS),
+    rho: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Radii of that ball, such as 0.01,0.1,1; asks for dro."),
+    ] = None,
     dro_loss: Annotated[
-        str | None, typer.Option(metavar="|".join(LOSSES), help="What is worst in that ball; asks for dro.", show_default="ce")
+        str | None,
+        typer.Option(
+            metavar="|".join(LOSSES),
+            help="What is worst in that ball; asks for dro.",
+            show_default="ce",
+        ),
     ] = None,
-    per_class: Annotated[bool, typer.Option("--per-class", help="Every class by itself, too.")] = False,
-    ci: Annotated[str, typer.Option(metavar="|".join(INTERVALS), help="How intervals are made.")] = "delta",
-    checks: Annotated[
-        bool, typer.Option("--checks", help="Look for signs that the attack was weak rather than the model strong.")
+    per_class: Annotated[
+        bool, typer.Option("--per-class", help="Every class by itself, too.")
     ] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with status 1 if a check fails; implies --checks.")] = False,
-    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="A random class-balanced subset of this size.")] = None,
+    ci: Annotated[
+        str, typer.Option(metavar="|".join(INTERVALS), help="How intervals are made.")
+    ] = "delta",
+    checks: Annotated[
+        bool,
+        typer.Option(
+            "--checks", help="Look for signs that the attack was weak rather than the model strong."
+        ),
+    ] = False,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Exit with status 1 if a check fails; implies --checks."),
+    ] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="A random class-balanced subset of this size."),
+    ] = None,
     batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Images at a time.")] = 256,
     layout: Layout = "auto",
     fold: Fold = True,
@@ -79,12 +118,19 @@ def evaluate(
     devices: Devices = None,
     nodes: Nodes = None,
     data_dir: DataDir = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an evaluation that was interrupted.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an evaluation that was interrupted.")
+    ] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where the records go.", show_default="beside the checkpoint")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Where the records go.", show_default="beside the checkpoint"
+        ),
     ] = None,
     trust_code: TrustCode = None,
-    output: Annotated[str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print the records.")] = "table",
+    output: Annotated[
+        str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print the records.")
+    ] = "table",
     quiet: Quiet = False,
 ) -> None:
     """Measure checkpoints under attack: A_nat, A_rob, A_sa and A_tr, each with its interval."""
@@ -118,8 +164,10 @@ def evaluate(
     allow_code([dataset, model, kernel, *(attack or ())], trust_code, quiet=quiet)
     registry = components(quiet)
 
-    from ..workflows.evaluate import evaluate as run
-    from ..workflows.events import EvaluationDone
+    from ..evaluation.run import evaluate as run
+    from ..events import EvaluationDone
+    from ..runtime.fabric import Hardware
+    from ..sweeps.process import current_report
     from .output import put
     from .progress import follow, resumable
 
@@ -127,13 +175,16 @@ def evaluate(
     measured, skipped = [], 0
     paths: Sequence[Path | None] = checkpoints or [None]
     for checkpoint in paths:
-        machine: dict[str, Any] = {"device": device, "devices": devices, "nodes": nodes}
-        events = run(checkpoint, config, registry, data_dir=folder, **machine, out=out, resume=resume)
+        hardware = Hardware(device, devices, nodes)
+        events = run(
+            checkpoint, config, registry, data_dir=folder, hardware=hardware, out=out, resume=resume
+        )
         try:
             with resumable(quiet):
                 for done in follow(events, EvaluationDone, quiet=quiet):
                     file = done.rows.with_suffix(".json")
                     measured.append((file, done.record))
+                    current_report().add_record(done.record.id)
                     if done.stored:
                         say(f"shown as recorded in {file}", quiet=quiet)
         except BadFile as problem:
@@ -145,9 +196,14 @@ def evaluate(
         raise BadFile("none of these can be evaluated", hint="name checkpoints or run folders")
     if measured:  # of several processes only the first has anything to show
         put(measured, output)
-    failed = [check.name for _, record in measured for check in record.checks if check.verdict == "fail"]
+    failed = [
+        check.name for _, record in measured for check in record.checks if check.verdict == "fail"
+    ]
     if strict and failed:
-        say_error(f"checks failed: {'; '.join(failed)}", "the records name the reason of each; try a stronger attack")
+        say_error(
+            f"checks failed: {'; '.join(failed)}",
+            "the records name the reason of each; try a stronger attack",
+        )
         raise typer.Exit(1)
     if failed:
         say(f"checks failed: {'; '.join(failed)}", quiet=quiet, warns=True)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..spec import Spec, exact
+from ..spec import Spec, format_number
 from .console import say, write
 from .options import DataDir, Quiet, allow_code, choice, components, default_data_dir, read, size
 
@@ -13,23 +13,47 @@ from .options import DataDir, Quiet, allow_code, choice, components, default_dat
 def import_weights(
     weights: Annotated[
         Path,
-        typer.Argument(metavar="WEIGHTS", help="A safetensors file, or a state dict that torch saved.", show_default=False),
+        typer.Argument(
+            metavar="WEIGHTS",
+            help="A safetensors file, or a state dict that torch saved.",
+            show_default=False,
+        ),
     ],
     model: Annotated[
-        str, typer.Option(metavar="S", help="The network: `wmr list models`, or file.py:Class.", show_default=False)
+        str,
+        typer.Option(
+            metavar="S",
+            help="The network: `wmr list models`, or file.py:Class.",
+            show_default=False,
+        ),
     ],
-    dataset: Annotated[str | None, typer.Option(metavar="S", help="What it classifies: `wmr list datasets`.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(metavar="S", help="What it classifies: `wmr list datasets`.")
+    ] = None,
     match: Annotated[
-        str, typer.Option(metavar="name|shape", help="How tensors find their place: by name, or by the order of shapes.")
+        str,
+        typer.Option(
+            metavar="name|shape",
+            help="How tensors find their place: by name, or by the order of shapes.",
+        ),
     ] = "name",
     eps: Annotated[
-        str | None, typer.Option(metavar="E", help="Radius to evaluate at.", show_default="that of the data set's preset")
+        str | None,
+        typer.Option(
+            metavar="E", help="Radius to evaluate at.", show_default="that of the data set's preset"
+        ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.safetensors", help="The checkpoint.", show_default="WEIGHTS' name, in this folder"),
+        typer.Option(
+            metavar="FILE.safetensors",
+            help="The checkpoint.",
+            show_default="WEIGHTS' name, in this folder",
+        ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there already.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a file that is there already.")
+    ] = False,
     data_dir: DataDir = None,
     quiet: Quiet = False,
 ) -> None:
@@ -39,13 +63,23 @@ def import_weights(
     allow_code([model, dataset], None, quiet=quiet)
     registry = components(quiet)
 
-    from ..workflows.events import ImportDone
-    from ..workflows.imports import import_weights as run
+    from ..evaluation.importing import import_weights as run
+    from ..events import ImportDone
     from .progress import follow
 
     folder = data_dir or default_data_dir()
-    events = run(weights, model, dataset, registry, data_dir=folder, match=match, eps=radius, out=out, overwrite=overwrite)
+    events = run(
+        weights,
+        model,
+        dataset,
+        registry,
+        data_dir=folder,
+        match=match,
+        eps=radius,
+        out=out,
+        overwrite=overwrite,
+    )
     for done in follow(events, ImportDone, quiet=quiet):
         write(str(done.checkpoint))
-        ball = f"{Spec.parse(done.dataset).short}, {done.norm} eps {exact(done.eps)}"
+        ball = f"{Spec.parse(done.dataset).short}, {done.norm} eps {format_number(done.eps)}"
         say(f"a checkpoint for {ball}; next: wmr evaluate {done.checkpoint}", quiet=quiet)

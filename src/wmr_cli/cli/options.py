@@ -7,11 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperOption
 
 from ..errors import BadInput, WmrError, did_you_mean
-from ..spec import LARGEST_COUNT, LARGEST_SEED, MAX_DEVICES, MAX_NODES, check_path, check_text, number
+from ..spec import (
+    LARGEST_COUNT,
+    LARGEST_SEED,
+    MAX_DEVICES,
+    MAX_NODES,
+    check_path,
+    check_text,
+    parse_number,
+)
 from .console import say
+from .flag_names import use_flags_of
 
 if TYPE_CHECKING:
     from ..registry import Registry
@@ -22,8 +31,11 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Check the text of the arguments: typer makes `Path(".")` of an empty one."""
-        given = {} if ctx.resilient_parsing else self.make_parser(ctx).parse_args(args=list(args))[0]
+        given = (
+            {} if ctx.resilient_parsing else self.make_parser(ctx).parse_args(args=list(args))[0]
+        )
         parameters: list[Any] = [*self.get_params(ctx)]
+        use_flags_of(parameters)
         for parameter in parameters:
             value = given.get(parameter.name)
             check = check_path if "Path" in parameter.bare_type() else check_text
@@ -32,22 +44,41 @@ class Command(TyperCommand):
                     read(_flag(parameter), text, check)
         return super().parse_args(ctx, args)
 
+    def get_help_option(self, ctx: Any) -> TyperOption | None:
+        """Return the help option, in the panel of the last flag.
+
+        Without a panel it would be in a generic one, which Typer prints before all others.
+        """
+        option = super().get_help_option(ctx)
+        if option is not None and self.params:
+            option.rich_help_panel = getattr(self.params[-1], "rich_help_panel", None)
+        return option
+
     def invoke(self, ctx: Any) -> Any:
         """Check the numbers, then run the command."""
         parameters: list[Any] = [*self.get_params(ctx)]
         for parameter in parameters:
             value = ctx.params.get(parameter.name)
             if isinstance(value, float) and not math.isfinite(value):
-                raise BadInput(f"{_flag(parameter)}: {value} is not a finite number", hint="write a number such as 10")
+                raise BadInput(
+                    f"{_flag(parameter)}: {value} is not a finite number",
+                    hint="write a number such as 10",
+                )
             largest = LARGEST_SEED if parameter.name.endswith("seed") else LARGEST_COUNT
             if isinstance(value, int) and value > largest:
-                raise BadInput(f"{_flag(parameter)}: {value} is too large", hint=f"write {largest} or less")
+                raise BadInput(
+                    f"{_flag(parameter)}: {value} is too large", hint=f"write {largest} or less"
+                )
         return super().invoke(ctx)
 
 
 def _flag(parameter: Any) -> str:
     """Return what the user types for a parameter: `--out`, or `CHECKPOINT`."""
-    return str(parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar or parameter.name)
+    return str(
+        parameter.opts[0]
+        if parameter.param_type_name == "option"
+        else parameter.metavar or parameter.name
+    )
 
 
 T = TypeVar("T")
@@ -55,7 +86,11 @@ Word = TypeVar("Word", bound=str)
 METRICS = ("nat", "rob", "sa", "tr")
 LOSSES: tuple[Literal["ce", "margin", "zero-one"], ...] = ("ce", "margin", "zero-one")
 INTERVALS: tuple[Literal["delta", "bootstrap"], ...] = ("delta", "bootstrap")
-LAYOUTS: tuple[Literal["auto", "channels-last", "contiguous"], ...] = ("auto", "channels-last", "contiguous")
+LAYOUTS: tuple[Literal["auto", "channels-last", "contiguous"], ...] = (
+    "auto",
+    "channels-last",
+    "contiguous",
+)
 LARGEST = 1e9
 FORMATS = ("table", "markdown", "csv", "json")
 REPORTS = ("table", "markdown", "latex", "csv", "json", "html")
@@ -69,10 +104,19 @@ def default_data_dir() -> Path:
     return usual()
 
 
-Model = Annotated[str | None, typer.Option("--model", metavar="S", help="The network, for foreign weights: `wmr list models`.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Silence everything on stderr but errors.")]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="S", help="The network, for foreign weights: `wmr list models`."
+    ),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Silence everything on stderr but errors.")
+]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Fixes everything random.")]
-Device = Annotated[str, typer.Option("--device", metavar="D", help="auto, cpu, cuda, cuda:N or mps.")]
+Device = Annotated[
+    str, typer.Option("--device", metavar="D", help="auto, cpu, cuda, cuda:N or mps.")
+]
 Devices = Annotated[
     int | None,
     typer.Option(
@@ -85,16 +129,27 @@ Devices = Annotated[
     ),
 ]
 Nodes = Annotated[
-    int | None, typer.Option("--nodes", metavar="N", min=1, max=MAX_NODES, help="On how many machines.", show_default="1")
+    int | None,
+    typer.Option(
+        "--nodes", metavar="N", min=1, max=MAX_NODES, help="On how many machines.", show_default="1"
+    ),
 ]
 Layout = Annotated[str, typer.Option(metavar="|".join(LAYOUTS), help="How images lie in memory.")]
 Fold = Annotated[
-    bool, typer.Option("--fold/--no-fold", help="Attack a lean twin of the network, batch-norm folded into convolutions.")
+    bool,
+    typer.Option(
+        "--fold/--no-fold",
+        help="Attack a lean twin of the network, batch-norm folded into convolutions.",
+    ),
 ]
 DataDir = Annotated[
     Path | None,
     typer.Option(
-        "--data-dir", metavar="DIR", envvar="WMR_DATA_DIR", help="Where data sets are.", show_default="~/.cache/wmr/data"
+        "--data-dir",
+        metavar="DIR",
+        envvar="WMR_DATA_DIR",
+        help="Where data sets are.",
+        show_default="~/.cache/wmr/data",
     ),
 ]
 
@@ -125,8 +180,8 @@ def components(quiet: bool) -> "Registry":
     from ..plugins import installed
 
     found = installed()
-    if found.set_aside:
-        names = ", ".join(plugin.name for plugin in found.set_aside)
+    if found.broken:
+        names = ", ".join(plugin.name for plugin in found.broken)
         say(f"set aside: {names}; `wmr plugins` says why", quiet=quiet, warns=True)
     return found.registry
 
@@ -143,7 +198,7 @@ def read(flag: str, text: str | None, reader: Callable[[str], T]) -> T | None:
 
 def size(text: str) -> float:
     """A number that is not negative."""
-    value = number(text)
+    value = parse_number(text)
     if value < 0:
         raise BadInput(f"{text!r} is negative", hint="write 0 or more")
     if value > LARGEST:

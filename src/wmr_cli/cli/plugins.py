@@ -20,13 +20,18 @@ KINDS = ("attack", "model", "dataset", "loss", "kernel")
 @app.callback()
 def plugins(
     context: typer.Context,
-    check: Annotated[bool, typer.Option("--check", help="Import everything the plugins offer; exit 1 on any problem.")] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Import everything the plugins offer; exit 1 on any problem."),
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Show plugins, what each offers, and why any was set aside; or begin a new one."""
     if context.invoked_subcommand is not None:
         if check:
-            raise BadInput("--check goes with `wmr plugins` alone", hint="leave it out, or leave out the rest")
+            raise BadInput(
+                "--check goes with `wmr plugins` alone", hint="leave it out, or leave out the rest"
+            )
         return
     from ..plugins import check_targets, installed
 
@@ -40,37 +45,63 @@ def plugins(
         table.add_row(escape(plugin.name), escape(plugin.version), said)
     show(table)
     if check:
-        problems = [f"{plugin.name}: {plugin.problem}" for plugin in found.set_aside] + check_targets(found.registry)
+        problems = [f"{plugin.name}: {plugin.problem}" for plugin in found.broken] + check_targets(
+            found.registry
+        )
         if problems:
             for problem in problems if len(problems) > 1 else ():
                 say(problem, quiet=quiet, warns=True)
-            text = problems[0] if len(problems) == 1 else f"{len(problems)} plugins or names cannot be loaded"
+            text = (
+                problems[0]
+                if len(problems) == 1
+                else f"{len(problems)} plugins or names cannot be loaded"
+            )
             say_error(text, "reinstall or uninstall the plugin, or ask its author")
             raise typer.Exit(1)
         say("every plugin and every name it offers can be loaded", quiet=quiet)
 
 
-@app.command(cls=Command, epilog="Example: wmr plugins new mine --kind attack, then pip install -e './wmr-mine[test]'")
+@app.command(
+    cls=Command,
+    epilog="Example: wmr plugins new mine --kind attack, then pip install -e './wmr-mine[test]'",
+)
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What users will type. The package is called wmr-NAME.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="What users will type. The package is called wmr-NAME."
+        ),
+    ],
     kinds: Annotated[
         list[str],
-        typer.Option("--kind", metavar="|".join(KINDS), help="What it is. Give it several times for a plugin that has several."),
+        typer.Option(
+            "--kind",
+            metavar="|".join(KINDS),
+            help="What it is. Give it several times for a plugin that has several.",
+        ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Where to write the package.", show_default="wmr-NAME in this folder"),
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Where to write the package.",
+            show_default="wmr-NAME in this folder",
+        ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Write a new plugin. The package works and passes its tests as it is; the places to change are marked."""
     from ..plugins import installed
-    from ..workflows.scaffold import scaffold
+    from ..scaffold import scaffold
 
     folder = scaffold(name, [_kind(text) for text in kinds], out, installed().registry)
     write(str(folder))
     package = shlex.quote(f"{folder}[test]")
-    say(f"next: pip install -e {package}, then follow {folder / 'README.md'}; CHANGE marks what to change", quiet=quiet)
+    say(
+        f"next: pip install -e {package}, then follow {folder / 'README.md'}; CHANGE marks what to change",
+        quiet=quiet,
+    )
 
 
 def _kind(text: str) -> str:

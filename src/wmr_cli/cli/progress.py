@@ -5,21 +5,40 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
-from ..core.watching import watched
-from ..reporting.held_out import SHARES
-from ..workflows.events import EpochDone, EvaluationStarted, Event, ImagesDone, Message, StepDone, TrainingStarted
+from ..core.progress import watch_progress
+from ..events import (
+    EpochDone,
+    EvaluationStarted,
+    Event,
+    ImagesDone,
+    Message,
+    StepDone,
+    TrainingStarted,
+)
+from ..reporting.tables.details import VALIDATION_HEADINGS
 from .console import Terminated, as_line, messages, say
+from .flag_names import spell_flags
 
 Result = TypeVar("Result")
 PATIENCE = 2
 """Seconds that may pass without a word."""
 
 
-def follow(events: Iterable[Event], *results: type[Result], quiet: bool = False) -> Iterator[Result]:
+def follow(
+    events: Iterable[Event], *results: type[Result], quiet: bool = False
+) -> Iterator[Result]:
     """Draw the progress of a walk on stderr and yield its results."""
-    with _view(quiet) as view, watched(view.watch):
+    with _view(quiet) as view, watch_progress(view.watch):
         for event in events:
             if isinstance(event, results):
                 view.clear()
@@ -31,7 +50,7 @@ def follow(events: Iterable[Event], *results: type[Result], quiet: bool = False)
 @contextmanager
 def waiting(quiet: bool) -> Iterator[None]:
     """Draw the long waits inside."""
-    with _view(quiet) as view, watched(view.watch):
+    with _view(quiet) as view, watch_progress(view.watch):
         yield
 
 
@@ -93,7 +112,9 @@ class BarView:
                 self._task = self._progress.add_task(
                     "training", total=event.epochs * event.steps_per_epoch, completed=done, rate=""
                 )
-                self._epoch = self._progress.add_task("epoch", total=event.steps_per_epoch, completed=event.step, rate="")
+                self._epoch = self._progress.add_task(
+                    "epoch", total=event.steps_per_epoch, completed=event.step, rate=""
+                )
             case StepDone() if self._task is not None and self._epoch is not None:
                 self._progress.advance(self._task)
                 self._progress.advance(self._epoch)
@@ -102,18 +123,26 @@ class BarView:
                 self._progress.update(self._epoch, description=f"epoch {event.epoch}", rate=told)
             case EpochDone() if self._task is not None and self._epoch is not None:
                 self._held_out = _held_out(event.entry) or self._held_out
-                self._progress.update(self._task, description=f"{event.epoch} of {event.epochs} epochs", rate=self._held_out)
+                self._progress.update(
+                    self._task,
+                    description=f"{event.epoch} of {event.epochs} epochs",
+                    rate=self._held_out,
+                )
                 self._progress.reset(self._epoch)
                 if "val_a_rob" in event.entry:
                     self._progress.console.print(as_line(epoch_line(event)))
             case EvaluationStarted():
-                self._task = self._progress.add_task(as_line(event.label), total=event.total, rate="")
+                self._task = self._progress.add_task(
+                    as_line(event.label), total=event.total, rate=""
+                )
             case ImagesDone() if self._task is not None:
                 speed = next(task.speed for task in self._progress.tasks if task.id == self._task)
                 self._progress.update(self._task, completed=event.done, rate=_rate(speed))
             case Message():
                 self._progress.console.print(
-                    ("[yellow]warning:[/] " if event.warns else "") + as_line(event.text), soft_wrap=True
+                    ("[yellow]warning:[/] " if event.warns else "")
+                    + as_line(spell_flags(event.text)),
+                    soft_wrap=True,
                 )
 
 
@@ -161,7 +190,11 @@ def epoch_line(event: EpochDone) -> str:
 
 def _held_out(entry: dict[str, Any]) -> str:
     """`A_nat 97.0 A_rob 71.0 A_sa 52.1`, of an epoch that looked at held-out images."""
-    return " ".join(f"{name} {100 * entry[key]:.1f}" for key, name in SHARES.items() if key in entry)
+    return " ".join(
+        f"{name} {100 * entry[key]:.1f}"
+        for key, name in VALIDATION_HEADINGS.items()
+        if key in entry
+    )
 
 
 def _rate(images_per_second: float | None) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import BadFile, BadInput, WmrError, did_you_mean
+from ..sweeps.process import current_report
 from .console import Terminated, say, say_error, show, width
 from .options import DataDir, Quiet, TrustCode, allow_code, components
 from .train import duration
@@ -18,257 +19,335 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..config import TrainConfig
-    from ..workflows.jobs import Failure
-    from ..workflows.study import Study
+    from ..sweeps.process import Failure
+    from ..sweeps.study import Study
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="Which runs, how each is evaluated, what the report shows.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="STUDY.toml", help="Which runs, how each is evaluated, what the report shows."
+        ),
+    ],
     jobs: Annotated[
         int | None,
         typer.Option(
             metavar="N",
             min=1,
             help="Runs at the same time.",
-            show_default='as many as cores allow where the study says device = "cpu", otherwise one for each of its devices',
+            show_default="one per device of the study; on a CPU as many as its cores allow",
         ),
     ] = None,
     run: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this run, without the report; may be given several times.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Only this run, without the report; may be given several times."
+        ),
     ] = None,
     slurm: Annotated[
-        bool, typer.Option("--slurm", help="Submit every run as a job of Slurm's, by the settings of the study's [slurm].")
+        bool,
+        typer.Option(
+            "--slurm",
+            help="Submit every run as a Slurm job, with the settings of the study's [slurm].",
+        ),
     ] = False,
     data_dir: DataDir = None,
     trust_code: TrustCode = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs, where each stands and how long it would take, and stop.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="List the runs, how far each is and how long the rest takes, and stop.",
+        ),
     ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Train and evaluate every run of a study, then write one report.
 
-    It can be stopped and repeated at any time: what is done is kept, what was broken off goes on.
+    It can be stopped and repeated at any time: finished runs are kept, interrupted ones continue.
     """
-    from ..workflows.study_file import read_study
+    from ..sweeps.study import read_study
     from .output import format_of
 
     allow_code([], trust_code, quiet=quiet)
     registry = components(quiet)
     if dry_run:
         say(f"reading {file}", quiet=quiet)
-    whole = read_study(file, registry)
-    study = chosen(whole, run)
-    remark(whole, study, quiet)
+    whole_study = read_study(file, registry)
+    study = select_runs(whole_study, run)
+    warn_about_study(whole_study, study, quiet)
     for name in study.report.out:
-        format_of(Path(name))  # a report that nobody can write is refused before hours of work
+        format_of(Path(name))  # an unknown format is refused before hours of work
     if slurm:
-        from ..workflows.cluster import check
+        from ..sweeps.executors import check_slurm_settings
 
-        check(study)
-    at_once = jobs or study.machine.jobs
+        check_slurm_settings(study)
+    jobs = jobs or study.machine.default_jobs
     if dry_run:
-        rehearse(study, at_once, data_dir, slurm=slurm, quiet=quiet)
+        show_plan(study, jobs, data_dir, slurm=slurm, quiet=quiet)
         return
-    failed = carry_out(study, at_once, data_dir, slurm=slurm, quiet=quiet)
+    failures = run_and_follow(study, jobs, data_dir, slurm=slurm, quiet=quiet)
     try:
-        is_whole = bool(run) or not study.evaluations or publish(study, quiet, failed=bool(failed))
-    finally:  # whatever becomes of the report
-        complain(failed)
-    if failed or not is_whole:
+        needs_report = not run and bool(study.evaluations)
+        is_complete = not needs_report or write_report(study, quiet, has_failures=bool(failures))
+    finally:  # also if the report fails
+        print_failures(failures)
+    if failures or not is_complete:
+        report_failure(failures)
         raise typer.Exit(1)
 
 
-def remark(whole: "Study", study: "Study", quiet: bool) -> None:
-    """What one would not expect of the study and its folders; `study` holds the runs that were asked for."""
-    from ..workflows.sweep import known_by_records, no_longer_covered
+def warn_about_study(whole_study: "Study", study: "Study", quiet: bool) -> None:
+    """Warn about unused evaluations and leftover folders; `study` holds the selected runs."""
+    from ..sweeps.runner import find_leftover_runs, find_runs_known_from_records
 
-    for number in whole.asked_of_nobody():
-        say(f"{whole.file}: evaluate {number}: no run is as its `only` says, so it is never done", quiet=quiet, warns=True)
-    for name in no_longer_covered(whole) if study is whole else ():
-        say(f"{whole.folder / name} is no run of this study any more; it is left as it is", quiet=quiet, warns=True)
-    if known := len(known_by_records(study)):
-        done = f"{known} of {len(study.runs)} runs are done by their records in {study.keep}"
-        say(f"{done}; to carry them out yourself, copy {study.file} to another folder", quiet=quiet)
-
-
-def chosen(study: "Study", names: list[str] | None) -> "Study":
-    """The study, or these runs of it."""
-    known = {run.name: run for run in study.runs}
-    for name in names or ():
-        if name not in known:
-            raise BadInput(f"--run: the study has no run {name!r}", hint=did_you_mean(name, known))
-    return replace(study, runs=tuple(known[name] for name in dict.fromkeys(names))) if names else study
+    file = whole_study.file
+    for number in whole_study.unused_evaluations():
+        problem = f"{file}: evaluate {number}: no run matches its `only`, so it is never done"
+        say(problem, quiet=quiet, warns=True)
+    if study is whole_study:
+        for name in find_leftover_runs(study):
+            problem = f"{study.folder / name} is not a run of this study any more; it is kept"
+            say(problem, quiet=quiet, warns=True)
+    known = len(find_runs_known_from_records(study))
+    if known:
+        done = f"{known} of {len(study.runs)} runs are done according to records in {study.keep}"
+        say(f"{done}; to repeat them, copy {file} to another folder", quiet=quiet)
 
 
-def rehearse(study: "Study", jobs: int, data_dir: Path | None, *, slurm: bool, quiet: bool) -> None:
-    """Every run, where it stands, and how long what is left of it would take on this machine."""
-    from ..reporting.sheets import Sheet
-    from ..workflows.shapes import Cost, costs
-    from ..workflows.sweep import standing
+def select_runs(study: "Study", names: list[str] | None) -> "Study":
+    """Return the study with the named runs only, or unchanged without names."""
+    if not names:
+        return study
+    runs = {run.name: run for run in study.runs}
+    for name in names:
+        if name not in runs:
+            raise BadInput(f"--run: the study has no run {name!r}", hint=did_you_mean(name, runs))
+    return replace(study, runs=tuple(runs[name] for name in dict.fromkeys(names)))
 
-    say(f"{len(study.runs):,} run{'s' * (len(study.runs) != 1)}; looking where each stands", quiet=quiet)
-    standings = {run.name: standing(study, run) for run in study.runs}
-    expected = {} if slurm else costs(study, standings, data_dir, partial(measuring, quiet=quiet))
-    rows, left = list[tuple[str, ...]](), 0.0
+
+def show_plan(
+    study: "Study", jobs: int, data_dir: Path | None, *, slurm: bool, quiet: bool
+) -> None:
+    """Show every run, how far it is, and how long the rest takes on this machine."""
+    from ..reporting.tables.text_table import TextTable
+    from ..sweeps.dry_run import DryRun, RemainingCost, estimate_costs
+    from ..sweeps.runner import read_status
+
+    total = len(study.runs)
+    count = f"{total:,} run{'s' * (total != 1)}"
+    say(f"{count}; reading how far each is", quiet=quiet)
+    statuses = {run.name: read_status(study, run) for run in study.runs}
+    costs: dict[str, RemainingCost] = {}
+    if not slurm:  # jobs run on other machines
+        progress = partial(say_measured, quiet=quiet)
+        dry_run = DryRun(
+            study=study, statuses=statuses, data_dir=data_dir, report_progress=progress
+        )
+        costs = estimate_costs(dry_run)
+    rows = list[tuple[str, ...]]()
     for run in study.runs:
-        cost = expected.get(run.name, Cost())
-        left += cost.training + cost.evaluation
-        times = (duration(cost.training), duration(cost.evaluation)) if run.name in expected and not cost.problem else ("-", "-")
-        rows.append((run.name, str(standings[run.name]), *times))
-    done = sum(found.is_done for found in standings.values())
-    hours = duration(left / min(jobs, max(len(rows) - done, 1)))
-    then = "the settings of Slurm are right" if slurm else f"about {hours} with {jobs} at a time"
-    total = f"{len(rows)} run{'s' * (len(rows) != 1)}, {done} done; {then}"
-    note = "from a few steps of an untrained network; attacks that leave fooled images alone take longer on a trained one"
-    caption = f"{total}\n{note}" if expected else total
-    sheet = Sheet(("run", "state", "training", "evaluation"), rows, caption, study.summary, texts=("run", "state"))
-    show(sheet.table(width()))
-    problems = {run.name: found.refused for run in study.runs if (found := standings[run.name]).refused is not None}
-    problems |= {name: cost.problem for name, cost in expected.items() if cost.problem is not None}
-    complain(problems)
-    if problems:
+        cost = costs.get(run.name)
+        times = ("-", "-")
+        if cost is not None and cost.failure is None:
+            times = (duration(cost.training), duration(cost.evaluation))
+        rows.append((run.name, str(statuses[run.name]), *times))
+    done = sum(status.is_done for status in statuses.values())
+    if slurm:
+        outlook = "the Slurm settings are valid"
+    else:
+        seconds = sum(cost.training + cost.evaluation for cost in costs.values())
+        parallel = min(jobs, max(total - done, 1))
+        outlook = f"about {duration(seconds / parallel)} with {jobs} at a time"
+    caption = f"{count}, {done} done; {outlook}"
+    if costs:
+        caption += (
+            "\nfrom a few steps of an untrained network; attacks that skip misclassified images"
+            " take longer on a trained one"
+        )
+    columns = ("run", "state", "training", "evaluation")
+    table = TextTable(columns, rows, caption, study.summary, text_columns=("run", "state"))
+    show(table.to_rich_table(width()))
+    failures = {
+        name: status.refusal for name, status in statuses.items() if status.refusal is not None
+    }
+    failures |= {name: cost.failure for name, cost in costs.items() if cost.failure is not None}
+    print_failures(failures)
+    if failures:
         raise typer.Exit(1)
 
 
-def measuring(done: int, total: int, config: "TrainConfig", *, quiet: bool) -> None:
-    """Report which shape is measured next: runs that differ in nothing that takes time have one shape."""
-    shape = f"{config.model} on {config.dataset}, {config.defense}, batch {config.batch_size}"
-    say(f"measuring shape {done + 1} of {total}: {shape}", quiet=quiet)
+def say_measured(done: int, total: int, config: "TrainConfig", *, quiet: bool) -> None:
+    """Report which run is measured next; it stands for all that take the same time."""
+    title = f"{config.model} on {config.dataset}, {config.defense}, batch {config.batch_size}"
+    say(f"measuring configuration {done + 1} of {total}: {title}", quiet=quiet)
 
 
-def checking(done: int, total: int, config: "TrainConfig", *, quiet: bool) -> None:
-    """Report which settings are tried next."""
+def say_checked(done: int, total: int, config: "TrainConfig", *, quiet: bool) -> None:
+    """Report how many configurations have been checked."""
     if done:
-        say(f"{done} of {total} settings can be built or were refused", quiet=quiet)
+        say(f"checked {done} of {total} configurations", quiet=quiet)
 
 
-def complain(problems: "Mapping[str, Failure]") -> None:
-    """Print an error for every reason; runs that fail for the same one share a line."""
+def print_failures(failures: "Mapping[str, Failure]") -> None:
+    """Print one error per reason; runs with the same reason share a line."""
     names: dict[Failure, list[str]] = {}
-    for name, problem in problems.items():
-        names.setdefault(problem, []).append(name)
-    for problem, runs in names.items():
+    for name, failure in failures.items():
+        names.setdefault(failure, []).append(name)
+    for failure, runs in names.items():
         others = f" and {len(runs) - 1:,} other run{'s' * (len(runs) > 2)}" if len(runs) > 1 else ""
-        hint = problem.hint or "try one run by `wmr train --dry-run` with its settings"
-        say_error(f"{runs[0]}{others}: {problem.reason}", hint)
+        hint = failure.hint or "try one run with `wmr train --dry-run` and its settings"
+        say_error(f"{runs[0]}{others}: {failure.reason}", hint)
 
 
-def carry_out(study: "Study", jobs: int, data_dir: Path | None, *, slurm: bool, quiet: bool) -> "dict[str, Failure]":
-    """Follow the runs to their ends; those that failed, with the reason."""
-    from ..workflows.sweep import RunDone, RunFailed, RunStarted, RunWaits, claim_folder, sweep
+def report_failure(failures: "Mapping[str, Failure]") -> None:
+    """Pass the first failure on to the sweep that submitted this one as a Slurm job."""
+    for failure in failures.values():
+        current_report().set_error(failure.reason, failure.hint)
+        return
+
+
+def run_and_follow(
+    study: "Study", jobs: int, data_dir: Path | None, *, slurm: bool, quiet: bool
+) -> "dict[str, Failure]":
+    """Carry out the runs and print their progress; return those that failed."""
+    from ..sweeps.runner import RunDone, RunFailed, RunStarted, RunWaiting, claim_folder, run_study
 
     total = len(study.runs)
     claim_folder(study)
-    failed = {} if slurm else impossible(study, data_dir, quiet)  # the machine that submits need not be one that can
-    study = replace(study, runs=tuple(run for run in study.runs if run.name not in failed))
+    failures: dict[str, Failure] = {}
     if slurm:
-        from ..workflows.cluster import submitted
+        from ..sweeps.executors import submit_study
 
-        events = submitted(study, data_dir)
+        events = submit_study(study, data_dir)
     else:
-        events = sweep(study, jobs=jobs, data_dir=data_dir)
-    outlook, ended = Outlook(study), len(failed)
+        # not with Slurm: this machine may lack the devices of its jobs
+        failures = check_runs(study, data_dir, quiet)
+        study = replace(study, runs=tuple(run for run in study.runs if run.name not in failures))
+        events = run_study(study, jobs=jobs, data_dir=data_dir)
+    remaining = RemainingTime(study)
+    ended = len(failures)
     try:
         with closing(events):
             for event in events:
                 ended += isinstance(event, RunDone | RunFailed)
-                name, place = event.run.name, f"[{ended}/{total}]"
+                name = event.run.name
+                prefix = f"[{ended}/{total}] {name}"
                 match event:
                     case RunStarted():
-                        say(f"{place} {name}: {event.what}", quiet=quiet)
-                    case RunWaits():
-                        say(f"{place} {name}: waiting, another process uses it", quiet=quiet)
+                        say(f"{prefix}: {event.command}", quiet=quiet)
+                    case RunWaiting():
+                        say(f"{prefix}: waiting, another process uses it", quiet=quiet)
                     case RunDone():
-                        outlook.done(name)
-                        left = 0.0 if event.was_done else outlook.seconds()
-                        then = f", about {duration(left)} left" if left else ""
-                        say(f"{place} {name}: done{' before' * event.was_done}{then}", quiet=quiet)
+                        remaining.finish(name)
+                        seconds = 0.0 if event.was_done else remaining.seconds()
+                        left = f", about {duration(seconds)} left" if seconds else ""
+                        say(f"{prefix}: done{' before' * event.was_done}{left}", quiet=quiet)
                     case RunFailed():
-                        failed[name] = event.failure
-                        outlook.failed(name)
-                        say(f"{place} {name}: {event.failure.reason}", quiet=quiet, warns=True)
+                        failures[name] = event.failure
+                        remaining.drop(name)
+                        say(f"{prefix}: {event.failure.reason}", quiet=quiet, warns=True)
     except (KeyboardInterrupt, Terminated):
-        say("interrupted; what was done is saved, and the same command goes on", quiet=quiet)
+        say("interrupted; progress is saved, repeat the command to continue", quiet=quiet)
         raise
-    return failed
+    return failures
 
 
-class Outlook:
-    """How long a sweep may still take, guessed from the epochs and evaluations that have been done since it began."""
+class RemainingTime:
+    """Estimates the rest of a sweep from the epochs and evaluations done since it began."""
 
     def __init__(self, study: "Study") -> None:
-        from ..workflows.sweep import parts_left
+        from ..sweeps.runner import count_remaining_parts
 
-        self._left = partial(parts_left, study)
-        self._going = {run.name: run for run in study.runs}
-        self._wanted = {name: self._left(run) for name, run in self._going.items()}
+        self._count_parts = partial(count_remaining_parts, study)
+        self._unfinished = {run.name: run for run in study.runs}
+        self._parts_at_start = {
+            name: self._count_parts(run) for name, run in self._unfinished.items()
+        }
         self._started = time.monotonic()
 
-    def done(self, name: str) -> None:
-        """Nothing is left of this run."""
-        del self._going[name]
+    def finish(self, name: str) -> None:
+        """Count this run as done."""
+        del self._unfinished[name]
 
-    def failed(self, name: str) -> None:
-        """Nothing will come of this run."""
-        del self._going[name], self._wanted[name]
+    def drop(self, name: str) -> None:
+        """Ignore this run; it has failed."""
+        del self._unfinished[name]
+        del self._parts_at_start[name]
 
     def seconds(self) -> float:
-        """0 where nothing is left, or nothing has been done to guess by."""
-        left = sum(self._left(run) for run in self._going.values())
-        made = sum(self._wanted.values()) - left
-        return (time.monotonic() - self._started) / made * left if made else 0.0
+        """Return the estimate; 0 if nothing remains, or nothing has been done to estimate from."""
+        remaining = sum(self._count_parts(run) for run in self._unfinished.values())
+        done = sum(self._parts_at_start.values()) - remaining
+        if not done:
+            return 0.0
+        return (time.monotonic() - self._started) / done * remaining
 
 
-def impossible(study: "Study", data_dir: Path | None, quiet: bool) -> "dict[str, Failure]":
-    """Runs that could not be trained or evaluated as the study has them, told before hours of work."""
-    from ..workflows.shapes import mistakes
-    from ..workflows.sweep import standing
+def check_runs(study: "Study", data_dir: Path | None, quiet: bool) -> "dict[str, Failure]":
+    """Return runs that cannot be trained or evaluated, before hours of work."""
+    from ..sweeps.dry_run import DryRun, find_impossible_runs
+    from ..sweeps.runner import read_status
 
-    standings = {run.name: standing(study, run) for run in study.runs}
-    if not all(found.is_trained for found in standings.values()):
-        say("looking whether every run can be carried out", quiet=quiet)
-    found = mistakes(study, standings, data_dir, partial(checking, quiet=quiet))
-    for name, failure in found.items():
+    statuses = {run.name: read_status(study, run) for run in study.runs}
+    if not all(status.is_trained for status in statuses.values()):
+        say("checking that every run can be carried out", quiet=quiet)
+    progress = partial(say_checked, quiet=quiet)
+    dry_run = DryRun(study=study, statuses=statuses, data_dir=data_dir, report_progress=progress)
+    failures = find_impossible_runs(dry_run)
+    for name, failure in failures.items():
         say(f"{name}: {failure.reason}", quiet=quiet, warns=True)
-    return found
+    return failures
 
 
-def publish(study: "Study", quiet: bool, *, failed: bool) -> bool:
-    """One report of all records that there are; whether everything could be read and drawn."""
-    from ..storage.files import write_text
-    from ..workflows.report import assembled, gather
-    from ..workflows.sweep import record_files
+def write_report(study: "Study", quiet: bool, *, has_failures: bool) -> bool:
+    """Write one report of all records; return whether everything could be read and drawn."""
+    from ..reporting.report import build_report, gather_records
+    from ..storage.atomic import write_text
+    from ..sweeps.runner import record_files
     from .drawing import draw
     from .output import format_of, put_document
     from .report import remarks
 
-    asked, files, problems = study.report, list[Path](), dict[str, WmrError]()
+    settings = study.report
+    files = list[Path]()
+    problems = dict[str, WmrError]()
     for run in study.runs:
         try:
             files += record_files(study, run)
         except BadFile as damaged:
             problems[str(damaged)] = damaged
     if not files:
-        if failed:
+        if has_failures:
             say("there is nothing to report", quiet=quiet, warns=True)
         else:
-            say_error("there is nothing to report", "no run has a record; remove the folder of the study and repeat the sweep")
+            hint = "no run has a record; remove the folder of the study and repeat the sweep"
+            say_error("there is nothing to report", hint)
         return False
-    gathered = gather(files, asked.alpha_test, asked.rho)
-    for name in asked.out:
-        out, output = study.folder / name, format_of(Path(name))
-        is_list = output == "csv"  # one CSV holds one table
-        compare, paper = asked.compare and not is_list, None if is_list else asked.paper
-        document, unread = assembled(gathered, ranks=output not in ("csv", "json"), compare=compare, paper=paper)
-        problems |= {str(problem): problem for problem in [*unread, *put_document(document, output, out, write_text)]}
+    gathered = gather_records(files, settings.alpha_test, settings.rho)
+    for name in settings.out:
+        out = study.folder / name
+        output = format_of(Path(name))
+        is_csv = output == "csv"  # a CSV file holds one table
+        document, unread = build_report(
+            gathered,
+            ranks=output not in ("csv", "json"),
+            compare=settings.compare and not is_csv,
+            paper=None if is_csv else settings.paper,
+        )
+        unread = [*unread, *put_document(document, output, out, write_text)]
+        problems |= {str(problem): problem for problem in unread}
         say(f"wrote {out}", quiet=quiet)
-    document, _ = assembled(gathered)
+    document, _ = build_report(gathered)
     put_document(document, "table", None)
-    for text in remarks(document, alphas=asked.alpha_test, radii=asked.rho, output="table"):
+    for text in remarks(document, alphas=settings.alpha_test, radii=settings.rho, output="table"):
         say(text, quiet=quiet, warns=True)
-    folder, with_paper = study.folder / asked.figures, asked.paper == "all"
-    is_drawn = not asked.figures or draw(gathered.found, folder, with_paper=with_paper, quiet=quiet)
+    is_drawn = True
+    if settings.figures:
+        folder = study.folder / settings.figures
+        with_paper = settings.paper == "all"
+        is_drawn = draw(gathered.found, folder, with_paper=with_paper, quiet=quiet)
     for problem in problems.values():
         say_error(f"skipped: {problem}", problem.hint)
     return is_drawn and not problems

@@ -9,8 +9,6 @@ import typer
 from ..spec import MAX_DEVICES, MAX_MINUTES, MAX_NODES
 from .console import Terminated, is_first, messages, say, write
 from .options import (
-    DataDir,
-    Quiet,
     allow_code,
     choice,
     components,
@@ -21,11 +19,17 @@ from .options import (
 
 if TYPE_CHECKING:
     from ..config import TrainConfig
+    from ..events import TrainingDone
     from ..registry import Registry
-    from ..workflows.events import TrainingDone
 
-WHAT, ATTACK, WEIGHTS, OPTIMISATION = "What to train", "The training attack", "The weights of images", "Optimisation"
+WHAT, ATTACK, WEIGHTS, OPTIMISATION = (
+    "What to train",
+    "The training attack",
+    "The weights of images",
+    "Optimisation",
+)
 SELECTION, MACHINE, FILES = "Held-out images", "Where it runs", "Files"
+COMMAND = "This command"
 
 
 def flag(panel: str | None, metavar: str | None, meaning: str, *names: str, **more: Any) -> Any:
@@ -34,61 +38,126 @@ def flag(panel: str | None, metavar: str | None, meaning: str, *names: str, **mo
 
 
 def train(
-    preset: Annotated[str | None, flag(WHAT, "P", "Settings to start from: `wmr list presets`.")] = None,
+    preset: Annotated[
+        str | None, flag(WHAT, "P", "Settings to start from: `wmr list presets`.")
+    ] = None,
     config: Annotated[Path | None, flag(WHAT, "F", "A TOML or JSON file of settings.")] = None,
-    dataset: Annotated[str | None, flag(WHAT, "S", "What to train on: `wmr list datasets`.")] = None,
+    dataset: Annotated[
+        str | None, flag(WHAT, "S", "What to train on: `wmr list datasets`.")
+    ] = None,
     model: Annotated[str | None, flag(WHAT, "S", "The network: `wmr list models`.")] = None,
-    defense: Annotated[str | None, flag(WHAT, "S", "What a step pays: `wmr list defenses`.")] = None,
+    defense: Annotated[
+        str | None, flag(WHAT, "S", "What a step pays: `wmr list defenses`.")
+    ] = None,
     augment: Annotated[
-        str | None, flag(WHAT, "LIST", "Random changes of training images, such as crop:4,flip; none for none.")
+        str | None,
+        flag(
+            WHAT, "LIST", "Random changes of training images, such as crop:4,flip; none for none."
+        ),
     ] = None,
-    seed: Annotated[int | None, flag(WHAT, "N", "Fixes everything random.", show_default="0")] = None,
-    attack: Annotated[str | None, flag(ATTACK, "S", "The training attack: `wmr list attacks`.")] = None,
-    eps: Annotated[str | None, flag(ATTACK, "E", "Radius of the ball, such as 0.3 or 8/255.")] = None,
+    seed: Annotated[
+        int | None, flag(WHAT, "N", "Fixes everything random.", show_default="0")
+    ] = None,
+    attack: Annotated[
+        str | None, flag(ATTACK, "S", "The training attack: `wmr list attacks`.")
+    ] = None,
+    eps: Annotated[
+        str | None, flag(ATTACK, "E", "Radius of the ball, such as 0.3 or 8/255.")
+    ] = None,
     steps: Annotated[int | None, flag(ATTACK, "K", "Steps of the training attack.")] = None,
-    step_size: Annotated[str | None, flag(ATTACK, "E", "Length of a step; follows eps unless given.")] = None,
-    eps_ramp: Annotated[
-        str | None, flag(ATTACK, "SHARE", "Share of the run over which eps and the step grow to their full size, such as 0.4.")
+    step_size: Annotated[
+        str | None, flag(ATTACK, "E", "Length of a step; follows eps unless given.")
     ] = None,
-    attack_mode: Annotated[str | None, flag(ATTACK, "eval|train", "Mode of the network during the attack.")] = None,
-    alpha: Annotated[str | None, flag(WEIGHTS, "A", "How strongly small margins count; 0 is the unweighted baseline.")] = None,
-    kernel: Annotated[str | None, flag(WEIGHTS, "S", "How images are weighed: `wmr list kernels`.")] = None,
-    alpha_ramp: Annotated[str | None, flag(WEIGHTS, "SHARE", "Share of the run over which alpha grows to its full size.")] = None,
+    eps_ramp: Annotated[
+        str | None,
+        flag(
+            ATTACK,
+            "SHARE",
+            "Share of the run over which eps and the step grow to their full size, such as 0.4.",
+        ),
+    ] = None,
+    attack_mode: Annotated[
+        str | None, flag(ATTACK, "eval|train", "Mode of the network during the attack.")
+    ] = None,
+    alpha: Annotated[
+        str | None,
+        flag(WEIGHTS, "A", "How strongly small margins count; 0 is the unweighted baseline."),
+    ] = None,
+    kernel: Annotated[
+        str | None, flag(WEIGHTS, "S", "How images are weighed: `wmr list kernels`.")
+    ] = None,
+    alpha_ramp: Annotated[
+        str | None,
+        flag(WEIGHTS, "SHARE", "Share of the run over which alpha grows to its full size."),
+    ] = None,
     weight_grad: Annotated[
-        str | None, flag(WEIGHTS, "both|outer|attack|none", "Where gradient flows through the weights.")
+        str | None,
+        flag(WEIGHTS, "both|outer|attack|none", "Where gradient flows through the weights."),
     ] = None,
     normalize: Annotated[
-        str | None, flag(WEIGHTS, "none|batch", "Divide weights by their mean over the batch of all devices.")
+        str | None,
+        flag(WEIGHTS, "none|batch", "Divide weights by their mean over the batch of all devices."),
     ] = None,
-    max_weight: Annotated[str | None, flag(WEIGHTS, "W", "No image counts more than this in the loss.")] = None,
-    epochs: Annotated[int | None, flag(OPTIMISATION, "N", "Passes over the training images.")] = None,
-    batch_size: Annotated[int | None, flag(OPTIMISATION, "N", "Images per step, over all devices.")] = None,
-    optimizer: Annotated[str | None, flag(OPTIMISATION, "sgd|adam|adamw", "What follows the gradient.")] = None,
+    max_weight: Annotated[
+        str | None, flag(WEIGHTS, "W", "No image counts more than this in the loss.")
+    ] = None,
+    epochs: Annotated[
+        int | None, flag(OPTIMISATION, "N", "Passes over the training images.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, flag(OPTIMISATION, "N", "Images per step, over all devices.")
+    ] = None,
+    optimizer: Annotated[
+        str | None, flag(OPTIMISATION, "sgd|adam|adamw", "What follows the gradient.")
+    ] = None,
     lr: Annotated[str | None, flag(OPTIMISATION, "X", "Learning rate, at its peak.")] = None,
     schedule: Annotated[
-        str | None, flag(OPTIMISATION, "constant|multistep|cosine|one-cycle", "How the learning rate changes.")
+        str | None,
+        flag(OPTIMISATION, "constant|multistep|cosine|one-cycle", "How the learning rate changes."),
     ] = None,
     milestones: Annotated[
-        str | None, flag(OPTIMISATION, "LIST", "Epochs at which multistep lowers it, such as 55,75,90.")
+        str | None,
+        flag(OPTIMISATION, "LIST", "Epochs at which multistep lowers it, such as 55,75,90."),
     ] = None,
     warmup: Annotated[
-        str | None, flag(OPTIMISATION, "SHARE", "Share of the run over which the learning rate grows from 0, such as 0.05.")
+        str | None,
+        flag(
+            OPTIMISATION,
+            "SHARE",
+            "Share of the run over which the learning rate grows from 0, such as 0.05.",
+        ),
     ] = None,
-    weight_decay: Annotated[str | None, flag(OPTIMISATION, "X", "How strongly weights are pulled to 0.")] = None,
+    weight_decay: Annotated[
+        str | None, flag(OPTIMISATION, "X", "How strongly weights are pulled to 0.")
+    ] = None,
     decay: Annotated[
-        str | None, flag(OPTIMISATION, "all|weights", "What decays: all parameters, or all but biases and norms.")
+        str | None,
+        flag(
+            OPTIMISATION, "all|weights", "What decays: all parameters, or all but biases and norms."
+        ),
     ] = None,
     clip_grad: Annotated[str | None, flag(OPTIMISATION, "X", "Longest gradient, in L2.")] = None,
     label_smoothing: Annotated[
-        str | None, flag(OPTIMISATION, "SHARE", "Share of every label that is spread over all classes.")
+        str | None,
+        flag(OPTIMISATION, "SHARE", "Share of every label that is spread over all classes."),
     ] = None,
     ema: Annotated[
-        str | None, flag(OPTIMISATION, "DECAY", "Also keep a moving average of the weights, such as 0.999, in ema.safetensors.")
+        str | None,
+        flag(
+            OPTIMISATION,
+            "DECAY",
+            "Also keep a moving average of the weights, such as 0.999, in ema.safetensors.",
+        ),
     ] = None,
-    validate_every: Annotated[int | None, flag(SELECTION, "N", "Epochs between looks at held-out images; 0 for none.")] = None,
-    select: Annotated[str | None, flag(SELECTION, "rob|sa|tr|nat|none", "What best.safetensors is chosen by.")] = None,
+    validate_every: Annotated[
+        int | None, flag(SELECTION, "N", "Epochs between looks at held-out images; 0 for none.")
+    ] = None,
+    select: Annotated[
+        str | None, flag(SELECTION, "rob|sa|tr|nat|none", "What best.safetensors is chosen by.")
+    ] = None,
     split_seed: Annotated[
-        int | None, flag(SELECTION, "N", "Chooses the held-out images, where the data set leaves that open.")
+        int | None,
+        flag(SELECTION, "N", "Chooses the held-out images, where the data set leaves that open."),
     ] = None,
     device: Annotated[str, flag(MACHINE, "D", "auto, cpu, cuda, cuda:N or mps.")] = "auto",
     devices: Annotated[
@@ -102,11 +171,19 @@ def train(
             show_default="1",
         ),
     ] = None,
-    nodes: Annotated[int | None, flag(MACHINE, "N", "On how many machines.", min=1, max=MAX_NODES, show_default="1")] = None,
+    nodes: Annotated[
+        int | None,
+        flag(MACHINE, "N", "On how many machines.", min=1, max=MAX_NODES, show_default="1"),
+    ] = None,
     precision: Annotated[str | None, flag(MACHINE, "32|bf16|16", "Precision of training.")] = None,
     layout: Annotated[
         str | None,
-        flag(MACHINE, "auto|channels-last|contiguous", "How images and weights lie in memory.", show_default="auto"),
+        flag(
+            MACHINE,
+            "auto|channels-last|contiguous",
+            "How images and weights lie in memory.",
+            show_default="auto",
+        ),
     ] = None,
     fold: Annotated[
         bool | None,
@@ -118,31 +195,63 @@ def train(
             show_default="fold",
         ),
     ] = None,
-    compile_: Annotated[bool, flag(MACHINE, None, "Compile the network first: slow to start, then faster.", "--compile")] = False,
+    compile_: Annotated[
+        bool,
+        flag(MACHINE, None, "Compile the network first: slow to start, then faster.", "--compile"),
+    ] = False,
     save_minutes: Annotated[
-        float, flag(FILES, "M", "Save the state so often within an epoch; 0 for after epochs only.", min=0, max=MAX_MINUTES)
+        float,
+        flag(
+            FILES,
+            "M",
+            "Save the state so often within an epoch; 0 for after epochs only.",
+            min=0,
+            max=MAX_MINUTES,
+        ),
     ] = 10.0,
-    logger: Annotated[list[str] | None, flag(FILES, "tensorboard|csv", "Also log there; may be given twice.")] = None,
-    data_dir: DataDir = None,
-    out: Annotated[Path | None, flag(FILES, "DIR", "The run folder.", show_default="runs/NAME")] = None,
-    resume: Annotated[bool, flag(FILES, None, "Go on with the run in that folder.", "--resume")] = False,
-    overwrite: Annotated[bool, flag(FILES, None, "Start anew in a folder that holds a run.", "--overwrite")] = False,
+    logger: Annotated[
+        list[str] | None, flag(FILES, "tensorboard|csv", "Also log there; may be given twice.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        flag(
+            FILES,
+            "DIR",
+            "Where datasets are.",
+            envvar="WMR_DATA_DIR",
+            show_default="~/.cache/wmr/data",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, flag(FILES, "DIR", "The run folder.", show_default="runs/NAME")
+    ] = None,
+    resume: Annotated[
+        bool, flag(FILES, None, "Go on with the run in that folder.", "--resume")
+    ] = False,
+    overwrite: Annotated[
+        bool, flag(FILES, None, "Start anew in a folder that holds a run.", "--overwrite")
+    ] = False,
     trust_code: Annotated[
         list[str] | None,
         flag(
-            FILES, "SHA256", "Allow code that only --config names, by the SHA-256 of the Python file; may be given several times."
+            FILES,
+            "SHA256",
+            "Allow code that only --config names, by the SHA-256 of the Python file; may be given several times.",
         ),
     ] = None,
     dry_run: Annotated[
         bool,
         flag(
-            None,
+            COMMAND,
             None,
             "Print the resolved configuration, take a few steps, tell how long the run would take, and stop.",
             "--dry-run",
         ),
     ] = False,
-    quiet: Quiet = False,
+    quiet: Annotated[
+        bool,
+        flag(COMMAND, None, "Silence everything on stderr but errors.", "--quiet", "-q"),
+    ] = False,
 ) -> None:
     """Train a robust classifier.
 
@@ -150,9 +259,17 @@ def train(
     """
     from .. import config as configs
 
-    asked = {name: value for name, value in locals().items() if name in configs.TrainConfig.__struct_fields__}
+    asked = {
+        name: value
+        for name, value in locals().items()
+        if name in configs.TrainConfig.__struct_fields__
+    }
     asked["milestones"] = read("--milestones", milestones, whole_numbers)
-    loggers = tuple(dict.fromkeys(read("--logger", name, choice("tensorboard", "csv")) or "" for name in logger or ()))
+    loggers = tuple(
+        dict.fromkeys(
+            read("--logger", name, choice("tensorboard", "csv")) or "" for name in logger or ()
+        )
+    )
     allow_code((asked[kind] for kind in configs.SPECS), trust_code, quiet=quiet)
     registry = components(quiet)
     resolved = settled(configs.resolve(asked, config), registry)
@@ -162,19 +279,24 @@ def train(
         rehearse(resolved, registry, folder, machine, compile_, quiet)
         return
 
-    from ..storage.runs import default_name, refuse_taken
+    from ..storage.runs import check_available, default_run_name
 
-    path = out or Path("runs") / default_name(resolved)
-    refuse_taken(path, resume=resume, overwrite=overwrite)
+    path = out or Path("runs") / default_run_name(resolved)
+    check_available(path, resume=resume, overwrite=overwrite)
     say(configs.summary(resolved), quiet=quiet)
 
-    from ..workflows.devices import has_accelerator
-    from ..workflows.events import TrainingDone, TrainingStopped
-    from ..workflows.train import train as run
+    from ..events import TrainingDone, TrainingStopped
+    from ..runtime.fabric import has_accelerator
+    from ..training.loop import train as run
     from .progress import follow, resumable
 
     advise(preset is None and config is None and not has_accelerator(device), resolved, quiet)
-    saving: dict[str, Any] = {"save_minutes": save_minutes, "loggers": loggers, "resume": resume, "overwrite": overwrite}
+    saving: dict[str, Any] = {
+        "save_minutes": save_minutes,
+        "loggers": loggers,
+        "resume": resume,
+        "overwrite": overwrite,
+    }
     events = run(resolved, path, registry, data_dir=folder, **machine, compiles=compile_, **saving)
     with resumable(quiet):
         for done in follow(events, TrainingDone, TrainingStopped, quiet=quiet):
@@ -183,7 +305,11 @@ def train(
                     conclude(done, resolved, quiet)
                 case TrainingStopped():
                     say(f"saved after step {done.step} of epoch {done.epoch}", quiet=quiet)
-                    raise KeyboardInterrupt if done.signal == signal.SIGINT else Terminated(128 + signal.SIGTERM)
+                    raise (
+                        KeyboardInterrupt
+                        if done.signal == signal.SIGINT
+                        else Terminated(128 + signal.SIGTERM)
+                    )
 
 
 def settled(config: "TrainConfig", registry: "Registry") -> "TrainConfig":
@@ -195,7 +321,10 @@ def settled(config: "TrainConfig", registry: "Registry") -> "TrainConfig":
 
     for kind in configs.SPECS:
         registry.check(kind, getattr(config, kind))
-    config = msgspec.structs.replace(config, **{kind: registry.settled(kind, getattr(config, kind)) for kind in configs.SPECS})
+    config = msgspec.structs.replace(
+        config,
+        **{kind: registry.canonical_spec(kind, getattr(config, kind)) for kind in configs.SPECS},
+    )
     if config.alpha is None:
         alpha = registry.default("kernel", Spec.parse(config.kernel).name, "alpha")
         config = msgspec.structs.replace(config, alpha=alpha)
@@ -203,25 +332,33 @@ def settled(config: "TrainConfig", registry: "Registry") -> "TrainConfig":
 
 
 def rehearse(
-    config: "TrainConfig", registry: "Registry", data_dir: Path, machine: dict[str, Any], compiles: bool, quiet: bool
+    config: "TrainConfig",
+    registry: "Registry",
+    data_dir: Path,
+    machine: dict[str, Any],
+    compiles: bool,
+    quiet: bool,
 ) -> None:
     """Print what would be run, and how long it would take."""
-    from ..workflows.assembly import assemble
-    from ..workflows.estimate import estimate
-    from ..workflows.ranks import launched
+    from ..runtime.fabric import Hardware, launch
+    from ..training.estimate import estimate
+    from ..training.setup import assemble
     from .progress import waiting
 
     if is_first():  # before all that may fail: the data set may not be there yet
         write(config.to_json())
     with waiting(quiet):
-        fabric = launched(**machine, precision=config.precision)
-        run = assemble(config, registry, data_dir, fabric, compiles=compiles)
+        runtime = launch(Hardware(**machine), config.precision)
+        run = assemble(config, registry, data_dir, runtime, compiles=compiles)
         expected = estimate(run, registry)
     if is_first():
         for fact in run.facts():
             say(fact, quiet=quiet)
         look = f", {duration(expected.look)} per look at held-out images" if expected.look else ""
-        say(f"about {duration(expected.run)}: {duration(expected.epoch)} per epoch{look}", quiet=quiet)
+        say(
+            f"about {duration(expected.run)}: {duration(expected.epoch)} per epoch{look}",
+            quiet=quiet,
+        )
 
 
 def advise(wanted: bool, config: "TrainConfig", quiet: bool) -> None:
@@ -231,16 +368,19 @@ def advise(wanted: bool, config: "TrainConfig", quiet: bool) -> None:
 
     smaller = f"cpu/{Spec.parse(config.dataset).name}"
     if wanted and smaller in presets.names():
-        say(f"without an accelerator this takes long; --preset {smaller} is made for that", quiet=quiet)
+        say(
+            f"without an accelerator this takes long; --preset {smaller} is made for that",
+            quiet=quiet,
+        )
 
 
 def conclude(done: "TrainingDone", config: "TrainConfig", quiet: bool) -> None:
     """The checkpoint, what held-out images say of it, and the next command."""
-    from ..reporting.held_out import held_out_sheet
+    from ..reporting.tables.details import make_validation_table
 
-    sheet, console = held_out_sheet(done.entries, done.best, config.select), messages(quiet)
+    sheet, console = make_validation_table(done.entries, done.best, config.select), messages(quiet)
     if sheet is not None:
-        console.print(sheet.table(console.width))
+        console.print(sheet.to_rich_table(console.width))
     write(str(done.checkpoint))
     say(f"trained in {duration(done.seconds)}; next: wmr evaluate {done.folder}", quiet=quiet)
 

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from . import noise
+from . import rng
 
 Radius = float | Tensor
 """One for all images, or one for each, (N, 1, 1, 1)."""
@@ -46,7 +46,7 @@ class Linf:
         return gradient.sign()
 
     def random(self, like: Tensor, eps: Radius, index: Tensor, seed: int, restart: int) -> Tensor:
-        return (2 * noise.uniform(like, index, seed, restart) - 1) * eps
+        return (2 * rng.uniform(like, index, seed, restart) - 1) * eps
 
 
 class L2:
@@ -66,8 +66,8 @@ class L2:
         return scaled / self._scale(scaled)
 
     def random(self, like: Tensor, eps: Radius, index: Tensor, seed: int, restart: int) -> Tensor:
-        towards = self.direction(noise.normal(like, index, seed, restart))
-        radius = noise.uniform(like.new_empty(len(like), 1, 1, 1), index, seed, restart, step=1)
+        towards = self.direction(rng.normal(like, index, seed, restart))
+        radius = rng.uniform(like.new_empty(len(like), 1, 1, 1), index, seed, restart, step=1)
         return towards * eps * radius ** (1 / math.prod(like.shape[1:]))
 
     def _scale(self, delta: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 An objective is a function of (logits, labels); one that holds state per image can be indexed by rows, and one whose
 value is not what is to become large has a `rank`.
+
+Target classes, and what an attack climbs to reach one.
 """
 
 from collections.abc import Mapping
@@ -12,9 +14,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..errors import UnknownName, did_you_mean
-from .contracts import Evidence, Kernel, Objective
-from .losses import cross_entropy, kl_divergence, log_probabilities
-from .margins import at_least_float32, finest, logit_margin, probability_margin
+from .losses import (
+    at_least_float32,
+    cross_entropy,
+    finest,
+    kl_divergence,
+    log_probabilities,
+    logit_margin,
+    probability_margin,
+)
+from .protocols import Evidence, Kernel, Objective
 
 CW_CONFIDENCE = 50.0
 """How far another class must be ahead before `cw` is content."""
@@ -160,3 +169,44 @@ def weighted_objective(loss: str, kernel: Kernel) -> Objective:
     if getattr(kernel, "detached", False):
         return objective_named(loss)
     return Weighted(_WEIGHABLE.get(loss) or objective_named(loss), kernel)
+
+
+MOST_TARGETS = 9
+"""As in the standard AutoAttack: of ten classes, all that are wrong."""
+RATIO_CLASSES = 4
+"""The targeted ratio divides by the distance from the first logit to the third and fourth."""
+
+
+def likely_wrong(logits: Tensor, labels: Tensor, count: int = MOST_TARGETS) -> Tensor:
+    """The most likely wrong classes of each image, the likeliest first. (N, C) to (N, min(count, C - 1))."""
+    others = logits.detach().scatter(1, labels[:, None], float("-inf"))
+    return others.topk(min(count, logits.shape[1] - 1), dim=1).indices
+
+
+def targeted_overtake(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+    """The target's logit minus the true one, (N,)."""
+    return (
+        at_least_float32(logits).gather(1, targets[:, None])
+        - at_least_float32(logits).gather(1, labels[:, None])
+    ).squeeze(1)
+
+
+@dataclass(frozen=True, eq=False)
+class TargetedRatio:
+    """The targeted difference-of-logits ratio (Croce and Hein 2020, arXiv:2003.01690), for targets (N,).
+
+    The target's logit minus the true one, over the distance from the largest logit to the mean of the third and the
+    fourth; with fewer than four classes without that denominator.
+    """
+
+    targets: Tensor
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        ahead = targeted_overtake(logits, labels, self.targets)
+        if logits.shape[1] < RATIO_CLASSES:
+            return ahead
+        largest = at_least_float32(logits).topk(4, dim=1).values
+        return ahead / (largest[:, 0] - (largest[:, 2] + largest[:, 3]) / 2 + _TINY)
+
+    def __getitem__(self, rows: Tensor) -> "TargetedRatio":
+        return TargetedRatio(self.targets[rows])

@@ -1,7 +1,21 @@
-"""Rows in, numbers out: NumPy and float64 only. One implementation for `evaluate`, `report` and notebooks."""
+"""Compute accuracies, intervals and worst cases from rows, with NumPy in float64.
 
-from .accuracy import Outcome, WeightedAccuracy, plain_accuracy, weighted_accuracy
-from .audit import (
+`evaluate`, `report` and notebooks share this one implementation. Confidence intervals of A_nat,
+A_rob, A_sa and A_tr are in `intervals.py`.
+"""
+
+from .accuracy import (
+    Accuracies,
+    Outcome,
+    RunningAccuracy,
+    WeightedAccuracy,
+    exponential_log_weights,
+    normalized_weights,
+    plain_accuracy,
+    weighted_accuracy,
+)
+from .bootstrap import Difference, Resampled, Resamples, bootstrap, mean_of
+from .calibration import (
     calibrated_accuracy,
     calibrated_losses,
     calibrating_temperature,
@@ -9,12 +23,10 @@ from .audit import (
     ranked_accuracy,
     tempered_accuracy,
 )
-from .bootstrap import bootstrap
 from .dro import RHOS, WorstCase, worst_accuracy, worst_case, worst_cases
 from .intervals import Estimate, logit_delta, wilson
-from .paired import Difference, Resampled, Resamples, mean_of
-from .running import Accuracies, RunningAccuracy
-from .score import (
+from .rows import (
+    MARGIN_KERNEL,
     accuracy,
     at_alpha,
     attacked_losses,
@@ -24,12 +36,12 @@ from .score import (
     plain_outcome,
     sampled_accuracy,
     sampled_outcome,
+    worst_rows,
 )
 from .seeds import Spread, mean_estimate, seeds_interval, spread
-from .weights import exponential_log_weights, normalized_weights
-from .worst import worst_rows
 
 __all__ = [
+    "MARGIN_KERNEL",
     "RHOS",
     "Accuracies",
     "Difference",

@@ -1,40 +1,70 @@
-"""Accuracy under an attacker who chooses, from seven numbers that can be updated, merged and sent between ranks."""
+"""Plain and weighted accuracy, with their intervals: A_nat and A_rob, A_sa and A_tr.
 
+Weights stay logarithms until they are normalised. `WeightedAccuracy` is a state of seven numbers
+that can be updated, merged and sent between ranks; `RunningAccuracy` collects batches.
+"""
+
+import dataclasses
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .intervals import Estimate, logit_delta, wilson
-from .weights import Floats
+
+Floats = NDArray[np.float64]
+
+
+def exponential_log_weights(margins: ArrayLike, alpha: float) -> Floats:
+    """Return the logarithm of the paper's kernel exp(-alpha * margin)."""
+    # float64: rounded float32 margins would tie images that differ
+    return -alpha * np.asarray(margins, dtype=np.float64)
+
+
+def normalized_weights(log_weights: ArrayLike) -> Floats:
+    """Return weights that sum to 1."""
+    logs = np.asarray(log_weights, dtype=np.float64)
+    # the largest weight becomes 1, so that exp cannot overflow
+    weights = np.exp(logs - logs.max())
+    return np.asarray(weights / weights.sum())
 
 
 @dataclass(frozen=True)
 class WeightedAccuracy:
-    """Sums over the images with any weight seen so far, scaled by exp(-peak) so that no weight overflows. Merging knows no order.
+    """Sums over images with non-zero weight. The order of merging matters only to rounding.
 
-    With a_i the log-weight and c_i = 1 where image i is right: peak = max a, total = sum e^(a-peak),
-    right = sum c e^(a-peak), and the same with squared weights.
+    With log-weight a_i, and c_i = 1 where image i is correct: peak = max a,
+    total = sum e^(a-peak), correct = sum c e^(a-peak), and the same with squared weights.
     """
 
+    # scaling by exp(-peak) keeps the sums finite for any log-weights
     peak: float = -math.inf
     total: float = 0.0
-    right: float = 0.0
+    correct: float = 0.0
     total_squared: float = 0.0
-    right_squared: float = 0.0
+    correct_squared: float = 0.0
     images: int = 0
     hits: int = 0
 
     @classmethod
     def of(cls, log_weights: ArrayLike, correct: ArrayLike) -> "WeightedAccuracy":
-        """The state of one set of images, (N,) and (N,)."""
-        logs, hit = np.asarray(log_weights, dtype=np.float64), np.asarray(correct, dtype=bool)
+        """Return the state of one set of images, (N,) and (N,)."""
+        logs = np.asarray(log_weights, dtype=np.float64)
+        hit = np.asarray(correct, dtype=bool)
         if logs.shape != hit.shape or logs.ndim != 1:
-            raise ValueError(f"log-weights {logs.shape} and hits {hit.shape} must be two vectors of one length")
+            raise ValueError(
+                f"log-weights {logs.shape} and hits {hit.shape} must be two vectors of one length"
+            )
         if np.isnan(logs).any() or (logs == np.inf).any():
-            raise ValueError(f"log-weight {int(np.flatnonzero(~(logs < np.inf))[0])} is not a number or -inf")
-        logs, hit = logs[logs > -np.inf], hit[logs > -np.inf]  # an image without weight is never drawn
+            position = int(np.flatnonzero(~(logs < np.inf))[0])
+            raise ValueError(f"log-weight {position} is not a number or -inf")
+        # an image of weight 0 is never sampled; -inf minus a peak of -inf would be NaN
+        has_weight = logs > -np.inf
+        hit = hit[has_weight]
+        logs = logs[has_weight]
         if not len(logs):
             return cls()
         peak = float(logs.max())
@@ -43,58 +73,64 @@ class WeightedAccuracy:
         return cls(
             peak=peak,
             total=float(weights.sum()),
-            right=float(weights[hit].sum()),
+            correct=float(weights[hit].sum()),
             total_squared=float(squared.sum()),
-            right_squared=float(squared[hit].sum()),
+            correct_squared=float(squared[hit].sum()),
             images=len(logs),
             hits=int(hit.sum()),
         )
 
     def update(self, log_weights: ArrayLike, correct: ArrayLike) -> "WeightedAccuracy":
-        """The state with one more set of images, (N,) and (N,)."""
+        """Return the state with one more set of images, (N,) and (N,)."""
         return self.merge(WeightedAccuracy.of(log_weights, correct))
 
     def merge(self, other: "WeightedAccuracy") -> "WeightedAccuracy":
-        """The state of both sets of images together."""
+        """Return the state of both sets of images together."""
         peak = max(self.peak, other.peak)
         if peak == -math.inf:
             return self
-        mine, theirs = math.exp(self.peak - peak), math.exp(other.peak - peak)
+        # rescale both sides to the common peak; one of the factors is exactly 1
+        own_scale = math.exp(self.peak - peak)
+        other_scale = math.exp(other.peak - peak)
         return WeightedAccuracy(
             peak=peak,
-            total=self.total * mine + other.total * theirs,
-            right=self.right * mine + other.right * theirs,
-            total_squared=self.total_squared * mine**2 + other.total_squared * theirs**2,
-            right_squared=self.right_squared * mine**2 + other.right_squared * theirs**2,
+            total=self.total * own_scale + other.total * other_scale,
+            correct=self.correct * own_scale + other.correct * other_scale,
+            total_squared=self.total_squared * own_scale**2 + other.total_squared * other_scale**2,
+            correct_squared=self.correct_squared * own_scale**2
+            + other.correct_squared * other_scale**2,
             images=self.images + other.images,
             hits=self.hits + other.hits,
         )
 
     @property
     def value(self) -> float:
-        """The weighted share of right images. One or zero exactly where all are right or all are wrong."""
+        """Weighted fraction of correct images."""
         if self.images == 0:
             raise ValueError("no images were seen")
+        # exactly 0 or 1 if all images agree: the division could round to a value beside it
         if self.hits in (0, self.images):
             return float(self.hits > 0)
-        return self.right / self.total
+        return self.correct / self.total
 
     @property
     def ess(self) -> float:
-        """The effective sample size (Kish): how many equally weighted images the number rests on."""
+        """Effective sample size (Kish): the number of equally weighted images it is worth."""
         if self.images == 0:
             raise ValueError("no images were seen")
         return self.total**2 / self.total_squared
 
     @property
     def variance(self) -> float:
-        """Of the self-normalised ratio, by the delta method."""
+        """Variance of the self-normalised ratio, by the delta method."""
         value = self.value
-        wrong_squared = self.total_squared - self.right_squared
-        return max(0.0, self.right_squared * (1 - value) ** 2 + wrong_squared * value**2) / self.total**2
+        wrong_squared = self.total_squared - self.correct_squared
+        # a difference of nearly equal sums may round below 0
+        scaled = max(0.0, self.correct_squared * (1 - value) ** 2 + wrong_squared * value**2)
+        return scaled / self.total**2
 
     def estimate(self) -> Estimate:
-        """Value, logit-delta interval and effective sample size."""
+        """Return value, logit-delta interval and effective sample size."""
         if self.hits in (0, self.images):
             return Estimate(self.value, self.value, self.value, self.ess)
         return logit_delta(self.value, self.variance, self.ess)
@@ -102,26 +138,116 @@ class WeightedAccuracy:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Which images are right, (N,), and the log-weights, (N,), by which the attacker draws them; none: all count the same."""
+    """Which images are correct, (N,), and the log-weights of the attacker's sampling, (N,).
+
+    Without log-weights all images have the same weight.
+    """
 
     correct: NDArray[np.bool_]
     log_weights: Floats | None = None
 
     def among(self, chosen: NDArray[np.bool_]) -> "Outcome":
-        """The same of some of the images, chosen by a mask (N,)."""
-        return Outcome(self.correct[chosen], None if self.log_weights is None else self.log_weights[chosen])
+        """Return the outcome of the images in a mask (N,)."""
+        if self.log_weights is None:
+            return Outcome(self.correct[chosen])
+        return Outcome(self.correct[chosen], self.log_weights[chosen])
 
     def estimate(self) -> Estimate:
-        """Wilson's interval of a plain share, the logit-delta interval of a weighted one."""
-        return plain_accuracy(self.correct) if self.log_weights is None else weighted_accuracy(self.log_weights, self.correct)
+        """Return the accuracy: Wilson's interval if plain, the logit-delta interval if weighted."""
+        if self.log_weights is None:
+            return plain_accuracy(self.correct)
+        return weighted_accuracy(self.log_weights, self.correct)
 
 
 def weighted_accuracy(log_weights: ArrayLike, correct: ArrayLike) -> Estimate:
-    """A_sa or A_tr: accuracy when the attacker samples images by these weights."""
+    """Return A_sa or A_tr, the accuracy on images sampled by weight, with its interval."""
     return WeightedAccuracy.of(log_weights, correct).estimate()
 
 
 def plain_accuracy(correct: ArrayLike) -> Estimate:
-    """A_nat or A_rob: every image counts the same."""
+    """Return A_nat or A_rob, the accuracy on equally weighted images, with its interval."""
     hit = np.asarray(correct, dtype=bool)
     return wilson(int(hit.sum()), hit.size)
+
+
+class Accuracies(NamedTuple):
+    """Plain accuracy, and weighted accuracy at each alpha."""
+
+    plain: Estimate
+    weighted: dict[float, Estimate]
+
+
+class RunningAccuracy:
+    """Plain accuracy, and accuracy weighted by exp(-alpha * margin), of all images seen so far.
+
+    It holds seven numbers per alpha and two more, for any number of images. Batches may have any
+    size and order, and parts may be merged in any order: the results agree up to rounding.
+    """
+
+    def __init__(self, alphas: Iterable[float] = ()) -> None:
+        self._states = {float(alpha): WeightedAccuracy() for alpha in alphas}
+        self._images = 0
+        self._hits = 0
+
+    def update(self, correct: ArrayLike, margins: ArrayLike | None = None) -> None:
+        """Add images: whether each is correct, (N,), and its margin, (N,), if there are alphas."""
+        hit = np.asarray(correct, dtype=bool)
+        if hit.ndim != 1:
+            raise ValueError(f"hits of shape {hit.shape} are not one per image")
+        if self._states:
+            if margins is None:
+                raise ValueError("margins are required: the weights depend on them")
+            # all states are computed before any is replaced: bad margins must leave no trace
+            self._states = {
+                alpha: state.update(exponential_log_weights(margins, alpha), hit)
+                for alpha, state in self._states.items()
+            }
+        self._images += hit.size
+        self._hits += int(hit.sum())
+
+    def merge(self, other: "RunningAccuracy") -> "RunningAccuracy":
+        """Return the state of all images of both; neither is changed."""
+        if self._states.keys() != other._states.keys():
+            raise ValueError(
+                f"alphas {sorted(self._states)} and {sorted(other._states)} cannot be merged"
+            )
+        merged = RunningAccuracy()
+        merged._states = {
+            alpha: state.merge(other._states[alpha]) for alpha, state in self._states.items()
+        }
+        merged._images = self._images + other._images
+        merged._hits = self._hits + other._hits
+        return merged
+
+    def compute(self) -> Accuracies:
+        """Return the accuracies of all images seen, with their intervals."""
+        weighted = {alpha: state.estimate() for alpha, state in self._states.items()}
+        return Accuracies(wilson(self._hits, self._images), weighted)
+
+    def numbers(self) -> Floats:
+        """Return the state as one vector, for `all_gather` and similar collectives."""
+        held = [number for state in self._states.values() for number in dataclasses.astuple(state)]
+        # float64 holds counts exactly up to 2^53
+        return np.array([self._images, self._hits, *held], dtype=np.float64)
+
+    @classmethod
+    def from_numbers(cls, numbers: ArrayLike, alphas: Iterable[float] = ()) -> "RunningAccuracy":
+        """Return the state that `numbers` gave on another rank, for the same alphas in order."""
+        made = cls(alphas)
+        vector = np.asarray(numbers, dtype=np.float64)
+        if vector.shape != made.numbers().shape:
+            raise ValueError(f"{vector.size} numbers are not those of {len(made._states)} alphas")
+        made._images = int(vector[0])
+        made._hits = int(vector[1])
+        for alpha, state in zip(made._states, vector[2:].reshape(-1, 7).tolist(), strict=True):
+            peak, total, correct, total_squared, correct_squared, images, hits = state
+            made._states[alpha] = WeightedAccuracy(
+                peak=peak,
+                total=total,
+                correct=correct,
+                total_squared=total_squared,
+                correct_squared=correct_squared,
+                images=int(images),
+                hits=int(hits),
+            )
+        return made

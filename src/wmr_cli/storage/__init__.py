@@ -1,1 +1,1 @@
-"""Our files: run folders, checkpoints, evaluation records. Nobody else writes them, and nothing in them can run code."""
+"""Files that wmr writes: run folders, checkpoints, evaluation records. None of them can run code."""

@@ -1,6 +1,7 @@
-"""Weights that describe themselves: a safetensors file whose header names model, data set, threat model and config.
+"""Checkpoints: safetensors files whose header names model, dataset, threat model and config.
 
-`content_sha256` covers every tensor and every other line of the header; a flipped bit anywhere is noticed on load.
+`content_sha256` covers every tensor and every other line of the header, so that `load` detects a
+flipped bit anywhere in the file.
 """
 
 import json
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import safetensors.torch
 import torch
@@ -22,22 +23,25 @@ from ..config import TrainConfig
 from ..core.norms import NORMS
 from ..errors import BadFile
 from ..reading import check_regular, is_folder, parse_json
-from .files import content_hash, write_atomically
+from .atomic import content_hash, write_atomically
 
 SCHEMA = "1"
-MOST_CLASSES = 10**6
-MOST_VALUES = 2**31
-"""Numbers of an image. A header beyond this is damaged: nothing of its size should be built."""
-LARGEST_EPS = 1e9
-LARGEST_INTEGER = 2**63 - 1
-IMPORTED = "imported"
-"""The defense of weights that came from elsewhere."""
-FROM_ELSEWHERE = "for weights from elsewhere add --model and --dataset, or make them a checkpoint with `wmr import`"
+# Headers beyond these limits are damaged. They are refused before a model of that size is built.
+MAX_CLASSES = 10**6
+MAX_IMAGE_VALUES = 2**31
+MAX_EPS = 1e9
+MAX_INTEGER = 2**63 - 1
+IMPORTED_DEFENSE = "imported"
+"""The defense of weights that another program trained."""
+IMPORT_HINT = (
+    "for weights of another program set `model` and `dataset`, "
+    "or convert them to a checkpoint with `wmr import`"
+)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint file says of itself, and its weights."""
+    """The header of a checkpoint file, and its weights."""
 
     path: Path
     sha256: str
@@ -55,11 +59,13 @@ class Checkpoint:
     config: TrainConfig
     tensors: Mapping[str, Tensor]
     class_names: tuple[str, ...] | None = None
+    """None in checkpoints of wmr 0.1 and for datasets without names."""
     drawn: str | None = None
+    """Hash of a random split. It detects data that were split differently for training."""
 
 
-class MadeFor(Protocol):
-    """The data that a network was made for; a data source is one."""
+class DataFormat(Protocol):
+    """Classes and image shape that a model is built for; every data source has them."""
 
     @property
     def num_classes(self) -> int: ...
@@ -71,27 +77,35 @@ def save(
     path: Path,
     tensors: Mapping[str, Tensor],
     config: TrainConfig,
-    made_for: MadeFor,
+    data: DataFormat,
     *,
     alpha_train: float | None,
     epoch: int,
 ) -> None:
     """Write a checkpoint atomically."""
-    save_tensors(path, tensors, _header(config, made_for, alpha_train, epoch))
+    save_tensors(path, tensors, _make_header(config, data, alpha_train, epoch))
 
 
-def unsaved(path: Path, tensors: Mapping[str, Tensor], config: TrainConfig, made_for: MadeFor) -> Checkpoint:
-    """The checkpoint that weights from elsewhere would be once saved, with the hash that its file would have."""
-    header = _header(config, made_for, alpha_train=None, epoch=0)
-    return _described(path, tensors, {**header, "content_sha256": tensors_hash(tensors, header)})
-
-
-def of_network(
-    name: str, kind: str, state: Mapping[str, object], num_classes: int, input_shape: tuple[int, int, int]
+def describe_unsaved(
+    path: Path, tensors: Mapping[str, Tensor], config: TrainConfig, data: DataFormat
 ) -> Checkpoint:
-    """What is known of a network that nobody saved: its name, the name of its class, and a hash of its weights."""
-    tensors = {key: value.detach().cpu() for key, value in state.items() if isinstance(value, Tensor)}
-    config = TrainConfig(model=kind, defense=IMPORTED, kernel="none")
+    """Describe imported weights without saving them, with the hash that their file would have."""
+    header = _make_header(config, data, alpha_train=None, epoch=0)
+    return _from_header(path, tensors, {**header, "content_sha256": tensors_hash(tensors, header)})
+
+
+def describe_network(
+    name: str,
+    kind: str,
+    state: Mapping[str, object],
+    num_classes: int,
+    input_shape: tuple[int, int, int],
+) -> Checkpoint:
+    """Describe a model in memory by its name, the name of its class and a hash of its weights."""
+    tensors = {
+        key: value.detach().cpu() for key, value in state.items() if isinstance(value, Tensor)
+    }
+    config = TrainConfig(model=kind, defense=IMPORTED_DEFENSE, kernel="none")
     return Checkpoint(
         path=Path(name),
         sha256=tensors_hash(tensors, {"model": kind}),
@@ -112,24 +126,30 @@ def of_network(
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint; raise BadFile for a file that is not one, or whose header makes no sense."""
-    path = path / "last.safetensors" if is_folder(path) else path
+    """Read a checkpoint or the last one of a run folder; raise BadFile for any other file."""
+    if is_folder(path):
+        path = path / "last.safetensors"
     tensors, header = load_tensors(path)
     if "wmr.schema" not in header:
-        raise BadFile(f"{path} was not written by wmr", hint=FROM_ELSEWHERE)
+        raise BadFile(f"{path} was not written by wmr", hint=IMPORT_HINT)
     if header["wmr.schema"] != SCHEMA:
-        problem = f"{path} has schema {header['wmr.schema']}"
-        raise BadFile(problem, hint=f"this version reads checkpoints of schema {SCHEMA}, as `wmr train` writes them")
+        raise BadFile(
+            f"{path} has schema {header['wmr.schema']}",
+            hint=f"this version reads checkpoints of schema {SCHEMA}, as `wmr train` writes them",
+        )
     try:
-        return _described(path, tensors, header)
+        return _from_header(path, tensors, header)
     except (KeyError, ValueError, TypeError) as error:
-        reason = f"there is no {error}" if isinstance(error, KeyError) else error
-        hint = "it is damaged, or was written by another version of wmr: copy it again, or train again"
-        raise BadFile(f"the header of {path} cannot be read: {reason}", hint=hint) from None
+        # the text of a KeyError is only the key
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise BadFile(
+            f"the header of {path} cannot be read: {reason}",
+            hint="it is damaged, or written by another version of wmr: copy it or train again",
+        ) from None
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether wmr wrote this file, or the last checkpoint of this folder; only the header is looked at."""
+    """Return whether a file, or the last checkpoint of a folder, has a header of wmr."""
     file_path = path / "last.safetensors" if is_folder(path) else path
     try:
         check_regular(file_path)
@@ -139,21 +159,24 @@ def is_checkpoint(path: Path) -> bool:
         return False
 
 
-def _header(config: TrainConfig, made_for: MadeFor, alpha_train: float | None, epoch: int) -> dict[str, str]:
-    """What a checkpoint says of itself, as text."""
+def _make_header(
+    config: TrainConfig, data: DataFormat, alpha_train: float | None, epoch: int
+) -> dict[str, str]:
+    """Return the header as text: safetensors stores only strings."""
     return {
         "wmr.schema": SCHEMA,
         "wmr.version": __version__,
         "model": config.model,
-        "num_classes": str(made_for.num_classes),
-        "input_shape": json.dumps(made_for.input_shape),
-        "class_names": json.dumps(getattr(made_for, "class_names", None)),
-        "drawn": json.dumps(getattr(made_for, "drawn", None)),
+        "num_classes": str(data.num_classes),
+        "input_shape": json.dumps(data.input_shape),
+        "class_names": json.dumps(getattr(data, "class_names", None)),
+        "drawn": json.dumps(getattr(data, "drawn", None)),
         "dataset": config.dataset,
         "defense": config.defense,
         "kernel": config.kernel,
         "alpha_train": json.dumps(alpha_train),
         "norm": config.norm,
+        # repr keeps every bit of a float
         "eps": repr(config.eps),
         "epoch": str(epoch),
         "seed": str(config.seed),
@@ -161,109 +184,134 @@ def _header(config: TrainConfig, made_for: MadeFor, alpha_train: float | None, e
     }
 
 
-def _described(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Checkpoint:
-    """Return what the header describes; raise KeyError or ValueError for one that describes no checkpoint."""
-    num_classes = _whole(header, "num_classes", 2, MOST_CLASSES)
+def _from_header(
+    path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]
+) -> Checkpoint:
+    """Parse a header; raise KeyError or ValueError if it does not describe a checkpoint."""
+    num_classes = _parse_integer(header, "num_classes", 2, MAX_CLASSES)
     if header["norm"] not in NORMS:
-        raise ValueError(f"norm is {_shown(header['norm'])}, and there are: {', '.join(NORMS)}")
+        raise ValueError(f"norm is {_abbreviate(header['norm'])}, not one of {', '.join(NORMS)}")
     return Checkpoint(
         path=path,
         sha256=header["content_sha256"],
         model=header["model"],
         num_classes=num_classes,
-        input_shape=_shape(header),
+        input_shape=_parse_shape(header),
         dataset=header["dataset"],
         defense=header["defense"],
         kernel=header["kernel"],
-        alpha_train=_alpha(header),
+        alpha_train=_parse_alpha(header),
         norm=header["norm"],
-        eps=_eps(header),
-        epoch=_whole(header, "epoch", 0, LARGEST_INTEGER),
-        seed=_whole(header, "seed", 0, LARGEST_INTEGER),
-        config=_config(header),
+        eps=_parse_eps(header),
+        epoch=_parse_integer(header, "epoch", 0, MAX_INTEGER),
+        seed=_parse_integer(header, "seed", 0, MAX_INTEGER),
+        config=_parse_config(header),
         tensors=tensors,
-        class_names=_class_names(header, num_classes),
-        drawn=_drawn(header),
+        class_names=_parse_class_names(header, num_classes),
+        drawn=_parse_drawn(header),
     )
 
 
-def _shown(value: object) -> str:
-    """Return a value of a header for a message: short, and on one line."""
+def _abbreviate(value: object) -> str:
+    """Return a value of a header for a message, on one line."""
+    # repr escapes control characters, which could otherwise change the user's terminal
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
-def _parsed(header: Mapping[str, str], key: str) -> Any:
+def _parse_value(header: Mapping[str, str], key: str) -> object:
     try:
         return parse_json(header[key])
     except ValueError as error:
-        raise ValueError(f"{key} is {_shown(header[key])}, which is not JSON: {error}") from None
+        raise ValueError(
+            f"{key} is {_abbreviate(header[key])}, which is not JSON: {error}"
+        ) from None
 
 
-def _whole(header: Mapping[str, str], key: str, smallest: int, largest: int) -> int:
+def _parse_integer(header: Mapping[str, str], key: str, smallest: int, largest: int) -> int:
     text = header[key]
-    # int() also takes spaces, underscores and digits of other scripts; a short text also avoids its limit on digits
+    # int() accepts spaces, underscores and digits of other scripts, and limits the number of digits
     if not re.fullmatch(r"[0-9]{1,19}", text) or not smallest <= int(text) <= largest:
-        raise ValueError(f"{key} is {_shown(text)}, not a whole number from {smallest} to {largest}")
+        raise ValueError(
+            f"{key} is {_abbreviate(text)}, not a whole number from {smallest} to {largest}"
+        )
     return int(text)
 
 
-def _shape(header: Mapping[str, str]) -> tuple[int, int, int]:
-    shape = _parsed(header, "input_shape")
-    is_shape = isinstance(shape, list) and len(shape) == 3 and all(type(side) is int and side >= 1 for side in shape)
-    if not is_shape or math.prod(shape) > MOST_VALUES:
-        raise ValueError(f"input_shape is {_shown(shape)}, not the [channels, height, width] of an image")
-    channels, height, width = shape
-    return channels, height, width
+def _parse_shape(header: Mapping[str, str]) -> tuple[int, int, int]:
+    shape = _parse_value(header, "input_shape")
+    # not isinstance: JSON's true would pass as the integer 1
+    if (
+        isinstance(shape, list)
+        and len(shape) == 3
+        and all(type(side) is int and side >= 1 for side in shape)
+        and math.prod(shape) <= MAX_IMAGE_VALUES
+    ):
+        channels, height, width = shape
+        return channels, height, width
+    raise ValueError(
+        f"input_shape is {_abbreviate(shape)}, not the [channels, height, width] of an image"
+    )
 
 
-def _alpha(header: Mapping[str, str]) -> float | None:
-    alpha = _parsed(header, "alpha_train")
+def _parse_alpha(header: Mapping[str, str]) -> float | None:
+    alpha = _parse_value(header, "alpha_train")
     if alpha is None:
         return None
-    if type(alpha) not in (int, float) or not abs(alpha) <= LARGEST_INTEGER:  # nor NaN
-        raise ValueError(f"alpha_train is {_shown(alpha)}, not a finite number")
-    return float(alpha)
+    # NaN fails every comparison, so it is refused as well; bool is a subclass of int
+    if isinstance(alpha, int | float) and not isinstance(alpha, bool) and abs(alpha) <= MAX_INTEGER:
+        return float(alpha)
+    raise ValueError(f"alpha_train is {_abbreviate(alpha)}, not a finite number")
 
 
-def _eps(header: Mapping[str, str]) -> float:
+def _parse_eps(header: Mapping[str, str]) -> float:
     try:
         eps = float(header["eps"])
     except ValueError:
         eps = math.nan
-    if not 0 <= eps <= LARGEST_EPS:
-        raise ValueError(f"eps is {_shown(header['eps'])}, not a number from 0 to {LARGEST_EPS:g}")
+    if not 0 <= eps <= MAX_EPS:
+        raise ValueError(f"eps is {_abbreviate(header['eps'])}, not a number from 0 to {MAX_EPS:g}")
     return eps
 
 
-def _config(header: Mapping[str, str]) -> TrainConfig:
+def _parse_config(header: Mapping[str, str]) -> TrainConfig:
     try:
         return TrainConfig.from_json(header["config"])
     except ValueError as error:
         raise ValueError(f"config: {error}") from None
 
 
-def _class_names(header: Mapping[str, str], num_classes: int) -> tuple[str, ...] | None:
-    names = _parsed(header, "class_names") if "class_names" in header else None
+def _parse_class_names(header: Mapping[str, str], num_classes: int) -> tuple[str, ...] | None:
+    # checkpoints of wmr 0.1 do not have this line
+    names = _parse_value(header, "class_names") if "class_names" in header else None
     if names is None:
         return None
-    if not isinstance(names, list) or len(names) != num_classes or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"class_names is {_shown(names)}, not the names of {num_classes} classes")
+    if (
+        not isinstance(names, list)
+        or len(names) != num_classes
+        or not all(isinstance(name, str) for name in names)
+    ):
+        raise ValueError(
+            f"class_names is {_abbreviate(names)}, not the names of {num_classes} classes"
+        )
     return tuple(names)
 
 
-def _drawn(header: Mapping[str, str]) -> str | None:
-    drawn = _parsed(header, "drawn") if "drawn" in header else None
+def _parse_drawn(header: Mapping[str, str]) -> str | None:
+    drawn = _parse_value(header, "drawn") if "drawn" in header else None
     if drawn is not None and not isinstance(drawn, str):
-        raise ValueError(f"drawn is {_shown(drawn)}, not text")
+        raise ValueError(f"drawn is {_abbreviate(drawn)}, not text")
     return drawn
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
-    """Write tensors and header with their hash. safetensors takes neither strided nor shared storage, hence the copies."""
+    """Write tensors and header with their hash."""
+    # safetensors refuses strided tensors and tensors that share memory, so each one is copied
     own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     signed = {**header, "content_sha256": tensors_hash(own, header)}
-    write_atomically(path, lambda temporary: safetensors.torch.save_file(own, temporary, metadata=signed))
+    write_atomically(
+        path, lambda temporary: safetensors.torch.save_file(own, temporary, metadata=signed)
+    )
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -281,18 +329,28 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except (SafetensorError, OSError, UnicodeDecodeError) as error:
         problem = f"{path} is not a checkpoint, or only part of one: {error}"
-        raise BadFile(problem, hint=f"checkpoints are safetensors files; {FROM_ELSEWHERE}") from None
+        raise BadFile(problem, hint=f"checkpoints are safetensors files; {IMPORT_HINT}") from None
+    # the hash cannot cover itself; files without one are foreign, and callers refuse them
     stored = header.get("content_sha256")
     rest = {key: value for key, value in header.items() if key != "content_sha256"}
     if stored is not None and stored != tensors_hash(tensors, rest):
-        raise BadFile(f"{path} is damaged: its content does not match its hash", hint="copy it again from where it came")
+        raise BadFile(
+            f"{path} is damaged: its content does not match its hash",
+            hint="copy it again from where it came",
+        )
     return tensors, header
 
 
 def tensors_hash(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> str:
-    """The content hash of a file with these tensors and this header."""
+    """Return the content hash of a file with these tensors and this header."""
     parts = (
-        (name, str(tensor.dtype), list(tensor.shape), tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        (
+            name,
+            str(tensor.dtype),
+            list(tensor.shape),
+            # NumPy has no bfloat16, so the bytes are read as uint8
+            tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(),
+        )
         for name, tensor in sorted(tensors.items(), key=itemgetter(0))
     )
     return content_hash(parts, header)

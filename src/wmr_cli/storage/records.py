@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from ..errors import BadFile
 from ..measures import Estimate
 from ..reading import check_regular, decode_json, is_folder, read_bytes
-from .files import content_hash, write_atomically, write_text
+from .atomic import content_hash, write_atomically, write_text
 
 SCHEMA = 1
 RECORD_NAME = re.compile("[0-9a-f]{16}")
@@ -177,7 +177,9 @@ class Record(Struct, frozen=True, kw_only=True):
 
 def record_id(determining: Mapping[str, Any]) -> str:
     """A short hash of everything that determines a result."""
-    return hashlib.sha256(json.dumps(determining, sort_keys=True, allow_nan=False).encode()).hexdigest()[:16]
+    return hashlib.sha256(
+        json.dumps(determining, sort_keys=True, allow_nan=False).encode()
+    ).hexdigest()[:16]
 
 
 def rows_path(record_path: Path) -> Path:
@@ -198,15 +200,22 @@ def load(path: Path) -> Record:
         # the schema first: a later one may have fields that this version does not know
         schema = decode_json(content, _Versioned).schema
         if schema != SCHEMA:
-            raise BadFile(f"{path} has schema {schema}", hint=f"this version reads schema {SCHEMA}: update wmr")
+            raise BadFile(
+                f"{path} has schema {schema}",
+                hint=f"this version reads schema {SCHEMA}: update wmr",
+            )
         record = Record.from_json(content)
     except OSError as error:
-        raise BadFile(f"cannot read {path}: {error.strerror}", hint=f"name a record; {WRITTEN_BY}") from None
+        raise BadFile(
+            f"cannot read {path}: {error.strerror}", hint=f"name a record; {WRITTEN_BY}"
+        ) from None
     except ValueError as error:  # msgspec's own are among them
         raise BadFile(f"{path} is not an evaluation record: {error}", hint=WRITTEN_BY) from None
     problem = next(_impossible(record), None)
     if problem is not None:
-        raise BadFile(f"{path} is not an evaluation record: {problem}", hint=f"evaluate again; {WRITTEN_BY}")
+        raise BadFile(
+            f"{path} is not an evaluation record: {problem}", hint=f"evaluate again; {WRITTEN_BY}"
+        )
     return record
 
 
@@ -245,16 +254,22 @@ def _shares(record: Record) -> Iterator[Estimate]:
     """Every share with an interval in the record."""
     weighted = (share for row in record.by_alpha for share in (row.a_sa, row.a_tr))
     by_class = (
-        share for row in record.per_class for share in (row.a_nat, row.a_rob, row.joint, *(at.a_sa for at in row.by_alpha))
+        share
+        for row in record.per_class
+        for share in (row.a_nat, row.a_rob, row.joint, *(at.a_sa for at in row.by_alpha))
     )
-    yield from (share for share in (record.a_nat, record.a_rob, *weighted, *by_class) if share is not None)
+    yield from (
+        share for share in (record.a_nat, record.a_rob, *weighted, *by_class) if share is not None
+    )
 
 
 def save_rows(path: Path, rows: Rows) -> None:
     """One entry per image in every tensor, and their hash."""
     own = {name: np.ascontiguousarray(values) for name, values in rows.items()}
     header = {"content_sha256": _rows_hash(own)}
-    write_atomically(path, lambda temporary: safetensors.numpy.save_file(own, temporary, metadata=header))
+    write_atomically(
+        path, lambda temporary: safetensors.numpy.save_file(own, temporary, metadata=header)
+    )
 
 
 def load_rows(path: Path) -> Rows:
@@ -265,16 +280,20 @@ def load_rows(path: Path) -> Rows:
             header = file.metadata() or {}
             rows = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except OSError as error:
-        raise BadFile(f"the rows {path} cannot be read: {error.strerror or error}", hint="evaluate again") from None
+        raise BadFile(
+            f"the rows {path} cannot be read: {error.strerror or error}", hint="evaluate again"
+        ) from None
     # the last two are raised for types that numpy does not have, such as bfloat16
     except (SafetensorError, UnicodeDecodeError, TypeError, AttributeError) as error:
         raise BadFile(f"the rows {path} cannot be read: {error}", hint="evaluate again") from None
     if header.get("content_sha256") != _rows_hash(rows):
-        raise BadFile(f"the rows {path} are damaged: they do not match their hash", hint="evaluate again")
+        raise BadFile(
+            f"the rows {path} are damaged: they do not match their hash", hint="evaluate again"
+        )
     return rows
 
 
-def rows_of(path: Path, record: Record) -> Rows:
+def load_record_rows(path: Path, record: Record) -> Rows:
     """Return the rows beside a record; raise BadFile if they do not fit it, or hold values that no evaluation writes."""
     rows = load_rows(rows_path(path))
     problem = next(_misfits(rows, record.dataset.n, "index", "label", "clean/prediction"), None)
@@ -282,7 +301,10 @@ def rows_of(path: Path, record: Record) -> Rows:
     if problem is None and indices is not None and not np.array_equal(rows["index"], indices):
         problem = "they are of other images"
     if problem is not None:
-        raise BadFile(f"the rows {rows_path(path)} are not those of their record: {problem}", hint="evaluate again")
+        raise BadFile(
+            f"the rows {rows_path(path)} are not those of their record: {problem}",
+            hint="evaluate again",
+        )
     return rows
 
 
@@ -291,9 +313,16 @@ def _misfits(rows: Rows, images: int, *needed: str) -> Iterator[str]:
     if images < 1:
         yield "there are no images"
     yield from (f"there is no {name!r}" for name in needed if name not in rows)
-    yield from (f"{name!r} {problem}" for name, values in rows.items() if (problem := _misfit(name, values, images)))
+    yield from (
+        f"{name!r} {problem}"
+        for name, values in rows.items()
+        if (problem := _misfit(name, values, images))
+    )
     # by now every row has its shape and its type, unless a problem was yielded before
-    classes = min((values.shape[1] for name, values in rows.items() if _kind(name) == "logits"), default=MOST_CLASSES)
+    classes = min(
+        (values.shape[1] for name, values in rows.items() if _kind(name) == "logits"),
+        default=MOST_CLASSES,
+    )
     for name, values in rows.items():
         if _kind(name) in ("label", "prediction") and values.max() >= classes:
             yield f"{name!r} has class {values.max()}, and there are {classes} classes"
@@ -311,11 +340,16 @@ def _misfit(name: str, values: NDArray[Any], images: int) -> str:
         return "holds a negative number"
     if kind == "logits" and values.shape[1] < 2:
         return f"has shape {values.shape}, and a classifier has two classes at least"
-    if kind in ("margin", "logit_margin", "loss", "logits", "log_weight") and values.dtype.kind != "f":
+    if (
+        kind in ("margin", "logit_margin", "loss", "logits", "log_weight")
+        and values.dtype.kind != "f"
+    ):
         return f"has type {values.dtype}"
     if kind in ("margin", "logit_margin") and not np.isfinite(values).all():
         return "holds a number that is not finite"
-    if kind == "loss" and (np.isnan(values) | (values == -np.inf)).any():  # a loss may be without an upper bound
+    if (
+        kind == "loss" and (np.isnan(values) | (values == -np.inf)).any()
+    ):  # a loss may be without an upper bound
         return "holds values that are not numbers"
     if kind == "logits" and np.isnan(values).any():
         return "holds values that are not numbers"
@@ -329,7 +363,7 @@ def _kind(name: str) -> str:
     return name.rpartition("/")[2].partition("@")[0]
 
 
-def is_readable(path: Path, images: int | None = None) -> bool:
+def has_valid_rows(path: Path, images: int | None = None) -> bool:
     """Return whether a file holds rows whose checksum is right, and, with `images`, rows of so many images that make sense.
 
     Rows of clean images may be missing: an evaluation with several seeds of the attack stores them once.
@@ -343,12 +377,15 @@ def is_readable(path: Path, images: int | None = None) -> bool:
 
 def _rows_hash(rows: Rows) -> str:
     return content_hash(
-        ((name, str(values.dtype), values.shape, values.tobytes()) for name, values in sorted(rows.items(), key=itemgetter(0))),
+        (
+            (name, str(values.dtype), values.shape, values.tobytes())
+            for name, values in sorted(rows.items(), key=itemgetter(0))
+        ),
         {},
     )
 
 
-def find(path: Path) -> Iterator[Path]:
+def find_records(path: Path) -> Iterator[Path]:
     """Yield every record file at or below a path: a record, a run folder, or a folder of runs.
 
     A path that is not a folder is yielded as it is, so that `load` gives the reason if it cannot be read.
@@ -357,9 +394,15 @@ def find(path: Path) -> Iterator[Path]:
         yield path
         return
     for folder in sorted([path, *path.rglob("*")]):
-        if folder.is_dir() and (folder.name == "evaluations" or folder.suffix == ".evaluations" or folder == path):
+        if folder.is_dir() and (
+            folder.name == "evaluations" or folder.suffix == ".evaluations" or folder == path
+        ):
             is_ours = folder.name == "evaluations" or folder.suffix == ".evaluations"
-            yield from (file for file in sorted(folder.glob("*.json")) if is_ours or _looks_like_a_record(file))
+            yield from (
+                file
+                for file in sorted(folder.glob("*.json"))
+                if is_ours or _looks_like_a_record(file)
+            )
 
 
 def _looks_like_a_record(file: Path) -> bool:

@@ -6,9 +6,9 @@ def test_my_attack(): check_attack(MyAttack(eps=0.1))
 
 from .attacks import check_attack
 from .datasets import check_dataset
-from .given import CLASSES, SHAPE, RecordingLearner, tiny_batch, tiny_model
+from .defenses import check_defense
+from .fixtures import CLASSES, SHAPE, RecordingLearner, tiny_batch, tiny_model
 from .kernels import check_kernel
-from .losses import check_loss
 from .models import check_model
 
 __all__ = [
@@ -17,8 +17,8 @@ __all__ = [
     "RecordingLearner",
     "check_attack",
     "check_dataset",
+    "check_defense",
     "check_kernel",
-    "check_loss",
     "check_model",
     "tiny_batch",
     "tiny_model",

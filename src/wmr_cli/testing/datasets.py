@@ -5,9 +5,9 @@ import re
 import torch
 from torch import Tensor
 
-from ..core.contracts import DataSource, Split
-from ..core.guards import in_range
-from .promises import promise
+from ..core.protocols import DataSource, Split
+from ..core.run_attack import in_range
+from .assertions import require
 
 CHUNK = 500
 MANY = 100_000
@@ -18,47 +18,74 @@ def check_dataset(source: DataSource) -> None:
     """Splits train, val and test without a common image; images in [0, 1] of the promised shape; labels in range; every
     image with an index of its own, whatever is asked for with it.
     """
-    promise(source.num_classes >= 2, "a classifier needs two classes")
-    promise(len(source.input_shape) == 3, f"input_shape is {source.input_shape}, not (channels, height, width)")
+    require(source.num_classes >= 2, "a classifier needs two classes")
+    require(
+        len(source.input_shape) == 3,
+        f"input_shape is {source.input_shape}, not (channels, height, width)",
+    )
     names = getattr(source, "class_names", None)
-    promise(names is None or len(names) == source.num_classes, f"class_names does not name {source.num_classes} classes")
+    require(
+        names is None or len(names) == source.num_classes,
+        f"class_names does not name {source.num_classes} classes",
+    )
     seen: dict[int, str] = {}
     for name in ("train", "val", "test"):
-        promise(name in source.splits, f"there is no split {name!r}")
+        require(name in source.splits, f"there is no split {name!r}")
         split = source.splits[name]
         _check_labels(name, split, source.num_classes)
-        index = torch.cat([_check_rows(name, split, source, rows) for rows in _looked_at(len(split)).split(CHUNK)])
-        promise(len(index.unique()) == len(index), f"{name}: an index occurs twice")
+        index = torch.cat(
+            [_check_rows(name, split, source, rows) for rows in _looked_at(len(split)).split(CHUNK)]
+        )
+        require(len(index.unique()) == len(index), f"{name}: an index occurs twice")
         _check_stable(name, split)
-        promise(re.fullmatch("[0-9a-f]{64}", split.sha256) is not None, f"{name}: sha256 is no content hash")
+        require(
+            re.fullmatch("[0-9a-f]{64}", split.sha256) is not None,
+            f"{name}: sha256 is no content hash",
+        )
         shared = {seen[number] for number in index.tolist() if number in seen}
-        promise(not shared, f"{name} shares images with {', '.join(sorted(shared))}")
+        require(not shared, f"{name} shares images with {', '.join(sorted(shared))}")
         seen |= dict.fromkeys(index.tolist(), name)
     hashes = {source.splits[name].sha256 for name in ("train", "val", "test")}
-    promise(len(hashes) == 3, "two splits have the same sha256: it is a hash of their images and labels")
+    require(
+        len(hashes) == 3, "two splits have the same sha256: it is a hash of their images and labels"
+    )
 
 
 def _looked_at(size: int) -> Tensor:
-    return torch.arange(size) if size <= MANY else torch.linspace(0, size - 1, MANY, dtype=torch.float64).long()
+    return (
+        torch.arange(size)
+        if size <= MANY
+        else torch.linspace(0, size - 1, MANY, dtype=torch.float64).long()
+    )
 
 
 def _check_labels(name: str, split: Split, num_classes: int) -> None:
     labels = split.labels
-    promise(len(split) == len(labels) > 0, f"{name}: {len(split)} images and {len(labels)} labels")
-    promise(labels.dtype == torch.int64 and labels.ndim == 1, f"{name}: labels are not whole numbers (int64), one per image")
-    promise(bool((labels >= 0).all() and (labels < num_classes).all()), f"{name}: labels are not in 0…{num_classes - 1}")
+    require(len(split) == len(labels) > 0, f"{name}: {len(split)} images and {len(labels)} labels")
+    require(
+        labels.dtype == torch.int64 and labels.ndim == 1,
+        f"{name}: labels are not whole numbers (int64), one per image",
+    )
+    require(
+        bool((labels >= 0).all() and (labels < num_classes).all()),
+        f"{name}: labels are not in 0…{num_classes - 1}",
+    )
 
 
 def _check_rows(name: str, split: Split, source: DataSource, rows: Tensor) -> Tensor:
     """The indices of these rows, all else about them being well."""
     batch = split.batch(rows)
     shape, wanted = tuple(batch.images.shape), (len(rows), *source.input_shape)
-    promise(shape == wanted, f"{name}: images of shape {shape} instead of {wanted}")
-    promise(batch.images.dtype == torch.float32, f"{name}: images are {batch.images.dtype}, not float32")
-    promise(in_range(batch.images).all(), f"{name}: images are not in [0, 1]")
-    promise(torch.equal(batch.labels, split.labels[rows]), f"{name}: labels of batch and split differ")
+    require(shape == wanted, f"{name}: images of shape {shape} instead of {wanted}")
+    require(
+        batch.images.dtype == torch.float32, f"{name}: images are {batch.images.dtype}, not float32"
+    )
+    require(in_range(batch.images).all(), f"{name}: images are not in [0, 1]")
+    require(
+        torch.equal(batch.labels, split.labels[rows]), f"{name}: labels of batch and split differ"
+    )
     is_index = batch.index.shape == rows.shape and batch.index.dtype == torch.int64
-    promise(is_index, f"{name}: index is not one whole number (int64) per image")
+    require(is_index, f"{name}: index is not one whole number (int64) per image")
     return batch.index
 
 
@@ -66,9 +93,23 @@ def _check_stable(name: str, split: Split) -> None:
     """An image is the same, and has the same index, in any order and company, and each time."""
     rows = torch.arange(min(16, len(split)))
     batch, turned = split.batch(rows), split.batch(rows.flip(0))
-    promise(torch.equal(batch.index, turned.index.flip(0)), f"{name}: an image's index depends on order")
-    promise(torch.equal(batch.images, turned.images.flip(0)), f"{name}: other images when asked for in another order")
+    require(
+        torch.equal(batch.index, turned.index.flip(0)), f"{name}: an image's index depends on order"
+    )
+    require(
+        torch.equal(batch.images, turned.images.flip(0)),
+        f"{name}: other images when asked for in another order",
+    )
     alone = split.batch(rows[-1:])
-    promise(torch.equal(alone.index, batch.index[-1:]), f"{name}: an image's index depends on what else is asked for")
-    promise(torch.equal(alone.images, batch.images[-1:]), f"{name}: an image depends on what else is asked for")
-    promise(torch.equal(batch.images, split.batch(rows).images), f"{name}: other images when asked for again")
+    require(
+        torch.equal(alone.index, batch.index[-1:]),
+        f"{name}: an image's index depends on what else is asked for",
+    )
+    require(
+        torch.equal(alone.images, batch.images[-1:]),
+        f"{name}: an image depends on what else is asked for",
+    )
+    require(
+        torch.equal(batch.images, split.batch(rows).images),
+        f"{name}: other images when asked for again",
+    )

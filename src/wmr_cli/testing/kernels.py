@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.contracts import Evidence, Kernel
 from ..core.losses import cross_entropy
-from .given import CLASSES
-from .promises import alike, check_state, promise
+from ..core.protocols import Evidence, Kernel
+from .assertions import all_close, check_state, require
+from .fixtures import CLASSES
 
 
 def check_kernel(kernel: Kernel) -> None:
@@ -22,7 +22,9 @@ def check_kernel(kernel: Kernel) -> None:
     evidence = _evidence(kernel)
     logs = _weighed(kernel, evidence)
     _check_values(logs, evidence)
-    promise(torch.equal(logs, _weighed(kernel, evidence)), "the same evidence gives other log-weights")
+    require(
+        torch.equal(logs, _weighed(kernel, evidence)), "the same evidence gives other log-weights"
+    )
     _check_order(kernel, evidence, logs)
     _check_precision(kernel, evidence, logs)
     _check_gradient(kernel, evidence)
@@ -42,7 +44,9 @@ def _full_evidence() -> Evidence:
     logits[6], logits[7, labels[7]], logits[8, labels[8]] = 0.0, 60.0, -60.0
     logits[9], logits[9, labels[9]] = -40.0, 40.0
     clean = logits + 0.1 * torch.randn(12, CLASSES)
-    return Evidence(logits, labels, rows, clean, steps_survived=rows % 5, loss=cross_entropy(logits, labels))
+    return Evidence(
+        logits, labels, rows, clean, steps_survived=rows % 5, loss=cross_entropy(logits, labels)
+    )
 
 
 def _evidence(kernel: Kernel) -> Evidence:
@@ -58,8 +62,12 @@ def _needs(kernel: Kernel) -> tuple[str, ...]:
 
 def _at(evidence: Evidence, rows: Tensor) -> Evidence:
     """The evidence of these rows alone."""
-    known: dict[str, Any] = {field.name: getattr(evidence, field.name) for field in dataclasses.fields(evidence)}
-    parts: dict[str, Any] = {name: part if part is None else part[rows] for name, part in known.items()}
+    known: dict[str, Any] = {
+        field.name: getattr(evidence, field.name) for field in dataclasses.fields(evidence)
+    }
+    parts: dict[str, Any] = {
+        name: part if part is None else part[rows] for name, part in known.items()
+    }
     return Evidence(**parts)
 
 
@@ -67,7 +75,11 @@ def _weighed(kernel: Kernel, evidence: Evidence) -> Tensor:
     try:
         return kernel(evidence)
     except (AttributeError, TypeError) as error:
-        told = [field.name for field in dataclasses.fields(evidence) if getattr(evidence, field.name) is not None]
+        told = [
+            field.name
+            for field in dataclasses.fields(evidence)
+            if getattr(evidence, field.name) is not None
+        ]
         raise AssertionError(
             f"it fails with {', '.join(told)} alone; what else it cannot do without belongs in `needs`"
         ) from error
@@ -76,35 +88,52 @@ def _weighed(kernel: Kernel, evidence: Evidence) -> Tensor:
 def _check_what_it_says(kernel: Kernel) -> None:
     optional = {field.name for field in dataclasses.fields(Evidence)} - {"logits", "labels"}
     unknown = sorted(set(_needs(kernel)) - optional)
-    promise(not unknown, f"`needs` names {', '.join(unknown)}, which is no evidence; there are: {', '.join(sorted(optional))}")
+    require(
+        not unknown,
+        f"`needs` names {', '.join(unknown)}, which is no evidence; there are: {', '.join(sorted(optional))}",
+    )
     if not getattr(kernel, "detached", False):
-        promise(not getattr(kernel, "compares", False), "a kernel that compares images says `detached = True`")
+        require(
+            not getattr(kernel, "compares", False),
+            "a kernel that compares images says `detached = True`",
+        )
         beyond = [name for name in _needs(kernel) if name != "loss"]
-        promise(not beyond, f"an attack does not know {', '.join(beyond)}: say `detached = True`")
+        require(not beyond, f"an attack does not know {', '.join(beyond)}: say `detached = True`")
 
 
 def _check_values(logs: Tensor, evidence: Evidence) -> None:
     count = len(evidence.labels)
-    promise(logs.shape == (count,), f"log-weights of shape {tuple(logs.shape)}, not one for each of {count} images")
-    promise(logs.is_floating_point(), f"log-weights of type {logs.dtype}, not of a float")
-    promise(~(logs.isnan() | (logs == torch.inf)).any(), "a log-weight is not a number or -inf")
+    require(
+        logs.shape == (count,),
+        f"log-weights of shape {tuple(logs.shape)}, not one for each of {count} images",
+    )
+    require(logs.is_floating_point(), f"log-weights of type {logs.dtype}, not of a float")
+    require(~(logs.isnan() | (logs == torch.inf)).any(), "a log-weight is not a number or -inf")
 
 
 def _check_order(kernel: Kernel, evidence: Evidence, logs: Tensor) -> None:
     turned = torch.arange(len(logs)).flip(0)
-    is_same = alike(_weighed(kernel, _at(evidence, turned)), logs[turned])
-    promise(is_same, "log-weights are not in the order of the images")
+    is_same = all_close(_weighed(kernel, _at(evidence, turned)), logs[turned])
+    require(is_same, "log-weights are not in the order of the images")
     if not getattr(kernel, "compares", False):
         rows = torch.tensor([7, 2, 5])
-        is_own = alike(_weighed(kernel, _at(evidence, rows)), logs[rows])
-        promise(is_own, "an image's weight depends on the other images: say `compares = True` and `detached = True`")
+        is_own = all_close(_weighed(kernel, _at(evidence, rows)), logs[rows])
+        require(
+            is_own,
+            "an image's weight depends on the other images: say `compares = True` and `detached = True`",
+        )
 
 
 def _check_precision(kernel: Kernel, evidence: Evidence, logs: Tensor) -> None:
     """Metrics weigh in float64."""
     loss = None if evidence.loss is None else evidence.loss.double()
-    fine = _weighed(kernel, dataclasses.replace(evidence, logits=evidence.logits.double(), loss=loss))
-    promise(alike(fine.double(), logs.double(), atol=1e-4, rtol=1e-4), "logits in float64 give other log-weights than in float32")
+    fine = _weighed(
+        kernel, dataclasses.replace(evidence, logits=evidence.logits.double(), loss=loss)
+    )
+    require(
+        all_close(fine.double(), logs.double(), atol=1e-4, rtol=1e-4),
+        "logits in float64 give other log-weights than in float32",
+    )
 
 
 def _check_gradient(kernel: Kernel, evidence: Evidence) -> None:
@@ -116,11 +145,17 @@ def _check_gradient(kernel: Kernel, evidence: Evidence) -> None:
         return
     finite = logs.isfinite()
     (gradient,) = torch.autograd.grad(logs[finite].sum(), logits, allow_unused=True)
-    promise(gradient is None or bool(gradient.isfinite().all()), "the gradient of a log-weight is not finite")
+    require(
+        gradient is None or bool(gradient.isfinite().all()),
+        "the gradient of a log-weight is not finite",
+    )
 
 
 def _check_alpha(kernel: Any, evidence: Evidence) -> None:
     if "alpha" not in getattr(kernel, "__dataclass_fields__", {}):
         return
     unweighted = dataclasses.replace(kernel, alpha=0.0)
-    promise((_weighed(unweighted, evidence) == 0).all(), "with alpha = 0 a weight is not 1: --alpha 0 is the unweighted baseline")
+    require(
+        (_weighed(unweighted, evidence) == 0).all(),
+        "with alpha = 0 a weight is not 1: --alpha 0 is the unweighted baseline",
+    )

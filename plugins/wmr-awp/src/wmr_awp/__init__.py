@@ -7,4 +7,10 @@ from wmr_cli import Entry, hookimpl
 
 @hookimpl
 def wmr_losses() -> Iterable[Entry]:
-    return [Entry("awp", "wmr_awp.defense:awp", "any other defense, its loss taken at the worst weights nearby")]
+    return [
+        Entry(
+            "awp",
+            "wmr_awp.defense:awp",
+            "any other defense, its loss taken at the worst weights nearby",
+        )
+    ]

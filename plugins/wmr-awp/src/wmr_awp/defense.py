@@ -4,9 +4,8 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
-from wmr_cli import Spec, create
-from wmr_cli.core.contracts import Batch, Defense, Learner, StepReport
-from wmr_cli.errors import BadInput
+from wmr_cli import BadInput, Spec, create
+from wmr_cli.core import Batch, Defense, Learner, StepReport
 
 from .passes import Performance, Rehearsal
 from .state import Moment, Shift
@@ -15,10 +14,15 @@ from .state import Moment, Shift
 def awp(base: Spec = Spec("pgd"), gamma: float = 0.005, warmup: int = 0) -> "Awp":  # noqa: B008 - a spec is frozen
     """The defense `base`, such as pgd or (trades:beta=6), perturbed by gamma after `warmup` epochs."""
     if gamma < 0 or warmup < 0:
-        raise BadInput(f"awp cannot take gamma {gamma:g} and warmup {warmup}", hint="neither is negative")
+        raise BadInput(
+            f"awp cannot take gamma {gamma:g} and warmup {warmup}", hint="neither is negative"
+        )
     made = create("defense", base)
     if reason := misfit(made):
-        raise BadInput(f"awp cannot be put around {base}: {reason}", hint="use pgd, trades, mart, alp or combined as its base")
+        raise BadInput(
+            f"awp cannot be put around {base}: {reason}",
+            hint="use pgd, trades, mart, alp or combined as its base",
+        )
     return Awp(made, gamma, warmup)
 
 
@@ -54,7 +58,9 @@ class Awp:
         if learner.epoch < self.warmup:
             return self.base.step(learner, batch)
         start, rehearsal = Moment.of(learner.model), Rehearsal(learner)
-        copy.deepcopy(self.base).step(rehearsal, batch)  # a copy: what the base remembers it remembers once
+        copy.deepcopy(self.base).step(
+            rehearsal, batch
+        )  # a copy: what the base remembers it remembers once
         shift = Shift.up_the_gradient(learner.model, self.gamma)
         learner.model.zero_grad()
         start.bring_back(learner.model)

@@ -51,7 +51,11 @@ class Shift:
         Where the gradient is zero, or overflowed in half precision, there is no direction and the weight stays.
         """
         moved = {}
-        for weight in (parameter for parameter in model.parameters() if parameter.ndim > 1 and parameter.grad is not None):
+        for weight in (
+            parameter
+            for parameter in model.parameters()
+            if parameter.ndim > 1 and parameter.grad is not None
+        ):
             value, gradient = weight.detach(), weight.grad
             length = gradient.norm()
             if length > 0 and length.isfinite():

@@ -7,7 +7,13 @@ from wmr_cli import Entry, hookimpl
 
 @hookimpl
 def wmr_datasets() -> Iterable[Entry]:
-    return [Entry("stripes", "wmr_example.parts:stripes", "noisy stripes in four directions, made on the spot")]
+    return [
+        Entry(
+            "stripes",
+            "wmr_example.parts:stripes",
+            "noisy stripes in four directions, made on the spot",
+        )
+    ]
 
 
 @hookimpl
@@ -17,7 +23,13 @@ def wmr_models() -> Iterable[Entry]:
 
 @hookimpl
 def wmr_losses() -> Iterable[Entry]:
-    return [Entry("half-half", "wmr_example.parts:HalfHalf", "the mean of clean and weighted adversarial cross-entropy")]
+    return [
+        Entry(
+            "half-half",
+            "wmr_example.parts:HalfHalf",
+            "the mean of clean and weighted adversarial cross-entropy",
+        )
+    ]
 
 
 @hookimpl
@@ -27,4 +39,10 @@ def wmr_kernels() -> Iterable[Entry]:
 
 @hookimpl
 def wmr_attacks() -> Iterable[Entry]:
-    return [Entry("random-corners", "wmr_example.parts:RandomCorners", "the worst of a few random corners of the ball")]
+    return [
+        Entry(
+            "random-corners",
+            "wmr_example.parts:RandomCorners",
+            "the worst of a few random corners of the ball",
+        )
+    ]

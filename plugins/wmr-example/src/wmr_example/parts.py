@@ -7,12 +7,21 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from wmr_cli.core import noise
-from wmr_cli.core.contracts import Attacked, Batch, Evidence, Learner, Losses, Objective, StepReport
-from wmr_cli.core.losses import cross_entropy
-from wmr_cli.core.objectives import ranks
-from wmr_cli.core.splits import MemorySource, MemorySplit
-from wmr_cli.core.training import descend
+from wmr_cli.core import (
+    AttackResult,
+    Batch,
+    Evidence,
+    Learner,
+    Losses,
+    MemorySource,
+    MemorySplit,
+    Objective,
+    StepReport,
+    cross_entropy,
+    descend,
+    ranks,
+    rng,
+)
 
 
 def stripes(root: Path, size: int = 8, noise_level: float = 0.2) -> MemorySource:
@@ -23,9 +32,13 @@ def stripes(root: Path, size: int = 8, noise_level: float = 0.2) -> MemorySource
     rows, columns = torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")
     patterns = torch.stack([rows, columns, rows + columns, rows - columns]) // 2 % 2
     clean = patterns[labels].float().unsqueeze(1)
-    images = ((1 - noise_level) * clean + noise_level * noise.uniform(clean, index, seed=0)).clamp(0, 1)
+    images = ((1 - noise_level) * clean + noise_level * rng.uniform(clean, index, seed=0)).clamp(
+        0, 1
+    )
     parts = dict(zip(counts, index.split(list(counts.values())), strict=True))
-    return MemorySource(4, {name: MemorySplit(images[at], labels[at], at) for name, at in parts.items()})
+    return MemorySource(
+        4, {name: MemorySplit(images[at], labels[at], at) for name, at in parts.items()}
+    )
 
 
 class Linear(nn.Module):
@@ -51,7 +64,9 @@ class HalfHalf:
         losses = Losses(
             plain=0.5 * learner.label_loss(clean, batch.labels),
             weighted=0.5 * learner.label_loss(adversarial, batch.labels),
-            evidence=Evidence(adversarial, batch.labels, batch.index, clean, attacked.steps_survived),
+            evidence=Evidence(
+                adversarial, batch.labels, batch.index, clean, attacked.steps_survived
+            ),
         )
         return descend(learner, batch, losses)
 
@@ -75,16 +90,29 @@ class RandomCorners:
     tries: int = 5
 
     def __call__(
-        self, model: nn.Module, images: Tensor, labels: Tensor, objective: Objective, index: Tensor, seed: int
-    ) -> Attacked:
+        self,
+        model: nn.Module,
+        batch: Batch,
+        objective: Objective,
+        *,
+        seed: int,
+        need_logits: bool = True,
+    ) -> AttackResult:
+        images = batch.images
+        labels = batch.labels
         with torch.no_grad():
             best, logits = images, model(images)
             was_right = logits.argmax(dim=1) == labels
             for step in range(self.tries):
-                signs = 2 * (noise.uniform(images, index, seed, step=step) < 0.5).to(images.dtype) - 1
+                signs = (
+                    2 * (rng.uniform(images, batch.index, seed, step=step) < 0.5).to(images.dtype)
+                    - 1
+                )
                 candidate = (images + self.eps * signs).clamp(0, 1)
                 candidate_logits = model(candidate)
-                is_worse = ranks(objective, candidate_logits, labels) > ranks(objective, logits, labels)
+                is_worse = ranks(objective, candidate_logits, labels) > ranks(
+                    objective, logits, labels
+                )
                 best = torch.where(is_worse[:, None, None, None], candidate, best)
                 logits = torch.where(is_worse[:, None], candidate_logits, logits)
-        return Attacked(best, logits, steps_survived=was_right.long())
+        return AttackResult(best, was_right.long(), logits)

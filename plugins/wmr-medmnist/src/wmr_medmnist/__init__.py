@@ -1,13 +1,24 @@
-"""The flat MedMNIST sets, one name each. This module is imported by `wmr list`, so it imports nothing heavy."""
+"""Hook of wmr-medmnist: one dataset name per 2D dataset of MedMNIST.
+
+`wmr list` imports this module, so it imports nothing heavy.
+"""
 
 from collections.abc import Iterable
 
 from wmr_cli import Entry, hookimpl
 
-from .facts import SETS
+from .catalog import DATASETS
 
 
 @hookimpl
 def wmr_datasets() -> Iterable[Entry]:
-    target = "wmr_medmnist.data:medmnist"
-    return [Entry(name, target, facts.summary, {"name": name}, (facts.file(28),)) for name, facts in SETS.items()]
+    return [
+        Entry(
+            name,
+            "wmr_medmnist.dataset:medmnist",
+            info.summary,
+            params={"name": name},
+            files=(info.relative_path(28),),
+        )
+        for name, info in DATASETS.items()
+    ]

@@ -7,4 +7,10 @@ from wmr_cli import Entry, hookimpl
 
 @hookimpl
 def wmr_kernels() -> Iterable[Entry]:
-    return [Entry("rank", "wmr_rank.kernel:Rank", "exp(-alpha * rank of the logit margin): no scale of the logits moves it")]
+    return [
+        Entry(
+            "rank",
+            "wmr_rank.kernel:Rank",
+            "exp(-alpha * rank of the logit margin): no scale of the logits moves it",
+        )
+    ]

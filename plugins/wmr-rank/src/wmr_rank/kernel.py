@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wmr_cli.core.contracts import Evidence
-from wmr_cli.core.margins import finest, logit_margin
-from wmr_cli.errors import BadInput
+from wmr_cli import BadInput
+from wmr_cli.core import Evidence, finest, logit_margin
 
 
 @dataclass(frozen=True)
@@ -31,10 +30,15 @@ class Rank:
 
     def __post_init__(self) -> None:
         if self.alpha < 0:
-            raise BadInput(f"alpha is {self.alpha:g}", hint="alpha is not negative; 0 weighs all images the same")
+            raise BadInput(
+                f"alpha is {self.alpha:g}",
+                hint="alpha is not negative; 0 weighs all images the same",
+            )
 
     def __call__(self, evidence: Evidence) -> Tensor:
-        fine = evidence.logits.detach().to(finest(evidence.logits.device))  # float32 would take close margins for equal
+        fine = evidence.logits.detach().to(
+            finest(evidence.logits.device)
+        )  # float32 would take close margins for equal
         ranks = spread_ranks(logit_margin(fine, evidence.labels))
         return (-self.alpha * ranks).to(evidence.logits.dtype)
 

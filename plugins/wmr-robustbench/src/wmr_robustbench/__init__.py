@@ -1,4 +1,7 @@
-"""The model zoo of RobustBench. This module is imported by `wmr list`, so it holds names and strings only."""
+"""Hook of wmr-robustbench: the model zoo of RobustBench.
+
+`wmr list` imports this module, so it imports nothing heavy.
+"""
 
 from collections.abc import Iterable
 
@@ -7,5 +10,11 @@ from wmr_cli import Entry, hookimpl
 
 @hookimpl
 def wmr_models() -> Iterable[Entry]:
-    summary = "a network of the RobustBench zoo with its weights: robustbench:NAME; names by `python -m wmr_robustbench`"
-    return [Entry("robustbench", "wmr_robustbench.models:robustbench", summary)]
+    return [
+        Entry(
+            "robustbench",
+            "wmr_robustbench.models:robustbench",
+            "RobustBench model with its weights: robustbench:NAME; "
+            "`python -m wmr_robustbench` lists the names",
+        )
+    ]

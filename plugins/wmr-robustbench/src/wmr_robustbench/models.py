@@ -1,4 +1,4 @@
-"""A network of the zoo by its name, with the weights of a local file."""
+"""Build a model of the zoo by name, with weights from local files."""
 
 import tempfile
 from pathlib import Path
@@ -6,10 +6,9 @@ from typing import Literal
 
 from torch import nn
 
-from wmr_cli import read_saved
-from wmr_cli.errors import BadFile, BadInput, MissingData, UnknownName, did_you_mean
+from wmr_cli import BadFile, BadInput, MissingData, UnknownName, did_you_mean, read_saved
 
-from .zoo import CLASSES, FETCHES_ITSELF, Listed, listed, loaded
+from .zoo import NUM_CLASSES, ZooModel, list_models, load_model
 
 Dataset = Literal["cifar10", "cifar100", "imagenet"]
 Threat = Literal["Linf", "L2", "corruptions"]
@@ -26,67 +25,90 @@ def robustbench(
     pretrained: bool = True,
     root: Path | None = None,
 ) -> nn.Module:
-    """The network that the zoo calls `name`, made for the data set and the threat model named; images are in [0, 1].
+    """Return the zoo's model `name` for a dataset and a threat model. It takes images in [0, 1].
 
-    The data set is told from the number of classes unless it is named. Weights are read from
-    `models/DATASET/THREAT/NAME.pt` under the data folder, or from `path`: the file, or a folder with robustbench's layout.
-    With `pretrained=false` the architecture is built with random weights and nothing is read.
+    Without `dataset`, the number of classes decides. Weights are read from `path` (a file, or a
+    folder in robustbench's layout), or from `models/DATASET/THREAT/NAME.pt` under the data folder.
+    With `pretrained=false` the weights are random and no file is read.
     """
-    network = find(name, dataset or _dataset_of(num_classes), threat)
-    if CLASSES[network.dataset] != num_classes:
-        problem = f"{name} tells {CLASSES[network.dataset]} classes of {network.dataset} apart, the data set has {num_classes}"
-        raise BadInput(problem, hint=f"write --dataset {network.dataset}")
-    if not network.drive_ids:
-        raise BadInput(f"{name} cannot be used: {FETCHES_ITSELF}", hint="choose another; `python -m wmr_robustbench` lists them")
+    model = find_model(name, dataset or _dataset_of(num_classes), threat)
+    expected = NUM_CLASSES[model.dataset]
+    if expected != num_classes:
+        raise BadInput(
+            f"{name} has {expected} classes ({model.dataset}), the dataset has {num_classes}",
+            hint=f"write --dataset {model.dataset}",
+        )
+    if not model.has_files:
+        raise BadInput(
+            f"{name} cannot be used: building it downloads weights of another library",
+            hint="choose another model; `python -m wmr_robustbench` lists them",
+        )
     if not pretrained:
-        return network.make()
+        return model.make()
     if path is not None and path.is_file():
-        return _from_file(network, path)
-    return _from_folder(network, path or (root or Path()) / "models")
+        return _load_from_file(model, path)
+    return _load_from_folder(model, path or (root or Path()) / "models")
 
 
-def find(name: str, dataset: str, threat: str) -> Listed:
-    """A network by its name, or where else that name is to be found."""
-    networks = listed(dataset, threat)
-    if name in networks:
-        return networks[name]
-    elsewhere = [f"dataset={other},threat={kind}" for other in CLASSES for kind in THREATS if name in listed(other, kind)]
-    hint = f"write robustbench:{name},{elsewhere[0]}" if elsewhere else did_you_mean(name, networks)
-    raise UnknownName(f"RobustBench has no network {name!r} of {dataset} and {threat}", hint=hint)
+def find_model(name: str, dataset: str, threat: str) -> ZooModel:
+    """Look up a model; if the name belongs to another dataset or threat, the hint says which."""
+    models = list_models(dataset, threat)
+    if name in models:
+        return models[name]
+    elsewhere = [
+        f"write robustbench:{name},dataset={other_dataset},threat={other_threat}"
+        for other_dataset in NUM_CLASSES
+        for other_threat in THREATS
+        if name in list_models(other_dataset, other_threat)
+    ]
+    hint = elsewhere[0] if elsewhere else did_you_mean(name, models)
+    raise UnknownName(f"RobustBench has no model {name!r} for {dataset} and {threat}", hint=hint)
 
 
 def _dataset_of(num_classes: int) -> str:
-    known = {classes: dataset for dataset, classes in CLASSES.items()}
-    if num_classes not in known:
-        problem = f"RobustBench has networks for 10, 100 or 1000 classes, the data set has {num_classes}"
-        raise BadInput(problem, hint="use cifar10, cifar100 or a folder of ImageNet's pictures")
-    return known[num_classes]
+    for dataset, count in NUM_CLASSES.items():
+        if count == num_classes:
+            return dataset
+    raise BadInput(
+        f"RobustBench has models for 10, 100 or 1000 classes, the dataset has {num_classes}",
+        hint="use cifar10, cifar100 or an image folder of ImageNet",
+    )
 
 
-def _from_folder(network: Listed, folder: Path) -> nn.Module:
-    files = network.files(folder)
-    for file, drive_id in zip(files, network.drive_ids, strict=True):
+def _load_from_folder(model: ZooModel, folder: Path) -> nn.Module:
+    files = model.files(folder)
+    for file, drive_id in zip(files, model.drive_ids, strict=True):
         if not file.is_file():
-            problem = f"the weights of {network.name} are not there: {file}"
-            raise MissingData(problem, hint=f"fetch them: mkdir -p {file.parent} && gdown {drive_id} -O {file}")
+            raise MissingData(
+                f"the weights of {model.name} are missing: {file}",
+                hint=f"download them: mkdir -p {file.parent} && gdown {drive_id} -O {file}",
+            )
     for file in files:
-        read_saved(file)  # refuses pickled code, web pages and damaged files, and says which it is
+        read_saved(file)  # refuses pickled code, web pages and damaged files, each with its reason
     try:
-        return loaded(network, folder)
-    except (RuntimeError, KeyError, AttributeError, TypeError) as error:  # torch's and robustbench's words for other contents
+        return load_model(model, folder)
+    # what torch and robustbench raise for a file with other contents
+    except (RuntimeError, KeyError, AttributeError, TypeError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise BadFile(f"{files[0]} does not hold the weights of {network.name}: {reason}", hint="fetch the file again") from error
+        raise BadFile(
+            f"{files[0]} does not hold the weights of {model.name}: {reason}",
+            hint="download the file again",
+        ) from error
 
 
-def _from_file(network: Listed, path: Path) -> nn.Module:
-    if network.is_ensemble:
-        problem = f"{network.name} has its weights in {len(network.drive_ids)} files"
-        raise BadInput(problem, hint=f"let path name a folder that has them as {network.files(Path())[0]} and so on")
+def _load_from_file(model: ZooModel, path: Path) -> nn.Module:
+    if model.is_ensemble:
+        example = model.files(Path())[0]
+        raise BadInput(
+            f"{model.name} has its weights in {len(model.drive_ids)} files",
+            hint=f"set path to a folder that contains {example} and the others",
+        )
+    # robustbench reads its own folder layout only
     with tempfile.TemporaryDirectory() as folder:
-        (file,) = network.files(Path(folder))
-        file.parent.mkdir(parents=True)
-        file.symlink_to(path.absolute())
+        (link,) = model.files(Path(folder))
+        link.parent.mkdir(parents=True)
+        link.symlink_to(path.absolute())
         try:
-            return _from_folder(network, Path(folder))
-        except BadFile as error:  # the user knows the file by its own name
-            raise BadFile(str(error).replace(str(file), str(path)), hint=error.hint) from error
+            return _load_from_folder(model, Path(folder))
+        except BadFile as error:  # name the user's file, not the link to it
+            raise BadFile(str(error).replace(str(link), str(path)), hint=error.hint) from error

@@ -1,4 +1,4 @@
-"""What the installed robustbench package has: names, the files of their weights, and how they are loaded."""
+"""Access to the installed robustbench package: model names, weight files, and loading."""
 
 import contextlib
 import importlib
@@ -7,98 +7,123 @@ import importlib.util
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import NotRequired, TypedDict
 
 from torch import nn
 
-from wmr_cli.core import vision
-from wmr_cli.errors import PluginError
+from wmr_cli import PluginError
+from wmr_cli.core import torchvision_compat
 
-CLASSES = {"cifar10": 10, "cifar100": 100, "imagenet": 1000}
-"""The data sets of the zoo and how many classes they have."""
-INSTALL = "pip install 'wmr-robustbench[zoo]' && pip install --no-deps robustbench==1.1.1"
-"""Without its dependencies: it pins a timm that is older than the one wmr needs."""
-FETCHES_ITSELF = "it has no file of its own: building it downloads the weights of another library"
+NUM_CLASSES = {"cifar10": 10, "cifar100": 100, "imagenet": 1000}
+"""The datasets of the zoo."""
+# robustbench pins a timm that is older than the one wmr needs, hence --no-deps
+INSTALL_HINT = "pip install 'wmr-robustbench[zoo]' && pip install --no-deps robustbench==1.1.1"
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A network as the zoo lists it."""
+class ZooRow(TypedDict):
+    """A row of robustbench's own table."""
+
+    model: Callable[[], nn.Module]
+    gdrive_id: NotRequired[str | list[str] | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZooModel:
+    """A model of the zoo. `drive_ids` locate its files on Google Drive: several for an ensemble."""
 
     name: str
     dataset: str
     threat: str
     make: Callable[[], nn.Module]
-    drive_ids: tuple[str, ...]
-    """where Google Drive has the files: one, or several for an ensemble; none where another library has the weights"""
+    drive_ids: tuple[str, ...] = ()
     is_ensemble: bool = False
 
+    @property
+    def has_files(self) -> bool:
+        """False if building the model downloads weights of another library."""
+        return bool(self.drive_ids)
+
     def files(self, folder: Path) -> list[Path]:
-        """The files of its weights in a folder of robustbench's layout."""
+        """Return the paths of its weights in a folder with robustbench's layout."""
         file = folder / self.dataset / self.threat / f"{self.name}.pt"
-        return [Path(f"{file}_m{number}.pt") for number in range(len(self.drive_ids))] if self.is_ensemble else [file]
+        if not self.is_ensemble:
+            return [file]
+        return [Path(f"{file}_m{number}.pt") for number in range(len(self.drive_ids))]
 
 
-def listed(dataset: str, threat: str) -> dict[str, Listed]:
-    """Every network of a data set and threat model, by name."""
-    timm, (zoo, enums) = vision.timm, _modules("model_zoo", "model_zoo.enums")
-    networks = zoo.model_dicts[enums.BenchmarkDataset(dataset)].get(enums.ThreatModel(threat), {})
-    return {name: _listed(name, dataset, threat, entry, timm) for name, entry in networks.items()}
+def list_models(dataset: str, threat: str) -> dict[str, ZooModel]:
+    """Return all models of a dataset and threat model, by name."""
+    zoo = _import_module("model_zoo")
+    enums = _import_module("model_zoo.enums")
+    rows = zoo.model_dicts[enums.BenchmarkDataset(dataset)].get(enums.ThreatModel(threat), {})
+    return {name: _read_row(name, dataset, threat, row) for name, row in rows.items()}
 
 
-def _listed(name: str, dataset: str, threat: str, entry: Mapping[str, Any], timm: Any) -> Listed:
-    ids = entry.get("gdrive_id")
-    # the two ways in which robustbench leaves the weights to others
-    is_of_timm = timm.is_model(f"{name.lower().replace('-', '_')}_{dataset}_{threat.lower()}")
-    is_of_torchvision = dataset == "imagenet" and "Standard" in name
-    if is_of_timm or is_of_torchvision or not ids:
-        return Listed(name, dataset, threat, entry["model"], ())
-    return Listed(name, dataset, threat, entry["model"], (ids,) if isinstance(ids, str) else tuple(ids), isinstance(ids, list))
+def _read_row(name: str, dataset: str, threat: str, row: ZooRow) -> ZooModel:
+    timm = torchvision_compat.timm
+    # robustbench takes the weights of some models from timm or torchvision, which download them
+    timm_name = f"{name.lower().replace('-', '_')}_{dataset}_{threat.lower()}"
+    is_from_timm = timm.is_model(timm_name)
+    is_from_torchvision = dataset == "imagenet" and "Standard" in name
+    ids = row.get("gdrive_id")
+    drive_ids: tuple[str, ...] = ()
+    if ids and not is_from_timm and not is_from_torchvision:
+        drive_ids = (ids,) if isinstance(ids, str) else tuple(ids)
+    return ZooModel(
+        name=name,
+        dataset=dataset,
+        threat=threat,
+        make=row["model"],
+        drive_ids=drive_ids,
+        is_ensemble=bool(drive_ids) and isinstance(ids, list),
+    )
 
 
-def loaded(network: Listed, folder: Path) -> nn.Module:
-    """The network with its weights from a folder of robustbench's layout, where the files are; no code in them is run.
+def load_model(model: ZooModel, folder: Path) -> nn.Module:
+    """Load a model with robustbench, which knows the quirks of each file, without running code."""
+    utils = _import_module("utils")
+    # robustbench leaves `weights_only` to torch, whose default refuses pickled code since 2.6 only
+    with (
+        _set_environment("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1"),
+        contextlib.redirect_stdout(sys.stderr),
+    ):
+        loaded: nn.Module = utils.load_model(model.name, folder, model.dataset, model.threat)
+    return loaded
 
-    robustbench knows what is odd about the files of each network. It says nothing to torch about pickled code, which
-    torch refuses by itself since 2.6; the variable has every version refuse it.
-    """
-    (utils,) = _modules("utils")
-    with _environment("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1"), contextlib.redirect_stdout(sys.stderr):
-        model: nn.Module = utils.load_model(network.name, folder, network.dataset, network.threat)
-    return model
 
+def _import_module(name: str) -> ModuleType:
+    """Import a module of robustbench without running the package's `__init__`.
 
-def _modules(*names: str) -> list[Any]:
-    """Modules of robustbench, imported without the package's own first lines.
-
-    Those import an attack library that the package index does not have under that name, and a part of setuptools that
-    is gone; nothing here needs either.
+    `__init__` imports an attack library that is not on the package index, and a part of setuptools
+    that was removed. Neither is needed here.
     """
     found = importlib.util.find_spec("robustbench")
     # torchattacks ships an old copy under this name, which is not the package
-    if found is None or not list(importlib.metadata.distributions(name="robustbench")):
-        raise PluginError("the package robustbench is not installed", hint=INSTALL)
-    _ = vision.torchvision  # the architectures import it by themselves
-    is_bare = "robustbench" not in sys.modules
-    if is_bare:
+    is_installed = bool(list(importlib.metadata.distributions(name="robustbench")))
+    if found is None or not is_installed:
+        raise PluginError("the package robustbench is not installed", hint=INSTALL_HINT)
+    _ = torchvision_compat.torchvision  # makes the later `import torchvision` of the models work
+    is_placeholder = "robustbench" not in sys.modules
+    if is_placeholder:
         sys.modules["robustbench"] = importlib.util.module_from_spec(found)
     try:
-        with warnings.catch_warnings():  # old names of timm, which still work
-            warnings.simplefilter("ignore")
-            return [importlib.import_module(f"robustbench.{name}") for name in names]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # deprecated names of timm, which still work
+            return importlib.import_module(f"robustbench.{name}")
     except ImportError as error:
-        raise PluginError(f"robustbench cannot be imported: {error}", hint=INSTALL) from error
+        raise PluginError(f"robustbench cannot be imported: {error}", hint=INSTALL_HINT) from error
     finally:
-        if is_bare:
+        if is_placeholder:
             del sys.modules["robustbench"]
 
 
 @contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    """Inside, an environment variable has this value."""
+def _set_environment(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable, and restore it on exit."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:

@@ -8,4 +8,6 @@ from wmr_cli import Entry, hookimpl
 @hookimpl
 def wmr_attacks() -> Iterable[Entry]:
     target = "wmr_torchattacks.attack:from_torchattacks"
-    return [Entry("torchattacks", target, "any attack of torchattacks by its name: torchattacks:NAME")]
+    return [
+        Entry("torchattacks", target, "any attack of torchattacks by its name: torchattacks:NAME")
+    ]

@@ -11,18 +11,27 @@ import torch
 import torchattacks
 from torch import Tensor, nn
 
-from wmr_cli.core import noise
-from wmr_cli.core.ascent import box, stronger
-from wmr_cli.core.contracts import Attacked, Objective
-from wmr_cli.core.norms import NORMS
-from wmr_cli.core.turns import restarted
-from wmr_cli.errors import BadInput, UnknownName, did_you_mean
+from wmr_cli import BadInput, UnknownName, did_you_mean
+from wmr_cli.core import (
+    NORMS,
+    AttackResult,
+    Batch,
+    Objective,
+    pick_stronger,
+    project_to_ball,
+    rng,
+    run_restarts,
+)
 
 from . import families
 from .draws import drawn_by
 from .network import Watched, parameters_at_rest
 
-OWN_NAMES = {"eps": ("eps", "max_epsilon"), "steps": ("steps", "num_iter_set", "nb_iter"), "step": ("alpha",)}
+OWN_NAMES = {
+    "eps": ("eps", "max_epsilon"),
+    "steps": ("steps", "num_iter_set", "nb_iter"),
+    "step": ("alpha",),
+}
 """What torchattacks calls a radius, a number of steps and the size of a step."""
 SETTLED = ("model", "norm", "eps", "max_epsilon", "seed", "n_classes")
 """What the ball, the data and --seed say."""
@@ -52,7 +61,11 @@ class FromTorchattacks:
     def options(self) -> dict[str, Any]:
         """What the user set beyond the common fields."""
         common = {field.name for field in dataclasses.fields(FromTorchattacks)}
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name not in common}
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name not in common
+        }
 
     def remarks(self, num_classes: int) -> Iterator[str]:
         """What a user of this attack should know."""
@@ -71,32 +84,54 @@ class FromTorchattacks:
     @property
     def sees_the_batch(self) -> bool:
         """Whether an image's result is another one in another batch."""
-        return not self.alone and (self.name in families.SEE_THE_BATCH or self.options.get("n_restarts", 1) > 1)
+        return not self.alone and (
+            self.name in families.SEE_THE_BATCH or self.options.get("n_restarts", 1) > 1
+        )
 
     def __call__(
-        self, model: nn.Module, images: Tensor, labels: Tensor, objective: Objective, index: Tensor, seed: int
-    ) -> Attacked:
+        self,
+        model: nn.Module,
+        batch: Batch,
+        objective: Objective,
+        *,
+        seed: int,
+        need_logits: bool = True,
+    ) -> AttackResult:
         with torch.no_grad():
-            logits = model(images)
-        clean = Attacked(images, logits, (logits.argmax(dim=1) == labels).long())
+            logits = model(batch.images)
+        is_correct = logits.argmax(dim=1) == batch.labels
+        clean = AttackResult(batch.images, is_correct.long(), logits)
 
-        def run(rows: Tensor, restart: int) -> Attacked:
+        def run(rows: Tensor, restart: int) -> AttackResult:
             groups = rows.split(1) if self.alone else (rows,)
-            return _joined([self._crafted(model, _at(clean, part), labels[part], index[part], seed, restart) for part in groups])
+            return _join(
+                [
+                    self._attack_once(model, batch.select(part), clean.select(part), seed, restart)
+                    for part in groups
+                ]
+            )
 
-        found = restarted(run, model, images, labels, objective, self.restarts, self.stops_early)
-        best = stronger(clean, found, objective, labels)
+        found = run_restarts(
+            run, model, batch, objective, restarts=self.restarts, stops_early=self.stops_early
+        )
+        best = pick_stronger(clean, found, objective, batch.labels)
         return dataclasses.replace(best, steps_survived=found.steps_survived)
 
-    def _crafted(self, model: nn.Module, clean: Attacked, labels: Tensor, index: Tensor, seed: int, restart: int) -> Attacked:
+    def _attack_once(
+        self, model: nn.Module, batch: Batch, clean: AttackResult, seed: int, restart: int
+    ) -> AttackResult:
         """What torchattacks makes of these images, brought back into the ball; where it makes no numbers, the image itself."""
-        images, watched = clean.images, Watched(model, labels)
-        settled = {"norm": {"linf": "Linf", "l2": "L2"}[self.norm], "n_classes": clean.logits.shape[1]}
-        settled["seed"] = noise.derive("torchattacks", seed, restart) % 2**31
+        images, labels = batch.images, batch.labels
+        watched = Watched(model, labels)
+        settled = {
+            "norm": {"linf": "Linf", "l2": "L2"}[self.norm],
+            "n_classes": clean.require_logits().shape[1],
+        }
+        settled["seed"] = rng.derive("torchattacks", seed, restart) % 2**31
         with (
             torch.enable_grad(),
             parameters_at_rest(model),
-            drawn_by(index, seed, restart),
+            drawn_by(batch.index, seed, restart),
             contextlib.redirect_stdout(sys.stderr),  # stdout belongs to results
         ):
             try:
@@ -107,10 +142,16 @@ class FromTorchattacks:
                 raise self._cannot(error, images) from error
         moved = moved.detach().to(images.dtype)
         is_number = moved.isfinite().flatten(1).all(dim=1)
-        moved = box(images, torch.where(is_number[:, None, None, None], moved, images), NORMS[self.norm], self.eps)
+        moved = project_to_ball(
+            images,
+            torch.where(is_number[:, None, None, None], moved, images),
+            NORMS[self.norm],
+            self.eps,
+        )
         with torch.no_grad():
             logits = model(moved)
-        return Attacked(moved, logits, watched.steps_survived(self.steps or 1, clean.steps_survived))
+        steps_survived = watched.steps_survived(self.steps or 1, clean.steps_survived)
+        return AttackResult(moved, steps_survived, logits)
 
     def _build(self, model: nn.Module, settled: Mapping[str, Any]) -> Any:
         kind = getattr(torchattacks, self.name)
@@ -152,13 +193,27 @@ def from_torchattacks(
         steps = defaults[names["steps"]].default
     if "step" in names and step is None:
         step = defaults[names["step"]].default * (eps / defaults[names["eps"]].default)
-    if eps < 0 or restarts < 1 or (steps is not None and steps < 1) or (step is not None and step < 0):
+    if (
+        eps < 0
+        or restarts < 1
+        or (steps is not None and steps < 1)
+        or (step is not None and step < 0)
+    ):
         hint = "eps and step are not negative; steps and restarts are 1 or more"
         raise BadInput(f"torchattacks' {name} cannot be run", hint=hint)
     fields = [(key, Any) for key in options]
-    made = dataclasses.make_dataclass(name, fields, bases=(FromTorchattacks,), frozen=True, kw_only=True)
+    made = dataclasses.make_dataclass(
+        name, fields, bases=(FromTorchattacks,), frozen=True, kw_only=True
+    )
     attack: FromTorchattacks = made(
-        name=name, norm=norm, eps=eps, steps=steps, step=step, restarts=restarts, alone=alone, **options
+        name=name,
+        norm=norm,
+        eps=eps,
+        steps=steps,
+        step=step,
+        restarts=restarts,
+        alone=alone,
+        **options,
     )
     _try(attack)
     return attack
@@ -171,29 +226,42 @@ def _parameters(kind: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 def _own_names(kind: Callable[..., Any]) -> dict[str, str]:
     """Our names of what this attack has, to its own."""
     parameters = _parameters(kind)
-    found = {ours: next((own for own in names if own in parameters), None) for ours, names in OWN_NAMES.items()}
+    found = {
+        ours: next((own for own in names if own in parameters), None)
+        for ours, names in OWN_NAMES.items()
+    }
     return {ours: own for ours, own in found.items() if own is not None}
 
 
-def _check_options(name: str, parameters: Mapping[str, inspect.Parameter], options: Mapping[str, Any]) -> None:
+def _check_options(
+    name: str, parameters: Mapping[str, inspect.Parameter], options: Mapping[str, Any]
+) -> None:
     for key in options:
         if key in SETTLED:
-            raise BadInput(f"{key} of torchattacks:{name} is settled elsewhere", hint=f"leave out {key}=…")
+            raise BadInput(
+                f"{key} of torchattacks:{name} is set elsewhere", hint=f"leave out {key}=…"
+            )
         if key not in parameters:
             free = [*(own for own in parameters if own not in SETTLED), "restarts", "alone"]
             raise UnknownName(f"torchattacks' {name} has no {key!r}", hint=did_you_mean(key, free))
 
 
-def _one_of(name: str, kind: Callable[..., Any], ours: str, value: Any, options: dict[str, Any]) -> Any:
+def _one_of(
+    name: str, kind: Callable[..., Any], ours: str, value: Any, options: dict[str, Any]
+) -> Any:
     """A number that the user may set by our name or by torchattacks' own, which is taken out of the options."""
     own = _own_names(kind).get(ours)
     if own in options:
         if value is not None:
-            raise BadInput(f"{ours} and {own} of torchattacks:{name} are the same", hint="keep one of the two")
+            raise BadInput(
+                f"{ours} and {own} of torchattacks:{name} are the same", hint="keep one of the two"
+            )
         return options.pop(own)
     if own is None and value is not None:
         flag = "--step-size" if ours == "step" else f"--{ours}"
-        raise BadInput(f"torchattacks' {name} has no {ours!r}", hint=f"leave out {ours}=… or {flag}")
+        raise BadInput(
+            f"torchattacks' {name} has no {ours!r}", hint=f"leave out {ours}=… or {flag}"
+        )
     return value
 
 
@@ -203,12 +271,15 @@ def _try(attack: FromTorchattacks) -> None:
         # a network that draws nothing when it is made: the global random numbers stay as they are
         attack._build(nn.LayerNorm(1), {"norm": "Linf", "n_classes": 10, "seed": 0})
     except Exception as error:  # of any kind: torchattacks has none of its own
-        raise BadInput(f"torchattacks' {attack.name} cannot be built: {error}", hint="see to its options") from error
+        raise BadInput(
+            f"torchattacks' {attack.name} cannot be built: {error}", hint="see to its options"
+        ) from error
 
 
-def _joined(parts: list[Attacked]) -> Attacked:
-    return Attacked(*(torch.cat([getattr(part, name) for part in parts]) for name in ("images", "logits", "steps_survived")))
-
-
-def _at(attacked: Attacked, rows: Tensor) -> Attacked:
-    return Attacked(attacked.images[rows], attacked.logits[rows], attacked.steps_survived[rows])
+def _join(parts: list[AttackResult]) -> AttackResult:
+    """Concatenate the results of parts of a batch."""
+    return AttackResult(
+        torch.cat([part.images for part in parts]),
+        torch.cat([part.steps_survived for part in parts]),
+        torch.cat([part.require_logits() for part in parts]),
+    )

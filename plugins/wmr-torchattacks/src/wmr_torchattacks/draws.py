@@ -8,11 +8,18 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from wmr_cli.core import noise
+from wmr_cli.core import rng
 
 UNIFORM = {torch.rand, torch.rand_like, Tensor.uniform_}
 NORMAL = {torch.randn, torch.randn_like, Tensor.normal_}
-OTHER = {torch.randint, torch.randint_like, torch.randperm, torch.bernoulli, Tensor.bernoulli_, Tensor.random_}
+OTHER = {
+    torch.randint,
+    torch.randint_like,
+    torch.randperm,
+    torch.bernoulli,
+    Tensor.bernoulli_,
+    Tensor.random_,
+}
 PER_IMAGE = (2, 4)
 """Dimensions of a draw that has its own numbers for each image: (N, classes) or (N, C, H, W). Sides and places have fewer."""
 
@@ -34,7 +41,9 @@ class _Draws(TorchFunctionMode):
         super().__init__()
         self._index, self._seed, self._restart, self._draws = index, seed, restart, 0
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         if func not in UNIFORM and func not in NORMAL and func not in OTHER:
             return func(*args, **kwargs)
@@ -45,16 +54,20 @@ class _Draws(TorchFunctionMode):
         if func in OTHER or drawn.ndim not in PER_IMAGE or not len(drawn) or len(drawn) % images:
             return drawn
         # several rows of one image stand together
-        like = torch.empty(images, len(drawn) // images, *drawn.shape[1:], device=self._index.device)
-        make = noise.uniform if func in UNIFORM else noise.normal
-        fresh = make(like, self._index, self._seed, self._restart, step=self._draws).reshape(drawn.shape)
+        like = torch.empty(
+            images, len(drawn) // images, *drawn.shape[1:], device=self._index.device
+        )
+        make = rng.uniform if func in UNIFORM else rng.normal
+        fresh = make(like, self._index, self._seed, self._restart, step=self._draws).reshape(
+            drawn.shape
+        )
         with torch.no_grad():
             drawn.copy_(_scaled(func, fresh, args, kwargs))
         return drawn
 
     def _seed_generators(self) -> None:
         # not torch.manual_seed, which notes the whole stack where CUDA has not been used yet
-        number = noise.derive("draw", self._seed, self._restart, self._draws)
+        number = rng.derive("draw", self._seed, self._restart, self._draws)
         torch.default_generator.manual_seed(number)
         if self._index.device.type == "cuda":
             torch.cuda.manual_seed(number)

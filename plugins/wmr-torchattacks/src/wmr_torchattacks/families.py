@@ -1,9 +1,22 @@
 """What torchattacks 3.5.1 does not say of its attacks itself: which ball they fit, which stop early, which see the batch."""
 
-from wmr_cli.errors import BadInput, UnknownName, did_you_mean
+from wmr_cli import BadInput, UnknownName, did_you_mean
 
 LINF = (
-    *("BIM", "DIFGSM", "EOTPGD", "FFGSM", "FGSM", "Jitter", "MIFGSM", "NIFGSM", "PGD", "PGDRS", "PIFGSM", "PIFGSMPP"),
+    *(
+        "BIM",
+        "DIFGSM",
+        "EOTPGD",
+        "FFGSM",
+        "FGSM",
+        "Jitter",
+        "MIFGSM",
+        "NIFGSM",
+        "PGD",
+        "PGDRS",
+        "PIFGSM",
+        "PIFGSMPP",
+    ),
     *("RFGSM", "SINIFGSM", "SPSA", "TIFGSM", "TPGD", "UPGD", "VMIFGSM", "VNIFGSM"),
 )
 L2 = ("CW", "DeepFool", "EADEN", "PGDL2", "PGDRSL2")
@@ -31,7 +44,10 @@ def check_fits(name: str, norm: str) -> None:
     """Refuse an attack that does not exist, or whose changes are not measured by this norm."""
     known = (*LINF, *L2, *EITHER)
     if name in REFUSED:
-        raise BadInput(f"torchattacks' {name} fits neither an Linf nor an L2 ball: {REFUSED[name]}", hint=_others(norm))
+        raise BadInput(
+            f"torchattacks' {name} fits neither an Linf nor an L2 ball: {REFUSED[name]}",
+            hint=_others(norm),
+        )
     if name not in known:
         same = next((other for other in known if other.lower() == name.lower()), None)
         hint = f"did you mean {same!r}?" if same else did_you_mean(name, known)
@@ -39,8 +55,13 @@ def check_fits(name: str, norm: str) -> None:
     if name not in (*EITHER, *(LINF if norm == "linf" else L2)):
         own = "linf" if name in LINF else "l2"
         problem = f"torchattacks' {name} keeps its changes small in {own}, the ball is {norm}"
-        raise BadInput(problem, hint=f"{_others(norm)}; or evaluate in another ball: torchattacks:{name},norm={own},eps=…")
+        raise BadInput(
+            problem,
+            hint=f"{_others(norm)}; or evaluate in another ball: torchattacks:{name},norm={own},eps=…",
+        )
 
 
 def _others(norm: str) -> str:
-    return f"for {norm} there are: {', '.join(sorted((*EITHER, *(LINF if norm == 'linf' else L2))))}"
+    return (
+        f"for {norm} there are: {', '.join(sorted((*EITHER, *(LINF if norm == 'linf' else L2))))}"
+    )

@@ -1,17 +1,27 @@
-"""Auto-PGD: no step size to choose."""
+"""Auto-PGD, untargeted and targeted: PGD without a step size to choose."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
-from ...core.adaptive import ascend_adaptively
-from ...core.ascent import start
-from ...core.contracts import Attacked, Objective
+from ...core.auto_pgd import run_auto_pgd
 from ...core.norms import NORMS
-from ...core.objectives import DLR_CLASSES, at_rows, objective_named
-from ...core.turns import restarted
+from ...core.objectives import (
+    DLR_CLASSES,
+    MOST_TARGETS,
+    RATIO_CLASSES,
+    TargetedRatio,
+    at_rows,
+    likely_wrong,
+    objective_named,
+)
+from ...core.pgd import start_images
+from ...core.protocols import AttackResult, Batch, Objective
+from ...core.restarts import attack_until_misclassified, run_restarts
 from ...errors import BadInput
 
 
@@ -19,9 +29,9 @@ from ...errors import BadInput
 class Apgd:
     """Auto-PGD (Croce and Hein 2020, arXiv:2003.01690). (N, C, H, W) in [0, 1] to the same.
 
-    Climbs the objective it is given; in evaluation that is its `loss`. Each image halves its own step when it no longer
-    gets on. Of the images seen in all restarts it gives the highest of those that fooled the model, else the highest.
-    With `stops_early` a fooled image is left out of further restarts.
+    Maximises the objective it is given; in evaluation that is its `loss`. Each image halves its own step when it makes
+    too little progress. Of all iterates it returns the highest-ranked misclassified one, or the highest-ranked of all.
+    With `stops_early` a misclassified image is left out of further restarts.
     """
 
     norm: Literal["linf", "l2"] = "linf"
@@ -33,24 +43,95 @@ class Apgd:
 
     def __post_init__(self) -> None:
         if self.eps < 0 or self.steps < 0 or self.restarts < 1:
-            raise BadInput(f"{self} cannot be run", hint="eps and steps are not negative; restarts is 1 or more")
+            raise BadInput(
+                f"{self} cannot be run",
+                hint="eps and steps are not negative; restarts is 1 or more",
+            )
         objective_named(self.loss)
 
     def remarks(self, num_classes: int) -> Iterator[str]:
-        """What is different with so few classes."""
+        """Yield what differs with this number of classes."""
         if self.loss == "dlr" and num_classes < DLR_CLASSES:
-            yield f"the DLR loss needs {DLR_CLASSES} classes: with {num_classes} the attack climbs the margin loss"
+            yield (
+                f"the DLR loss needs {DLR_CLASSES} classes: "
+                f"with {num_classes} the attack maximises the margin loss"
+            )
 
     def __call__(
-        self, model: nn.Module, images: Tensor, labels: Tensor, objective: Objective, index: Tensor, seed: int
-    ) -> Attacked:
+        self,
+        model: nn.Module,
+        batch: Batch,
+        objective: Objective,
+        *,
+        seed: int,
+        need_logits: bool = True,
+    ) -> AttackResult:
         norm = NORMS[self.norm]
 
-        def climb(rows: Tensor, restart: int) -> Attacked:
-            begin = start("uniform", images[rows], norm, self.eps, index[rows], seed, restart)
-            return ascend_adaptively(
-                model, images[rows], labels[rows], at_rows(objective, rows), begin,
-                norm=norm, eps=self.eps, steps=self.steps,
-            )  # fmt: skip
+        def run(rows: Tensor, restart: int) -> AttackResult:
+            part = batch.select(rows)
+            start = start_images("uniform", part, norm, self.eps, seed=seed, restart=restart)
+            part_objective = at_rows(objective, rows)
+            return run_auto_pgd(
+                model, part, part_objective, start, norm=norm, eps=self.eps, steps=self.steps
+            )
 
-        return restarted(climb, model, images, labels, objective, self.restarts, self.stops_early)
+        return run_restarts(
+            run, model, batch, objective, restarts=self.restarts, stops_early=self.stops_early
+        )
+
+
+@dataclass(frozen=True)
+class TargetedApgd:
+    """Auto-PGD on the targeted DLR loss (Croce and Hein 2020, arXiv:2003.01690). (N, C, H, W) in [0, 1] to the same.
+
+    Attacks towards each of the `targets` most likely wrong classes in order, whatever objective it is given, until the
+    image is misclassified: it gives A_rob. Images that withstand every target come back clean.
+    """
+
+    norm: Literal["linf", "l2"] = "linf"
+    eps: float = 8 / 255
+    steps: int = 100
+    restarts: int = 1
+    targets: int = MOST_TARGETS
+    stops_early: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.eps < 0 or self.steps < 0 or self.restarts < 1 or self.targets < 1:
+            raise BadInput(
+                f"{self} cannot be run",
+                hint="eps and steps are not negative; restarts and targets are 1 or more",
+            )
+
+    def remarks(self, num_classes: int) -> Iterator[str]:
+        """Yield what differs with this number of classes."""
+        if num_classes < RATIO_CLASSES:
+            yield (
+                f"the targeted DLR loss needs {RATIO_CLASSES} classes: "
+                f"with {num_classes} the attack maximises the targeted margin"
+            )
+
+    def __call__(
+        self,
+        model: nn.Module,
+        batch: Batch,
+        objective: Objective,
+        *,
+        seed: int,
+        need_logits: bool = True,
+    ) -> AttackResult:
+        norm = NORMS[self.norm]
+        with torch.no_grad():
+            targets = likely_wrong(model(batch.images), batch.labels, self.targets)
+        num_targets = targets.shape[1]
+
+        def run(rows: Tensor, attempt: int) -> AttackResult:
+            part = batch.select(rows)
+            start = start_images("uniform", part, norm, self.eps, seed=seed, restart=attempt)
+            targeted = TargetedRatio(targets[rows, attempt % num_targets])
+            return run_auto_pgd(
+                model, part, targeted, start, norm=norm, eps=self.eps, steps=self.steps
+            )
+
+        attempts = [partial(run, attempt=number) for number in range(self.restarts * num_targets)]
+        return attack_until_misclassified(model, batch, attempts)

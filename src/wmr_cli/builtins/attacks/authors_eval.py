@@ -1,15 +1,15 @@
-"""The attack with which the paper's authors evaluated, as they released it."""
+"""The evaluation attack of the paper's authors, as they released it."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ...core.ascent import ascend
-from ...core.contracts import Attacked, Objective
 from ...core.norms import NORMS
 from ...core.objectives import objective_named
+from ...core.pgd import PgdSettings, run_pgd
+from ...core.protocols import AttackResult, Batch, Objective
 from ...errors import BadInput
 
 
@@ -17,10 +17,11 @@ from ...errors import BadInput
 class AuthorsEval:
     """PGD with chained restarts, as in the code released with the paper (Zeng et al. 2021, arXiv:2010.12989).
 
-    (N, C, H, W) in [0, 1] to the same. To compare with the paper, not to trust: use `pgd` with restarts for that. Each restart
-    begins at the end of the last plus uniform noise, without projection, so up to twice eps away and outside [0, 1]. The
-    final iterates compete by the unweighted `loss` with the clean image, which counts as 0: no matter for the
-    cross-entropy, but with `loss=margin` every image that survives comes back clean. Without `step` the step is eps / 10.
+    (N, C, H, W) in [0, 1] to the same. For comparison with the paper; use `pgd` with restarts for reliable results. Each
+    restart begins at the end of the last plus uniform noise, without projection: up to twice eps away and outside [0, 1].
+    The final iterates compete by the unweighted `loss` with the clean image, which counts as 0. This makes no difference
+    for the cross-entropy, but with `loss=margin` every image that survives comes back clean. Without `step` the step is
+    eps / 10.
     """
 
     follows_preset: ClassVar[bool] = True
@@ -35,24 +36,40 @@ class AuthorsEval:
 
     def __post_init__(self) -> None:
         if self.eps < 0 or self.steps < 1 or self.restarts < 1 or (self.step or 0) < 0:
-            raise BadInput(f"{self} cannot be run", hint="eps and step are not negative; steps and restarts are 1 or more")
+            raise BadInput(
+                f"{self} cannot be run",
+                hint="eps and step are not negative; steps and restarts are 1 or more",
+            )
         objective_named(self.loss)
 
     def __call__(
-        self, model: nn.Module, images: Tensor, labels: Tensor, objective: Objective, index: Tensor, seed: int
-    ) -> Attacked:
-        norm, judge = NORMS[self.norm], objective_named(self.loss)
+        self,
+        model: nn.Module,
+        batch: Batch,
+        objective: Objective,
+        *,
+        seed: int,
+        need_logits: bool = True,
+    ) -> AttackResult:
+        norm = NORMS[self.norm]
+        loss = objective_named(self.loss)
         step = self.eps / 10 if self.step is None else self.step
+        settings = PgdSettings(norm, self.eps, step, self.steps)
+        current = batch.images
+        kept = batch.images
         with torch.no_grad():
-            current, kept, logits = images, images, model(images)
-        highest, survived = torch.zeros_like(judge(logits, labels)), torch.full_like(labels, self.steps)
+            logits = model(batch.images)
+        highest = torch.zeros_like(loss(logits, batch.labels))
+        steps_survived = torch.full_like(batch.labels, self.steps)
         for restart in range(self.restarts):
-            begin = current + norm.random(images, self.eps, index, seed, restart)
-            final = ascend(model, images, labels, objective, begin, norm=norm, eps=self.eps, step=step, steps=self.steps)
-            current, value = final.images, judge(final.logits, labels)
-            takes = value >= highest  # the later of two alike
-            kept = torch.where(takes[:, None, None, None], current, kept)
-            logits = torch.where(takes[:, None], final.logits, logits)
-            highest = torch.where(takes, value, highest)
-            survived = torch.minimum(survived, final.steps_survived)
-        return Attacked(kept, logits, survived)
+            noise = norm.random(batch.images, self.eps, batch.index, seed, restart)
+            final = run_pgd(model, batch, objective, current + noise, settings)
+            current = final.images
+            final_logits = final.require_logits()
+            value = loss(final_logits, batch.labels)
+            improves = value >= highest  # the later one at a tie, as in the released code
+            kept = torch.where(improves[:, None, None, None], current, kept)
+            logits = torch.where(improves[:, None], final_logits, logits)
+            highest = torch.where(improves, value, highest)
+            steps_survived = torch.minimum(steps_survived, final.steps_survived)
+        return AttackResult(kept, steps_survived, logits)

@@ -1,4 +1,4 @@
-"""AutoAttack: four attacks that fail in different ways, one after the other."""
+"""AutoAttack: four different attacks in sequence."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,12 +7,11 @@ from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
-from ...core.contracts import Attacked, Objective
 from ...core.objectives import objective_named
-from ...core.turns import take_turns
+from ...core.protocols import AttackResult, Batch, Objective
+from ...core.restarts import attack_until_misclassified
 from ...errors import BadInput, UnknownName, did_you_mean
-from .apgd import Apgd
-from .apgd_targeted import TargetedApgd
+from .apgd import Apgd, TargetedApgd
 from .fab_targeted import TargetedFab
 from .square import Square
 
@@ -24,8 +23,9 @@ STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")
 class AutoAttack:
     """The standard AutoAttack (Croce and Hein 2020, arXiv:2003.01690). (N, C, H, W) in [0, 1] to the same.
 
-    Runs its `attacks` in order, each on the images that all before it left standing, each with its own loss whatever objective
-    it is given. An image is right only where it withstands all of them: it gives A_rob. Survivors come back clean.
+    Runs its `attacks` in order, each on the images that are still classified correctly, each with its own loss whatever
+    objective it is given. An image counts as correct only when it withstands all of them: it gives A_rob. Images that
+    withstand all attacks come back clean.
     """
 
     norm: Literal["linf", "l2"] = "linf"
@@ -36,24 +36,32 @@ class AutoAttack:
     stops_early: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        available = self._available()
         if not self.attacks:
-            raise BadInput("autoattack has no attacks to run", hint=f"choose from {', '.join(self._offered())}")
+            raise BadInput(
+                "autoattack has no attacks to run", hint=f"choose from {', '.join(available)}"
+            )
         for name in self.attacks:
-            if name not in self._offered():
-                raise UnknownName(f"autoattack has no part {name!r}", hint=did_you_mean(name, self._offered()))
+            if name not in available:
+                raise UnknownName(
+                    f"autoattack has no part {name!r}", hint=did_you_mean(name, available)
+                )
 
     def remarks(self, num_classes: int) -> Iterator[str]:
-        """What its parts do differently with so few classes."""
+        """Yield what its parts do differently with this number of classes."""
         for part in self.parts():
             if isinstance(part, Apgd | TargetedApgd):
                 yield from part.remarks(num_classes)
 
     def parts(self) -> list[Part]:
-        """The attacks in their order."""
-        return [self._offered()[name] for name in self.attacks]
+        """Return the attacks in their order."""
+        available = self._available()
+        return [available[name] for name in self.attacks]
 
-    def _offered(self) -> dict[str, Part]:
-        norm, eps, steps = self.norm, self.eps, self.steps
+    def _available(self) -> dict[str, Part]:
+        norm = self.norm
+        eps = self.eps
+        steps = self.steps
         return {
             "apgd-ce": Apgd(norm, eps, steps, stops_early=True),
             "apgd-dlr": Apgd(norm, eps, steps, loss="dlr", stops_early=True),
@@ -63,10 +71,17 @@ class AutoAttack:
         }
 
     def __call__(
-        self, model: nn.Module, images: Tensor, labels: Tensor, objective: Objective, index: Tensor, seed: int
-    ) -> Attacked:
-        def run(rows: Tensor, part: Part) -> Attacked:
-            own = objective_named(getattr(part, "loss", "ce"))
-            return part(model, images[rows], labels[rows], own, index[rows], seed)
+        self,
+        model: nn.Module,
+        batch: Batch,
+        objective: Objective,
+        *,
+        seed: int,
+        need_logits: bool = True,
+    ) -> AttackResult:
+        def run(rows: Tensor, part: Part) -> AttackResult:
+            own_objective = objective_named(getattr(part, "loss", "ce"))
+            return part(model, batch.select(rows), own_objective, seed=seed)
 
-        return take_turns(model, images, labels, [partial(run, part=part) for part in self.parts()])
+        attempts = [partial(run, part=part) for part in self.parts()]
+        return attack_until_misclassified(model, batch, attempts)

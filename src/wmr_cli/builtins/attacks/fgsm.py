@@ -1,13 +1,13 @@
-"""The fast gradient sign method."""
+"""The fast gradient sign method (FGSM)."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor, nn
+from torch import nn
 
-from ...core.ascent import climb, judged
-from ...core.contracts import Attacked, Crafted, Objective
 from ...core.norms import NORMS
+from ...core.pgd import PgdSettings, run_pgd
+from ...core.protocols import AttackResult, Batch, Objective
 from ...errors import BadInput
 
 
@@ -15,7 +15,7 @@ from ...errors import BadInput
 class Fgsm:
     """One step of length eps from the image (Goodfellow et al. 2015, arXiv:1412.6572). (N, C, H, W) in [0, 1] to the same.
 
-    Climbs the objective it is given; in evaluation that is the cross-entropy.
+    Maximises the objective it is given; in evaluation that is the cross-entropy.
     """
 
     norm: Literal["linf", "l2"] = "linf"
@@ -26,11 +26,13 @@ class Fgsm:
             raise BadInput(f"{self} cannot be run", hint="eps is not negative")
 
     def __call__(
-        self, model: nn.Module, images: Tensor, labels: Tensor, objective: Objective, index: Tensor, seed: int
-    ) -> Attacked:
-        return judged(model, self.craft(model, images, labels, objective, index, seed))
-
-    def craft(self, model: nn.Module, images: Tensor, labels: Tensor, objective: Objective, index: Tensor, seed: int) -> Crafted:
-        """The same without logits."""
-        norm = NORMS[self.norm]
-        return climb(model, images, labels, objective, images, norm=norm, eps=self.eps, step=self.eps, steps=1)
+        self,
+        model: nn.Module,
+        batch: Batch,
+        objective: Objective,
+        *,
+        seed: int,
+        need_logits: bool = True,
+    ) -> AttackResult:
+        one_step = PgdSettings(NORMS[self.norm], self.eps, step=self.eps, steps=1)
+        return run_pgd(model, batch, objective, batch.images, one_step, need_logits=need_logits)

@@ -1,4 +1,4 @@
-"""Noise: what an attack must beat to be one."""
+"""Uniform noise, a lower bound for the strength of any attack."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,18 +6,18 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ...core.ascent import start
-from ...core.contracts import Attacked, Objective
 from ...core.norms import NORMS
-from ...core.turns import restarted
+from ...core.pgd import start_images
+from ...core.protocols import AttackResult, Batch, Objective
+from ...core.restarts import run_restarts
 from ...errors import BadInput
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Uniform noise in the ball, the strongest of `restarts` draws. (N, C, H, W) in [0, 1] to the same.
+    """Uniform noise in the ε-ball, the strongest of `restarts` samples. (N, C, H, W) in [0, 1] to the same.
 
-    A floor for sanity, without gradients: any attack should do better. Ranks draws by the objective it is given; in
+    A sanity check without gradients: any attack should be stronger. Samples are ranked by the objective it is given; in
     evaluation that is the cross-entropy.
     """
 
@@ -27,14 +27,27 @@ class Noise:
 
     def __post_init__(self) -> None:
         if self.eps < 0 or self.restarts < 1:
-            raise BadInput(f"{self} cannot be run", hint="eps is not negative; restarts is 1 or more")
+            raise BadInput(
+                f"{self} cannot be run", hint="eps is not negative; restarts is 1 or more"
+            )
 
     def __call__(
-        self, model: nn.Module, images: Tensor, labels: Tensor, objective: Objective, index: Tensor, seed: int
-    ) -> Attacked:
-        def draw(rows: Tensor, restart: int) -> Attacked:
-            moved = start("uniform", images[rows], NORMS[self.norm], self.eps, index[rows], seed, restart)
-            return Attacked(moved, model(moved), torch.zeros_like(labels[rows]))
+        self,
+        model: nn.Module,
+        batch: Batch,
+        objective: Objective,
+        *,
+        seed: int,
+        need_logits: bool = True,
+    ) -> AttackResult:
+        norm = NORMS[self.norm]
+
+        def sample(rows: Tensor, restart: int) -> AttackResult:
+            part = batch.select(rows)
+            images = start_images("uniform", part, norm, self.eps, seed=seed, restart=restart)
+            return AttackResult(images, torch.zeros_like(part.labels), model(images))
 
         with torch.no_grad():
-            return restarted(draw, model, images, labels, objective, self.restarts, stops_early=False)
+            return run_restarts(
+                sample, model, batch, objective, restarts=self.restarts, stops_early=False
+            )

@@ -6,17 +6,16 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ...core import noise, squares
-from ...core.ascent import outranks
-from ...core.contracts import Attacked, Objective
+from ...core import rng, square
 from ...core.objectives import at_rows, objective_named, ranks
-from ...core.turns import restarted
+from ...core.protocols import AttackResult, Batch, Objective
+from ...core.restarts import is_stronger, run_restarts
 from ...errors import BadInput
 
 CHUNK = 100
 """Random numbers are drawn for so many queries at once."""
-_FIRST = {"linf": squares.first_linf, "l2": squares.first_l2}
-_NEXT = {"linf": squares.next_linf, "l2": squares.next_l2}
+_FIRST = {"linf": square.first_linf, "l2": square.first_l2}
+_NEXT = {"linf": square.next_linf, "l2": square.next_l2}
 
 
 @dataclass
@@ -30,6 +29,21 @@ class _Search:
 
     def at(self, rows: Tensor) -> "_Search":
         return _Search(self.images[rows], self.logits[rows], self.ranks[rows], self.survived[rows])
+
+    def keep_stronger(
+        self, model: nn.Module, moved: Tensor, labels: Tensor, objective: Objective
+    ) -> "_Search":
+        """Query the model with changed images and keep each change that is better for the attack."""
+        logits = model(moved)
+        rank = ranks(objective, logits, labels)
+        takes = is_stronger(logits, rank, self.logits, self.ranks, labels)
+        kept_logits = torch.where(takes[:, None], logits, self.logits)
+        return _Search(
+            torch.where(takes[:, None, None, None], moved, self.images),
+            kept_logits,
+            torch.where(takes, rank, self.ranks),
+            self.survived + (kept_logits.argmax(dim=1) == labels),
+        )
 
     def put(self, rows: Tensor, part: "_Search") -> None:
         self.images[rows], self.logits[rows] = part.images, part.logits
@@ -62,48 +76,64 @@ class Square:
         objective_named(self.loss)
 
     def __call__(
-        self, model: nn.Module, images: Tensor, labels: Tensor, objective: Objective, index: Tensor, seed: int
-    ) -> Attacked:
-        def search(rows: Tensor, restart: int) -> Attacked:
-            return self._search(model, images[rows], labels[rows], at_rows(objective, rows), index[rows], seed, restart)
+        self,
+        model: nn.Module,
+        batch: Batch,
+        objective: Objective,
+        *,
+        seed: int,
+        need_logits: bool = True,
+    ) -> AttackResult:
+        def search(rows: Tensor, restart: int) -> AttackResult:
+            part = batch.select(rows)
+            return self._search(model, part, at_rows(objective, rows), seed=seed, restart=restart)
 
         with torch.no_grad():
-            return restarted(search, model, images, labels, objective, self.restarts, self.stops_early)
+            return run_restarts(
+                search,
+                model,
+                batch,
+                objective,
+                restarts=self.restarts,
+                stops_early=self.stops_early,
+            )
 
     def _search(
-        self, model: nn.Module, images: Tensor, labels: Tensor, objective: Objective, index: Tensor, seed: int, restart: int
-    ) -> Attacked:
-        """All queries of one restart, a chunk at a time."""
-        begin = _FIRST[self.norm](images, self.eps, index, seed, restart, self.edges)
-        logits = model(begin)
-        state = _Search(begin, logits, ranks(objective, logits, labels), (logits.argmax(dim=1) == labels).long())
-        rows = torch.arange(len(labels), device=labels.device)
-        for number, first in enumerate(range(1, self.queries, CHUNK), start=1):
+        self, model: nn.Module, batch: Batch, objective: Objective, *, seed: int, restart: int
+    ) -> AttackResult:
+        """Run all queries of one restart, a chunk at a time."""
+        images = _FIRST[self.norm](batch.images, self.eps, batch.index, seed, restart, self.edges)
+        logits = model(images)
+        state = _Search(
+            images,
+            logits,
+            ranks(objective, logits, batch.labels),
+            (logits.argmax(dim=1) == batch.labels).long(),
+        )
+        rows = torch.arange(len(batch.labels), device=batch.labels.device)
+        draws_per_query = square.PLACE_DRAWS + batch.images.shape[1]
+        for chunk, first in enumerate(range(1, self.queries, CHUNK), start=1):
             if self.stops_early:
-                rows = (state.logits.argmax(dim=1) == labels).nonzero().squeeze(1)
+                rows = (state.logits.argmax(dim=1) == batch.labels).nonzero().squeeze(1)
                 if not len(rows):
                     break
-            count = squares.PLACE_DRAWS + images.shape[1]
-            draws = noise.uniform(images.new_empty(len(rows), CHUNK, count), index[rows], seed, restart, step=number)
-            part, given = state.at(rows), (images[rows], labels[rows], at_rows(objective, rows))
+            part = batch.select(rows)
+            draws = rng.uniform(
+                batch.images.new_empty(len(rows), CHUNK, draws_per_query),
+                part.index,
+                seed,
+                restart,
+                step=chunk,
+            )
+            part_objective = at_rows(objective, rows)
+            part_state = state.at(rows)
             for query in range(first, min(first + CHUNK, self.queries)):
-                part = self._asked(model, *given, part, query, draws[:, query - first])
-            state.put(rows, part)
-        return Attacked(state.images, state.logits, state.survived)
+                moved = self._propose(part.images, part_state, query, draws[:, query - first])
+                part_state = part_state.keep_stronger(model, moved, part.labels, part_objective)
+            state.put(rows, part_state)
+        return AttackResult(state.images, state.survived, state.logits)
 
-    def _asked(
-        self, model: nn.Module, images: Tensor, labels: Tensor, objective: Objective, state: _Search, query: int, draws: Tensor
-    ) -> _Search:
-        """One query: a changed square in every image, kept where it is better for the attack."""
-        share = squares.share(query, self.queries, self.p_init)
-        moved = _NEXT[self.norm](images, state.images, self.eps, share, draws, self.edges)
-        logits = model(moved)
-        rank = ranks(objective, logits, labels)
-        takes = outranks(logits, rank, state.logits, state.ranks, labels)
-        kept = torch.where(takes[:, None], logits, state.logits)
-        return _Search(
-            torch.where(takes[:, None, None, None], moved, state.images),
-            kept,
-            torch.where(takes, rank, state.ranks),
-            state.survived + (kept.argmax(dim=1) == labels),
-        )
+    def _propose(self, images: Tensor, state: _Search, query: int, draws: Tensor) -> Tensor:
+        """Return the best images so far with one more changed square each."""
+        share = square.share(query, self.queries, self.p_init)
+        return _NEXT[self.norm](images, state.images, self.eps, share, draws, self.edges)

@@ -13,8 +13,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from ...core.downloads import looks_like_a_page
-from ...core.splits import MemorySource, MemorySplit, check_share, divided
+from ...core.data.downloads import looks_like_a_page
+from ...core.data.splits import MemorySource, MemorySplit, check_share, divided
 from ...errors import BadFile, BadInput
 from ...reading import check_regular, open_regular
 
@@ -25,7 +25,17 @@ MOST_UNPACKED = 4 * 2**30
 MOST_RATIO = 100
 """An archive of more than these bytes, which are so many times those of the file, is not of images."""
 BROKEN = (
-    *(OSError, ValueError, TypeError, AttributeError, KeyError, EOFError, RuntimeError, RecursionError, MemoryError),
+    *(
+        OSError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        KeyError,
+        EOFError,
+        RuntimeError,
+        RecursionError,
+        MemoryError,
+    ),
     *(SafetensorError, zipfile.BadZipFile, zlib.error, SyntaxError, tokenize.TokenError),
 )
 """What the readers of archives and arrays raise at a damaged file."""
@@ -52,17 +62,29 @@ def arrays(
         raise BadInput(f"{classes} is not a number of classes", hint=hint)
     found, count, splits = _read(path), 0, dict[str, MemorySplit]()
     for split in ("train", "val", "test", "all"):
-        images = _first(found, ("images", "x") if split == "all" else [name.format(split) for name in IMAGES])
-        labels = _first(found, ("labels", "label", "y") if split == "all" else [name.format(split) for name in LABELS])
+        images = _first(
+            found, ("images", "x") if split == "all" else [name.format(split) for name in IMAGES]
+        )
+        labels = _first(
+            found,
+            ("labels", "label", "y") if split == "all" else [name.format(split) for name in LABELS],
+        )
         if images is None and labels is None:
             continue
         counts = [None if part is None else part.shape[:1] for part in (images, labels)]
         if counts[0] != counts[1] or counts[0] in ((), (0,)):
             sizes = ", ".join(f"{name} {tuple(array.shape)}" for name, array in found.items())
-            hint = "images and labels are both there, not empty, and one label belongs to each image"
-            raise BadFile(f"{path}: images and labels of {split!r} do not belong together ({sizes})", hint=hint)
+            hint = (
+                "images and labels are both there, not empty, and one label belongs to each image"
+            )
+            raise BadFile(
+                f"{path}: images and labels of {split!r} do not belong together ({sizes})",
+                hint=hint,
+            )
         pixels = _channels_first(images, layout, path)
-        splits[split] = MemorySplit(pixels, _labels(labels, path), count + torch.arange(len(pixels)))
+        splits[split] = MemorySplit(
+            pixels, _labels(labels, path), count + torch.arange(len(pixels))
+        )
         count += len(pixels)
     if not splits:
         raise BadFile(
@@ -71,9 +93,14 @@ def arrays(
         )
     shapes = {tuple(split.images.shape[1:]) for split in splits.values()}
     if len(shapes) > 1:
-        raise BadFile(f"{path} has images of different shapes: {', '.join(map(str, sorted(shapes)))}", hint="one shape for all")
+        raise BadFile(
+            f"{path} has images of different shapes: {', '.join(map(str, sorted(shapes)))}",
+            hint="one shape for all",
+        )
     made = divided(splits, holdout, test, split_seed)
-    drawn = None if "test" in splits or "val" in splits or "train" not in made else made["train"].sha256
+    drawn = (
+        None if "test" in splits or "val" in splits or "train" not in made else made["train"].sha256
+    )
     return MemorySource(_classes(splits, classes, path), made, drawn=drawn)
 
 
@@ -82,12 +109,19 @@ def _classes(splits: Mapping[str, MemorySplit], classes: int | None, path: Path)
     labels = torch.cat([split.labels for split in splits.values()])
     largest = int(labels.max())
     if classes is None and largest >= max(len(labels), 2):
-        raise BadFile(f"{path} has a label {largest} among {len(labels)} images", hint="number classes from 0, or say classes=…")
+        raise BadFile(
+            f"{path} has a label {largest} among {len(labels)} images",
+            hint="number classes from 0, or say classes=…",
+        )
     if classes is not None and largest >= classes:
-        raise BadFile(f"{path} has a label {largest}, which {classes} classes do not have", hint="labels are numbered from 0")
+        raise BadFile(
+            f"{path} has a label {largest}, which {classes} classes do not have",
+            hint="labels are numbered from 0",
+        )
     if classes is None and largest < 1:
         raise BadFile(
-            f"all images of {path} are of one class", hint="a classifier needs two; say classes=… if the others are elsewhere"
+            f"all images of {path} are of one class",
+            hint="a classifier needs two; say classes=… if the others are elsewhere",
         )
     return classes or largest + 1
 
@@ -111,7 +145,10 @@ def _read(path: Path) -> dict[str, Any]:
 
                 return dict(load_file(path))
             if head.startswith(np.lib.format.MAGIC_PREFIX):
-                raise BadFile(f"{path} is a single array", hint="save images and labels together with numpy.savez")
+                raise BadFile(
+                    f"{path} is a single array",
+                    hint="save images and labels together with numpy.savez",
+                )
             return _npz(stream, path.stat().st_size)
     except BROKEN as error:
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -134,13 +171,19 @@ def _npy(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Any:
     """Return one array. Its header is checked first, because numpy allocates what the header claims."""
     with archive.open(member) as stream:
         version = np.lib.format.read_magic(stream)
-        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        read_header = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
         shape, _, dtype = read_header(stream)
         if dtype.hasobject:
             raise ValueError(f"{member.filename} holds objects that only code can make")
         claimed, there = math.prod(shape) * dtype.itemsize, member.file_size - stream.tell()
         if claimed != there or min(shape, default=1) < 0:
-            raise ValueError(f"{member.filename} claims {claimed:,} bytes of values and has {there:,}")
+            raise ValueError(
+                f"{member.filename} claims {claimed:,} bytes of values and has {there:,}"
+            )
     with archive.open(member) as stream:
         return np.lib.format.read_array(stream, allow_pickle=False)
 
@@ -152,21 +195,36 @@ def _first(found: dict[str, Any], names: Iterable[str]) -> Any:
 def _channels_first(images: Any, layout: str, path: Path) -> Tensor:
     """Return images as (N, C, H, W), uint8 or float32."""
     if not images.size:
-        raise BadFile(f"{path} holds images of shape {images.shape}, which have no pixels", hint="store images with pixels")
+        raise BadFile(
+            f"{path} holds images of shape {images.shape}, which have no pixels",
+            hint="store images with pixels",
+        )
     if images.dtype.kind == "f":
         if not (images.min() >= 0 and images.max() <= 1):  # nor with a NaN
-            raise BadFile(f"{path} has pixels outside [0, 1]", hint="scale floats to [0, 1], or store bytes in 0…255")
+            raise BadFile(
+                f"{path} has pixels outside [0, 1]",
+                hint="scale floats to [0, 1], or store bytes in 0…255",
+            )
         images = images.astype(np.float32)
     elif images.dtype != np.uint8:
-        raise BadFile(f"{path} holds images of type {images.dtype}", hint="images are uint8 in 0…255 or floats in [0, 1]")
+        raise BadFile(
+            f"{path} holds images of type {images.dtype}",
+            hint="images are uint8 in 0…255 or floats in [0, 1]",
+        )
     if images.ndim == 3:
         images = images[:, None]
     elif images.ndim != 4:
-        raise BadFile(f"{path} holds images of shape {images.shape}", hint="images are (N, H, W), (N, H, W, C) or (N, C, H, W)")
+        raise BadFile(
+            f"{path} holds images of shape {images.shape}",
+            hint="images are (N, H, W), (N, H, W, C) or (N, C, H, W)",
+        )
     elif layout == "auto":
         first, last = images.shape[1] in (1, 3), images.shape[3] in (1, 3)
         if first == last:
-            raise BadFile(f"{path}: where are the channels of {images.shape}?", hint="say layout=nchw or layout=nhwc")
+            raise BadFile(
+                f"{path}: where are the channels of {images.shape}?",
+                hint="say layout=nchw or layout=nhwc",
+            )
         layout = "nchw" if first else "nhwc"
     tensor = torch.from_numpy(np.ascontiguousarray(images))
     return tensor.permute(0, 3, 1, 2).contiguous() if layout == "nhwc" else tensor
@@ -176,7 +234,11 @@ def _labels(labels: Any, path: Path) -> Tensor:
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     # a label of uint64 may not fit into the int64 of torch
-    if labels.ndim == 1 and labels.dtype.kind in "iu" and not 0 <= int(labels.min()) <= int(labels.max()) < 2**63:
+    if (
+        labels.ndim == 1
+        and labels.dtype.kind in "iu"
+        and not 0 <= int(labels.min()) <= int(labels.max()) < 2**63
+    ):
         worst = labels.min() if labels.min() < 0 else labels.max()
         raise BadFile(f"{path} has a label {worst}", hint="labels are whole numbers from 0")
     if labels.ndim != 1 or labels.dtype.kind not in "iu":

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from ...core.downloads import Remote, fetch, unpack
-from ...core.splits import Source
-from ...core.vision import torchvision
+from ...core.data.downloads import Remote, fetch, unpack
+from ...core.data.splits import Source
+from ...core.torchvision_compat import torchvision
 from ...reading import check_regular
-from .standard import source
+from .torchvision_datasets import source
 
 SIZES = (50_000, 10_000)
 """Training and test images."""
@@ -20,12 +20,20 @@ def cifar10(root: Path, split_seed: int = 0, holdout: float = 0.02) -> Source:
 
 def cifar100(root: Path, split_seed: int = 0, holdout: float = 0.02) -> Source:
     """A hundred kinds of things."""
-    return _batches("cifar100", torchvision.datasets.CIFAR100, root, split_seed, holdout, classes=100)
+    return _batches(
+        "cifar100", torchvision.datasets.CIFAR100, root, split_seed, holdout, classes=100
+    )
 
 
-def _batches(name: str, dataset: Any, root: Path, split_seed: int, holdout: float, classes: int) -> Source:
+def _batches(
+    name: str, dataset: Any, root: Path, split_seed: int, holdout: float, classes: int
+) -> Source:
     folder = root / dataset.base_folder
-    hashes = {**dict(dataset.train_list), **dict(dataset.test_list), dataset.meta["filename"]: dataset.meta["md5"]}
+    hashes = {
+        **dict(dataset.train_list),
+        **dict(dataset.test_list),
+        dataset.meta["filename"]: dataset.meta["md5"],
+    }
     if not all((folder / file).exists() for file in hashes):
         (archive,) = fetch([Remote(dataset.filename, (dataset.url,), dataset.tgz_md5)], root)
         unpack(archive, root, dataset.base_folder)
@@ -37,8 +45,18 @@ def _batches(name: str, dataset: Any, root: Path, split_seed: int, holdout: floa
             # these files are pickles: torchvision proves each by its hash before it opens it
             made = dataset(root, train=training)
         except RuntimeError:
-            fetch([Remote(file, (), md5) for file, md5 in hashes.items()], folder)  # names the one that is wrong
+            fetch(
+                [Remote(file, (), md5) for file, md5 in hashes.items()], folder
+            )  # names the one that is wrong
             raise
         return made.data, made.targets
 
-    return source(name, read, holdout=holdout, split_seed=split_seed, shape=(3, 32, 32), sizes=SIZES, classes=classes)
+    return source(
+        name,
+        read,
+        holdout=holdout,
+        split_seed=split_seed,
+        shape=(3, 32, 32),
+        sizes=SIZES,
+        classes=classes,
+    )

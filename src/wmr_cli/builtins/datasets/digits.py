@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from ...core.splits import MemorySource, MemorySplit
+from ...core.data.splits import MemorySource, MemorySplit
 
 
 def digits(root: Path) -> MemorySource:
@@ -28,4 +28,6 @@ def digits(root: Path) -> MemorySource:
         parts["val"].append(members[is_val])
         parts["train"].append(members[~is_test & ~is_val])
     positions = {name: torch.cat(members).sort().values for name, members in parts.items()}
-    return MemorySource(10, {name: MemorySplit(images[at], labels[at], at) for name, at in positions.items()})
+    return MemorySource(
+        10, {name: MemorySplit(images[at], labels[at], at) for name, at in positions.items()}
+    )

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...core.pictures import ENDINGS, Decoder, PictureSplit
-from ...core.splits import Source, check_share, divided
+from ...core.data.image_files import ENDINGS, Decoder, PictureSplit
+from ...core.data.splits import Source, check_share, divided
 from ...errors import BadFile, BadInput
 from ...reading import is_folder
 
@@ -44,10 +44,15 @@ def folder(
     is brought to `resize` (or `size`) and the middle is cut out.
     """
     if channels not in (1, 3):
-        raise BadInput(f"pictures cannot have {channels} channels", hint="channels=3 for colour, channels=1 for grey")
+        raise BadInput(
+            f"pictures cannot have {channels} channels",
+            hint="channels=3 for colour, channels=1 for grey",
+        )
     if size is not None and not 1 <= size <= (resize or size) <= LARGEST:
         problem = f"a square of side {size} cannot be cut from pictures of side {resize or size}"
-        raise BadInput(problem, hint=f"size is at least 1, at most resize, and both are at most {LARGEST}")
+        raise BadInput(
+            problem, hint=f"size is at least 1, at most resize, and both are at most {LARGEST}"
+        )
     if size is None and resize is not None:
         raise BadInput("resize alone leaves sides of different length", hint="say size=… too")
     check_share("holdout", holdout)
@@ -62,11 +67,17 @@ def folder(
         there = set(labels.tolist())
         lacking = [name for label, name in enumerate(names) if label not in there]
         note = f"there are no pictures of {', '.join(lacking[:5])} in {place}" if lacking else None
-        splits[split] = PictureSplit(paths, labels, index, decoder, shape, f"{path.name} {split}", workers, note)
+        splits[split] = PictureSplit(
+            paths, labels, index, decoder, shape, f"{path.name} {split}", workers, note
+        )
         splits[split].check()
         count += len(paths)
     made = divided(splits, holdout, test, split_seed)
-    drawn = None if "test" in splits or "val" in splits or "train" not in made else _membership(made["train"], path)
+    drawn = (
+        None
+        if "test" in splits or "val" in splits or "train" not in made
+        else _membership(made["train"], path)
+    )
     return Source(len(names), shape, made, class_names=tuple(names), drawn=drawn)
 
 
@@ -81,7 +92,10 @@ def _membership(split: PictureSplit, path: Path) -> str:
 def _places(path: Path) -> dict[str, Path]:
     """The folder of class folders of each split; `all` where there are no splits."""
     if not is_folder(path):
-        raise BadFile(f"there is no folder {path}", hint="folder:path=… names a folder that holds a folder per class")
+        raise BadFile(
+            f"there is no folder {path}",
+            hint="folder:path=… names a folder that holds a folder per class",
+        )
     inside = _folders(path)
     splits = {place: SPLITS[place.name.lower()] for place in inside if place.name.lower() in SPLITS}
     if not splits:
@@ -91,7 +105,12 @@ def _places(path: Path) -> dict[str, Path]:
         listed = ", ".join(place.name for place in inside[:6])
         hint = "keep either train, val, test or class folders there; a class of such a name needs another"
         raise BadFile(f"{path} mixes splits and other folders: {listed}", hint=hint)
-    return {split: place for name in ("train", "val", "test") for place, split in splits.items() if split == name}
+    return {
+        split: place
+        for name in ("train", "val", "test")
+        for place, split in splits.items()
+        if split == name
+    }
 
 
 def _classes(place: Path) -> list[str]:
@@ -99,11 +118,14 @@ def _classes(place: Path) -> list[str]:
     if len(names) < 2:
         found = f"only {names[0]}" if names else "none"
         raise BadFile(
-            f"a classifier needs two class folders at least, {place} has {found}", hint="put every class into its own folder"
+            f"a classifier needs two class folders at least, {place} has {found}",
+            hint="put every class into its own folder",
         )
     unreadable = next((name for name in names if not _is_text(name)), None)
     if unreadable is not None:  # class names are stored in checkpoints and records, which are UTF-8
-        raise BadFile(f"the name of class {unreadable!a} in {place} is not UTF-8", hint="rename the folder")
+        raise BadFile(
+            f"the name of class {unreadable!a} in {place} is not UTF-8", hint="rename the folder"
+        )
     return names
 
 
@@ -132,10 +154,17 @@ def _pictures(place: Path, names: list[str]) -> tuple[list[Path], Tensor]:
 def _files(folder: Path) -> list[Path]:
     """The pictures of one class; a class that has a folder has pictures."""
     listed = _walk(folder) if folder.exists() else ()
-    shown = (path for path in listed if not any(part.startswith((".", "__")) for part in path.relative_to(folder).parts))
+    shown = (
+        path
+        for path in listed
+        if not any(part.startswith((".", "__")) for part in path.relative_to(folder).parts)
+    )
     found = sorted(path for path in shown if path.suffix.lower() in ENDINGS)
     if folder.exists() and not found:
-        raise BadFile(f"{folder} holds no pictures", hint=f"remove the folder, or fill it: pictures end in {', '.join(ENDINGS)}")
+        raise BadFile(
+            f"{folder} holds no pictures",
+            hint=f"remove the folder, or fill it: pictures end in {', '.join(ENDINGS)}",
+        )
     return found
 
 
@@ -152,6 +181,13 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 def _folders(path: Path) -> list[Path]:
     try:
-        return sorted(item for item in path.iterdir() if item.is_dir() and not item.name.startswith((".", "__")))
+        return sorted(
+            item
+            for item in path.iterdir()
+            if item.is_dir() and not item.name.startswith((".", "__"))
+        )
     except OSError as error:
-        raise BadFile(f"cannot read {path}: {error.strerror}", hint="check its permissions, and the links inside it") from None
+        raise BadFile(
+            f"cannot read {path}: {error.strerror}",
+            hint="check its permissions, and the links inside it",
+        ) from None

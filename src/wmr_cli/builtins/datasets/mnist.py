@@ -7,12 +7,12 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from ...core.downloads import Remote, fetch
-from ...core.splits import Source
-from ...core.vision import torchvision
+from ...core.data.downloads import Remote, fetch
+from ...core.data.splits import Source
+from ...core.torchvision_compat import torchvision
 from ...errors import BadFile, MissingData
 from ...reading import check_regular, open_regular
-from .standard import source
+from .torchvision_datasets import source
 
 PLAIN = {
     "f68b3c2dcbeaaa9fbdd348bbdeb94873": "6bbc9ace898e44ae57da46a324031adb",
@@ -37,8 +37,15 @@ def fashion_mnist(root: Path, split_seed: int = 0, holdout: float = 0.02) -> Sou
 
 def _idx(name: str, dataset: Any, root: Path, split_seed: int, holdout: float) -> Source:
     folder = root / dataset.__name__ / "raw"
-    missing = [resource for resource in dataset.resources if not (folder / resource[0].removesuffix(".gz")).exists()]
-    remotes = [Remote(file, tuple(mirror + file for mirror in dataset.mirrors), md5) for file, md5 in missing]
+    missing = [
+        resource
+        for resource in dataset.resources
+        if not (folder / resource[0].removesuffix(".gz")).exists()
+    ]
+    remotes = [
+        Remote(file, tuple(mirror + file for mirror in dataset.mirrors), md5)
+        for file, md5 in missing
+    ]
     for archive in fetch(remotes, folder):
         _expand(archive)
 
@@ -49,7 +56,15 @@ def _idx(name: str, dataset: Any, root: Path, split_seed: int, holdout: float) -
         made = dataset(root, train=training)
         return made.data, made.targets
 
-    return source(name, read, holdout=holdout, split_seed=split_seed, shape=(1, 28, 28), sizes=SIZES, classes=10)
+    return source(
+        name,
+        read,
+        holdout=holdout,
+        split_seed=split_seed,
+        shape=(1, 28, 28),
+        sizes=SIZES,
+        classes=10,
+    )
 
 
 def _expand(archive: Path) -> None:
@@ -61,7 +76,9 @@ def _expand(archive: Path) -> None:
                 shutil.copyfileobj(packed, stream)
             part.replace(archive.with_suffix(""))
     except (OSError, EOFError, zlib.error) as error:
-        raise MissingData(f"{archive} cannot be unpacked: {error}", hint="make room, or choose another --data-dir") from None
+        raise MissingData(
+            f"{archive} cannot be unpacked: {error}", hint="make room, or choose another --data-dir"
+        ) from None
 
 
 def _prove(folder: Path, archive: Remote) -> None:
@@ -73,6 +90,9 @@ def _prove(folder: Path, archive: Remote) -> None:
         with open_regular(plain) as expanded, open_regular(proved) as packed:
             is_same = zlib.crc32(expanded.read()) == int.from_bytes(packed.read()[-8:-4], "little")
         if not is_same:
-            raise BadFile(f"{plain} is not what {proved.name} holds", hint=f"move {plain.name} away and repeat the command")
+            raise BadFile(
+                f"{plain} is not what {proved.name} holds",
+                hint=f"move {plain.name} away and repeat the command",
+            )
     elif archive.md5 in PLAIN:
         fetch([Remote(plain.name, (), PLAIN[archive.md5])], folder)

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from ...core.downloads import Remote, fetch
-from ...core.splits import Source
-from ...core.vision import torchvision
-from .standard import source
+from ...core.data.downloads import Remote, fetch
+from ...core.data.splits import Source
+from ...core.torchvision_compat import torchvision
+from .torchvision_datasets import source
 
 SIZES = (73_257, 26_032)
 """Training and test images."""
@@ -15,7 +15,11 @@ SIZES = (73_257, 26_032)
 def svhn(root: Path, split_seed: int = 0, holdout: float = 0.02) -> Source:
     """Cropped digits; the extra training images are left out."""
     dataset = torchvision.datasets.SVHN
-    remotes = {split: Remote(file, (url,), md5) for split, (url, file, md5) in dataset.split_list.items() if split != "extra"}
+    remotes = {
+        split: Remote(file, (url,), md5)
+        for split, (url, file, md5) in dataset.split_list.items()
+        if split != "extra"
+    }
     fetch([remote for remote in remotes.values() if not (root / remote.name).exists()], root)
 
     def read(training: bool) -> tuple[Any, Any]:
@@ -24,4 +28,12 @@ def svhn(root: Path, split_seed: int = 0, holdout: float = 0.02) -> Source:
         made = dataset(root, split=split)
         return made.data, made.labels
 
-    return source("svhn", read, holdout=holdout, split_seed=split_seed, shape=(3, 32, 32), sizes=SIZES, classes=10)
+    return source(
+        "svhn",
+        read,
+        holdout=holdout,
+        split_seed=split_seed,
+        shape=(3, 32, 32),
+        sizes=SIZES,
+        classes=10,
+    )

@@ -7,21 +7,26 @@ from pathlib import Path
 
 import torch
 
-from ...core.downloads import Remote, fetch, unpack
-from ...core.pictures import Decoder, PictureSplit
-from ...core.splits import LazySplits, Source, check_leaves_some, check_share, held_out
+from ...core.data.downloads import Remote, fetch, unpack
+from ...core.data.image_files import Decoder, PictureSplit
+from ...core.data.splits import LazySplits, Source, check_leaves_some, check_share, held_out
 from ...errors import BadFile
 from ...reading import is_regular, read_text
 
 TOP = "tiny-imagenet-200"
 ARCHIVE = Remote(
-    f"{TOP}.zip", (f"http://cs231n.stanford.edu/{TOP}.zip",), md5="90528d7ca1a48142e341f4ef8d21d0de", size=248_100_043
+    f"{TOP}.zip",
+    (f"http://cs231n.stanford.edu/{TOP}.zip",),
+    md5="90528d7ca1a48142e341f4ef8d21d0de",
+    size=248_100_043,
 )
 SHAPE = (3, 64, 64)
 PER_CLASS, CLASSES = 500, 200
 
 
-def tiny_imagenet(root: Path, split_seed: int = 0, holdout: float = 0.02, workers: int = 0) -> Source:
+def tiny_imagenet(
+    root: Path, split_seed: int = 0, holdout: float = 0.02, workers: int = 0
+) -> Source:
     """Pictures that are there by hand are counted and used, even if they are only a part. Greyscale ones become colour ones.
 
     Classes are numbered in the order of their WordNet ids. An image keeps its official number: training image k of class c
@@ -55,10 +60,16 @@ def tiny_imagenet(root: Path, split_seed: int = 0, holdout: float = 0.02, worker
 def _class_ids(folder: Path) -> list[str]:
     file = folder / "wnids.txt"
     if not is_regular(file):
-        raise BadFile(f"{folder} has no wnids.txt", hint=f"move {folder} away and repeat the command, or put the file there")
+        raise BadFile(
+            f"{folder} has no wnids.txt",
+            hint=f"move {folder} away and repeat the command, or put the file there",
+        )
     wnids = sorted(_text(file).split())
     if len(set(wnids)) != CLASSES:
-        raise BadFile(f"{file} names {len(set(wnids))} classes instead of {CLASSES}", hint="take the official file")
+        raise BadFile(
+            f"{file} names {len(set(wnids))} classes instead of {CLASSES}",
+            hint="take the official file",
+        )
     return wnids
 
 
@@ -84,24 +95,41 @@ def _training_files(folder: Path, wnids: list[str]) -> list[Found]:
         names = ", ".join(wnids[label] for label in empty[:5])
         problem = f"{len(empty)} of {CLASSES} classes have no training pictures in {folder / 'train'}: {names}"
         raise BadFile(
-            problem + ("…" if len(empty) > 5 else ""), hint="put pictures there, or move the folder away to download it"
+            problem + ("…" if len(empty) > 5 else ""),
+            hint="put pictures there, or move the folder away to download it",
         )
     return sorted(found, key=lambda item: item[2])
 
 
 def _test_files(folder: Path, wnids: list[str]) -> list[Found]:
     """Every picture that the annotations name and that is there."""
-    annotations, label_of = folder / "val" / "val_annotations.txt", {wnid: label for label, wnid in enumerate(wnids)}
+    annotations, label_of = (
+        folder / "val" / "val_annotations.txt",
+        {wnid: label for label, wnid in enumerate(wnids)},
+    )
     if not is_regular(annotations):
-        raise BadFile(f"{annotations} is not there", hint="its labels are needed: move the folder away to download it again")
+        raise BadFile(
+            f"{annotations} is not there",
+            hint="its labels are needed: move the folder away to download it again",
+        )
     lines = [line.split("\t") for line in _text(annotations).splitlines()]
     unknown = next((line[:2] for line in lines if len(line) < 2 or line[1] not in label_of), None)
     if unknown:
-        raise BadFile(f"{annotations} has a line without a known class: {unknown}", hint="take the official file")
+        raise BadFile(
+            f"{annotations} has a line without a known class: {unknown}",
+            hint="take the official file",
+        )
     named = [(folder / "val" / "images" / name, label_of[wnid]) for name, wnid, *_ in lines]
-    found = [(path, label, PER_CLASS * CLASSES + _number(path)) for path, label in named if is_regular(path)]
+    found = [
+        (path, label, PER_CLASS * CLASSES + _number(path))
+        for path, label in named
+        if is_regular(path)
+    ]
     if not found:
-        raise BadFile(f"there are no pictures in {folder / 'val' / 'images'}", hint="move the folder away to download it again")
+        raise BadFile(
+            f"there are no pictures in {folder / 'val' / 'images'}",
+            hint="move the folder away to download it again",
+        )
     return sorted(found, key=lambda item: item[2])
 
 
@@ -109,12 +137,28 @@ def _number(path: Path) -> int:
     """`n01443537_12.JPEG` is number 12 of its class."""
     match = re.search(r"_([0-9]{1,9})$", path.stem)
     if match is None:
-        raise BadFile(f"{path} has no number in its name", hint="official pictures are called n01443537_12.JPEG or val_12.JPEG")
+        raise BadFile(
+            f"{path} has no number in its name",
+            hint="official pictures are called n01443537_12.JPEG or val_12.JPEG",
+        )
     return int(match[1])
 
 
 def _pictures(name: str, found: Iterable[Found], official: int, workers: int) -> PictureSplit:
     paths, labels, index = zip(*found, strict=True)
     is_whole = len(paths) == official
-    note = None if is_whole else f"{len(paths):,} of the {official:,} {name} pictures of Tiny ImageNet are there"
-    return PictureSplit(paths, torch.tensor(labels), torch.tensor(index), Decoder(), SHAPE, f"{TOP} {name}", workers, note)
+    note = (
+        None
+        if is_whole
+        else f"{len(paths):,} of the {official:,} {name} pictures of Tiny ImageNet are there"
+    )
+    return PictureSplit(
+        paths,
+        torch.tensor(labels),
+        torch.tensor(index),
+        Decoder(),
+        SHAPE,
+        f"{TOP} {name}",
+        workers,
+        note,
+    )

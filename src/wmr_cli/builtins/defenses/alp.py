@@ -5,10 +5,9 @@ from typing import Literal
 
 import torch
 
-from ...core.contracts import Batch, Evidence, Learner, Losses, StepReport
-from ...core.losses import cross_entropy
-from ...core.margins import at_least_float32
-from ...core.training import descend
+from ...core.losses import at_least_float32, cross_entropy
+from ...core.protocols import Batch, Evidence, Learner, Losses, StepReport
+from ...core.weighted_step import descend
 from ...errors import BadInput
 
 
@@ -38,12 +37,25 @@ class LogitPairing:
         target = self._target(learner, batch)
         attacked = learner.attack(target, cross_entropy)
         clean, adversarial = learner.forward(batch.images), learner.forward(attacked.images)
-        natural, robust = (learner.label_loss(logits, batch.labels) for logits in (clean, adversarial))
+        natural, robust = (
+            learner.label_loss(logits, batch.labels) for logits in (clean, adversarial)
+        )
         pairing = (at_least_float32(clean) - at_least_float32(adversarial)).square().mean(dim=1)
         # the attack counts steps before which the prediction stayed; an image that was wrong was never still right
         survived = attacked.steps_survived * (target.labels == batch.labels)
-        evidence = Evidence(adversarial, batch.labels, batch.index, clean_logits=clean, steps_survived=survived, loss=robust)
-        return descend(learner, batch, Losses(weighted=robust / 2, evidence=evidence, plain=natural / 2 + self.lam * pairing))
+        evidence = Evidence(
+            adversarial,
+            batch.labels,
+            batch.index,
+            clean_logits=clean,
+            steps_survived=survived,
+            loss=robust,
+        )
+        return descend(
+            learner,
+            batch,
+            Losses(weighted=robust / 2, evidence=evidence, plain=natural / 2 + self.lam * pairing),
+        )
 
     def _target(self, learner: Learner, batch: Batch) -> Batch:
         """The batch with the labels that the attack climbs away from."""

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from ...core.contracts import Batch, Evidence, Learner, Losses, StepReport
 from ...core.losses import cross_entropy
-from ...core.training import descend
+from ...core.protocols import Batch, Evidence, Learner, Losses, StepReport
+from ...core.weighted_step import descend
 from ...errors import BadInput
 
 
@@ -30,9 +30,20 @@ class Combined:
     def step(self, learner: Learner, batch: Batch) -> StepReport:
         attacked = learner.attack(batch, cross_entropy)
         clean, adversarial = learner.forward(batch.images), learner.forward(attacked.images)
-        natural, robust = (learner.label_loss(logits, batch.labels) for logits in (clean, adversarial))
+        natural, robust = (
+            learner.label_loss(logits, batch.labels) for logits in (clean, adversarial)
+        )
         evidence = Evidence(
-            adversarial, batch.labels, batch.index, clean_logits=clean, steps_survived=attacked.steps_survived, loss=robust
+            adversarial,
+            batch.labels,
+            batch.index,
+            clean_logits=clean,
+            steps_survived=attacked.steps_survived,
+            loss=robust,
         )
         total = 1 + self.lam if self.rescale else 1.0
-        return descend(learner, batch, Losses(weighted=self.lam * robust / total, evidence=evidence, plain=natural / total))
+        return descend(
+            learner,
+            batch,
+            Losses(weighted=self.lam * robust / total, evidence=evidence, plain=natural / total),
+        )

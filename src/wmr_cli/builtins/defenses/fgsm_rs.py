@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from ...core.ascent import Ascent
-from ...core.contracts import Batch, Evidence, Learner, Losses, StepReport
 from ...core.losses import cross_entropy
-from ...core.training import descend
+from ...core.pgd import UniformStartPgd
+from ...core.protocols import Batch, Evidence, Learner, Losses, StepReport
+from ...core.weighted_step import descend
 from ...errors import BadInput
 
 
@@ -29,8 +29,12 @@ class FastTraining:
             raise BadInput(f"reach of fgsm-rs is {self.reach:g}", hint="reach is positive")
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
-        one_step = Ascent(learner.norm, learner.eps, self.reach * learner.eps, steps=1)
+        one_step = UniformStartPgd(learner.norm, learner.eps, self.reach * learner.eps, steps=1)
         attacked = learner.attack(batch, cross_entropy, one_step)
         logits = learner.forward(attacked.images)
         loss = learner.label_loss(logits, batch.labels)
-        return descend(learner, batch, Losses(weighted=loss, evidence=Evidence(logits, batch.labels, batch.index, loss=loss)))
+        return descend(
+            learner,
+            batch,
+            Losses(weighted=loss, evidence=Evidence(logits, batch.labels, batch.index, loss=loss)),
+        )

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...core.contracts import Batch, Evidence, Learner, Losses, StepReport
-from ...core.training import descend
+from ...core.protocols import Batch, Evidence, Learner, Losses, StepReport
+from ...core.weighted_step import descend
 from ...errors import BadInput
 
 
@@ -46,7 +46,9 @@ class Free:
             delta.requires_grad_()
             logits = learner.forward((batch.images + delta).clamp(0, 1))
             loss = learner.label_loss(logits, batch.labels)
-            report = descend(learner, batch, Losses(loss, Evidence(logits, batch.labels, batch.index, loss=loss)))
+            report = descend(
+                learner, batch, Losses(loss, Evidence(logits, batch.labels, batch.index, loss=loss))
+            )
             assert delta.grad is not None
             # a scaled loss in half precision may overflow, and its step is then skipped
             climbed = delta.detach() + learner.eps * learner.norm.direction(delta.grad.nan_to_num())
@@ -56,7 +58,9 @@ class Free:
 
     def _perturbation(self, images: Tensor) -> Tensor:
         """What is kept for as many rows as there are images; zero at first."""
-        kept = images.new_zeros(0, *images.shape[1:]) if self._kept is None else self._kept.to(images)
+        kept = (
+            images.new_zeros(0, *images.shape[1:]) if self._kept is None else self._kept.to(images)
+        )
         missing = max(len(images) - len(kept), 0)
         self._kept = torch.cat([kept, images.new_zeros(missing, *images.shape[1:])])
         return self._kept[: len(images)].clone()

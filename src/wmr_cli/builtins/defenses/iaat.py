@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...core.ascent import Ascent
-from ...core.contracts import Batch, Evidence, Learner, Losses, StepReport
 from ...core.losses import cross_entropy
-from ...core.training import descend
+from ...core.pgd import UniformStartPgd
+from ...core.protocols import Batch, Evidence, Learner, Losses, StepReport
+from ...core.weighted_step import descend
 from ...errors import BadInput
 
 
@@ -38,10 +38,14 @@ class InstanceAdaptive:
 
     def __post_init__(self) -> None:
         least = {"steps": 1, "smallest_step": 0, "gamma": 0, "beta": 0, "warmup": 0}
-        wrong = [name for name, smallest in least.items() if getattr(self, name) < smallest] + ["beta"] * (self.beta > 1)
+        wrong = [name for name, smallest in least.items() if getattr(self, name) < smallest] + [
+            "beta"
+        ] * (self.beta > 1)
         if wrong:
             problem = f"{wrong[0]} of iaat is {getattr(self, wrong[0]):g}"
-            raise BadInput(problem, hint="steps is 1 or more, beta at most 1, and nothing is negative")
+            raise BadInput(
+                problem, hint="steps is 1 or more, beta at most 1, and nothing is negative"
+            )
         self._radii = torch.zeros(0)
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
@@ -50,7 +54,9 @@ class InstanceAdaptive:
         attacked = learner.attack(batch, cross_entropy, self._attack(learner, radii))
         logits = learner.forward(attacked.images)
         loss = learner.label_loss(logits, batch.labels)
-        evidence = Evidence(logits, batch.labels, batch.index, steps_survived=attacked.steps_survived, loss=loss)
+        evidence = Evidence(
+            logits, batch.labels, batch.index, steps_survived=attacked.steps_survived, loss=loss
+        )
         return descend(learner, batch, Losses(weighted=loss, evidence=evidence))
 
     def _updated(self, learner: Learner, batch: Batch) -> Tensor:
@@ -60,15 +66,19 @@ class InstanceAdaptive:
             return is_right.float() * learner.eps
         before, growth = self._remembered(batch.index), self.gamma * learner.eps
         stays, holds = (
-            _right(learner, batch, learner.attack(batch, cross_entropy, self._attack(learner, radius)).images)
+            _right(
+                learner,
+                batch,
+                learner.attack(batch, cross_entropy, self._attack(learner, radius)).images,
+            )
             for radius in (before, before + growth)
         )
         new = adapted(before, growth, is_right=is_right, stays=stays, holds=holds)
         return self.beta * new + (1 - self.beta) * before
 
-    def _attack(self, learner: Learner, radii: Tensor) -> Ascent:
+    def _attack(self, learner: Learner, radii: Tensor) -> UniformStartPgd:
         step = (radii / (self.steps / 2)).clamp(min=self.smallest_step * learner.eps)
-        return Ascent(learner.norm, radii, step, self.steps)
+        return UniformStartPgd(learner.norm, radii, step, self.steps)
 
     def _remembered(self, index: Tensor) -> Tensor:
         """The radii (N,) of these images; 0 for one that was never seen."""
@@ -99,7 +109,9 @@ def _right(learner: Learner, batch: Batch, images: Tensor) -> Tensor:
     return right
 
 
-def adapted(before: Tensor, growth: float, *, is_right: Tensor, stays: Tensor, holds: Tensor) -> Tensor:
+def adapted(
+    before: Tensor, growth: float, *, is_right: Tensor, stays: Tensor, holds: Tensor
+) -> Tensor:
     """The radius to go for, (N,): whether the image is right clean, at its radius, and at the next larger one decides."""
     new = torch.where(holds, before + growth, torch.where(stays, before, before - growth))
     return (new * is_right).clamp(min=0)

@@ -6,10 +6,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...core.contracts import Batch, Evidence, Learner, StepReport
-from ...core.losses import cross_entropy, kl_divergence, log_probabilities
-from ...core.margins import at_least_float32
-from ...core.training import descend, terms_of
+from ...core.losses import at_least_float32, cross_entropy, kl_divergence, log_probabilities
+from ...core.protocols import Batch, Evidence, Learner, StepReport
+from ...core.weighted_step import descend, terms_of
 from ...errors import BadInput
 
 
@@ -37,13 +36,25 @@ class Mart:
     def step(self, learner: Learner, batch: Batch) -> StepReport:
         attacked = learner.attack(batch, cross_entropy)
         clean, adversarial = learner.forward(batch.images), learner.forward(attacked.images)
-        boosted = learner.label_loss(adversarial, batch.labels) + second_place(adversarial, batch.labels)
-        true = log_probabilities(clean).gather(1, batch.labels[:, None]).squeeze(1).exp()
-        divergence = kl_divergence(log_probabilities(clean), log_probabilities(adversarial)) * (1.0000001 - true)
-        evidence = Evidence(
-            adversarial, batch.labels, batch.index, clean_logits=clean, steps_survived=attacked.steps_survived, loss=boosted
+        boosted = learner.label_loss(adversarial, batch.labels) + second_place(
+            adversarial, batch.labels
         )
-        weighs = {"weighs_first": self.terms in ("adv", "both"), "weighs_second": self.terms in ("kl", "both")}
+        true = log_probabilities(clean).gather(1, batch.labels[:, None]).squeeze(1).exp()
+        divergence = kl_divergence(log_probabilities(clean), log_probabilities(adversarial)) * (
+            1.0000001 - true
+        )
+        evidence = Evidence(
+            adversarial,
+            batch.labels,
+            batch.index,
+            clean_logits=clean,
+            steps_survived=attacked.steps_survived,
+            loss=boosted,
+        )
+        weighs = {
+            "weighs_first": self.terms in ("adv", "both"),
+            "weighs_second": self.terms in ("kl", "both"),
+        }
         return descend(learner, batch, terms_of(boosted, self.lam * divergence, evidence, **weighs))
 
 

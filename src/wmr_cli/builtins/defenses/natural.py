@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ...core.contracts import Batch, Evidence, Learner, Losses, StepReport
-from ...core.training import descend
+from ...core.protocols import Batch, Evidence, Learner, Losses, StepReport
+from ...core.weighted_step import descend
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from ...core.contracts import Batch, Evidence, Learner, Losses, StepReport
 from ...core.losses import cross_entropy
-from ...core.training import descend
+from ...core.protocols import Batch, Evidence, Learner, Losses, StepReport
+from ...core.weighted_step import descend
 
 
 @dataclass(frozen=True)
@@ -23,5 +23,7 @@ class PgdTraining:
         attacked = learner.attack(batch, cross_entropy)
         logits = learner.forward(attacked.images)
         loss = learner.label_loss(logits, batch.labels)
-        evidence = Evidence(logits, batch.labels, batch.index, steps_survived=attacked.steps_survived, loss=loss)
+        evidence = Evidence(
+            logits, batch.labels, batch.index, steps_survived=attacked.steps_survived, loss=loss
+        )
         return descend(learner, batch, Losses(weighted=loss, evidence=evidence))

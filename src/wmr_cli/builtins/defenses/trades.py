@@ -5,10 +5,10 @@ from typing import Literal
 
 import torch
 
-from ...core.contracts import Batch, Evidence, Learner, Objective, StepReport
 from ...core.losses import cross_entropy, kl_divergence, log_probabilities
 from ...core.objectives import Divergence
-from ...core.training import descend, terms_of
+from ...core.protocols import Batch, Evidence, Learner, Objective, StepReport
+from ...core.weighted_step import descend, terms_of
 from ...errors import BadInput
 
 
@@ -41,10 +41,18 @@ class Trades:
         clean, adversarial = learner.forward(batch.images), learner.forward(attacked.images)
         divergence = kl_divergence(log_probabilities(clean), log_probabilities(adversarial))
         evidence = Evidence(
-            adversarial, batch.labels, batch.index, clean_logits=clean, steps_survived=attacked.steps_survived, loss=divergence
+            adversarial,
+            batch.labels,
+            batch.index,
+            clean_logits=clean,
+            steps_survived=attacked.steps_survived,
+            loss=divergence,
         )
         natural, unstable = learner.label_loss(clean, batch.labels), self.beta * divergence
-        weighs = {"weighs_first": self.terms in ("nat", "both"), "weighs_second": self.terms in ("kl", "both")}
+        weighs = {
+            "weighs_first": self.terms in ("nat", "both"),
+            "weighs_second": self.terms in ("kl", "both"),
+        }
         return descend(learner, batch, terms_of(natural, unstable, evidence, **weighs))
 
     def _objective(self, learner: Learner, batch: Batch) -> Objective:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ...core.ascent import box, start
-from ...core.contracts import Batch, Evidence, Learner, Losses, StepReport
-from ...core.layers import first_layer, up_to, watched
-from ...core.modes import evaluating
-from ...core.noise import derive
-from ...core.thin import thinned
-from ...core.training import pay
+from ...core.contexts import evaluating
+from ...core.nn.hooks import first_layer, up_to, watched
+from ...core.nn.small_channel_conv import thinned
+from ...core.pgd import project_to_ball, start_images
+from ...core.protocols import Batch, Evidence, Learner, Losses, StepReport
+from ...core.rng import derive
+from ...core.weighted_step import pay
 from ...errors import BadInput, did_you_mean
 
 
@@ -49,33 +49,52 @@ class Yopo:
         layer = self._first(learner.model, batch.images)
         first = _parameters_up_to(learner.model, layer, batch.images[:1])
         seed = derive("yopo", learner.seed, learner.step_index)
-        images = start("uniform", batch.images, learner.norm, learner.eps, batch.index, seed)
+        images = start_images("uniform", batch, learner.norm, learner.eps, seed=seed)
         for _ in range(self.m):
-            before = {parameter: None if parameter.grad is None else parameter.grad.clone() for parameter in first}
+            before = {
+                parameter: None if parameter.grad is None else parameter.grad.clone()
+                for parameter in first
+            }
             with watched(layer) as seen:
                 logits = learner.forward(images)
             loss = learner.label_loss(logits, batch.labels)
-            report = pay(learner, batch, Losses(loss, Evidence(logits, batch.labels, batch.index, loss=loss)))
+            report = pay(
+                learner, batch, Losses(loss, Evidence(logits, batch.labels, batch.index, loss=loss))
+            )
             slope = seen[0].grad
             assert slope is not None  # the layer was watched
             for _ in range(self.n):
                 (gradient,) = _through(learner.model, layer, images, slope, towards=None)
                 # a scaled loss in half precision may overflow, and its step is then skipped
-                moved = images + self.sigma * learner.eps * learner.norm.direction(gradient.nan_to_num())
-                images = box(batch.images, moved, learner.norm, learner.eps)
+                moved = images + self.sigma * learner.eps * learner.norm.direction(
+                    gradient.nan_to_num()
+                )
+                images = project_to_ball(batch.images, moved, learner.norm, learner.eps)
             if not self.legacy:
                 for parameter, gradient_before in before.items():
                     parameter.grad = gradient_before
-            learner.add_gradients(dict(zip(first, _through(learner.model, layer, images, slope, towards=first), strict=True)))
+            learner.add_gradients(
+                dict(
+                    zip(
+                        first,
+                        _through(learner.model, layer, images, slope, towards=first),
+                        strict=True,
+                    )
+                )
+            )
         learner.optimizer_step()
         return report
 
     def _first(self, model: nn.Module, images: Tensor) -> nn.Module:
         if not self.layer:
             return first_layer(model, images[:1])
-        layers: dict[str, nn.Module] = {name: module for name, module in model.named_modules() if name}
+        layers: dict[str, nn.Module] = {
+            name: module for name, module in model.named_modules() if name
+        }
         if self.layer not in layers:
-            raise BadInput(f"the network has no layer {self.layer!r}", hint=did_you_mean(self.layer, layers))
+            raise BadInput(
+                f"the network has no layer {self.layer!r}", hint=did_you_mean(self.layer, layers)
+            )
         return layers[self.layer]
 
 
@@ -86,16 +105,27 @@ def _parameters_up_to(model: nn.Module, layer: nn.Module, image: Tensor) -> list
         output = up_to(model, layer, image)
         if not output.requires_grad:
             raise BadInput(
-                "no parameters are trained up to the layer that yopo goes through", hint="name another with yopo:layer=…"
+                "no parameters are trained up to the layer that yopo goes through",
+                hint="name another with yopo:layer=…",
             )
         gradients = torch.autograd.grad(output.sum(), parameters, allow_unused=True)
-    return [parameter for parameter, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
+    return [
+        parameter
+        for parameter, gradient in zip(parameters, gradients, strict=True)
+        if gradient is not None
+    ]
 
 
 def _through(
-    model: nn.Module, layer: nn.Module, images: Tensor, slope: Tensor, towards: list[nn.Parameter] | None
+    model: nn.Module,
+    layer: nn.Module,
+    images: Tensor,
+    slope: Tensor,
+    towards: list[nn.Parameter] | None,
 ) -> tuple[Tensor, ...]:
     """The gradient of <slope, what the layer gives>, with respect to the images or to these parameters."""
     images = images.detach().requires_grad_(towards is None)
     with torch.enable_grad(), thinned(layer) if towards is None else nullcontext():
-        return torch.autograd.grad(up_to(model, layer, images), [images] if towards is None else towards, slope)
+        return torch.autograd.grad(
+            up_to(model, layer, images), [images] if towards is None else towards, slope
+        )

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...core.contracts import Evidence
 from ...core.losses import loss_of
+from ...core.protocols import Evidence
 from ...errors import BadInput, BrokenContract
 from ...measures import worst_case
 
@@ -27,11 +27,15 @@ class ChiSquared:
 
     def __post_init__(self) -> None:
         if self.rho < 0:
-            raise BadInput(f"rho is {self.rho:g}", hint="rho is not negative; 0 weighs all images the same")
+            raise BadInput(
+                f"rho is {self.rho:g}", hint="rho is not negative; 0 weighs all images the same"
+            )
 
     def __call__(self, evidence: Evidence) -> Tensor:
         losses = loss_of(evidence)
         if not losses.isfinite().all():
-            raise BrokenContract("the loss of an image is not finite", hint="try a smaller --lr or --clip-grad 1")
+            raise BrokenContract(
+                "the loss of an image is not finite", hint="try a smaller --lr or --clip-grad 1"
+            )
         worst = worst_case(losses.cpu().numpy(), self.rho)
         return torch.from_numpy(worst.weights * len(losses)).log().to(losses)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...core.contracts import Evidence
 from ...core.losses import loss_of
+from ...core.protocols import Evidence
 from ...errors import BadInput
 
 

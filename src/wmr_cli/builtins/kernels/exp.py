@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ...core.contracts import Evidence
-from ...core.margins import probability_margin
+from ...core.losses import probability_margin
+from ...core.protocols import Evidence
 from ...errors import BadInput
 
 
@@ -22,7 +22,10 @@ class Exponential:
 
     def __post_init__(self) -> None:
         if self.alpha < 0:
-            raise BadInput(f"alpha is {self.alpha:g}", hint="alpha is not negative; 0 is the unweighted baseline")
+            raise BadInput(
+                f"alpha is {self.alpha:g}",
+                hint="alpha is not negative; 0 is the unweighted baseline",
+            )
 
     def __call__(self, evidence: Evidence) -> Tensor:
         return -self.alpha * probability_margin(evidence.logits, evidence.labels)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ...core.contracts import Evidence
-from ...core.margins import logit_margin
+from ...core.losses import logit_margin
+from ...core.protocols import Evidence
 from ...errors import BadInput
 
 
@@ -23,7 +23,10 @@ class ExponentialOfLogits:
 
     def __post_init__(self) -> None:
         if self.alpha < 0 or self.clip <= 0:
-            raise BadInput(f"alpha is {self.alpha:g}, clip is {self.clip:g}", hint="alpha is not negative, clip is positive")
+            raise BadInput(
+                f"alpha is {self.alpha:g}, clip is {self.clip:g}",
+                hint="alpha is not negative, clip is positive",
+            )
 
     @property
     def largest_margin(self) -> float:
@@ -31,4 +34,6 @@ class ExponentialOfLogits:
         return self.clip
 
     def __call__(self, evidence: Evidence) -> Tensor:
-        return -self.alpha * logit_margin(evidence.logits, evidence.labels).clamp(-self.clip, self.clip)
+        return -self.alpha * logit_margin(evidence.logits, evidence.labels).clamp(
+            -self.clip, self.clip
+        )

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ...core.contracts import Evidence
 from ...core.losses import log_probabilities
+from ...core.protocols import Evidence
 from ...errors import BadInput
 
 
@@ -22,9 +22,14 @@ class Focal:
 
     def __post_init__(self) -> None:
         if self.gamma < 0:
-            raise BadInput(f"gamma is {self.gamma:g}", hint="gamma is not negative; 0 weighs all images the same")
+            raise BadInput(
+                f"gamma is {self.gamma:g}",
+                hint="gamma is not negative; 0 weighs all images the same",
+            )
 
     def __call__(self, evidence: Evidence) -> Tensor:
-        others = log_probabilities(evidence.logits).scatter(1, evidence.labels[:, None], float("-inf"))
+        others = log_probabilities(evidence.logits).scatter(
+            1, evidence.labels[:, None], float("-inf")
+        )
         # the sum of the other classes: 1 - p_y would be 0 where p_y is nearly 1
         return self.gamma * others.logsumexp(dim=1)

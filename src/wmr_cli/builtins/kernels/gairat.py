@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...core.contracts import Evidence
+from ...core.protocols import Evidence
 from ...errors import BadInput
 
 
@@ -35,7 +35,10 @@ class Gairat:
 
     def __post_init__(self) -> None:
         if self.steps < 1:
-            raise BadInput("gairat counts the steps of an attack, and this one has none", hint="train with --steps 10")
+            raise BadInput(
+                "gairat counts the steps of an attack, and this one has none",
+                hint="train with --steps 10",
+            )
         if self.start_epoch < 0:
             raise BadInput(f"start-epoch is {self.start_epoch}", hint="start-epoch is not negative")
 

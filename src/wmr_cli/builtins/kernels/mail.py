@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from ...core.contracts import Evidence
-from ...core.margins import probability_margin
+from ...core.losses import probability_margin
+from ...core.protocols import Evidence
 from ...errors import BadInput
-from ...spec import number
+from ...spec import parse_number
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,13 @@ class Mail:
 
     def __post_init__(self) -> None:
         kind, _, factor = self.scale.partition(":")
-        if (kind, bool(factor)) not in (("const", True), ("mean1", False)) or (factor and number(factor) <= 0):
-            raise BadInput(f"mail cannot be scaled by {self.scale!r}", hint="scale is const:3, with any factor, or mean1")
+        if (kind, bool(factor)) not in (("const", True), ("mean1", False)) or (
+            factor and parse_number(factor) <= 0
+        ):
+            raise BadInput(
+                f"mail cannot be scaled by {self.scale!r}",
+                hint="scale is const:3, with any factor, or mean1",
+            )
         if self.start_epoch < 0:
             raise BadInput(f"start-epoch is {self.start_epoch}", hint="start-epoch is not negative")
 
@@ -45,5 +50,5 @@ class Mail:
 
     def __call__(self, evidence: Evidence) -> Tensor:
         margins = probability_margin(evidence.logits, evidence.labels)
-        factor = 1.0 if self.mean_one else number(self.scale.removeprefix("const:"))
+        factor = 1.0 if self.mean_one else parse_number(self.scale.removeprefix("const:"))
         return functional.logsigmoid(self.slope * (self.bias - margins)) + math.log(factor)

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...core.contracts import Evidence
+from ...core.protocols import Evidence
 from ...errors import BadFile, BadInput
 from ...reading import read_text
-from ...spec import number
+from ...spec import parse_number
 
 LARGEST_INDEX = 2**63 - 1
 
@@ -35,7 +35,9 @@ class Table:
 
     def __post_init__(self) -> None:
         if not (self.rest >= 0 and math.isfinite(self.rest)):
-            raise BadInput(f"rest is {self.rest:g}", hint="a weight is a finite number that is not negative")
+            raise BadInput(
+                f"rest is {self.rest:g}", hint="a weight is a finite number that is not negative"
+            )
         self._index, self._weights = _read(self.path)
 
     def __call__(self, evidence: Evidence) -> Tensor:
@@ -56,21 +58,38 @@ def _read(path: Path) -> tuple[Tensor, Tensor]:
     try:
         text = read_text(path).removeprefix("\ufeff")
         rows = list(csv.DictReader(io.StringIO(text, newline="")))
-        pairs = [(int(row["index"]), number(row["weight"].strip())) for row in rows]
+        pairs = [(int(row["index"]), parse_number(row["weight"].strip())) for row in rows]
     except OSError as error:
-        raise BadFile(f"cannot read {path}: {error.strerror}", hint="table:path=… names a CSV file") from None
+        raise BadFile(
+            f"cannot read {path}: {error.strerror}", hint="table:path=… names a CSV file"
+        ) from None
     except KeyError as error:
-        raise BadFile(f"{path} has no column {error.args[0]!r}", hint="its first line is: index,weight") from None
+        raise BadFile(
+            f"{path} has no column {error.args[0]!r}", hint="its first line is: index,weight"
+        ) from None
     except (ValueError, TypeError, AttributeError, csv.Error, BadInput) as error:
-        raise BadFile(f"{path} is not a table of weights: {error}", hint="lines read: 17,2.5") from None
+        raise BadFile(
+            f"{path} is not a table of weights: {error}", hint="lines read: 17,2.5"
+        ) from None
     beyond = next((image for image, _ in pairs if not 0 <= image <= LARGEST_INDEX), None)
     if beyond is not None:
         raise BadFile(
-            f"{path} lists an image {beyond}", hint="an index is a whole number from 0, as the rows of an evaluation have it"
+            f"{path} lists an image {beyond}",
+            hint="an index is a whole number from 0, as the rows of an evaluation have it",
         )
     weights = dict(pairs)
     if not pairs or len(weights) < len(pairs) or min(weights.values()) < 0:
-        what = "is empty" if not pairs else "lists an image twice" if len(weights) < len(pairs) else "has a negative weight"
-        raise BadFile(f"{path} {what}", hint="one line per image, with a weight that is not negative")
+        what = (
+            "is empty"
+            if not pairs
+            else "lists an image twice"
+            if len(weights) < len(pairs)
+            else "has a negative weight"
+        )
+        raise BadFile(
+            f"{path} {what}", hint="one line per image, with a weight that is not negative"
+        )
     index = sorted(weights)
-    return torch.tensor(index), torch.tensor([weights[image] for image in index], dtype=torch.float64)
+    return torch.tensor(index), torch.tensor(
+        [weights[image] for image in index], dtype=torch.float64
+    )

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ...core.contracts import Evidence
 from ...core.losses import loss_of
+from ...core.protocols import Evidence
 from ...errors import BadInput
 
 
@@ -25,7 +25,9 @@ class Tilt:
 
     def __post_init__(self) -> None:
         if self.t < 0:
-            raise BadInput(f"t is {self.t:g}", hint="t is not negative; 0 weighs all images the same")
+            raise BadInput(
+                f"t is {self.t:g}", hint="t is not negative; 0 weighs all images the same"
+            )
 
     def __call__(self, evidence: Evidence) -> Tensor:
         return self.t * loss_of(evidence)

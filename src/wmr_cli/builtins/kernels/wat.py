@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...core.contracts import Evidence
 from ...core.losses import cross_entropy, kl_divergence, log_probabilities
+from ...core.protocols import Evidence
 from ...errors import BadInput
 
 
@@ -31,12 +31,16 @@ class Wat:
 
     def __post_init__(self) -> None:
         if self.eta < 0 or self.beta < 0:
-            raise BadInput(f"eta is {self.eta:g}, beta is {self.beta:g}", hint="neither is negative")
+            raise BadInput(
+                f"eta is {self.eta:g}, beta is {self.beta:g}", hint="neither is negative"
+            )
         self._costs: Tensor | None = None
 
     def __call__(self, evidence: Evidence) -> Tensor:
         classes = evidence.logits.shape[1]
-        costs = torch.zeros(classes + 1, dtype=torch.float64) if self._costs is None else self._costs
+        costs = (
+            torch.zeros(classes + 1, dtype=torch.float64) if self._costs is None else self._costs
+        )
         experts = classes * torch.softmax(self.eta * costs, dim=0)
         return (experts[:-1] + experts[-1]).log().to(evidence.logits)[evidence.labels]
 
@@ -44,11 +48,19 @@ class Wat:
         """Add what each class costs on held-out images, and what all cost on average; a class without images costs nothing."""
         assert evidence.clean_logits is not None
         # to the CPU first: not every device has float64
-        clean, adversarial, labels = evidence.clean_logits.cpu().double(), evidence.logits.cpu().double(), evidence.labels.cpu()
+        clean, adversarial, labels = (
+            evidence.clean_logits.cpu().double(),
+            evidence.logits.cpu().double(),
+            evidence.labels.cpu(),
+        )
         paid = cross_entropy(clean, labels)
-        paid = paid + self.beta * kl_divergence(log_probabilities(clean), log_probabilities(adversarial))
+        paid = paid + self.beta * kl_divergence(
+            log_probabilities(clean), log_probabilities(adversarial)
+        )
         sums = torch.zeros(clean.shape[1], dtype=torch.float64).index_add(0, labels, paid)
-        costs = torch.cat([sums / labels.bincount(minlength=clean.shape[1]).clamp(min=1), paid.mean()[None]])
+        costs = torch.cat(
+            [sums / labels.bincount(minlength=clean.shape[1]).clamp(min=1), paid.mean()[None]]
+        )
         self._costs = costs if self._costs is None else self._costs + costs
 
     def state(self) -> dict[str, Tensor]:

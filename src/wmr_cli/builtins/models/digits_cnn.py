@@ -8,7 +8,9 @@ from ...errors import BadInput
 class DigitsCnn(nn.Module):
     """Two 3x3 convolutions, the second halving the side, and one hidden layer. (N, C, H, W) to (N, num_classes)."""
 
-    def __init__(self, num_classes: int, input_shape: tuple[int, int, int], width: int = 16, hidden: int = 64) -> None:
+    def __init__(
+        self, num_classes: int, input_shape: tuple[int, int, int], width: int = 16, hidden: int = 64
+    ) -> None:
         super().__init__()
         channels, height, rest = input_shape
         if min(width, hidden) < 1 or min(height, rest) < 2:
@@ -21,7 +23,9 @@ class DigitsCnn(nn.Module):
             nn.ReLU(),
         )
         flat = 2 * width * ((height + 1) // 2) * ((rest + 1) // 2)
-        self.classifier = nn.Sequential(nn.Flatten(), nn.Linear(flat, hidden), nn.ReLU(), nn.Linear(hidden, num_classes))
+        self.classifier = nn.Sequential(
+            nn.Flatten(), nn.Linear(flat, hidden), nn.ReLU(), nn.Linear(hidden, num_classes)
+        )
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.classifier(self.features(images))

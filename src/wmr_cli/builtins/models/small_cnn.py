@@ -14,7 +14,9 @@ class SmallCnn(nn.Module):
     every class is as likely as any other.
     """
 
-    def __init__(self, num_classes: int, input_shape: tuple[int, int, int], dropout: float = 0.5) -> None:
+    def __init__(
+        self, num_classes: int, input_shape: tuple[int, int, int], dropout: float = 0.5
+    ) -> None:
         super().__init__()
         channels, height, width = input_shape
         flat = 64 * _side(height) * _side(width)

@@ -1,73 +1,126 @@
-"""Figures of records, drawn by matplotlib without a screen. Importing this imports none of it."""
+"""Figures of records, drawn by matplotlib without a display.
+
+Importing this package does not import matplotlib.
+"""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...storage.records import Record
-from .grid import attack_grid
+from .image_grid import attack_grid
 
 if TYPE_CHECKING:
-    from .material import Undrawn
+    from .data import FigureData, SkippedFigure
+    from .layout import FigureOrSkip, NamedFigure
 
-__all__ = ["Drawn", "attack_grid", "draw", "walk", "walk_paper"]
+__all__ = [
+    "FigureFiles",
+    "attack_grid",
+    "draw_figures",
+    "draw_paper_figures",
+    "write_figures",
+]
+
+MAX_NAME_LENGTH = 80
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A figure and the files it was written to."""
+class FigureFiles:
+    """The files that a figure was written to."""
 
     files: list[Path]
 
     def __str__(self) -> str:
-        """`figures/curves-digits.png, .svg, .pdf`."""
+        """Return `figures/curves-digits.png, .svg, .pdf`."""
         return ", ".join([str(self.files[0]), *(file.suffix for file in self.files[1:])])
 
 
-def draw(found: Sequence[tuple[Path, Record]], folder: Path) -> list[Path]:
-    """Every figure that these records, each with its file, allow; the files written."""
-    return [file for part in walk(found, folder) if isinstance(part, Drawn) for file in part.files]
+def write_figures(found: Sequence[tuple[Path, Record]], folder: Path) -> list[Path]:
+    """Write every figure that these records allow; return the files.
+
+    `found` holds each record with its file, which has its rows beside it.
+    """
+    drawn = draw_figures(found, folder)
+    return [file for part in drawn if isinstance(part, FigureFiles) for file in part.files]
 
 
-def walk(found: Sequence[tuple[Path, Record]], folder: Path, kinds: Sequence[str] = ()) -> "Iterator[Drawn | Undrawn]":
-    """The same one by one, with what could not be drawn and why; of some kinds only where they are named."""
-    from . import balls, classes, curves, margins, style, training, weights
-    from .layout import Drawing
-    from .material import gathered
+def draw_figures(
+    found: Sequence[tuple[Path, Record]], folder: Path, kinds: Sequence[str] = ()
+) -> "Iterator[FigureFiles | SkippedFigure]":
+    """Write the figures one by one, and yield also what had to be skipped.
 
-    material = gathered(found)
-    yield from material.left_out
+    `kinds` limits them to some of `curves`, `worst-case`, `weights`, `margins`, `classes` and
+    `training`.
+    """
+    from .data import SkippedFigure, load_figure_data
+
+    data = load_figure_data(found)
+    yield from data.skipped
     taken: set[str] = set()
-    makers = {
-        "curves": curves, "worst-case": balls, "weights": weights, "margins": margins, "classes": classes, "training": training,
-    }  # fmt: skip
+    makers = _figure_makers()
     for kind in kinds or makers:
-        made = makers[kind].figures(material)
-        while True:
-            with style.styled():  # entered anew for each figure: whoever follows this walk has their own style
-                part = next(made, None)
-                if part is None:
-                    break
-                told = Drawn(style.save(part.figure, folder, untaken(part.name, taken))) if isinstance(part, Drawing) else part
-            yield told
+        for part in _with_style(makers[kind](data)):
+            if isinstance(part, SkippedFigure):
+                yield part
+            else:
+                yield _write(part, folder, unique_file_name(part.name, taken))
 
 
-def walk_paper(folder: Path) -> Iterator[Drawn]:
-    """The paper's own figures."""
-    from .paper import pictures
-    from .printed import redraw
+def draw_paper_figures(folder: Path) -> Iterator[FigureFiles]:
+    """Write the paper's own figures."""
+    from .layout import NamedFigure
+    from .paper import paper_figures
 
-    for name, picture in pictures():
-        yield Drawn(redraw(picture, folder, name))
+    for figure in _with_style(paper_figures()):
+        assert isinstance(figure, NamedFigure)
+        yield _write(figure, folder, figure.name)
 
 
-def untaken(name: str, taken: set[str]) -> str:
-    """A name for files, safe in any file system and used once."""
-    plain = re.sub(r"[^\w.+-]+", "_", name)[:80]
+def unique_file_name(name: str, taken: set[str]) -> str:
+    """Return a name that is safe in any file system and not in `taken`; add it there."""
+    plain = re.sub(r"[^\w.+-]+", "_", name)[:MAX_NAME_LENGTH]
+    unique = plain
     number = 1
-    while (unique := plain if number == 1 else f"{plain}-{number}") in taken:
+    while unique in taken:
         number += 1
+        unique = f"{plain}-{number}"
     taken.add(unique)
     return unique
+
+
+def _figure_makers() -> "dict[str, Callable[[FigureData], Iterator[FigureOrSkip]]]":
+    from . import alpha_curves, classes, distributions, dro, training
+
+    return {
+        "curves": alpha_curves.make_figures,
+        "worst-case": dro.make_figures,
+        "weights": distributions.make_weight_figures,
+        "margins": distributions.make_margin_figures,
+        "classes": classes.make_figures,
+        "training": training.make_figures,
+    }
+
+
+def _with_style(figures: "Iterator[FigureOrSkip]") -> "Iterator[FigureOrSkip]":
+    """Advance the iterator inside our style.
+
+    The style is left before each `yield`: the caller's own settings hold between figures.
+    """
+    from .style import figure_style
+
+    while True:
+        with figure_style():
+            figure = next(figures, None)
+        if figure is None:
+            return
+        yield figure
+
+
+def _write(figure: "NamedFigure", folder: Path, name: str) -> FigureFiles:
+    from .style import figure_style, save_figure
+
+    with figure_style():
+        return FigureFiles(save_figure(figure.figure, folder, name))

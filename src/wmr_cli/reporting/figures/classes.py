@@ -1,4 +1,4 @@
-"""Every class by itself: A_nat, A_rob and A_sa with their intervals."""
+"""A_nat, A_rob and A_sa of every class, with intervals."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,111 +9,150 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
+from numpy.typing import NDArray
 
 from ... import measures
 from ...measures import Estimate, Outcome
-from ...spec import exact
-from .layout import Drawing, Made, extra, framed, pages
-from .material import Group, Material, Measured, Member
-from .style import INK, SHADES, WIDTH
-from .words import A_NAT, A_ROB, A_SA, wrapped
+from ...spec import format_number
+from .data import ComparableGroup, FigureData, FigureModel, SeedResult
+from .layout import FigureOrSkip, NamedFigure, extra_label_height, make_figure, paginate
+from .style import A_NAT, A_ROB, A_SA, ACCURACY_SHADES, INK, TEXT_WIDTH, wrap_text
 
-ROWS, CLASSES = 6, 20
-"""Models on a page, and classes side by side: of more, the ones that fare worst."""
-NOTE = "with 95 % intervals of each class by itself"
+MODELS_PER_PAGE = 6
+MAX_CLASSES = 20
+"""Of more classes, those of lowest accuracy are drawn."""
+
+BARS_WIDTH = 0.8
+"""Width of all bars of a class; the next class is at distance 1."""
+
+LETTERS_FOR_LEVEL_NAMES = 100
+"""Class names are rotated if they would need more letters than this side by side."""
+
+NOTE = "95 % intervals for each class on its own"
+SEEDS_NOTE = "\nmeans over training seeds"
+
+OutcomeOf = Callable[[SeedResult], Outcome | None]
 
 
 @dataclass(frozen=True)
-class Bars:
-    """One measured share of every class."""
+class ClassBars:
+    """One accuracy of every class; None for a class without it."""
 
     name: str
     shade: str
-    shares: list[Estimate | None]
+    estimates: list[Estimate | None]
 
 
-def figures(material: Material) -> Iterator[Made]:
-    """A figure for each group, a panel for each model."""
-    for group in material.groups:
+def make_figures(data: FigureData) -> Iterator[FigureOrSkip]:
+    """Yield a figure per group, with a panel per model."""
+    for group in data.groups:
         labels = worst_classes(group)
-        for members in pages(group.members, ROWS):
-            yield Drawing(f"classes-{group.name}", _figure(Group(group.facts, tuple(members)), labels))
+        for models in paginate(group.models, MODELS_PER_PAGE):
+            page = ComparableGroup(group.facts, tuple(models))
+            yield NamedFigure(f"classes-{group.name}", _make_page(page, labels))
 
 
-def bars(member: Member, labels: Sequence[int]) -> list[Bars]:
-    """What was measured of these classes; A_sa at the largest alpha."""
-    alpha = max(member.alphas, default=None)
-    at = "" if alpha is None else rf" at $\alpha$ = {exact(alpha)}"
-    measured: dict[str, Callable[[Measured], Outcome | None]] = {
+def class_bars(model: FigureModel, labels: Sequence[int]) -> list[ClassBars]:
+    """Return the accuracies that were measured of these classes; A_sa at the largest alpha."""
+    alpha = max(model.alphas, default=None)
+    at_alpha = "" if alpha is None else rf" at $\alpha$ = {format_number(alpha)}"
+    outcomes: dict[str, OutcomeOf] = {
         A_NAT: lambda seed: measures.plain_outcome(seed.rows, "clean"),
         A_ROB: lambda seed: measures.plain_outcome(seed.rows, "uniform"),
-        A_SA + at: lambda seed: seed.sampled(alpha),
+        A_SA + at_alpha: lambda seed: seed.weighted_outcome(alpha),
     }
-    found = zip(measured.items(), SHADES, strict=True)
-    shown = [Bars(name, shade, [member.share(partial(_among, of, label)) for label in labels]) for (name, of), shade in found]
-    return [part for part in shown if any(part.shares)]
+    bars = []
+    for (name, outcome_of), shade in zip(outcomes.items(), ACCURACY_SHADES, strict=True):
+        estimates = [
+            model.estimate(partial(_outcome_of_class, outcome_of, label)) for label in labels
+        ]
+        if any(estimates):
+            bars.append(ClassBars(name, shade, estimates))
+    return bars
 
 
-def worst_classes(group: Group) -> list[int]:
-    """The classes in their order; of many, those that all models together get right least."""
-    labels = np.unique(group.measured[0].rows["label"])
-    if len(labels) <= CLASSES:
+def worst_classes(group: ComparableGroup) -> list[int]:
+    """Return all labels, or the `MAX_CLASSES` of lowest mean accuracy over the models."""
+    row_labels = group.results[0].rows["label"]
+    labels = np.unique(row_labels)
+    if len(labels) <= MAX_CLASSES:
         return [int(label) for label in labels]
-    right = np.mean([measures.correct(one.rows, _judged(one)) for one in group.measured], axis=0)
-    scores = [right[group.measured[0].rows["label"] == label].mean() for label in labels]
-    return sorted(int(labels[place]) for place in np.argsort(scores, kind="stable")[:CLASSES])
+    # (models, images) to the mean correctness of each image
+    correct = np.mean([_correct(result) for result in group.results], axis=0)
+    accuracies = [correct[row_labels == label].mean() for label in labels]
+    worst = np.argsort(accuracies, kind="stable")[:MAX_CLASSES]
+    return sorted(int(labels[place]) for place in worst)
 
 
-def _judged(one: Measured) -> str:
-    return "uniform" if "uniform/prediction" in one.rows else "clean"
+def _correct(result: SeedResult) -> NDArray[np.bool_]:
+    is_attacked = "uniform/prediction" in result.rows
+    return measures.correct(result.rows, "uniform" if is_attacked else "clean")
 
 
-def _among(of: Callable[[Measured], Outcome | None], label: int, one: Measured) -> Outcome | None:
-    """What was measured of one class; none where nothing was, or nothing has weight."""
-    whole = of(one)
-    if whole is None:
+def _outcome_of_class(outcome_of: OutcomeOf, label: int, result: SeedResult) -> Outcome | None:
+    """Restrict an outcome to one class; None without images or with weights of zero only."""
+    outcome = outcome_of(result)
+    if outcome is None:
         return None
-    part = whole.among(one.rows["label"] == label)
-    has_weight = part.log_weights is None or bool((part.log_weights > -np.inf).any())
-    return part if len(part.correct) and has_weight else None
+    of_class = outcome.among(result.rows["label"] == label)
+    if not len(of_class.correct):
+        return None
+    if of_class.log_weights is not None and not (of_class.log_weights > -np.inf).any():
+        return None
+    return of_class
 
 
-def _figure(group: Group, labels: Sequence[int]) -> Figure:
-    kinds = {part.name: part.shade for member in group.members for part in bars(member, labels)}
-    total = len(np.unique(group.measured[0].rows["label"]))
-    note = NOTE + (f"; the {len(labels)} worst of {total} classes" if total > len(labels) else "")
-    note += "\nmeans over the seeds of a training" if group.has_seeds else ""
-    entries = [(Patch(facecolor=shade), name) for name, shade in kinds.items()]
-    height = 0.2 + sum(1.35 + extra(member.label) for member in group.members)
-    figure = framed(WIDTH, height, [group.facts], entries, note)
-    grid = figure.subplots(len(group.members), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
-    for axes, member in zip(grid, group.members, strict=True):
-        draw(axes, bars(member, labels))
-        axes.set_title(member.label, loc="left")
+def _make_page(group: ComparableGroup, labels: Sequence[int]) -> Figure:
+    bars = [class_bars(model, labels) for model in group.models]
+    shades = {part.name: part.shade for parts in bars for part in parts}
+    entries = [(Patch(facecolor=shade), name) for name, shade in shades.items()]
+    total = len(np.unique(group.results[0].rows["label"]))
+    note = NOTE
+    if total > len(labels):
+        note += f"; the {len(labels)} worst of {total} classes"
+    if group.has_several_seeds:
+        note += SEEDS_NOTE
+    height = 0.2 + sum(1.35 + extra_label_height(model.label) for model in group.models)
+    figure = make_figure(TEXT_WIDTH, height, [group.facts], entries, note)
+    column = figure.subplots(len(group.models), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
+    for axes, model, parts in zip(column, group.models, bars, strict=True):
+        draw_panel(axes, parts)
+        axes.set_title(model.label, loc="left")
         axes.set_ylabel("accuracy (%)")
-    _name(grid[-1], group, labels)
+    _name_classes(column[-1], group, labels)
     return figure
 
 
-def draw(axes: Axes, parts: Sequence[Bars]) -> None:
-    """Bars beside each other, a class at each whole number."""
-    width = 0.8 / len(parts)
+def draw_panel(axes: Axes, parts: Sequence[ClassBars]) -> None:
+    """Draw the bars of each class side by side; class number i is at x = i."""
+    width = BARS_WIDTH / len(parts)
     for place, part in enumerate(parts):
-        found = [(number, share) for number, share in enumerate(part.shares) if share is not None]
-        value, low, high = (np.array([100 * getattr(share, end) for _, share in found]) for end in ("value", "low", "high"))
-        at = np.array([number for number, _ in found]) + width * (place - (len(parts) - 1) / 2)
-        axes.bar(at, value, width, color=part.shade, label=part.name)
-        bars = axes.errorbar(at, value, yerr=(value - low, high - value), fmt="none", ecolor=INK, elinewidth=0.6)
-        bars.lines[2][0].set_path_effects([withStroke(linewidth=1.8, foreground="white")])  # seen on dark bars, too
+        numbered = [
+            (number, estimate)
+            for number, estimate in enumerate(part.estimates)
+            if estimate is not None
+        ]
+        shift = width * (place - (len(parts) - 1) / 2)
+        x = [number + shift for number, _ in numbered]
+        value = np.array([100 * estimate.value for _, estimate in numbered])
+        low = np.array([100 * estimate.low for _, estimate in numbered])
+        high = np.array([100 * estimate.high for _, estimate in numbered])
+        axes.bar(x, value, width, color=part.shade, label=part.name)
+        intervals = axes.errorbar(
+            x, value, yerr=(value - low, high - value), fmt="none", ecolor=INK, elinewidth=0.6
+        )
+        # a white outline keeps the interval visible on a dark bar
+        outline = withStroke(linewidth=1.8, foreground="white")
+        intervals.lines[2][0].set_path_effects([outline])
     axes.set_ylim(0, 102)
-    axes.set_xlim(-0.6, len(parts[0].shares) - 0.4)
+    axes.set_xlim(-0.6, len(parts[0].estimates) - 0.4)
     axes.tick_params(axis="x", length=0)
 
 
-def _name(axes: Axes, group: Group, labels: Sequence[int]) -> None:
-    """Classes by their names where a record knows them."""
-    names = {row.label: row.name for member in group.members for row in member.record.per_class}
-    texts = [wrapped(names.get(label) or str(label), 16) for label in labels]
+def _name_classes(axes: Axes, group: ComparableGroup, labels: Sequence[int]) -> None:
+    names = {row.label: row.name for model in group.models for row in model.record.per_class}
+    texts = [wrap_text(names.get(label) or str(label), 16) for label in labels]
     longest = max(len(line) for text in texts for line in text.split("\n"))
-    axes.set_xticks(range(len(labels)), texts, rotation=0 if longest * len(labels) < 100 else 90)
+    is_level = longest * len(labels) < LETTERS_FOR_LEVEL_NAMES
+    axes.set_xticks(range(len(labels)), texts, rotation=0 if is_level else 90)
     axes.set_xlabel("class")

@@ -1,4 +1,4 @@
-"""What figures of several panels share: pages, the heading, titles, and the legend below."""
+"""Layout shared by figures of several panels: pages, heading, panel titles, legend."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,108 +10,157 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from .material import Group, Member, Undrawn
-from .style import FAINT, WIDTH, Look, new_figure
-from .words import wrapped
+from .data import ComparableGroup, FigureModel, SkippedFigure
+from .style import FAINT, TEXT_WIDTH, LineStyle, new_figure, wrap_text
 
 T = TypeVar("T")
-Entry = tuple[Artist, str]
-"""A line of the legend."""
+LegendEntry = tuple[Artist, str]
 Facts = Mapping[str, str]
-PER_INCH, LINE, ROW = 17, 0.19, 0.16
-"""Letters that fit side by side in an inch; the height of a line of text, and of a row of the legend."""
-SEEDS = "\nmeans over the seeds of a training; thin lines: each seed"
-POOLED = "\nall seeds of a training together"
+"""Texts by kind that describe a panel, such as its dataset and attack; "" where it has none."""
+
+LETTERS_PER_INCH = 17
+LINE_HEIGHT = 0.19
+LEGEND_ROW_HEIGHT = 0.16
+LEGEND_HANDLE_LETTERS = 9
+"""Room for a legend's handle and the gap to the next column, in letters."""
+
+MEAN_OVER_SEEDS = "\nmeans over training seeds; thin lines: each seed"
+POOLED_SEEDS = "\nall training seeds pooled"
 FORMULA = re.compile(r"(?<!\\)\$.*?(?<!\\)\$")
-STOP = re.compile(r"(?<=[,;]) ")
+PUNCTUATION = re.compile(r"(?<=[,;]) ")
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """A figure and what its files are called."""
+class NamedFigure:
+    """A figure with the name of its files."""
 
     name: str
     figure: Figure
 
 
-Made = Drawing | Undrawn
-"""What a maker of figures has to say."""
+FigureOrSkip = NamedFigure | SkippedFigure
 
 
-def pages(parts: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """At most `size` of them at a time."""
-    return (parts[first : first + size] for first in range(0, len(parts), size))
+def paginate(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Yield at most `size` items at a time."""
+    return (items[first : first + size] for first in range(0, len(items), size))
 
 
-def shape(panels: int) -> tuple[int, int]:
-    """Rows and columns for so many panels."""
+def grid_shape(panels: int) -> tuple[int, int]:
+    """Return rows and columns for this number of panels."""
     columns = 2 if panels == 4 else min(3, panels)
     return -(-panels // columns), columns
 
 
-def framed(width: float, height: float, facts: Sequence[Facts], entries: Sequence[Entry], note: str = "") -> Figure:
-    """A figure with so much room for panels: what all of them share and how to read them stands above, the legend below."""
-    columns, below = _legend_shape(entries, width)
-    shared = ", ".join(text for name, text in facts[0].items() if text and len({other[name] for other in facts}) == 1)
-    above = [line for text in (shared, *note.split("\n")) for line in _folded(text, int(width * PER_INCH))]
-    figure = new_figure(width, height + LINE * (len(above) + 1) + below)
-    figure.suptitle("\n".join(above), color=FAINT)
+def make_figure(
+    width: float,
+    height: float,
+    facts: Sequence[Facts],
+    entries: Sequence[LegendEntry],
+    note: str = "",
+) -> Figure:
+    """Return a figure with `width` by `height` inches for panels.
+
+    The heading above holds the facts that all panels share, and the note; the legend is below.
+    """
+    columns, legend_height = _legend_shape(entries, width)
+    letters = int(width * LETTERS_PER_INCH)
+    heading = _fold(_join_facts(facts[0], facts, shared=True), letters)
+    for line in note.split("\n"):
+        heading += _fold(line, letters)
+    figure = new_figure(width, height + LINE_HEIGHT * (len(heading) + 1) + legend_height)
+    figure.suptitle("\n".join(heading), color=FAINT)
     if entries:
         handles, texts = zip(*entries, strict=True)
-        figure.legend(handles, texts, loc="outside lower center", ncols=columns, columnspacing=1.6, labelspacing=0.3)
+        figure.legend(
+            handles,
+            texts,
+            loc="outside lower center",
+            ncols=columns,
+            columnspacing=1.6,
+            labelspacing=0.3,
+        )
     return figure
 
 
-def title(axes: Axes, own: Facts, facts: Sequence[Facts], *, wide: bool = False) -> None:
-    """What tells a panel from the others on the page; a wide one stands over a whole row."""
-    said = ", ".join(text for name, text in own.items() if text and len({other[name] for other in facts}) > 1)
-    letters = int(PER_INCH * (WIDTH if wide else axes.bbox.width / axes.figure.dpi))
-    axes.set_title("\n".join(_folded(said, letters)), loc="left" if wide else "center")
+def set_panel_title(
+    axes: Axes, own: Facts, facts: Sequence[Facts], *, spans_row: bool = False
+) -> None:
+    """Set the title to those of its own facts that differ between the panels of a page."""
+    text = _join_facts(own, facts, shared=False)
+    if spans_row:
+        axes.set_title("\n".join(_fold(text, int(LETTERS_PER_INCH * TEXT_WIDTH))), loc="left")
+    else:
+        width = axes.bbox.width / axes.figure.dpi
+        axes.set_title("\n".join(_fold(text, int(LETTERS_PER_INCH * width))))
 
 
-def members_of(groups: Iterable[Group]) -> list[Member]:
-    """Every model once, where most of its seeds are."""
-    found: dict[int, Member] = {}
-    for member in (member for group in groups for member in group.members):
-        number = member.look.number
-        found[number] = max(found.get(number, member), member, key=lambda one: len(one.seeds))
-    return [found[number] for number in sorted(found)]
+def unique_models(groups: Iterable[ComparableGroup]) -> list[FigureModel]:
+    """Return every model once, from the group where it has most seeds."""
+    by_number: dict[int, FigureModel] = {}
+    for group in groups:
+        for model in group.models:
+            known = by_number.setdefault(model.style.number, model)
+            if len(model.seeds) > len(known.seeds):
+                by_number[model.style.number] = model
+    return [by_number[number] for number in sorted(by_number)]
 
 
-def entry(look: Look, label: str) -> Entry:
-    """A model in the legend."""
-    return Line2D([], [], **look.line, marker=look.marker), label
+def legend_entry(style: LineStyle, label: str) -> LegendEntry:
+    """Return the legend entry of a model."""
+    return Line2D([], [], **style.line, marker=style.marker), label
 
 
-def extra(label: str) -> float:
-    """The height of a label's lines after the first."""
-    return LINE * label.count("\n")
+def extra_label_height(label: str) -> float:
+    """Return the height of a label's lines after the first, in inches."""
+    return LINE_HEIGHT * label.count("\n")
 
 
-def _folded(text: str, letters: int) -> list[str]:
-    """Text on lines of about so many letters, broken after a comma or semicolon, or anywhere in a part that is longer."""
+def _join_facts(own: Facts, facts: Sequence[Facts], *, shared: bool) -> str:
+    """Join those facts of a panel that all panels share, or those that differ between them."""
+    return ", ".join(
+        text
+        for kind, text in own.items()
+        if text and (len({other[kind] for other in facts}) == 1) == shared
+    )
+
+
+def _fold(text: str, letters: int) -> list[str]:
+    """Break text into lines of about this many letters.
+
+    Lines break after a comma or semicolon; a part that is too long breaks anywhere.
+    """
+    if not text:
+        return []
     lines: list[str] = []
-    for part in STOP.split(text) if text else ():
+    for part in PUNCTUATION.split(text):
         if not FORMULA.search(part) and len(part) > letters:
-            lines += wrapped(part.replace(r"\$", "$"), letters).split("\n")
-        elif lines and _length(f"{lines[-1]} {part}") <= letters:
+            # `wrap_text` escapes dollars, so that they must not be escaped before
+            lines += wrap_text(part.replace(r"\$", "$"), letters).split("\n")
+        elif lines and _visible_length(f"{lines[-1]} {part}") <= letters:
             lines[-1] += f" {part}"
         else:
             lines.append(part)
     return lines
 
 
-def _length(text: str) -> int:
-    """How many letters are seen, about."""
+def _visible_length(text: str) -> int:
+    """Estimate the letters of the longest line; a formula counts as four."""
     return max(len(line) for line in FORMULA.sub("sign", text).split("\n"))
 
 
-def _legend_shape(entries: Sequence[Entry], width: float) -> tuple[int, float]:
-    """Columns that the longest name leaves room for, and the height of the tallest."""
+def _legend_shape(entries: Sequence[LegendEntry], width: float) -> tuple[int, float]:
+    """Return the columns that the longest label leaves room for, and the legend's height."""
     if not entries:
         return 1, 0.0
-    longest = max(_length(text) for _, text in entries)
-    columns = max(1, min(len(entries), int(width * PER_INCH) // (longest + 9)))
-    rows = -(-len(entries) // columns)  # a column is filled before the next
-    heights = [LINE * (text.count("\n") + 1) if "\n" in text else ROW for _, text in entries]
-    return columns, max(sum(heights[first : first + rows]) for first in range(0, len(entries), rows))
+    longest = max(_visible_length(text) for _, text in entries)
+    fitting = int(width * LETTERS_PER_INCH) // (longest + LEGEND_HANDLE_LETTERS)
+    columns = max(1, min(len(entries), fitting))
+    rows = -(-len(entries) // columns)
+    heights = [
+        LINE_HEIGHT * (text.count("\n") + 1) if "\n" in text else LEGEND_ROW_HEIGHT
+        for _, text in entries
+    ]
+    # matplotlib fills one column before the next
+    column_heights = [sum(column) for column in paginate(heights, rows)]
+    return columns, max(column_heights)

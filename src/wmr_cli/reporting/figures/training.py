@@ -1,93 +1,115 @@
-"""How training went: what was paid, held-out accuracies, and the health of the weights."""
+"""Training logs: loss, validation accuracies, attack success and weight statistics by epoch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ...spec import Spec, exact
-from .layout import Drawing, Made, entry, framed
-from .material import Material, Training, Undrawn
-from .style import WIDTH, blank, opacity
-from .words import A_NAT, A_ROB, A_SA, ball, literal
+from ...spec import Spec, format_number
+from .data import FigureData, SkippedFigure, TrainingLog
+from .layout import FigureOrSkip, NamedFigure, legend_entry, make_figure
+from .style import (
+    A_NAT,
+    A_ROB,
+    A_SA,
+    TEXT_WIDTH,
+    band_opacity,
+    escape_text,
+    hide_axes,
+    threat_label,
+)
 
-COLUMNS, SPARSE = 4, 15
-NOTE = "bands: 95 % intervals over held-out images"
+COLUMNS = 4
+ROW_HEIGHT = 1.65
+MAX_EPOCHS_WITH_ALL_MARKERS = 15
+NOTE = "bands: 95 % intervals over validation images"
 PANELS = {
     "loss": ("training loss", 1.0),
-    "val_a_nat": (f"held-out {A_NAT} (%)", 100.0),
-    "val_a_rob": (f"held-out {A_ROB} (%)", 100.0),
-    "val_a_sa": (f"held-out {A_SA} (%)", 100.0),
+    "val_a_nat": (f"validation {A_NAT} (%)", 100.0),
+    "val_a_rob": (f"validation {A_ROB} (%)", 100.0),
+    "val_a_sa": (f"validation {A_SA} (%)", 100.0),
     "attack_success": ("attack success (%)", 100.0),
     "weight_mean": ("mean weight", 1.0),
     "weight_max": ("largest weight", 1.0),
     "weight_ess": ("ESS of weights (%)", 100.0),
 }
-"""A field of the log, its axis, and its unit."""
+"""Fields of the log, each with its panel's title and unit."""
 
 
-def figures(material: Material) -> Iterator[Made]:
-    """A figure for the runs that held-out numbers can be compared of, a line for each run."""
-    together: dict[tuple[Any, ...], list[Training]] = {}
-    for training in material.trainings:
-        together.setdefault(_comparable(training), []).append(training)
-    for trainings in together.values():
-        logged = [training for training in trainings if training.entries]
-        for training in trainings:
-            if not training.entries:
-                yield Undrawn(f"the log of {training.folder} is empty, so there is no training to draw")
-        if logged:
-            yield Drawing(f"training-{Spec.parse(logged[0].config.dataset).short}", _figure(logged))
+def make_figures(data: FigureData) -> Iterator[FigureOrSkip]:
+    """Yield a figure per set of runs with comparable validation numbers, a line per run."""
+    comparable: dict[Hashable, list[TrainingLog]] = {}
+    for log in data.training_logs:
+        comparable.setdefault(_validation_setting(log), []).append(log)
+    for logs in comparable.values():
+        for log in logs:
+            if not log.entries:
+                yield SkippedFigure(f"the log of {log.folder} is empty; training not drawn")
+        logs_with_epochs = [log for log in logs if log.entries]
+        if logs_with_epochs:
+            dataset = Spec.parse(logs_with_epochs[0].config.dataset).short
+            yield NamedFigure(f"training-{dataset}", _make_figure(logs_with_epochs))
 
 
-def series(training: Training, field: str) -> list[tuple[int, dict[str, Any]]]:
-    """The epochs that know this field."""
-    return [(entry["epoch"], entry) for entry in training.entries if entry.get(field) is not None]
+def entries_with(log: TrainingLog, field: str) -> list[dict[str, Any]]:
+    """Return the log entries that have this field."""
+    return [entry for entry in log.entries if entry.get(field) is not None]
 
 
-def _comparable(training: Training) -> tuple[Any, ...]:
-    config = training.config
+def _validation_setting(log: TrainingLog) -> Hashable:
+    config = log.config
     return config.dataset, config.split_seed, config.norm, config.eps, config.evaluate
 
 
-def _figure(trainings: Sequence[Training]) -> Figure:
-    config = trainings[0].config
-    shown = [field for field in PANELS if any(series(training, field) for training in trainings)]
-    rows = -(-len(shown) // COLUMNS)
+def _make_figure(logs: Sequence[TrainingLog]) -> Figure:
+    config = logs[0].config
+    fields = [field for field in PANELS if any(entries_with(log, field) for log in logs)]
     facts = {
-        "data": literal(config.dataset),
-        "eps": ball(config.norm, config.eps),
-        "alpha": rf"held-out {A_SA} at $\alpha$ = {exact(max(config.evaluate.alpha_test))}" if "val_a_sa" in shown else "",
+        "data": escape_text(config.dataset),
+        "eps": threat_label(config.norm, config.eps),
     }
-    named = {training.look.number: training for training in trainings}
-    entries = [entry(training.look, training.label) for training in named.values()]
-    figure = framed(WIDTH, 1.65 * rows, [facts], entries, NOTE if "val_a_nat" in shown else "")
+    if "val_a_sa" in fields:
+        alpha = max(config.evaluate.alpha_test)
+        facts["alpha"] = rf"validation {A_SA} at $\alpha$ = {format_number(alpha)}"
+    # the seeds of one model share a line style: one legend entry for all of them
+    by_style = {log.style.number: log for log in logs}
+    entries = [legend_entry(log.style, log.label) for log in by_style.values()]
+    note = NOTE if "val_a_nat" in fields else ""
+    rows = -(-len(fields) // COLUMNS)
+    figure = make_figure(TEXT_WIDTH, ROW_HEIGHT * rows, [facts], entries, note)
     for number, axes in enumerate(figure.subplots(rows, COLUMNS, squeeze=False, sharex=True).flat):
-        if number >= len(shown):
-            blank(axes)
+        if number >= len(fields):
+            hide_axes(axes)
             continue
-        draw(axes, trainings, shown[number])
-        if number + COLUMNS >= len(shown):
+        draw_panel(axes, logs, fields[number])
+        if number + COLUMNS >= len(fields):
             axes.set_xlabel("epoch")
             axes.tick_params(labelbottom=True)
     return figure
 
 
-def draw(axes: Axes, trainings: Sequence[Training], field: str) -> None:
-    """A field against the epoch, with its band where the log has one."""
-    name, unit = PANELS[field]
-    for training in trainings:
-        found = series(training, field)
-        epochs = [epoch for epoch, _ in found]
-        values = [unit * entry[field] for _, entry in found]
-        look = training.look.marked | ({"markevery": 1} if len(found) <= SPARSE else {})
-        axes.plot(epochs, values, **look, label=training.label)
-        if found and f"{field}_low" in found[0][1]:
-            low, high = (np.array([unit * entry[f"{field}_{end}"] for _, entry in found]) for end in ("low", "high"))
-            axes.fill_between(epochs, low, high, color=training.look.colour, alpha=opacity(len(trainings)), linewidth=0)
-    axes.set_title(name)
+def draw_panel(axes: Axes, logs: Sequence[TrainingLog], field: str) -> None:
+    """Draw a field against the epoch, with its interval where the log has one."""
+    title, unit = PANELS[field]
+    for log in logs:
+        entries = entries_with(log, field)
+        epochs = [entry["epoch"] for entry in entries]
+        values = [unit * entry[field] for entry in entries]
+        line = log.style.sparse_markers
+        if len(entries) <= MAX_EPOCHS_WITH_ALL_MARKERS:
+            line["markevery"] = 1
+        axes.plot(epochs, values, **line, label=log.label)
+        if entries and f"{field}_low" in entries[0]:
+            axes.fill_between(
+                epochs,
+                [unit * entry[f"{field}_low"] for entry in entries],
+                [unit * entry[f"{field}_high"] for entry in entries],
+                color=log.style.colour,
+                alpha=band_opacity(len(logs)),
+                linewidth=0,
+            )
+    axes.set_title(title)
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.margins(x=0.03)

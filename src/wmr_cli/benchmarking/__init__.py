@@ -1,0 +1,1 @@
+"""Measure the speed of attacks and training on this machine, for `wmr bench`."""

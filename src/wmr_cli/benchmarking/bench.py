@@ -1,0 +1,253 @@
+"""Measure the speed of attack and training, its distance from the limit, and other settings."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import torch
+
+from ..config import TrainConfig
+from ..core.losses import cross_entropy
+from ..core.nn.fusion import arranged
+from ..core.protocols import Batch
+from ..errors import out_of_memory
+from ..events import Event, Message
+from ..registry import Registry
+from ..runtime.distributed import Ranks
+from ..runtime.fabric import LAYOUTS, Hardware, has_accelerator, launch, synchronize
+from ..runtime.processes import count_usable_cores
+from ..training.schedules import Pace
+from ..training.setup import Assembly, assemble
+from .results import Bench, BenchDone, Rate, Trial, recommend_commands, try_processes
+from .roofline import (
+    PRODUCT_FLOPS,
+    count_flops,
+    make_bare_network,
+    make_matrices,
+    multiply,
+    run_bare_passes,
+)
+from .timing import Work, quartiles, time_alternately, time_ratio
+
+MAX_ROUNDS = 5
+BATCH_FACTORS = (0.5, 2, 4)
+"""Other batch sizes to try, as multiples of the given one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """Where to measure, and how long. Each quantity is measured at least once."""
+
+    device: str = "auto"
+    devices: int | None = None
+    compiles: bool = False
+    seconds: float = 5.0
+    """approximate time per quantity"""
+    only_given: bool = False
+    """measure the given settings only, without limits or other settings"""
+    flags: Mapping[str, str] = field(default_factory=dict)
+    """flags of the running command, repeated in recommended commands"""
+
+
+def bench(
+    config: TrainConfig, registry: Registry, data_dir: Path, options: BenchOptions
+) -> Iterator[Event]:
+    """Measure a training and its attack, then the limit and other settings in comparison."""
+    runtime = launch(Hardware(options.device, options.devices), config.precision)
+    run = assemble(config, registry, data_dir, runtime, compiles=options.compiles)
+    yield Message(
+        f"measuring {config.model} on {config.dataset}, {config.defense}, batch {config.batch_size}"
+    )
+    found = measure_rates(run, options.seconds)
+    if not options.only_given and runtime.ranks.count == 1:
+        yield Message("measuring the limit: bare passes and a matrix product")
+        found = add_limits(found, run, options.seconds)
+        yield Message("measuring other settings in comparison")
+        trials = [*try_batch_sizes(run, options.seconds)]
+        if has_accelerator(options.device):
+            trials += try_precisions(run, registry, data_dir, options)
+        else:
+            trials += try_threads(run, options.seconds)
+            yield Message("measuring several processes")
+            again = measure_rates(run, options.seconds)
+            trials += try_processes([found, again], options.flags)
+        commands = recommend_commands(options.flags, trials)
+        found = msgspec.structs.replace(found, tried=trials, recommended=commands)
+    # all ranks measure, rank 0 reports
+    if runtime.ranks.is_first:
+        yield BenchDone(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A batch to attack and to train on, divided among the ranks, with this many threads each."""
+
+    run: Assembly
+    batch: Batch
+    images: int
+    """over all ranks"""
+    threads: int
+
+    @classmethod
+    def make(
+        cls, run: Assembly, images: int | None = None, threads: int | None = None
+    ) -> "Workload":
+        """Make a batch of the training set, by default of the configured size."""
+        images = images or run.config.batch_size
+        # modulo: a batch may be larger than a small dataset
+        positions = run.runtime.ranks.share(torch.arange(images) % len(run.split))
+        batch = run.split.batch(positions).to(run.runtime.device)
+        batch = replace(batch, images=arranged(batch.images, run.memory_format))
+        threads = threads or torch.get_num_threads()
+        return cls(run=run, batch=batch, images=images, threads=threads)
+
+    def attack(self) -> None:
+        """Run the attack of a training step, and compute the logits of its result."""
+        self._begin(judged=True)
+        self.run.learner.attack(self.batch, cross_entropy)
+        self._end()
+
+    def step(self) -> None:
+        """Run a whole training step."""
+        self._begin(judged=False)
+        self.run.step(self.batch, epoch=0)
+        self._end()
+
+    def _begin(self, *, judged: bool) -> None:
+        # set each time: workloads with other numbers of threads alternate
+        torch.set_num_threads(self.threads)
+        # the last epoch, where warm-up and ramps are complete
+        last_epoch = self.run.timetable.epochs - 1
+        pace = Pace(self.run.config.lr)
+        self.run.learner.begin_step(last_epoch, 0, pace, self.images, judged=judged)
+
+    def _end(self) -> None:
+        synchronize(self.run.runtime.device)
+        # the slowest rank determines the time of a step
+        self.run.runtime.ranks.barrier()
+
+
+def time_work(work: Mapping[str, Work], seconds: float, ranks: Ranks) -> dict[str, list[float]]:
+    """Run one round as a warm-up, then as many as fit into the time."""
+    warm_up = time_alternately(work, 1)
+    round_seconds = sum(sum(times) for times in warm_up.values())
+    rounds = max(1, min(MAX_ROUNDS, int(seconds / round_seconds)))
+    # the minimum over the ranks: with different numbers of rounds they would wait for each other
+    return time_alternately(work, -ranks.max(-rounds))
+
+
+def image_rate(times: list[float], images: int) -> Rate:
+    """Return images per second from the seconds of every round."""
+    rates = quartiles([images / seconds for seconds in times])
+    return Rate(rates.median, rates.low, rates.high)
+
+
+def measure_rates(run: Assembly, seconds: float) -> Bench:
+    """Measure attack and training with the given settings."""
+    load = Workload.make(run)
+    times = time_work({"attack": load.attack, "step": load.step}, seconds, run.runtime.ranks)
+    return Bench(
+        model=run.config.model,
+        dataset=run.config.dataset,
+        defense=run.config.defense,
+        device=str(run.runtime.device),
+        devices=run.runtime.ranks.count,
+        threads=torch.get_num_threads(),
+        precision=run.config.precision,
+        batch_size=load.images,
+        steps=getattr(run.attack, "steps", 1),
+        attack=image_rate(times["attack"], load.images),
+        training=image_rate(times["step"], load.images),
+    )
+
+
+def add_limits(found: Bench, run: Assembly, seconds: float) -> Bench:
+    """Compare the attack with its bare passes, and these with a matrix product."""
+    load = Workload.make(run)
+    networks = {
+        layout: make_bare_network(run.model, load.batch.images, layout) for layout in LAYOUTS
+    }
+    left, right = make_matrices(run.runtime.device)
+    work: dict[str, Work] = {
+        layout: partial(run_bare_passes, network, images, found.steps)
+        for layout, (network, images) in networks.items()
+    }
+    work["attack"] = load.attack
+    work["product"] = partial(multiply, left, right)
+    times = time_work(work, 2 * seconds, run.runtime.ranks)
+    layout = min(LAYOUTS, key=lambda name: quartiles(times[name]).median)
+    # ratio of operations: what the matrix product would need for those of the bare passes
+    work_ratio = PRODUCT_FLOPS / count_flops(*networks[layout], found.steps)
+    return msgspec.structs.replace(
+        found,
+        limit=image_rate(times[layout], load.images),
+        share_of_limit=time_ratio(times[layout], times["attack"]).median,
+        layout=layout,
+        # the fastest round: a peak is not lowered by other load
+        peak_gflops=PRODUCT_FLOPS / min(times["product"]) / 1e9,
+        share_of_peak=time_ratio(times["product"], times[layout]).median / work_ratio,
+    )
+
+
+def try_batch_sizes(run: Assembly, seconds: float) -> Iterator[Trial]:
+    """Compare smaller and larger batches with the given size."""
+    for factor in BATCH_FACTORS:
+        # batch norm needs two images
+        size = max(2, int(run.config.batch_size * factor))
+        if size != run.config.batch_size:
+            make = partial(Workload.make, run, size)
+            yield compare(f"--batch-size {size}", Workload.make(run), make, seconds)
+
+
+def try_threads(run: Assembly, seconds: float) -> Iterator[Trial]:
+    """Compare one thread, and one per core, with the current number."""
+    current = Workload.make(run)
+    for count in sorted({1, count_usable_cores()} - {current.threads}):
+        make = partial(Workload.make, run, threads=count)
+        yield compare(f"OMP_NUM_THREADS={count}", current, make, seconds)
+    torch.set_num_threads(current.threads)
+
+
+def try_precisions(
+    run: Assembly, registry: Registry, data_dir: Path, options: BenchOptions
+) -> Iterator[Trial]:
+    """Compare bfloat16 and a compiled network, if they are not in use."""
+
+    def make(precision: str, *, compiles: bool) -> Workload:
+        config = msgspec.structs.replace(run.config, precision=precision)
+        runtime = launch(Hardware(options.device, options.devices), precision)
+        return Workload.make(assemble(config, registry, data_dir, runtime, compiles=compiles))
+
+    if run.config.precision == "32":
+        make_bf16 = partial(make, "bf16", compiles=options.compiles)
+        yield compare("--precision bf16", Workload.make(run), make_bf16, options.seconds)
+    if not options.compiles:
+        make_compiled = partial(make, run.config.precision, compiles=True)
+        yield compare("--compile", Workload.make(run), make_compiled, options.seconds)
+
+
+def compare(
+    setting: str, current: Workload, make_other: Callable[[], Workload], seconds: float
+) -> Trial:
+    """Compare another workload with the current one, per image."""
+    try:
+        other = make_other()
+        work = {
+            "attack": current.attack,
+            "step": current.step,
+            "other attack": other.attack,
+            "other step": other.step,
+        }
+        times = time_work(work, seconds, current.run.runtime.ranks)
+    except (MemoryError, RuntimeError) as error:
+        if out_of_memory(error) is None:
+            raise
+        return Trial(setting, attack=None, training=None)
+    scale = other.images / current.images
+    return Trial(
+        setting,
+        attack=scale * time_ratio(times["attack"], times["other attack"]).median,
+        training=scale * time_ratio(times["step"], times["other step"]).median,
+    )

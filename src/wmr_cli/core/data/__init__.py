@@ -1,0 +1,1 @@
+"""Datasets: splits, image files, loaders, downloads, augmentation."""

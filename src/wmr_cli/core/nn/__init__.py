@@ -1,0 +1,1 @@
+"""Layers and rewrites of models: preprocessing, hooks, fusion."""

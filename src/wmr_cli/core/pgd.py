@@ -1,0 +1,151 @@
+"""Projected gradient descent (PGD): the shared loop and its starting points."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from . import rng
+from .norms import Norm, Radius
+from .protocols import AttackResult, Batch, Objective
+from .restarts import pick_worse_case
+
+GAUSS_SCALE = 0.001
+"""Standard deviation of the `gauss` start, in pixel values."""
+
+
+@dataclass(frozen=True, eq=False)
+class PgdSettings:
+    """The ε-ball and the steps inside it. A radius or a step may be one per image, (N, 1, 1, 1)."""
+
+    norm: Norm
+    eps: Radius
+    step: Radius
+    steps: int
+
+
+def project_to_ball(images: Tensor, moved: Tensor, norm: Norm, eps: Radius) -> Tensor:
+    """Project `moved` into the ε-ball around `images`, then into [0, 1]."""
+    # clean images lie in [0, 1], so the final clamp never leaves the ball
+    return (images + norm.project(moved - images, eps)).clamp(0, 1)
+
+
+def start_images(
+    kind: str,
+    batch: Batch,
+    norm: Norm,
+    eps: Radius,
+    *,
+    seed: int,
+    restart: int = 0,
+    scale: float = GAUSS_SCALE,
+) -> Tensor:
+    """Return the starting points: `uniform` in the ε-ball, `gauss` noise of this scale, or the images (`none`)."""
+    moved = batch.images
+    if kind == "uniform":
+        moved = moved + norm.random(batch.images, eps, batch.index, seed, restart)
+    elif kind == "gauss":
+        moved = moved + scale * rng.normal(batch.images, batch.index, seed, restart)
+    return project_to_ball(batch.images, moved, norm, eps)
+
+
+def input_gradient(
+    model: nn.Module, images: Tensor, labels: Tensor, objective: Objective
+) -> tuple[Tensor, Tensor]:
+    """Return the objective's gradient with respect to the images, and the logits, both detached."""
+    images = images.detach().requires_grad_()
+    with torch.enable_grad():
+        logits = model(images)
+        # the sum, not the mean: an image's gradient must not depend on the batch size
+        (gradient,) = torch.autograd.grad(objective(logits, labels).sum(), images)
+    return gradient, logits.detach()
+
+
+def pgd_steps(
+    model: nn.Module,
+    batch: Batch,
+    objective: Objective,
+    start: Tensor,
+    settings: PgdSettings,
+    on_iterate: Callable[[AttackResult], None] | None = None,
+) -> AttackResult:
+    """Maximise `objective` from `start` and return the last iterate, without its logits.
+
+    `on_iterate` receives every iterate before the last one, with its logits.
+    """
+    norm = settings.norm
+    images = start.detach()
+    steps_survived = torch.zeros_like(batch.labels)
+    for _ in range(settings.steps):
+        gradient, logits = input_gradient(model, images, batch.labels, objective)
+        steps_survived = steps_survived + (logits.argmax(dim=1) == batch.labels)
+        if on_iterate is not None:
+            on_iterate(AttackResult(images, steps_survived, logits))
+        moved = images + settings.step * norm.direction(gradient)
+        images = project_to_ball(batch.images, moved, norm, settings.eps)
+    return AttackResult(images, steps_survived)
+
+
+def run_pgd(
+    model: nn.Module,
+    batch: Batch,
+    objective: Objective,
+    start: Tensor,
+    settings: PgdSettings,
+    *,
+    keep_best: bool = False,
+    need_logits: bool = True,
+) -> AttackResult:
+    """Run PGD and return the last iterate or, with `keep_best`, the one of lowest logit margin."""
+    if not keep_best:
+        last = pgd_steps(model, batch, objective, start, settings)
+        return with_logits(model, last) if need_logits else last
+
+    best: AttackResult | None = None
+
+    def keep_worse_case(iterate: AttackResult) -> None:
+        nonlocal best
+        best = pick_worse_case(best, iterate, batch.labels)
+
+    last = with_logits(model, pgd_steps(model, batch, objective, start, settings, keep_worse_case))
+    best = pick_worse_case(best, last, batch.labels)
+    return replace(best, steps_survived=last.steps_survived)
+
+
+def with_logits(model: nn.Module, result: AttackResult) -> AttackResult:
+    """Add the logits of the adversarial images, by one forward pass."""
+    with torch.no_grad():
+        return replace(result, logits=model(result.images))
+
+
+@dataclass(frozen=True, eq=False)
+class UniformStartPgd:
+    """PGD from a uniform start, for defenses with an attack of their own.
+
+    Radius and step are numbers, or tensors with one value per image (N,).
+    """
+
+    norm: Norm
+    eps: float | Tensor
+    step: float | Tensor
+    steps: int
+
+    def __call__(
+        self,
+        model: nn.Module,
+        batch: Batch,
+        objective: Objective,
+        *,
+        seed: int,
+        need_logits: bool = True,
+    ) -> AttackResult:
+        eps = _as_radius(self.eps)
+        settings = PgdSettings(self.norm, eps, _as_radius(self.step), self.steps)
+        start = start_images("uniform", batch, self.norm, eps, seed=seed)
+        return run_pgd(model, batch, objective, start, settings, need_logits=need_logits)
+
+
+def _as_radius(value: float | Tensor) -> Radius:
+    """Reshape one value per image (N,) so that it broadcasts over pixels."""
+    return value.reshape(-1, 1, 1, 1) if isinstance(value, Tensor) else value

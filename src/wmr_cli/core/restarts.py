@@ -1,0 +1,124 @@
+"""Combine several attempts on a batch: the worst case per image, or only the images not yet misclassified."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from .losses import logit_margin
+from .objectives import ranks
+from .protocols import AttackResult, Batch, Objective
+
+Attempt = Callable[[Tensor], AttackResult]
+"""Attacks these rows (M,) of the batch and returns their result."""
+
+
+class Restart(Protocol):
+    """Attacks these rows (M,) of the batch in the restart of this number and returns their result."""
+
+    def __call__(self, rows: Tensor, restart: int) -> AttackResult: ...
+
+
+def run_restarts(
+    run: Restart,
+    model: nn.Module,
+    batch: Batch,
+    objective: Objective,
+    *,
+    restarts: int,
+    stops_early: bool,
+) -> AttackResult:
+    """Run all restarts and keep the strongest result per image.
+
+    With `stops_early` an image that was misclassified is left out of later restarts.
+    """
+    if stops_early:
+        attempts = [partial(run, restart=restart) for restart in range(restarts)]
+        return attack_until_misclassified(model, batch, attempts)
+    all_rows = torch.arange(len(batch.labels), device=batch.labels.device)
+    result = run(all_rows, 0)
+    for restart in range(1, restarts):
+        result = pick_stronger(result, run(all_rows, restart), objective, batch.labels)
+    return result
+
+
+def attack_until_misclassified(
+    model: nn.Module, batch: Batch, attempts: Iterable[Attempt]
+) -> AttackResult:
+    """Run attempts in order, each on the images that are still classified correctly.
+
+    An image comes back from the first attempt that succeeded, or clean. The result says which images are
+    misclassified, but nothing about margins. `steps_survived` is the sum over an image's attempts.
+    """
+    with torch.no_grad():
+        logits = model(batch.images)
+    images = batch.images.detach().clone()
+    steps_survived = torch.zeros_like(batch.labels)
+    for attempt in attempts:
+        rows = (logits.argmax(dim=1) == batch.labels).nonzero().squeeze(1)
+        if not len(rows):
+            break
+        result = attempt(rows)
+        result_logits = result.require_logits()
+        is_misclassified = result_logits.argmax(dim=1) != batch.labels[rows]
+        succeeded = rows[is_misclassified]
+        images[succeeded] = result.images[is_misclassified]
+        logits[succeeded] = result_logits[is_misclassified]
+        steps_survived[rows] += result.steps_survived
+    return AttackResult(images, steps_survived, logits)
+
+
+def pick_worse_case(
+    first: AttackResult | None, second: AttackResult, labels: Tensor
+) -> AttackResult:
+    """Pick, image by image, the result with the lower logit margin: the worse case for the model.
+
+    At equal margins a misclassified image wins, then the second result: no success of either is lost.
+    """
+    if first is None:
+        return second
+    first_logits = first.require_logits()
+    second_logits = second.require_logits()
+    first_margin = logit_margin(first_logits, labels)
+    second_margin = logit_margin(second_logits, labels)
+    first_is_correct = first_logits.argmax(dim=1) == labels
+    second_is_wrong = second_logits.argmax(dim=1) != labels
+    is_tie = second_margin == first_margin
+    takes_second = (second_margin < first_margin) | (is_tie & (first_is_correct | second_is_wrong))
+    return _merge(first, second, takes_second)
+
+
+def pick_stronger(
+    first: AttackResult, second: AttackResult, objective: Objective, labels: Tensor
+) -> AttackResult:
+    """Pick, image by image, the stronger result by the attack's own objective; the first one at a tie."""
+    first_logits = first.require_logits()
+    second_logits = second.require_logits()
+    takes_second = is_stronger(
+        second_logits,
+        ranks(objective, second_logits, labels),
+        first_logits,
+        ranks(objective, first_logits, labels),
+        labels,
+    )
+    return _merge(first, second, takes_second)
+
+
+def is_stronger(
+    logits: Tensor, rank: Tensor, old_logits: Tensor, old_rank: Tensor, labels: Tensor
+) -> Tensor:
+    """Return where a result beats an older one (N,): misclassified before correct, then the higher rank."""
+    is_wrong = logits.argmax(dim=1) != labels
+    was_wrong = old_logits.argmax(dim=1) != labels
+    return (is_wrong & ~was_wrong) | ((is_wrong == was_wrong) & (rank > old_rank))
+
+
+def _merge(first: AttackResult, second: AttackResult, takes_second: Tensor) -> AttackResult:
+    """Take the rows of the mask (N,) from the second result; count the fewer steps survived of both."""
+    return AttackResult(
+        torch.where(takes_second[:, None, None, None], second.images, first.images),
+        torch.minimum(first.steps_survived, second.steps_survived),
+        torch.where(takes_second[:, None], second.require_logits(), first.require_logits()),
+    )

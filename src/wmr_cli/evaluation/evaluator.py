@@ -1,0 +1,283 @@
+"""Evaluate batches to rows, one per image, and rows to a record."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from .. import __version__
+from ..core.contexts import evaluating
+from ..core.losses import cross_entropy, logit_margin, probability_margin
+from ..core.nn.fusion import bearable, leaned
+from ..core.norms import NORMS
+from ..core.objectives import objective_named, weighted_objective
+from ..core.protocols import Attack, Batch, Evidence, Kernel, Objective
+from ..core.rng import derive
+from ..core.run_attack import (
+    ThreatModel,
+    check_batch,
+    check_log_weights,
+    check_logits,
+    predictions,
+    run_attack,
+)
+from ..errors import BadInput
+from ..measures import MARGIN_KERNEL, at_alpha
+from ..reporting import scoring
+from ..runtime import components
+from ..runtime.components import exact_float32
+from ..runtime.fabric import memory_format
+from ..storage.checkpoints import IMPORTED_DEFENSE
+from ..storage.records import (
+    AttackFacts,
+    CheckpointFacts,
+    DatasetFacts,
+    Record,
+    RepeatRow,
+    Rows,
+    Threat,
+)
+from .tasks import EvaluationTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluator:
+    """One model under one attack. Each row depends on its image alone, up to float rounding."""
+
+    model: nn.Module
+    attack: Attack
+    norm: str
+    eps: float
+    num_classes: int
+    seed: int
+    kernels: dict[float | None, Kernel] = field(default_factory=dict)
+    """The attacker's kernel for each alpha. The key of a kernel without alpha is None."""
+    is_attacked: bool = True
+    """False measures clean images only."""
+    has_margins: bool = True
+    """False for attacks that stop early: only their predictions are meaningful."""
+    runs_weighted_attack: bool = True
+    """True adds one weighted attack per alpha, which A_tr needs."""
+    stores_log_weights: bool = False
+    """False for the exponential kernel, whose log-weights follow from the stored margins."""
+    memory_format: torch.memory_format = torch.contiguous_format
+    clean_logits: dict[bytes, Tensor] | None = None
+    """Clean logits by image index, shared between attacks on the same images."""
+
+    def prepare(self, sample_images: Tensor, *, layout: str, fuse: bool) -> "Evaluator":
+        """Choose memory format and fused model, verified on a few images (N, C, H, W)."""
+        with exact_float32():
+            wanted = memory_format(layout, sample_images.device)
+            chosen = bearable(self.model, sample_images, wanted)
+            model = leaned(self.model, sample_images, chosen) if fuse else self.model
+        return replace(self, model=model, memory_format=chosen)
+
+    def evaluate_batch(self, batch: Batch) -> Rows:
+        """Compute the rows of one batch."""
+        check_batch(batch, self.num_classes)
+        with evaluating(self.model):
+            rows = {"index": batch.index.cpu().numpy(), "label": batch.labels.cpu().numpy()}
+            rows |= _score_logits("clean", self._clean_logits(batch), batch.labels)
+            if self.is_attacked:
+                rows |= self._evaluate_attack(batch)
+        return rows
+
+    def evaluate_batches(self, batches: Iterable[Batch], device: torch.device) -> Iterator[Rows]:
+        """Compute the rows of each batch on `device`, in float32 without TF32."""
+        for batch in batches:
+            with exact_float32():
+                rows = self.evaluate_batch(batch.to(device, self.memory_format))
+            yield rows
+
+    def _clean_logits(self, batch: Batch) -> Tensor:
+        cache = {} if self.clean_logits is None else self.clean_logits
+        key = batch.index.cpu().numpy().tobytes()
+        if key not in cache:
+            with torch.no_grad():
+                logits = self.model(batch.images)
+            check_logits(logits, batch.index, self.num_classes)
+            cache[key] = logits.cpu()
+        return cache[key]
+
+    def _evaluate_attack(self, batch: Batch) -> Rows:
+        loss = getattr(self.attack, "loss", "ce")
+        uniform_logits = self._attack(objective_named(loss), batch)
+        rows = _score_logits("uniform", uniform_logits, batch.labels)
+        if not self.has_margins:
+            return {"uniform/prediction": rows["uniform/prediction"]}
+        for alpha, kernel in self.kernels.items():
+            # kernels that compare images need all rows: see add_log_weights
+            stores = self.stores_log_weights and not getattr(kernel, "compares", False)
+            if stores:
+                name = at_alpha("uniform/log_weight", alpha)
+                rows[name] = _log_weights(kernel, uniform_logits, batch)
+            if not self.runs_weighted_attack:
+                continue
+            logits = uniform_logits
+            if not getattr(kernel, "detached", False):
+                logits = self._attack(weighted_objective(loss, kernel), batch)
+            prefix = at_alpha("weighted", alpha)
+            rows |= _score_logits(prefix, logits, batch.labels)
+            if stores:
+                rows[f"{prefix}/log_weight"] = _log_weights(kernel, logits, batch)
+        return rows
+
+    def _attack(self, objective: Objective, batch: Batch) -> Tensor:
+        """Return the logits of the adversarial images."""
+        threat = ThreatModel(NORMS[self.norm], self.eps, self.num_classes)
+        result = run_attack(self.attack, self.model, batch, objective, threat, seed=self.seed)
+        return result.require_logits()
+
+
+def make_evaluator(task: EvaluationTask, model: nn.Module, sample_images: Tensor) -> Evaluator:
+    """Build the evaluator of a task, prepared with a few images (N, C, H, W)."""
+    metrics = set(task.config.metrics)
+    evaluator = Evaluator(
+        model=model,
+        attack=task.attack,
+        norm=task.norm,
+        eps=task.eps,
+        num_classes=task.checkpoint.num_classes,
+        seed=derive("evaluate", task.config.seed),
+        kernels=task.kernels if metrics & {"sa", "tr"} else {},
+        is_attacked=bool(metrics - {"nat"}),
+        has_margins=task.has_margins,
+        runs_weighted_attack="tr" in metrics,
+        stores_log_weights=task.config.kernel != MARGIN_KERNEL,
+    )
+    return evaluator.prepare(sample_images, layout=task.config.layout, fuse=task.config.fold)
+
+
+def stack_rows(parts: list[Rows]) -> Rows:
+    """Join the rows of consecutive images."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def add_log_weights(task: EvaluationTask, rows: Rows) -> Rows:
+    """Add the log-weights of kernels that compare images, which need the rows of all images."""
+    complete = dict(rows)
+    for alpha, kernel in task.kernels.items():
+        if not getattr(kernel, "compares", False):
+            continue
+        weighted = at_alpha("weighted", alpha)
+        targets = {
+            "uniform": at_alpha("uniform/log_weight", alpha),
+            weighted: f"{weighted}/log_weight",
+        }
+        for prefix, name in targets.items():
+            if f"{prefix}/logits" in rows:
+                evidence = Evidence(
+                    torch.from_numpy(rows[f"{prefix}/logits"]).double(),
+                    torch.from_numpy(rows["label"]),
+                    torch.from_numpy(rows["index"]),
+                    loss=torch.from_numpy(rows[f"{prefix}/loss"]).double(),
+                )
+                complete[name] = _apply_kernel(kernel, evidence)
+    for name, values in complete.items():
+        if "/log_weight" in name and (values == -np.inf).all():
+            raise BadInput(
+                f"kernel {task.config.kernel!r} gives no weight to any image",
+                hint="check the indices in its table",
+            )
+    return complete
+
+
+def make_record(
+    task: EvaluationTask,
+    rows: Rows,
+    *,
+    repeats: list[RepeatRow],
+    seconds: float,
+    images_per_second: float,
+    device: str,
+) -> Record:
+    """Score the rows and list everything that determined them."""
+    checkpoint = task.checkpoint
+    config = task.config
+    class_names = dict(enumerate(checkpoint.class_names or ()))
+    scores = scoring.scores(rows, config, list(task.kernels), class_names)
+    assert scores.a_nat is not None  # rows always hold clean predictions
+    epoch = None
+    train_config = None
+    if checkpoint.defense != IMPORTED_DEFENSE:
+        epoch = checkpoint.epoch
+        train_config = msgspec.json.decode(msgspec.json.encode(checkpoint.config))
+    is_whole_split = len(task.positions) == len(task.split)
+    return Record(
+        id=task.id,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        wmr=__version__,
+        checkpoint=CheckpointFacts(
+            path=str(checkpoint.path),
+            sha256=checkpoint.sha256,
+            model=checkpoint.model,
+            defense=checkpoint.defense,
+            kernel=checkpoint.kernel,
+            alpha_train=checkpoint.alpha_train,
+            seed=checkpoint.seed,
+            epoch=epoch,
+            config=train_config,
+        ),
+        dataset=DatasetFacts(
+            name=task.dataset,
+            split=config.split,
+            n=len(rows["index"]),
+            sha256=task.split.sha256,
+            indices=None if is_whole_split else [int(index) for index in rows["index"]],
+        ),
+        threat=Threat(norm=task.norm, eps=task.eps),
+        attack=AttackFacts(spec=task.attack_spec, seed=config.seed, restarts=task.restarts),
+        kernel=config.kernel,
+        device=device,
+        precision="32",
+        a_nat=scores.a_nat,
+        a_rob=scores.a_rob,
+        by_alpha=scores.by_alpha,
+        dro=scores.dro,
+        per_class=scores.per_class,
+        repeats=repeats,
+        seconds=seconds,
+        images_per_second=images_per_second,
+        versions=components.versions(),
+        plugins=task.code_versions,
+        config=msgspec.json.decode(msgspec.json.encode(config)),
+    )
+
+
+def _score_logits(prefix: str, logits: Tensor, labels: Tensor) -> Rows:
+    """Compute prediction, margins and loss of each image."""
+    exact_logits = _to_float64(logits)
+    labels = labels.cpu()
+    values = {
+        "prediction": predictions(exact_logits),
+        "margin": probability_margin(exact_logits, labels),
+        "logit_margin": logit_margin(exact_logits, labels).float(),
+        "loss": cross_entropy(exact_logits, labels).float(),
+        "logits": exact_logits.float(),
+    }
+    return {f"{prefix}/{name}": value.numpy() for name, value in values.items()}
+
+
+def _log_weights(kernel: Kernel, logits: Tensor, batch: Batch) -> NDArray[np.float64]:
+    exact_logits = _to_float64(logits)
+    labels = batch.labels.cpu()
+    loss = cross_entropy(exact_logits, labels)
+    return _apply_kernel(kernel, Evidence(exact_logits, labels, batch.index.cpu(), loss=loss))
+
+
+def _apply_kernel(kernel: Kernel, evidence: Evidence) -> NDArray[np.float64]:
+    log_weights = kernel(evidence)
+    check_log_weights(kernel, log_weights, len(evidence.labels))
+    values: NDArray[np.float64] = log_weights.detach().double().numpy()
+    return values
+
+
+def _to_float64(logits: Tensor) -> Tensor:
+    # float32 saturates to probability 1 and makes false ties between margins;
+    # on the CPU, because not every device supports float64
+    return logits.detach().cpu().double()

@@ -1,0 +1,299 @@
+"""Measure a checkpoint under attack: one record per attack and eps, with one row per image."""
+
+import shutil
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import msgspec
+from torch import Tensor
+
+from ..config import EvaluateConfig
+from ..core.data.splits import ahead
+from ..core.nn.fusion import CHECKED
+from ..core.rng import derive
+from ..events import EvaluationDone, EvaluationStarted, Event, ImagesDone, Message
+from ..measures import worst_rows
+from ..registry import Registry
+from ..reporting import scoring
+from ..reporting.caveats import list_caveats
+from ..runtime import components
+from ..runtime.fabric import Hardware, Runtime, launch
+from ..runtime.shared_data import share_split
+from ..storage import records
+from ..storage.atomic import check_writable, lock_folder, refuse_link, watch_folder
+from ..storage.checkpoints import IMPORTED_DEFENSE, Checkpoint
+from ..storage.records import AttackFacts, Record, RepeatRow, Rows
+from .batching import batches, chunks
+from .evaluator import Evaluator, add_log_weights, make_evaluator, make_record, stack_rows
+from .importing import open_checkpoint
+from .sanity_checks import run_checks
+from .tasks import EvaluationTask, plan_tasks
+
+WORST_CASE_SPEC = "worst"
+"""The attack spec of a record that holds the worst case over several attacks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """What all tasks of one evaluation share."""
+
+    registry: Registry
+    runtime: Runtime
+    folder: Path
+    resume: bool
+    clean_logits: dict[bytes, Tensor] = field(default_factory=dict)
+    """Clean logits by image index, computed once for all attacks."""
+
+    def make_evaluator(self, task: EvaluationTask) -> Evaluator:
+        """Load the model of a task and build its evaluator."""
+        device = self.runtime.device
+        model = components.restored(self.registry, task.checkpoint).to(device)
+        sample_images = task.split.batch(task.positions[:CHECKED]).images.to(device)
+        evaluator = make_evaluator(task, model, sample_images)
+        return replace(evaluator, clean_logits=self.clean_logits)
+
+
+def evaluate(
+    path: Path | None,
+    config: EvaluateConfig,
+    registry: Registry,
+    *,
+    data_dir: Path,
+    hardware: Hardware = Hardware(),  # noqa: B008 - frozen
+    out: Path | None = None,
+    resume: bool = False,
+) -> Iterator[Event]:
+    """Yield a record for each attack and eps of `config`; stored records are not measured again.
+
+    With `config.model` the file holds foreign weights; without a file the model is evaluated as it
+    is built. Several attacks with the same norm and eps give one more record: their worst case.
+    Only rank 0 yields records.
+    """
+    checkpoint, source = yield from open_checkpoint(path, config, registry, data_dir)
+    tasks = list(plan_tasks(checkpoint, config, registry, data_dir, source))
+    runtime = launch(hardware)
+    folder = out or choose_folder(checkpoint)
+    if out is None:
+        refuse_link(folder)
+    session = Session(registry=registry, runtime=runtime, folder=folder, resume=resume)
+    # from here on the ranks of a machine hold one copy of the images
+    split = share_split(lambda: tasks[0].split, runtime.ranks)
+    del source
+    by_threat: dict[tuple[str, float], list[tuple[EvaluationTask, Record]]] = {}
+    for planned in tasks:
+        task = replace(planned, split=split)
+        warnings = [
+            *components.notes(split),
+            *components.advice(task.attack, task.eps, checkpoint.num_classes),
+        ]
+        for text in warnings:
+            yield Message(text, warns=True)
+        record = yield from load_or_measure(task, session)
+        if record is not None:
+            by_threat.setdefault((task.norm, task.eps), []).append((task, record))
+    for measured in by_threat.values():
+        if len(measured) > 1:
+            yield from record_worst_case(measured, folder)
+
+
+def choose_folder(checkpoint: Checkpoint) -> Path:
+    """Return `evaluations/` of a run, or `<stem>.evaluations/` beside a bare checkpoint."""
+    folder = checkpoint.path.parent
+    # foreign weights may have a config.json beside them, too
+    is_run = checkpoint.defense != IMPORTED_DEFENSE and (folder / "config.json").exists()
+    return folder / "evaluations" if is_run else checkpoint.path.with_suffix(".evaluations")
+
+
+def load_or_measure(
+    task: EvaluationTask, session: Session
+) -> Generator[Event, None, Record | None]:
+    """Return the record of a task, loaded or measured; None on all ranks but rank 0."""
+    ranks = session.runtime.ranks
+    target = session.folder / f"{task.id}.json"
+    # rank 0 decides for all: another process may write the record between two checks
+    is_stored = ranks.broadcast(target.exists() and records.rows_path(target).exists())
+    record = None
+    if not is_stored:
+        record = yield from measure(task, session, target)
+    if ranks.is_first:
+        record = record or records.load(target)
+        yield from announce_record(record, target, is_stored=is_stored)
+    return record
+
+
+def announce_record(record: Record, target: Path, *, is_stored: bool) -> Iterator[Event]:
+    """Yield the caveats of a record, then the record."""
+    for text in list_caveats(record):
+        yield Message(text, warns=True)
+    yield EvaluationDone(record, records.rows_path(target), stored=is_stored)
+
+
+def measure(
+    task: EvaluationTask, session: Session, target: Path
+) -> Generator[Event, None, Record | None]:
+    """Evaluate the images in chunks shared among the ranks, then make the record on rank 0."""
+    runtime = session.runtime
+    ranks = runtime.ranks
+    evaluator = session.make_evaluator(task)
+    unfinished = target.with_suffix(".partial")
+    jobs = make_jobs(task, unfinished)
+    yield EvaluationStarted(task.label, count_images(jobs))
+    with ExitStack() as stack:
+        with ranks.collective():
+            if ranks.is_first:
+                check_writable(target)
+                refuse_link(unfinished)
+                stack.enter_context(lock_folder(unfinished))
+                remove_stale_files(unfinished, jobs if session.resume else [])
+        if not ranks.is_first:
+            # rank 0 holds the lock; the others only refuse to write if the folder is moved
+            stack.enter_context(watch_folder(unfinished))
+        started = time.perf_counter()
+        with ranks.collective():
+            images = yield from run_jobs(task, evaluator, jobs, runtime)
+        seconds = time.perf_counter() - started
+        if not ranks.is_first:
+            return None
+        rows = add_log_weights(task, gather_rows(jobs, task.config.seed))
+        record = make_record(
+            task,
+            rows,
+            repeats=score_repeats(task, jobs) if task.config.repeats > 1 else [],
+            seconds=seconds,
+            images_per_second=ranks.count * images / seconds,
+            device=runtime.device.type,
+        )
+        if task.config.checks:
+            yield Message("checking whether the attack was weak rather than the model strong")
+            checks = list(run_checks(task, session.registry, evaluator, rows, runtime.device))
+            record = msgspec.structs.replace(record, checks=checks)
+        records.save(target, record, rows)
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return record
+
+
+@dataclass(frozen=True)
+class Job:
+    """A chunk of images under one seed of the attack. `file` holds its rows once it is done."""
+
+    seed: int
+    chunk: Tensor
+    file: Path
+
+
+def make_jobs(task: EvaluationTask, folder: Path) -> list[Job]:
+    """Return all chunks of all seeds, in a fixed order.
+
+    A file is named after its images and seed, so that files of other chunk sizes are not reused.
+    """
+    parts = chunks(task.positions)
+    bounds = list(pairwise([0, *accumulate(map(len, parts))]))
+    first_seed = task.config.seed
+    jobs = []
+    for seed in range(first_seed, first_seed + task.config.repeats):
+        suffix = "" if seed == first_seed else f"-seed{seed}"
+        for chunk, (start, stop) in zip(parts, bounds, strict=True):
+            file = folder / f"{start:08d}-{stop:08d}{suffix}.safetensors"
+            jobs.append(Job(seed, chunk, file))
+    return jobs
+
+
+def count_images(jobs: Sequence[Job]) -> int:
+    """Return how many images these jobs have, once per seed."""
+    return sum(len(job.chunk) for job in jobs)
+
+
+def remove_stale_files(folder: Path, resumed: Sequence[Job]) -> None:
+    """Delete rows of an earlier attempt, except readable ones of the jobs that are resumed."""
+    sizes = {job.file: len(job.chunk) for job in resumed}
+    for file in folder.glob("*.safetensors"):
+        if file not in sizes or not records.has_valid_rows(file, sizes[file]):
+            file.unlink()
+
+
+def run_jobs(
+    task: EvaluationTask, evaluator: Evaluator, jobs: Sequence[Job], runtime: Runtime
+) -> Generator[Event, None, int]:
+    """Run this rank's jobs that have no file yet. Return how many images this rank evaluated."""
+    ranks = runtime.ranks
+    total = count_images(jobs)
+    images = 0
+    for job in jobs[ranks.index :: ranks.count]:
+        parts: list[Rows] = []
+        if not job.file.exists():
+            seeded = replace(evaluator, seed=derive("evaluate", job.seed))
+            positions = batches(job.chunk, len(task.positions), task.config.batch_size)
+            loaded = ahead(task.split, positions)
+            for part in seeded.evaluate_batches(loaded, runtime.device):
+                parts.append(part)
+                images += len(part["index"])
+                in_this_job = sum(len(part["index"]) for part in parts)
+                yield ImagesDone(_count_finished(jobs) + in_this_job, total)
+        if parts:
+            rows = stack_rows(parts)
+            if job.seed != task.config.seed:
+                # repeats are scored and deleted: keep only the rows that their scores need
+                rows = scoring.keep_scoring_rows(rows, comparing=task.compares_images)
+            records.save_rows(job.file, rows)
+        yield ImagesDone(_count_finished(jobs), total)
+    return images
+
+
+def _count_finished(jobs: Sequence[Job]) -> int:
+    """Return how many images are done, on any rank."""
+    return count_images([job for job in jobs if job.file.exists()])
+
+
+def gather_rows(jobs: Sequence[Job], seed: int) -> Rows:
+    """Load the rows of all images under one seed."""
+    return stack_rows([records.load_rows(job.file) for job in jobs if job.seed == seed])
+
+
+def score_repeats(task: EvaluationTask, jobs: Sequence[Job]) -> list[RepeatRow]:
+    """Compute the accuracies under each seed of the attack."""
+    repeats = []
+    for seed in dict.fromkeys(job.seed for job in jobs):
+        rows = add_log_weights(task, gather_rows(jobs, seed))
+        repeats.append(scoring.score_repeat(rows, task.config, list(task.kernels), seed))
+    return repeats
+
+
+def record_worst_case(
+    measured: Sequence[tuple[EvaluationTask, Record]], folder: Path
+) -> Iterator[Event]:
+    """Record the worst case of each image over several attacks with the same norm and eps."""
+    ids = [record.id for _, record in measured]
+    target = folder / f"{records.record_id({'worst': sorted(ids)})}.json"
+    is_stored = target.exists()
+    if is_stored:
+        record = records.load(target)
+    else:
+        parts = [records.load_rows(records.rows_path(folder / f"{name}.json")) for name in ids]
+        task, first = measured[0]
+        rows = add_log_weights(task, worst_rows(parts))
+        seconds = sum(record.seconds for _, record in measured)
+        plugins: dict[str, str] = {}
+        for _, part in measured:
+            plugins |= part.plugins
+        record = make_record(
+            task,
+            rows,
+            repeats=[],
+            seconds=seconds,
+            images_per_second=first.dataset.n / seconds,
+            device=first.device,
+        )
+        record = msgspec.structs.replace(
+            record,
+            id=target.stem,
+            attack=AttackFacts(spec=WORST_CASE_SPEC, seed=first.attack.seed, restarts=1, of=ids),
+            plugins=plugins,
+            # rows are chosen by lowest margin, which need not be the largest loss
+            dro=[],
+        )
+        records.save(target, record, rows)
+    yield from announce_record(record, target, is_stored=is_stored)

@@ -1,0 +1,284 @@
+"""Sanity checks: was the attack weak rather than the model robust?
+
+Each check is a number and a verdict, measured on a subset of the images. A check fails if an
+attack that should be weaker reduces accuracy below the confidence interval of the attack that
+was run. The reported robustness is then an artefact of the attack (gradient masking).
+
+The names and texts of checks are stored in records: changing one changes stored files.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from .. import measures
+from ..core.contexts import evaluating
+from ..core.data.splits import balanced_subset
+from ..core.norms import NORMS
+from ..core.objectives import objective_named
+from ..core.protocols import Attack, Batch, Objective
+from ..core.run_attack import ThreatModel, predictions, run_attack
+from ..measures import Estimate
+from ..registry import Registry
+from ..runtime import components
+from ..spec import Spec
+from ..storage.records import Check, Rows
+from .evaluator import Evaluator
+from .tasks import EvaluationTask
+
+NUM_IMAGES = 256
+"""Size of the class-balanced subset. All checks together then take seconds, not minutes."""
+NUM_QUERIES = 1000
+"""Queries per image of the black-box attack."""
+TEMPERATURES = (0.5, 1.0, 2.0)
+EFFORT_PARAMS = ("steps", "queries", "restarts")
+"""Parameters that strengthen an attack when they grow."""
+MAX_ZERO_GRADIENT_FRACTION = 0.1
+"""Largest fraction of images without a gradient that still passes."""
+MAX_PASS_DIFFERENCE = 1e-4
+"""Largest difference between two forward passes that still counts as deterministic."""
+BACKWARD_FUNCTIONS = frozenset(
+    {torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward}
+)
+
+
+@dataclass(frozen=True)
+class CheckedModel:
+    """A model, the attack that it was evaluated with, and the images of the checks."""
+
+    evaluator: Evaluator
+    registry: Registry
+    batches: list[Batch]
+    task: EvaluationTask
+
+    def accuracy(self, attack: Attack, eps: float) -> Estimate:
+        """Robust accuracy of the subset under another attack."""
+        evaluator = self.evaluator
+        objective = objective_named(getattr(attack, "loss", "ce"))
+        threat = ThreatModel(NORMS[evaluator.norm], eps, evaluator.num_classes)
+        correct = []
+        for batch in self.batches:
+            with evaluating(evaluator.model), components.exact_float32():
+                attacked = run_attack(
+                    attack, evaluator.model, batch, objective, threat, seed=evaluator.seed
+                )
+            correct.append(predictions(attacked.require_logits()) == batch.labels)
+        return measures.plain_accuracy(torch.cat(correct).cpu().numpy())
+
+    def make_attack(self, spec: str, eps: float | None = None) -> Attack:
+        """Create another attack with the same norm, and the same eps unless one is given."""
+        if eps is None:
+            eps = self.task.eps
+        return components.attack(self.registry, Spec.parse(spec), norm=self.task.norm, eps=eps)
+
+
+def run_checks(
+    task: EvaluationTask, registry: Registry, evaluator: Evaluator, rows: Rows, device: torch.device
+) -> Iterator[Check]:
+    """Yield the results of all checks for one record."""
+    # a fixed seed: records of one dataset are checked on the same images
+    chosen = balanced_subset(task.split.labels[task.positions], NUM_IMAGES, seed=0)
+    batches = [
+        task.split.batch(part).to(device)
+        for part in task.positions[chosen].split(task.config.batch_size)
+    ]
+    checked = CheckedModel(evaluator, registry, batches, task)
+    # measured again on the subset: the record's accuracy is that of all images
+    baseline = checked.accuracy(task.attack, task.eps)
+    yield _check_outputs(checked)
+    yield _check_determinism(checked)
+    yield _check_no_autograd(checked)
+    yield _check_gradients(checked)
+    yield from _check_weaker_attacks(checked, baseline)
+    yield _check_more_effort(checked, baseline)
+    yield _check_unbounded_attack(checked)
+    yield from _measure_temperatures(task, rows)
+
+
+def _check_outputs(checked: CheckedModel) -> Check:
+    """Check that outputs are logits: probabilities flatten losses that expect logits."""
+    model = checked.evaluator.model
+    with torch.no_grad(), evaluating(model):
+        logits = torch.cat([model(batch.images) for batch in checked.batches])
+    is_in_range = ((logits >= 0) & (logits <= 1)).all(dim=1)
+    sums_to_one = (logits.sum(dim=1) - 1).abs() < 1e-4
+    fraction = float((is_in_range & sums_to_one).double().mean())
+    # one image is enough to pass: logits may lie in [0, 1] and sum to one by chance
+    return _make_check(
+        "outputs are logits",
+        fraction,
+        fraction < 1,
+        "share of images whose outputs are probabilities",
+    )
+
+
+def _check_determinism(checked: CheckedModel) -> Check:
+    """Check that the model is not stochastic: that would need expectation over transformation."""
+    model = checked.evaluator.model
+    largest = 0.0
+    with torch.no_grad(), evaluating(model), components.exact_float32():
+        for batch in checked.batches:
+            largest = max(largest, float((model(batch.images) - model(batch.images)).abs().max()))
+    # not exactly zero: some GPU kernels add in a varying order
+    return _make_check(
+        "two passes agree",
+        largest,
+        largest < MAX_PASS_DIFFERENCE,
+        "largest difference between two passes",
+    )
+
+
+class BackwardCounter(TorchFunctionMode):
+    """Count the backward passes that are started while this mode is active.
+
+    A mode sees calls by any imported name. Torch disables it inside its own functions, so that
+    `Tensor.backward`, which calls `torch.autograd.backward`, counts once. Releases of torch that
+    do not dispatch `torch.autograd.backward` to modes hide direct calls of that function.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        """Count a call of autograd, and run every function unchanged."""
+        if func in BACKWARD_FUNCTIONS:
+            self.calls += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _check_no_autograd(checked: CheckedModel) -> Check:
+    """Check that the forward pass does not optimise: the attack's gradient cannot follow that."""
+    model = checked.evaluator.model
+    # no_grad as in deployment: a model that optimises has to enable gradients by itself
+    with evaluating(model), torch.no_grad(), BackwardCounter() as counter:
+        model(checked.batches[0].images)
+    return _make_check(
+        "no autograd inside",
+        float(counter.calls),
+        counter.calls == 0,
+        "calls of autograd in one forward pass",
+    )
+
+
+def _check_gradients(checked: CheckedModel) -> Check:
+    """Check that the images have gradients: without one, gradient attacks stay at the start."""
+    objective = objective_named(getattr(checked.task.attack, "loss", "ce"))
+    model = checked.evaluator.model
+    unusable = [_has_no_gradient(model, batch, objective) for batch in checked.batches]
+    fraction = float(torch.cat(unusable).double().mean())
+    return _make_check(
+        "gradients are there",
+        fraction,
+        fraction <= MAX_ZERO_GRADIENT_FRACTION,
+        "share of images whose gradient is zero or not finite",
+    )
+
+
+def _has_no_gradient(model: nn.Module, batch: Batch, objective: Objective) -> Tensor:
+    """Return for each image whether its gradient is zero or not finite, (N,)."""
+    images = batch.images.clone().requires_grad_()
+    with evaluating(model), components.exact_float32():
+        (gradient,) = torch.autograd.grad(objective(model(images), batch.labels).sum(), images)
+    flat = gradient.flatten(1)
+    return (flat == 0).all(dim=1) | ~flat.isfinite().all(dim=1)
+
+
+def _check_weaker_attacks(checked: CheckedModel, baseline: Estimate) -> Iterator[Check]:
+    """Compare with attacks that should be weaker; a lower accuracy means masked gradients."""
+    for name, spec in (
+        ("noise does not win", "noise"),
+        ("one step does not win", "fgsm"),
+        ("a black box does not win", f"square:queries={NUM_QUERIES}"),
+    ):
+        accuracy = checked.accuracy(checked.make_attack(spec), checked.task.eps).value
+        text = f"accuracy under {spec}; {_describe_baseline(baseline)}"
+        # the interval allows for chance: the two attacks differ in a few images anyway
+        yield _make_check(name, accuracy, accuracy >= baseline.low, text)
+
+
+def _check_more_effort(checked: CheckedModel, baseline: Estimate) -> Check:
+    """Double the steps, queries and restarts: an attack that has converged gains nothing."""
+    name = "more steps do not help"
+    task = checked.task
+    spec = Spec.parse(task.attack_spec)
+    settable = [key for key in EFFORT_PARAMS if checked.registry.accepts("attack", spec.name, key)]
+    # an attack that forwards its options accepts any key, so its attributes decide as well
+    doubled = {key: 2 * value for key in settable if (value := getattr(task.attack, key, None))}
+    if not doubled:
+        return Check(name, baseline.value, "note", "the attack has no steps or restarts to double")
+    # without its own step size, the attack derives one that suits the new number of steps
+    stronger = spec.without("step", *doubled).with_params(
+        **{key: str(value) for key, value in doubled.items()}
+    )
+    accuracy = checked.accuracy(checked.make_attack(str(stronger)), task.eps).value
+    efforts = ", ".join(f"{value} {key}" for key, value in doubled.items())
+    text = f"accuracy with {efforts}; {_describe_baseline(baseline)}"
+    return _make_check(name, accuracy, accuracy >= baseline.low, text)
+
+
+def _check_unbounded_attack(checked: CheckedModel) -> Check:
+    """Attack with an ε-ball that holds every image: accuracy has to fall to chance."""
+    task = checked.task
+    eps = 1.0
+    if task.norm != "linf":
+        # the L2 diagonal of the unit cube of pixels
+        eps = float(checked.batches[0].images[0].numel() ** 0.5)
+    spec = str(Spec.parse(task.attack_spec).without("step"))
+    found = checked.accuracy(checked.make_attack(spec, eps=eps), eps)
+    chance = 1 / checked.evaluator.num_classes
+    text = f"accuracy at eps {eps:g}, chance is {chance:g}"
+    return _make_check("a huge ball leaves nothing", found.value, found.low <= chance, text)
+
+
+def _describe_baseline(baseline: Estimate) -> str:
+    return f"the attack's own is {baseline.value:.3f}, its interval begins at {baseline.low:.3f}"
+
+
+def _measure_temperatures(task: EvaluationTask, rows: Rows) -> Iterator[Check]:
+    """Measure how A_sa depends on the scale of the logits, which changes no prediction.
+
+    Two values do not depend on that scale: at the calibrated temperature, and by ranks.
+    """
+    alpha = max((alpha for alpha in task.kernels if alpha is not None), default=None)
+    is_margin_kernel = task.config.kernel == measures.MARGIN_KERNEL
+    if alpha is None or not is_margin_kernel or "uniform/logits" not in rows:
+        return
+    for temperature in TEMPERATURES:
+        yield Check(
+            f"A_sa({alpha:g}) at temperature {temperature:g}",
+            measures.tempered_accuracy(rows, alpha, temperature).value,
+            "note",
+            "logits divided by it; no decision changes",
+        )
+    logits = rows["uniform/logits"]
+    # the likelihood that calibrates the temperature is undefined for infinite logits
+    if np.isfinite(logits).all():
+        best = measures.calibrating_temperature(logits, rows["label"])
+        yield Check(
+            f"A_sa({alpha:g}) calibrated",
+            measures.tempered_accuracy(rows, alpha, best).value,
+            "note",
+            f"at temperature {best:.3g}, where probabilities fit the attacked images best: "
+            "the same for any scale",
+        )
+    yield Check(
+        f"A_sa({alpha:g}) by ranks",
+        measures.ranked_accuracy(rows, alpha).value,
+        "note",
+        "margins replaced by their ranks: no scale at all, and no more than A_rob says",
+    )
+
+
+def _make_check(name: str, value: float, is_passed: bool, text: str) -> Check:
+    return Check(name, value, "pass" if is_passed else "fail", text)

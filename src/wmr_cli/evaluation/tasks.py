@@ -1,0 +1,483 @@
+"""Decide what an evaluation does before it starts: images, attacks, threat models, kernels.
+
+`plan_tasks` serves `wmr evaluate`; `check_request` and `make_task` serve `wmr_cli.evaluate`.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from ..config import METRICS, EvaluateConfig
+from ..core.data.loaders import Stream
+from ..core.data.splits import balanced_subset
+from ..core.norms import NORMS
+from ..core.protocols import Attack, DataSource, Kernel, Split
+from ..errors import BadInput, UnknownName, did_you_mean
+from ..registry import Registry
+from ..runtime import compatibility, components
+from ..spec import Spec, format_number, parse_number, scale_exactly
+from ..storage import checkpoints, records
+from ..storage.checkpoints import IMPORTED_DEFENSE, Checkpoint
+
+LATER_SETTINGS = ("rho", "dro_loss", "per_class", "repeats", "ci", "layout", "fold")
+"""Settings that are part of a record's id only if they differ from their defaults."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationTask:
+    """One checkpoint under one attack, on these images: the content of one record."""
+
+    checkpoint: Checkpoint
+    config: EvaluateConfig
+    dataset: str
+    split: Split
+    positions: Tensor
+    """Positions of the evaluated images in the split, (N,)."""
+    attack: Attack
+    attack_spec: str
+    norm: str
+    eps: float
+    kernels: dict[float | None, Kernel]
+    """The attacker's kernel for each alpha_test. The key of a kernel without alpha is None."""
+    code_versions: dict[str, str]
+    """Plugins and local files that take part, with their version or hash."""
+
+    @property
+    def restarts(self) -> int:
+        """Restarts of the attack."""
+        return getattr(self.attack, "restarts", 1)
+
+    @property
+    def has_margins(self) -> bool:
+        """Whether margins under the attack mean anything: attacks that stop early leave none."""
+        return not getattr(self.attack, "stops_early", False)
+
+    @property
+    def compares_images(self) -> bool:
+        """Whether the weight of an image depends on other images."""
+        return any(getattr(kernel, "compares", False) for kernel in self.kernels.values())
+
+    @property
+    def label(self) -> str:
+        """Text for the progress bar."""
+        file = self.checkpoint.path
+        name = file.parent.name
+        if file.name != "last.safetensors":
+            name = str(Path(name) / file.name)
+        seeds = f", {self.config.repeats} seeds" if self.config.repeats > 1 else ""
+        return f"{name} under {Spec.parse(self.attack_spec).name}, eps {format_number(self.eps)}{seeds}"
+
+    @property
+    def id(self) -> str:
+        """Hash of everything that determines the result."""
+        is_whole_split = len(self.positions) == len(self.split)
+        positions = None if is_whole_split else self.positions.tolist()
+        determining: dict[str, object] = {
+            "schema": records.SCHEMA,
+            "checkpoint": self.checkpoint.sha256,
+            "data": [self.config.split, self.split.sha256, positions],
+            "threat": [self.norm, self.eps],
+            "attack": [self.attack_spec, self.restarts, self.config.seed],
+            "kernel": [self.config.kernel, list(self.kernels)],
+            "metrics": sorted(self.config.metrics),
+            "code": self.code_versions,
+        }
+        if self.config.checks:
+            determining["checks"] = True
+        # defaults are left out, so that new settings do not change the ids of stored records
+        defaults = EvaluateConfig()
+        for name in LATER_SETTINGS:
+            value = getattr(self.config, name)
+            if value != getattr(defaults, name):
+                determining[name] = value
+        return records.record_id(determining)
+
+
+def plan_tasks(
+    checkpoint: Checkpoint,
+    config: EvaluateConfig,
+    registry: Registry,
+    data_dir: Path,
+    source: DataSource | None = None,
+) -> Iterator[EvaluationTask]:
+    """Yield a task for each attack and eps of `config`. `source` is the dataset if it is loaded."""
+    if config.repeats > 1 and not set(config.metrics) - {"nat"}:
+        raise BadInput(
+            "`repeats` needs an attack: clean accuracy is the same for every seed",
+            hint="leave out `repeats`, or add other `metrics`",
+        )
+    dataset = registry.canonical_spec("dataset", config.dataset or checkpoint.dataset)
+    config = msgspec.structs.replace(
+        config,
+        kernel=registry.canonical_spec("kernel", config.kernel),
+        attacks=tuple(str(Spec.parse(text).absolute()) for text in config.attacks),
+        dataset=config.dataset and dataset,
+    )
+    if source is None:
+        source = components.dataset(registry, dataset, data_dir, checkpoint.config.split_seed)
+    check_dataset(checkpoint, source, config)
+    split = components.split_of(source, config.split)
+    positions = choose_positions(split, config.limit)
+    kernels = make_kernels(registry, config, checkpoint)
+    for kernel in kernels.values():
+        compatibility.check_reach(kernel, split, positions)
+    for settings in list_attacks(registry, config, checkpoint):
+        attack = components.attack(
+            registry,
+            settings.spec,
+            norm=settings.norm,
+            eps=settings.eps,
+            steps=settings.steps,
+            step_size=settings.step_size,
+            restarts=config.restarts,
+        )
+        attack_spec = components.described(
+            attack, settings.spec, registry, steps=settings.steps, step=settings.step_size
+        )
+        specs = {
+            "model": checkpoint.model,
+            "dataset": dataset,
+            "attack": attack_spec,
+            "kernel": config.kernel,
+        }
+        yield EvaluationTask(
+            checkpoint=checkpoint,
+            config=config,
+            dataset=dataset,
+            split=split,
+            positions=positions,
+            attack=attack,
+            attack_spec=attack_spec,
+            norm=settings.norm,
+            eps=settings.eps,
+            kernels=kernels,
+            code_versions=registry.external_versions(specs),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackSettings:
+    """An attack before it is built; None leaves the attack's own default."""
+
+    spec: Spec
+    norm: str
+    eps: float
+    steps: int | None
+    step_size: float | None
+
+
+def list_attacks(
+    registry: Registry, config: EvaluateConfig, checkpoint: Checkpoint
+) -> Iterator[AttackSettings]:
+    """Yield every attack with every eps.
+
+    An attack of the kind in the checkpoint's preset takes the preset's steps, and its step size
+    grows in proportion to eps.
+    """
+    preset = checkpoint.config.evaluate
+    preset_spec = Spec.parse(preset.attack)
+    for text in config.attacks or (preset.attack,):
+        spec = Spec.parse(text)
+        if spec.name == preset_spec.name:
+            spec = Spec(spec.name, spec.value, {**preset_spec.params, **spec.params})
+        follows_preset = _follows_preset(registry, spec, preset_spec)
+        steps = config.steps
+        if follows_preset and steps is None and "steps" not in spec.params:
+            steps = preset.steps
+        step_size = config.step_size
+        keeps_ratio = follows_preset and step_size is None and "step" not in spec.params
+        for norm, eps in list_threats(spec, config, checkpoint):
+            if keeps_ratio and preset.step_size and checkpoint.eps:
+                step_size = scale_exactly(preset.step_size, eps, checkpoint.eps)
+            yield AttackSettings(
+                spec=spec.without("eps", "norm"),
+                norm=norm,
+                eps=eps,
+                steps=steps,
+                step_size=step_size,
+            )
+
+
+def _follows_preset(registry: Registry, spec: Spec, preset_spec: Spec) -> bool:
+    """Return whether an attack takes its steps from the preset."""
+    target = registry.target("attack", spec.name)
+    if spec.name == preset_spec.name or getattr(target, "follows_preset", False):
+        return True
+    # do not import a local class that the checkpoint names only to compare it
+    return not preset_spec.is_local and target is registry.target("attack", preset_spec.name)
+
+
+def list_threats(
+    spec: Spec, config: EvaluateConfig, checkpoint: Checkpoint
+) -> list[tuple[str, float]]:
+    """Return norm and eps of an attack: from its spec, the config, or the checkpoint."""
+    norm = str(spec.params.get("norm", checkpoint.norm))
+    if "eps" in spec.params and config.eps:
+        raise BadInput(f"`eps` and {str(spec)!r} both set eps", hint="keep one of the two")
+    if "eps" in spec.params:
+        return [(norm, parse_number(str(spec.params["eps"])))]
+    if norm != checkpoint.norm and not config.eps:
+        raise BadInput(
+            f"the checkpoint was trained for {checkpoint.norm} and has no eps for {norm}",
+            hint="set `eps`",
+        )
+    return [(norm, eps) for eps in config.eps or (checkpoint.eps,)]
+
+
+def make_kernels(
+    registry: Registry, config: EvaluateConfig, checkpoint: Checkpoint
+) -> dict[float | None, Kernel]:
+    """Build the attacker's kernel for each alpha_test, or one kernel if it has no free alpha."""
+    spec = Spec.parse(config.kernel)
+    takes_alpha = registry.accepts("kernel", spec.name, "alpha") and "alpha" not in spec.params
+    if not takes_alpha and config.alpha_test is not None:
+        raise BadInput(
+            f"kernel {config.kernel!r} has no alpha to set", hint="leave out `alpha_test`"
+        )
+    alphas: tuple[float | None, ...] = (None,)
+    if takes_alpha and config.alpha_test is not None:
+        alphas = config.alpha_test
+    elif takes_alpha:
+        alphas = checkpoint.config.evaluate.alpha_test
+    kernels = {alpha: components.kernel(registry, config.kernel, alpha) for alpha in alphas}
+    for kernel in kernels.values():
+        _check_usable(kernel, spec.name)
+    return kernels
+
+
+def _check_usable(kernel: Kernel, name: str) -> None:
+    """Refuse kernels that need evidence which only training provides."""
+    hint = "evaluate with `kernel=exp`"
+    if getattr(kernel, "needs_training", False):
+        raise BadInput(f"kernel {name!r} uses values that exist only in training", hint=hint)
+    compatibility.check_climbable(kernel)
+    for needed in getattr(kernel, "needs", ()):
+        if needed not in compatibility.ALWAYS_KNOWN:
+            evidence = needed.replace("_", " ")
+            problem = f"kernel {name!r} needs {evidence}, which an evaluation does not provide"
+            raise BadInput(problem, hint=hint)
+
+
+def choose_positions(split: Split, limit: int | None) -> Tensor:
+    """Return all positions, or a class-balanced subset that is the same for every checkpoint."""
+    if limit is None or limit >= len(split):
+        return torch.arange(len(split))
+    return balanced_subset(split.labels, limit, seed=0)
+
+
+def check_dataset(checkpoint: Checkpoint, source: DataSource, config: EvaluateConfig) -> None:
+    """Refuse data of other classes or shape, or that may contain training images."""
+    hint = f"evaluate it on its dataset, {checkpoint.dataset!r}"
+    if checkpoint.num_classes != source.num_classes:
+        raise BadInput(
+            f"{checkpoint.path} was trained for {checkpoint.num_classes} classes, "
+            f"the dataset has {source.num_classes}",
+            hint=hint,
+        )
+    if checkpoint.input_shape != tuple(source.input_shape):
+        raise BadInput(
+            f"{checkpoint.path} was trained for images of shape {checkpoint.input_shape}, "
+            f"the dataset has {tuple(source.input_shape)}",
+            hint=hint,
+        )
+    _check_holdout(checkpoint, source, config)
+    names = getattr(source, "class_names", None)
+    if checkpoint.class_names and names and checkpoint.class_names != names:
+        pairs = zip(checkpoint.class_names, names, strict=True)
+        expected_name, actual_name = next((old, new) for old, new in pairs if old != new)
+        raise BadInput(
+            f"{checkpoint.path} was trained for other classes: "
+            f"it expects {expected_name!r} where the dataset has {actual_name!r}",
+            hint="name and order the classes as in training",
+        )
+
+
+def _check_holdout(checkpoint: Checkpoint, source: DataSource, config: EvaluateConfig) -> None:
+    """Refuse data that were split differently for training: test images may be training images."""
+    if checkpoint.defense == IMPORTED_DEFENSE or config.split == "all":
+        return
+    if config.dataset is not None and _location(config.dataset) != _location(checkpoint.dataset):
+        return
+    if checkpoint.drawn != getattr(source, "drawn", None):
+        raise BadInput(
+            f"the data have changed since {checkpoint.path} was trained, "
+            "so test images may have been used for training",
+            hint="restore the data, train again, or evaluate with `split=all`",
+        )
+
+
+def _location(dataset: str) -> tuple[str, object]:
+    """Return name and path of a dataset's spec, without its other parameters."""
+    spec = Spec.parse(dataset)
+    return spec.name, spec.params.get("path", spec.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationRequest:
+    """Arguments of `wmr_cli.evaluate`, as the caller gave them."""
+
+    attack: str | Spec | Attack
+    norm: str | None
+    eps: float | None
+    alphas: Iterable[float] | None
+    rhos: Iterable[float]
+    kernel: str
+    metrics: Sequence[str]
+    batch_size: int
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedRequest:
+    """A request with its attack built and all settings checked."""
+
+    attack: Attack
+    attack_spec: str
+    norm: str
+    eps: float
+    config: EvaluateConfig
+
+
+def check_request(request: EvaluationRequest, registry: Registry) -> CheckedRequest:
+    """Build the attack and check every setting, before the model or an image is used."""
+    attack, attack_spec, norm, eps = _build_attack(registry, request)
+    rhos = _check_sizes("rhos", request.rhos)
+    unknown = next((word for word in request.metrics if word not in METRICS), None)
+    if unknown is not None:
+        raise UnknownName(f"metric {unknown!r} is not known", hint=did_you_mean(unknown, METRICS))
+    for name, value, least in (("batch_size", request.batch_size, 1), ("seed", request.seed, 0)):
+        if value < least:
+            raise BadInput(f"`{name}` is {value}", hint=f"it is {least} or more")
+    alphas = request.alphas
+    config = EvaluateConfig(
+        split="given",
+        attacks=(attack_spec,),
+        eps=(eps,),
+        alpha_test=None if alphas is None else _check_sizes("alphas", alphas),
+        kernel=registry.canonical_spec("kernel", request.kernel),
+        metrics=(*request.metrics, "dro") if rhos else tuple(request.metrics),
+        rho=rhos or None,
+        batch_size=request.batch_size,
+        seed=request.seed,
+    )
+    return CheckedRequest(attack=attack, attack_spec=attack_spec, norm=norm, eps=eps, config=config)
+
+
+def describe_model(
+    model: nn.Module,
+    input_shape: tuple[int, int, int],
+    *,
+    num_classes: int | None,
+    name: str | None,
+) -> Checkpoint:
+    """Describe a model that was never saved, and check its number of outputs."""
+    kind = type(model).__name__
+    outputs = components.count_outputs(model, kind, input_shape)
+    if num_classes not in (None, outputs):
+        raise BadInput(
+            f"the model has {outputs} outputs, not {num_classes}",
+            hint="leave out `num_classes`, or change the model",
+        )
+    return checkpoints.describe_network(
+        name or kind, kind, model.state_dict(), outputs, input_shape
+    )
+
+
+def make_task(
+    request: CheckedRequest,
+    registry: Registry,
+    checkpoint: Checkpoint,
+    images: Split | Stream,
+    dataset: str,
+) -> EvaluationTask:
+    """Make the task of a request. The images of a stream are counted as far as they are known."""
+    kernels = make_kernels(registry, request.config, checkpoint)
+    for kernel in kernels.values():
+        compatibility.check_reach(kernel, images)
+    specs = {"kernel": request.config.kernel}
+    attack_spec = Spec.parse(request.attack_spec)
+    # a class of the caller's own is not registered and has no version
+    if attack_spec.is_local or attack_spec.name in registry.names("attack"):
+        specs["attack"] = request.attack_spec
+    return EvaluationTask(
+        checkpoint=checkpoint,
+        config=request.config,
+        dataset=dataset,
+        split=images,
+        positions=torch.arange(len(images)),
+        attack=request.attack,
+        attack_spec=request.attack_spec,
+        norm=request.norm,
+        eps=request.eps,
+        kernels=kernels,
+        code_versions=registry.external_versions(specs),
+    )
+
+
+def _build_attack(registry: Registry, request: EvaluationRequest) -> tuple[Attack, str, str, float]:
+    """Return the attack with its spec, norm and eps, each from the attack or from the request."""
+    attack = request.attack
+    if isinstance(attack, str):
+        attack = Spec.parse(attack)
+    if isinstance(attack, Spec):
+        spec = attack.absolute()
+        fixed = {} if spec.is_local else registry.find("attack", spec.name).entry.params
+        own_eps = spec.params.get("eps")
+        norm, eps = _choose_threat(
+            request,
+            own_norm=spec.params.get("norm", fixed.get("norm")),
+            own_eps=None if own_eps is None else parse_number(str(own_eps)),
+        )
+        spec = spec.without("eps", "norm")
+        built = components.attack(registry, spec, norm=norm, eps=eps)
+        return built, components.described(built, spec, registry), norm, eps
+    if not callable(attack):
+        raise BadInput(
+            f"a {type(attack).__name__} is not an attack",
+            hint='name one, such as "pgd:steps=20", or create it',
+        )
+    norm, eps = _choose_threat(
+        request, own_norm=getattr(attack, "norm", None), own_eps=getattr(attack, "eps", None)
+    )
+    spec = components.spec_of(attack, registry)
+    return attack, components.described(attack, spec, registry), norm, eps
+
+
+def _choose_threat(
+    request: EvaluationRequest, *, own_norm: object, own_eps: object
+) -> tuple[str, float]:
+    """Return norm and eps of the request, or else of the attack."""
+    norm = _choose("norm", request.norm, own_norm) or "linf"
+    eps = _choose("eps", request.eps, own_eps)
+    if norm not in NORMS:
+        raise UnknownName(f"norm {norm!r} is not known", hint=did_you_mean(str(norm), NORMS))
+    if eps is None:
+        raise BadInput("`eps` is required", hint="write eps=8 / 255")
+    (radius,) = _check_sizes("eps", [eps])
+    return str(norm), radius
+
+
+def _choose(name: str, requested: object, own: object) -> object:
+    """Return the one of two values that is set, and refuse two that differ."""
+    if requested is not None and own is not None and requested != own:
+        raise BadInput(f"`{name}` is {requested}, but the attack has {own}", hint="set it once")
+    return own if requested is None else requested
+
+
+def _check_sizes(name: str, values: Iterable[object]) -> tuple[float, ...]:
+    """Return finite numbers of at least 0, without duplicates, in ascending order."""
+    sizes = set()
+    for value in values:
+        if not (isinstance(value, Real) and math.isfinite(value) and float(value) >= 0):
+            raise BadInput(
+                f"`{name}`: {value!r} is not a finite number of at least 0",
+                hint="write 8 / 255 or 2.0, for example",
+            )
+        sizes.add(float(value))
+    return tuple(sorted(sizes))

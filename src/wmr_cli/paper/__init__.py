@@ -1,0 +1,1 @@
+"""The paper's published numbers, their errata, and runs that match them."""

@@ -1,0 +1,292 @@
+"""The data that the page's script works on: facts of the records as JSON, and rows as arrays.
+
+The arrays are little-endian. Equal arrays are stored once, and all of them are compressed into
+one piece of base64 text.
+"""
+
+import base64
+import gzip
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ...errors import BadFile
+from ...measures import MARGIN_KERNEL, correct
+from ...spec import format_number
+from ...storage.adversarial_images import AdversarialImageFile
+from ...storage.records import Record, Rows, load_record_rows
+from ..grouping import MeasurementSetting, find_setting
+from ..rows import ATTACK_SEPARATOR, attack_name, list_combined_attacks, run_name
+from ..tables.escaping import printable
+from . import thumbnails
+
+RecordFiles = Sequence[tuple[Path, Record]]
+
+ALIGNMENT_BYTES = 8
+"""Every array starts at a multiple of this: a typed array of the script is a view in place."""
+
+# the page stays below 10 MB for ten evaluations of 10,000 images
+MAX_CLASSES_WITH_LOGITS = 20
+MAX_LOGITS = 2_000_000
+
+SMALLEST_LOGIT = -6e4
+"""Half precision reaches -65504; a probability of exp(-6e4) is 0 anyway."""
+
+LOSS_ROWS = {"ce": "uniform/loss", "margin": "uniform/logit_margin"}
+
+
+@dataclass(frozen=True)
+class ReportPanel:
+    """Records on the same images under the same attack, with their files and distinct names."""
+
+    title: str
+    found: list[tuple[Path, Record]]
+    names: list[str]
+
+    @property
+    def records(self) -> list[Record]:
+        return [record for _, record in self.found]
+
+
+def group_into_panels(found: RecordFiles) -> list[ReportPanel]:
+    """Group comparable records, in the order of their first record."""
+    by_id = {record.id: record for _, record in found}
+    groups: dict[MeasurementSetting, list[tuple[Path, Record]]] = {}
+    for file, record in found:
+        groups.setdefault(find_setting(record, by_id), []).append((file, record))
+    titles = _make_distinct([_panel_title(group[0][1], by_id) for group in groups.values()])
+    return [
+        ReportPanel(title, group, _model_names([record for _, record in group]))
+        for title, group in zip(titles, groups.values(), strict=True)
+    ]
+
+
+def _panel_title(record: Record, by_id: Mapping[str, Record]) -> str:
+    """Return for example `digits test, 550 images · linf ε 0.15 · pgd:steps=20`."""
+    data = record.dataset
+    attacks = list_combined_attacks(record, by_id)
+    parts = [
+        f"{data.name} {data.split}, {data.n} images",
+        f"{record.threat.norm} ε {format_number(record.threat.eps)}",
+        f"worst of {ATTACK_SEPARATOR.join(attacks)}" if attacks else attack_name(record),
+    ]
+    if record.attack.seed:
+        parts.append(f"attack seed {record.attack.seed}")
+    if record.kernel != MARGIN_KERNEL:
+        parts.append(f"kernel {record.kernel}")
+    return " · ".join(parts)
+
+
+def _model_names(records: Sequence[Record]) -> list[str]:
+    """Return the run names; with the record's id where several records share a run name."""
+    runs = [run_name(record) for record in records]
+    counts = Counter(runs)
+    names = [
+        run if counts[run] == 1 else f"{run}, {record.id[:8]}"
+        for run, record in zip(runs, records, strict=True)
+    ]
+    return _make_distinct(names)
+
+
+def _make_distinct(texts: Sequence[str]) -> list[str]:
+    """Add a number to repeated texts: `a`, `a (2)`."""
+    seen: Counter[str] = Counter()
+    distinct = []
+    for text in texts:
+        seen[text] += 1
+        distinct.append(text if seen[text] == 1 else f"{text} ({seen[text]})")
+    return distinct
+
+
+@dataclass
+class PackedArrays:
+    """Arrays by number. An array that is added twice, such as shared labels, is stored once."""
+
+    parts: list[bytes] = field(default_factory=list)
+    descriptions: list[dict[str, Any]] = field(default_factory=list)
+    numbers: dict[str, int] = field(default_factory=dict)
+    length: int = 0
+
+    def add(self, values: NDArray[Any]) -> int:
+        """Store the flattened values; return the number by which the script finds them."""
+        kind = f"{values.dtype.kind}{values.dtype.itemsize}"
+        content = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<")).tobytes()
+        key = f"{kind} {hashlib.sha256(content).hexdigest()}"
+        if key not in self.numbers:
+            self.numbers[key] = len(self.descriptions)
+            self.descriptions.append({"type": kind, "start": self.length, "length": values.size})
+            padding = bytes(-len(content) % ALIGNMENT_BYTES)
+            self.parts += [content, padding]
+            self.length += len(content) + len(padding)
+        return self.numbers[key]
+
+    def to_base64(self) -> str:
+        """Return all arrays, compressed."""
+        return compress_to_base64(b"".join(self.parts))
+
+
+def compress_to_base64(content: bytes) -> str:
+    """Compress with gzip. Equal bytes give equal text, because the header has no date."""
+    return base64.b64encode(gzip.compress(content, compresslevel=9, mtime=0)).decode("ascii")
+
+
+def to_smallest_uint(values: ArrayLike) -> NDArray[Any]:
+    """Convert non-negative integers to the smallest type that holds them."""
+    numbers = np.asarray(values)
+    return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
+
+
+def to_half_logits(logits: ArrayLike) -> NDArray[np.float16]:
+    """Subtract each image's largest logit, and round to half precision. (N, C) to the same.
+
+    Probabilities depend on differences only, and those near the largest logit are most precise.
+    """
+    values = np.asarray(logits, dtype=np.float64)
+    shifted = values - values.max(axis=1, keepdims=True)
+    return np.asarray(np.maximum(shifted, SMALLEST_LOGIT), dtype=np.float16)
+
+
+@dataclass(frozen=True)
+class ModelPayload:
+    """One record for the page: its facts, its arrays by name, its thumbnails."""
+
+    facts: dict[str, Any]
+    arrays: dict[str, NDArray[Any]]
+    tiles: dict[str, Any] | None = None
+
+
+@dataclass
+class Payload:
+    """Everything that the script reads, and the files that could not be read for it."""
+
+    panels: list[dict[str, Any]] = field(default_factory=list)
+    arrays: PackedArrays = field(default_factory=PackedArrays)
+    problems: list[BadFile] = field(default_factory=list)
+
+    @property
+    def has_plots(self) -> bool:
+        """Whether any model has rows that a plot can show."""
+        models = [model for panel in self.panels for model in panel["models"]]
+        return any("prediction" in (model["rows"] or {}) for model in models)
+
+
+def build_payload(panels: Sequence[ReportPanel]) -> Payload:
+    """Collect the facts and rows of all panels."""
+    payload = Payload()
+    saved = thumbnails.find_saved_images([pair for panel in panels for pair in panel.found])
+    models_by_panel = [list(_load_models(panel, saved, payload.problems)) for panel in panels]
+    has_logits = _count_logits(models_by_panel) <= MAX_LOGITS
+    for panel, models in zip(panels, models_by_panel, strict=True):
+        entries = []
+        for model in models:
+            rows = {
+                name: payload.arrays.add(values)
+                for name, values in model.arrays.items()
+                if name != "logits" or has_logits
+            }
+            entries.append({**model.facts, "rows": rows or None, "tiles": model.tiles})
+        facts = {"title": panel.title, "classes": _list_classes(panel, models), "models": entries}
+        payload.panels.append({name: _make_printable(value) for name, value in facts.items()})
+    return payload
+
+
+def _count_logits(models_by_panel: Sequence[Sequence[ModelPayload]]) -> int:
+    models = [model for models in models_by_panel for model in models]
+    return sum(model.arrays["logits"].size for model in models if "logits" in model.arrays)
+
+
+def _make_printable(value: object) -> object:
+    """Escape every text of a JSON value as the tables do; the script shows texts unchanged."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {name: _make_printable(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_make_printable(part) for part in value]
+    return value
+
+
+def _load_models(
+    panel: ReportPanel, saved: dict[Path, AdversarialImageFile], problems: list[BadFile]
+) -> Iterator[ModelPayload]:
+    """Load each record of a panel. Unreadable rows are added to `problems` and left out."""
+    for name, (file, record) in zip(panel.names, panel.found, strict=True):
+        facts = _record_facts(name, record)
+        try:
+            rows = load_record_rows(file, record)
+        except BadFile as problem:
+            problems.append(problem)
+            yield ModelPayload({**facts, "problem": str(problem)}, {})
+            continue
+        tiles = None
+        if file in saved:
+            # all records share the page's budget
+            budget = thumbnails.BUDGET_BYTES // len(saved)
+            tiles = thumbnails.make_tiles(saved[file], rows, budget)
+        yield ModelPayload(facts, _select_rows(rows, record), tiles)
+
+
+def _record_facts(name: str, record: Record) -> dict[str, Any]:
+    """Return the record's facts; accuracies are fractions, not percent."""
+    return {
+        "name": name,
+        "id": record.id,
+        "defense": record.checkpoint.defense,
+        "alpha_train": record.checkpoint.alpha_train,
+        "kernel": record.kernel,
+        "a_nat": msgspec.to_builtins(record.a_nat),
+        "a_rob": msgspec.to_builtins(record.a_rob),
+        "by_alpha": msgspec.to_builtins(record.by_alpha),
+        "dro": msgspec.to_builtins(record.dro),
+        "loss": _dro_loss(record),
+    }
+
+
+def _dro_loss(record: Record) -> str:
+    """Return the loss whose worst case in the χ² ball the record is about."""
+    if record.dro:
+        return record.dro[0].attack_loss
+    return str(record.config.get("dro_loss", "ce"))
+
+
+def _select_rows(rows: Rows, record: Record) -> dict[str, NDArray[Any]]:
+    """Return the rows of the unweighted attack, and which clean images were correct."""
+    if "label" not in rows or not len(rows["label"]):
+        return {}
+    arrays = {"index": to_smallest_uint(rows["index"]), "label": to_smallest_uint(rows["label"])}
+    if "clean/prediction" in rows:
+        arrays["clean"] = np.packbits(correct(rows, "clean"), bitorder="little")
+    if "uniform/prediction" in rows:
+        arrays["prediction"] = to_smallest_uint(rows["uniform/prediction"])
+    if "uniform/margin" in rows:
+        arrays["margin"] = rows["uniform/margin"].astype(np.float64)
+    loss_row = LOSS_ROWS.get(_dro_loss(record))
+    # of several attacks the image of lowest margin is stored, not that of largest loss
+    if loss_row in rows and (record.attack.of is None or record.dro):
+        sign = 1 if loss_row == LOSS_ROWS["ce"] else -1
+        arrays["loss"] = sign * rows[loss_row]
+    # the page computes weights of the margin kernel only, others need no logits
+    if "uniform/logits" in rows and record.kernel == MARGIN_KERNEL:
+        logits = rows["uniform/logits"]
+        if logits.shape[1] <= MAX_CLASSES_WITH_LOGITS:
+            arrays["logits"] = to_half_logits(logits)
+    return arrays
+
+
+def _list_classes(panel: ReportPanel, models: Sequence[ModelPayload]) -> list[dict[str, Any]]:
+    """Return the labels that have images, with names where some record has them."""
+    names: dict[int, str] = {}
+    for record in panel.records:
+        names |= {row.label: row.name for row in record.per_class if row.name is not None}
+    labels: set[int] = set()
+    for model in models:
+        if "label" in model.arrays:
+            labels |= {int(label) for label in np.unique(model.arrays["label"])}
+    return [{"label": label, "name": names.get(label)} for label in sorted(labels)]

@@ -1,0 +1,230 @@
+"""The interactive report: one HTML file that opens from disk and needs no network."""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from ... import __version__
+from ...errors import BadFile
+from ...storage.records import Record
+from ..caveats import list_caveats
+from ..tables.details import make_detail_tables
+from ..tables.text_table import TextTable
+from . import tables
+from .payload import ReportPanel, build_payload, compress_to_base64, group_into_panels
+from .tables import escape_html
+
+SCRIPTS = (
+    "metrics.js",
+    "data.js",
+    "models.js",
+    "controls.js",
+    "drawing.js",
+    "saving.js",
+    "curves.js",
+    "points.js",
+    "table.js",
+    "card.js",
+    "live.js",
+)
+"""Joined to one script in this order."""
+
+SLOT = re.compile(r"\{\{(\w+)\}\}")
+NOSCRIPT = (
+    '<noscript><p class="notice">The sliders and plots need JavaScript. '
+    "All recorded numbers are below.</p></noscript>\n"
+)
+SOURCE_COLUMNS = (
+    "run",
+    "model",
+    "trained with",
+    "checkpoint",
+    "attack seed",
+    "device",
+    "made",
+    "wmr",
+    "record",
+)
+
+
+class PagePart(NamedTuple):
+    """A part of the page that works without script: its heading, and the text of its link."""
+
+    heading: str
+    link: str
+
+
+PAGE_PARTS = {
+    "recorded": PagePart("As recorded", "recorded numbers"),
+    "comparison": PagePart("In comparison", "comparison tables"),
+}
+
+
+def render_report(
+    found: Sequence[tuple[Path, Record]], comparisons: Sequence[TextTable] = ()
+) -> tuple[str, list[BadFile]]:
+    """Return the page and the row files that could not be read.
+
+    `found` holds each record with its file; `comparisons` are tables for the end of the page. A
+    record without rows keeps its recorded numbers, and the page gives the reason.
+    """
+    panels = group_into_panels(found)
+    payload = build_payload(panels)
+    parts = {
+        "recorded": [_render_panel(number, panel) for number, panel in enumerate(panels)],
+        "comparison": [
+            _render_details(table, is_open=number == 0) for number, table in enumerate(comparisons)
+        ],
+    }
+    skip_links = [
+        f'<a class="skip" href="#{name}">Skip to the {PAGE_PARTS[name].link}</a>\n'
+        for name, contents in parts.items()
+        if contents
+    ]
+    slots = {
+        "title": escape_html(_page_title(found)),
+        "lead": escape_html(_page_lead(found, panels)),
+        "style": _read_static("page.css"),
+        "skips": "".join(skip_links),
+        "noscript": NOSCRIPT if panels else "",
+        "recorded": _render_part("recorded", parts["recorded"]),
+        "comparison": _render_part("comparison", parts["comparison"]),
+        "data": encode_json({"panels": payload.panels, "arrays": payload.arrays.descriptions}),
+        "arrays": payload.arrays.to_base64(),
+        "plotly": "",
+        "licences": "",
+        "script": "\n".join(_read_static(name) for name in SCRIPTS),
+        "version": escape_html(__version__),
+    }
+    if payload.has_plots:
+        slots |= _plotly_slots()
+    return _fill_slots(_read_static("page.html"), slots), payload.problems
+
+
+def encode_json(value: object) -> str:
+    """Encode JSON for a script element: no text in it can end the element."""
+    text = msgspec.json.encode(value).decode()
+    # U+2028 and U+2029 end a line in older JavaScript
+    for char in "<>&\u2028\u2029":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
+
+
+def _fill_slots(template: str, slots: Mapping[str, str]) -> str:
+    """Fill all slots in one pass, so that a user's text cannot name a slot."""
+    return SLOT.sub(lambda slot: slots[slot[1]], template)
+
+
+def _read_static(name: str) -> str:
+    return (resources.files(__package__) / "static" / name).read_text(encoding="utf-8")
+
+
+def _plotly_slots() -> dict[str, str]:
+    """Return plotly.js and its licence, for a page with plots."""
+    script, notice = _load_plotly()
+    return {
+        "plotly": f'<script type="text/plain" id="plotly">{script}</script>\n',
+        "licences": _fill_slots(
+            _read_static("licences.html"), {"plotly_notice": escape_html(notice)}
+        ),
+    }
+
+
+@cache
+def _load_plotly() -> tuple[str, str]:
+    """Return plotly.js from the package `plotly`, compressed, and the notice it starts with."""
+    script = (resources.files("plotly") / "package_data" / "plotly.min.js").read_bytes()
+    comment = script[:2000].decode("utf-8", "replace").partition("*/")[0]
+    lines = [line.strip("/* \t") for line in comment.splitlines()]
+    return compress_to_base64(script), ". ".join(line for line in lines if line)
+
+
+def _page_title(found: Sequence[tuple[Path, Record]]) -> str:
+    names = list(dict.fromkeys(record.dataset.name for _, record in found))
+    return f"wmr report: {', '.join(names)}" if names else "wmr report"
+
+
+def _page_lead(found: Sequence[tuple[Path, Record]], panels: Sequence[ReportPanel]) -> str:
+    """Return for example `4 evaluations · 2 checkpoints · 2 attacks · 2026-10-03`."""
+    if not found:
+        return "the paper's own numbers"
+    checkpoints = {record.checkpoint.sha256 for _, record in found}
+    days = sorted({record.created[:10] for _, record in found})
+    parts = [
+        _count(len(found), "evaluation"),
+        _count(len(checkpoints), "checkpoint"),
+        panels[0].title if len(panels) == 1 else _count(len(panels), "attack"),
+        " to ".join(dict.fromkeys([days[0], days[-1]])),
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _render_panel(number: int, panel: ReportPanel) -> str:
+    """Render the recorded numbers of a panel, with caveats, details and sources."""
+    named = list(zip(panel.names, panel.records, strict=True))
+    main = tables.render_main_table(panel.names, panel.records, "accuracies as recorded")
+    caveats = [
+        f"<li>{escape_html(f'{name}: {text}')}</li>"
+        for name, record in named
+        for text in list_caveats(record)
+    ]
+    caveat_list = f'<ul class="caveats">{"".join(caveats)}</ul>\n' if caveats else ""
+    details = [_render_details(table) for table in make_detail_tables(panel.records)]
+    details.append(_render_details(_source_table(panel)))
+    return (
+        f'<section class="panel" aria-labelledby="panel-{number}">\n'
+        f'<h3 id="panel-{number}">{escape_html(panel.title)}</h3>\n'
+        f"{main}{caveat_list}{''.join(details)}</section>\n"
+    )
+
+
+def _render_part(name: str, contents: Sequence[str]) -> str:
+    """Render a part of the page below its heading; nothing without contents."""
+    if not contents:
+        return ""
+    return (
+        f'<section id="{name}" aria-labelledby="{name}-heading" tabindex="-1">\n'
+        f'<h2 id="{name}-heading">{PAGE_PARTS[name].heading}</h2>\n'
+        f"{''.join(contents)}</section>"
+    )
+
+
+def _render_details(table: TextTable, *, is_open: bool = False) -> str:
+    """Render a table that the reader can fold away."""
+    opening = "<details open>" if is_open else "<details>"
+    summary = f"<summary>{escape_html(table.title)}</summary>"
+    return f"{opening}{summary}{tables.render_table(table)}</details>\n"
+
+
+def _source_table(panel: ReportPanel) -> TextTable:
+    return TextTable(
+        SOURCE_COLUMNS,
+        [_source_row(*named) for named in zip(panel.names, panel.records, strict=True)],
+        "checkpoint: the first digits of its SHA-256",
+        "sources of the numbers",
+        text_columns=SOURCE_COLUMNS,
+    )
+
+
+def _source_row(name: str, record: Record) -> tuple[str, ...]:
+    checkpoint = record.checkpoint
+    return (
+        name,
+        checkpoint.model,
+        f"{checkpoint.defense}, kernel {checkpoint.kernel}, seed {checkpoint.seed}",
+        checkpoint.sha256[:12],
+        str(record.attack.seed),
+        record.device,
+        record.created[:19].replace("T", " "),
+        record.wmr,
+        record.id,
+    )

@@ -1,0 +1,1 @@
+"""Devices, ranks and components."""

@@ -1,0 +1,554 @@
+"""Where names become tensors: components built from their specs. Registry and core meet here and nowhere else."""
+
+import copy
+import dataclasses
+import inspect
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..config import TrainConfig
+from ..core.contexts import evaluating
+from ..core.data.augment import Augmentation
+from ..core.losses import cross_entropy
+from ..core.nn.preprocessing import Normalized
+from ..core.norms import NORMS
+from ..core.protocols import Attack, DataSource, Defense, Evidence, Kernel, Split
+from ..core.run_attack import check_batch, check_log_weights
+from ..errors import BadFile, BadInput, BrokenContract, UnknownName, WmrError, did_you_mean
+from ..registry import SHARED_PARAMS, Registry
+from ..spec import Spec, format_number
+from ..storage.checkpoints import Checkpoint
+
+LARGEST_ALPHA = 80.0
+"""Beyond this exp(alpha) overflows the float32 of a training loss."""
+
+
+def dataset(registry: Registry, spec: str, data_dir: Path, split_seed: int = 0) -> DataSource:
+    """The data set of a spec. The seed decides what is held out, where the data set leaves that open."""
+    parsed = Spec.parse(spec)
+    facts = {"root": data_dir, "split_seed": split_seed}
+    given = {
+        key: value for key, value in facts.items() if registry.accepts("dataset", parsed.name, key)
+    }
+    source: DataSource = registry.create("dataset", parsed, **given)
+    _check_source(source, parsed.name)
+    return source
+
+
+def _check_source(source: DataSource, name: str) -> None:
+    """Refuse what a data set builds unless it has splits, classes and a shape, and names for all of its classes or none."""
+    hint = "a data set has splits (by name), num_classes and input_shape; see docs/hooks.md"
+    try:
+        splits: object = source.splits
+        classes: Any = source.num_classes
+        shape: Any = source.input_shape
+        names: object = getattr(source, "class_names", None)
+    except WmrError:
+        raise
+    except Exception as error:  # of any kind: properties of the user's are among them
+        problem = f"data set {name!r} builds a {type(source).__name__} that cannot be used: {type(error).__name__}: {error}"
+        raise BrokenContract(problem, hint=hint) from error
+    if not isinstance(splits, Mapping):
+        raise BrokenContract(f"splits of data set {name!r} is a {type(splits).__name__}", hint=hint)
+    if not isinstance(classes, Integral) or classes < 2:  # True is 1
+        raise BrokenContract(
+            f"num_classes of data set {name!r} is {classes!r}",
+            hint="it is a whole number, 2 or more",
+        )
+    if (
+        not isinstance(shape, tuple | list)
+        or len(shape) != 3
+        or not all(type(side) is int and side >= 1 for side in shape)
+    ):
+        problem = f"input_shape of data set {name!r} is {shape!r}"
+        raise BrokenContract(problem, hint="it is (channels, height, width), three whole numbers")
+    if names is not None and not (
+        isinstance(names, tuple) and all(isinstance(each, str) for each in names)
+    ):
+        raise BrokenContract(
+            f"class_names of data set {name!r} is not a tuple of text",
+            hint="name the classes in their order",
+        )
+    if isinstance(names, tuple) and len(names) != classes:
+        problem = f"data set {name!r} names {len(names)} classes and has {classes}"
+        raise BrokenContract(
+            problem, hint="class_names has one name for each of num_classes, or is left out"
+        )
+
+
+def split_of(source: DataSource, name: str) -> Split:
+    """Return a split by name, tried with its first image."""
+    split = _found_split(source, name)
+    check_batch(split.batch(torch.arange(1)), source.num_classes)
+    return split
+
+
+def _found_split(source: DataSource, name: str) -> Split:
+    """Return a split by name, without reading an image of it."""
+    if name not in source.splits:
+        raise UnknownName(
+            f"the data set has no split {name!r}", hint=did_you_mean(name, source.splits)
+        )
+    split = source.splits[name]
+    # hasattr alone would compute the hash of all images
+    there = dir(split)
+    missing = [
+        part
+        for part in ("__len__", "batch", "labels", "sha256")
+        if part not in there and not hasattr(split, part)
+    ]
+    if missing:
+        problem = (
+            f"the split {name!r} of the data set is a {type(split).__name__} without {missing[0]!r}"
+        )
+        raise BrokenContract(
+            problem,
+            hint="a split has len(), labels, sha256 and batch(positions); see docs/hooks.md",
+        )
+    if not len(split):
+        raise BadInput(
+            f"the split {name!r} of the data set is empty", hint="hold out more images, or add some"
+        )
+    return split
+
+
+def check_data(source: DataSource, config: TrainConfig) -> None:
+    """Everything that a run and its evaluation will read is there and can be used, before any work is done."""
+    if config.validate_every and "val" not in source.splits:
+        raise BadInput(
+            "no images are held out to validate on",
+            hint="add --validate-every 0, or let the data set hold some out",
+        )
+    for name in (name for name in ("train", "val", "test") if name in source.splits):
+        split = _found_split(source, name)
+        if hasattr(split, "prepare"):
+            split.prepare()
+        if name != "test":  # training never looks at a test image
+            check_batch(
+                split.batch(torch.arange(min(len(split), config.batch_size))), source.num_classes
+            )
+
+
+def notes(split: Split) -> Iterator[str]:
+    """What a user should know about these data."""
+    note = getattr(split, "note", None)
+    if note is not None:
+        yield note
+
+
+def model(
+    registry: Registry,
+    spec: str,
+    num_classes: int | None = None,
+    input_shape: tuple[int, int, int] | None = None,
+    data_dir: Path | None = None,
+    **options: object,
+) -> nn.Module:
+    """A fresh network for these classes and images, with the normalisation that the spec may ask for as its first layer.
+
+    One that declares `root` is told where data are, for weights that it reads from there.
+    """
+    own, normalisation = registry.split_shared("model", Spec.parse(spec))
+    # shared parameters may also arrive as keywords; both ways lead to the same first layer
+    for key in SHARED_PARAMS["model"]:
+        if key in options and not registry.accepts("model", own.name, key):
+            if key in normalisation:
+                raise BadInput(f"{key} of model {spec!r} is set twice", hint="keep one of the two")
+            value = options.pop(key)
+            normalisation[key] = value if isinstance(value, tuple | list) else (value,)
+    facts: dict[str, Any] = {"num_classes": num_classes, "input_shape": input_shape}
+    facts = {key: value for key, value in facts.items() if value is not None}
+    # a class of the user's may know its classes and images by itself
+    takes = getattr(registry.target("model", own.name), "__init__", None) is not nn.Module.__init__
+    given = {
+        key: value
+        for key, value in facts.items()
+        if takes and registry.accepts("model", own.name, key)
+    }
+    if (
+        data_dir is not None
+        and "root" not in own.params
+        and registry.declares("model", own.name, "root")
+    ):
+        given["root"] = data_dir
+    try:
+        network = registry.create("model", own, **given, **options)
+    except (
+        RuntimeError,
+        MemoryError,
+    ) as error:  # torch's word for a shape that cannot be, or that does not fit into memory
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise BadInput(
+            f"model {spec!r} cannot be built: {reason}", hint="check its sizes"
+        ) from error
+    if not isinstance(network, nn.Module):
+        raise BrokenContract(
+            f"model {spec!r} is a {type(network).__name__}", hint="a model is a torch.nn.Module"
+        )
+    if not normalisation:
+        return network
+    if input_shape is None:
+        raise BadInput(
+            f"model {spec!r} normalizes its input, which needs input_shape",
+            hint="give input_shape=(channels, height, width)",
+        )
+    return Normalized(
+        network, normalisation.get("mean", (0.0,)), normalisation.get("std", (1.0,)), input_shape[0]
+    )
+
+
+def augmentation(text: str, input_shape: tuple[int, int, int]) -> Augmentation:
+    """`crop:4,flip`: crops after padding by 4 pixels (`crop:4:reflect` mirrors the border), and flips; `none` is neither."""
+    padding, border, flips = 0, "zero", False
+    for word in () if text == "none" else text.split(","):
+        name, *values = word.strip().split(":")
+        if name == "flip" and not values:
+            flips = True
+        elif (
+            name == "crop"
+            and len(values) in (1, 2)
+            and values[0].isdigit()
+            and values[1:] in ([], ["zero"], ["reflect"])
+        ):
+            padding, border = int(values[0]), (values[1:] or ["zero"])[0]
+        else:
+            raise BadInput(
+                f"{word!r} is no augmentation",
+                hint="write crop:4, crop:4:reflect, flip, several joined by commas, or none",
+            )
+    if padding >= min(input_shape[1:]):
+        raise BadInput(
+            f"a crop of {padding} pixels can leave nothing of an image of side {min(input_shape[1:])}",
+            hint="crop less",
+        )
+    return Augmentation(padding, border, flips)  # type: ignore[arg-type]
+
+
+def check_fits(
+    network: nn.Module, spec: str, num_classes: int, input_shape: tuple[int, int, int]
+) -> None:
+    """Refuse a network that cannot take images (N, C, H, W) of this shape, or does not give logits (N, num_classes) for them."""
+    outputs = count_outputs(network, spec, input_shape)
+    if outputs != num_classes:
+        problem = f"model {spec!r} has {outputs} outputs, the data set has {num_classes} classes"
+        raise BadInput(
+            problem, hint="a class that takes num_classes can build its last layer for the data"
+        )
+
+
+def count_outputs(network: nn.Module, spec: str, input_shape: tuple[int, int, int]) -> int:
+    """How many logits a network gives for an image of this shape; one that cannot take such images is refused."""
+    channels, height, width = input_shape
+    parameter = next(network.parameters(), torch.empty(0))
+    try:
+        with torch.no_grad(), evaluating(network):
+            logits = network(torch.zeros(2, *input_shape, device=parameter.device))
+    except (Exception, SystemExit) as error:  # the forward pass of a local model may raise anything
+        first = next(
+            (module for module in network.modules() if isinstance(module, nn.Conv2d)), None
+        )
+        if first is not None and first.in_channels != channels:
+            problem = f"model {spec!r} takes images of {first.in_channels} channels, those of the data set have {channels}"
+            raise BadInput(
+                problem,
+                hint="a class that takes input_shape=(C, H, W) can build its first layer for the data",
+            ) from None
+        reason = (
+            (str(error).strip().splitlines() or [""])[0]
+            if isinstance(error, RuntimeError)
+            else f"{type(error).__name__}: {error}"
+        )
+        problem = f"model {spec!r} cannot take images of {channels}x{height}x{width}: {reason}"
+        raise BadInput(
+            problem,
+            hint="a class that takes input_shape=(C, H, W) can build its layers for the data",
+        ) from error
+    hint = "a model returns one tensor of logits, (images, classes)"
+    if not isinstance(logits, torch.Tensor):
+        raise BadInput(f"model {spec!r} gives a {type(logits).__name__}", hint=hint)
+    if logits.ndim != 2 or len(logits) != 2:
+        raise BadInput(
+            f"model {spec!r} gives outputs of shape {tuple(logits.shape)} for 2 images", hint=hint
+        )
+    if not logits.is_floating_point():
+        raise BadInput(f"model {spec!r} gives outputs of type {logits.dtype}", hint=hint)
+    return logits.shape[1]
+
+
+def without_weights(registry: Registry, spec: str) -> str:
+    """The model of a spec for weights that are at hand: it need not find or download any."""
+    bare = Spec.parse(spec).without("pretrained")
+    return str(
+        bare.with_params(pretrained="false")
+        if registry.declares("model", bare.name, "pretrained")
+        else bare
+    )
+
+
+def restored(registry: Registry, checkpoint: Checkpoint) -> nn.Module:
+    """The network of a checkpoint with its weights, in eval mode."""
+    spec = without_weights(registry, checkpoint.model)
+    network = model(registry, spec, checkpoint.num_classes, checkpoint.input_shape)
+    try:
+        network.load_state_dict(dict(checkpoint.tensors))
+    except RuntimeError as error:
+        problem = " ".join(str(error).split())
+        raise BadFile(
+            f"the weights of {checkpoint.path} do not fit model {checkpoint.model!r}: {problem}",
+            hint="evaluate it with the code that it was trained with, or train again",
+        ) from None
+    return network.eval()
+
+
+def attack(
+    registry: Registry,
+    spec: Spec,
+    *,
+    norm: str,
+    eps: float,
+    steps: int | None = None,
+    step_size: float | None = None,
+    restarts: int | None = None,
+) -> Attack:
+    """An attack inside this ball. What is asked of an attack that does not have it is refused."""
+    if norm not in NORMS:
+        raise UnknownName(f"there is no norm {norm!r}", hint=did_you_mean(norm, NORMS))
+    asked = {"steps": steps, "step": step_size, "restarts": restarts}
+    ball = {"norm": norm, "eps": eps}
+    given: dict[str, Any] = {
+        key: value for key, value in ball.items() if registry.accepts("attack", spec.name, key)
+    }
+    for key, value in asked.items():
+        if value is None:
+            continue
+        if not registry.accepts("attack", spec.name, key):
+            raise BadInput(
+                f"attack {spec.name!r} has no {key!r}",
+                hint=f"leave out --{'step-size' if key == 'step' else key}",
+            )
+        if key in spec.params:
+            raise BadInput(f"{key} of {spec} is set twice", hint="keep one of the two")
+        given[key] = value
+    made: Attack = registry.create("attack", spec, **given)
+    _check_callable(
+        made,
+        f"attack {spec.name!r}",
+        ("model", "batch", "objective"),
+        ("seed", "need_logits"),
+    )
+    if not isinstance(getattr(made, "loss", "ce"), str):
+        raise BrokenContract(
+            f"loss of attack {spec.name!r} is not text", hint='it names an objective, such as "ce"'
+        )
+    return made
+
+
+def _check_callable(
+    made: object, what: str, arguments: tuple[str, ...], keywords: tuple[str, ...] = ()
+) -> None:
+    """Refuse what cannot be called with these arguments, in this order."""
+    written = (*arguments, *(f"{name}=…" for name in keywords))
+    called_with = f"it is called with ({', '.join(written)}); see docs/hooks.md"
+    if not callable(made):
+        raise BrokenContract(
+            f"{what} builds a {type(made).__name__}, which cannot be called", hint=called_with
+        )
+    try:
+        inspect.signature(made).bind(*arguments, **dict.fromkeys(keywords))
+    except TypeError as error:
+        raise BrokenContract(f"{what} cannot be called: {error}", hint=called_with) from None
+    except ValueError:  # built-in callables have no signature to look at
+        return
+
+
+def advice(made: Attack | None, eps: float, num_classes: int | None = None) -> Iterator[str]:
+    """What a careful reader would ask about this ball and attack, and what it remarks itself where the classes are known."""
+    levels = round(eps * 255)
+    if levels and eps != levels / 255 and abs(eps - levels / 255) < 5e-4:
+        yield f"eps {eps:g} is not {levels}/255: results for the two are not comparable"
+    step = getattr(made, "step", None)
+    if step is not None and step > 2 * eps:
+        yield f"a step of {step:g} jumps across the whole ball of radius {eps:g}"
+    remarks = getattr(made, "remarks", None)
+    if num_classes is not None and remarks is not None:
+        yield from remarks(num_classes)
+
+
+def described(made: Attack, spec: Spec, registry: Registry, **asked: Any) -> str:
+    """The attack as a spec that rebuilds it, with its steps; ball and restarts stand beside it in the record."""
+    kind: Any = type(made)
+    if not dataclasses.is_dataclass(kind):
+        return str(
+            spec.with_params(
+                **{key: _written(value) for key, value in asked.items() if value is not None}
+            )
+        )
+    fixed = (
+        registry.find("attack", spec.name).entry.params
+        if spec.name in registry.names("attack")
+        else {}
+    )
+    params = {}
+    for field in dataclasses.fields(kind):
+        value = getattr(made, field.name)
+        is_default = value == fixed.get(field.name, field.default)
+        is_beside = field.name in ("norm", "eps", "restarts")
+        if not is_beside and (
+            not is_default or (field.name in ("steps", "step") and value is not None)
+        ):
+            params[field.name] = _written(value)
+    return str(Spec(spec.name, None, params))
+
+
+def spec_of(made: Attack, registry: Registry) -> Spec:
+    """The name of an attack that was built elsewhere: that of its class with most of its numbers, or the class itself."""
+    kind: Any = made if inspect.isroutine(made) else type(made)
+    target = f"{kind.__module__}:{kind.__qualname__}"
+    entries = [
+        owned.entry for of, owned in registry if of == "attack" and owned.entry.target == target
+    ]
+    fitting = [
+        entry
+        for entry in entries
+        if all(getattr(made, key, None) == value for key, value in entry.params.items())
+    ]
+    best = max(fitting, key=lambda entry: len(entry.params), default=None)
+    return Spec(target.replace(":", ".") if best is None else best.name)
+
+
+def _written(value: Any) -> str:
+    """A parameter as a user would write it."""
+    if isinstance(value, tuple | list):
+        return ":".join(map(_written, value))
+    return (
+        format_number(value)
+        if isinstance(value, float)
+        else "none"
+        if value is None
+        else str(value)
+    )
+
+
+def kernel(registry: Registry, spec: str, alpha: float | None, **facts: Any) -> Kernel:
+    """A kernel, with alpha where it has one."""
+    parsed = Spec.parse(spec)
+    if alpha is not None and not registry.accepts("kernel", parsed.name, "alpha"):
+        if alpha != 0:
+            raise BadInput(f"kernel {parsed.name!r} has no alpha", hint="leave out `alpha`")
+        # alpha 0 is the unweighted baseline, which a kernel without alpha gives as it is
+        alpha = None
+    made: Kernel = registry.create(
+        "kernel", parsed, **facts, **({} if alpha is None else {"alpha": alpha})
+    )
+    _check_callable(made, f"kernel {parsed.name!r}", ("evidence",))
+    _try_kernel(made)
+    return made
+
+
+def _try_kernel(made: Kernel) -> None:
+    """Refuse a kernel whose result for three images is not one log-weight each."""
+    logits, labels = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 1.5]]), torch.tensor([0, 0, 1])
+    rows = torch.arange(3)
+    evidence = Evidence(
+        logits, labels, rows, logits, steps_survived=rows, loss=cross_entropy(logits, labels)
+    )
+    try:
+        # a call may change the state of a kernel, or of the generator
+        with torch.random.fork_rng(devices=[]):
+            log_weights = copy.deepcopy(made)(evidence)
+    except Exception:  # noqa: BLE001 - it may need other classes or images than these, and says so when it meets its own
+        return
+    check_log_weights(made, log_weights, len(labels))
+
+
+def training_attack(registry: Registry, config: TrainConfig) -> Attack:
+    """The attack of a training run."""
+    spec = Spec.parse(config.attack)
+    return attack(
+        registry,
+        spec,
+        norm=config.norm,
+        eps=config.eps,
+        steps=config.steps,
+        step_size=config.step_size,
+    )
+
+
+def training_kernel(
+    registry: Registry, config: TrainConfig, attack: Attack, chosen: Defense
+) -> Kernel:
+    """The kernel of a training run, with weights that a float32 loss can carry, and the steps of the attack if it asks."""
+    attacker = attack if getattr(chosen, "uses_attack", True) else chosen
+    asks = registry.accepts("kernel", Spec.parse(config.kernel).name, "steps")
+    steps = getattr(attacker, "steps", None)
+    if asks and attacker is attack and steps is None:
+        problem = f"kernel {config.kernel!r} counts the steps of an attack, and {config.attack!r} has none to count"
+        raise BadInput(problem, hint="train with --attack pgd")
+    made = kernel(
+        registry,
+        config.kernel,
+        config.alpha,
+        **({"steps": steps} if asks and steps is not None else {}),
+    )
+    alpha, largest = (
+        getattr(made, "alpha", 0.0),
+        LARGEST_ALPHA / getattr(made, "largest_margin", 1.0),
+    )
+    if alpha > largest:
+        raise BadInput(
+            f"alpha {format_number(alpha)} overflows a float32 loss",
+            hint=f"train with alpha up to {largest:g}",
+        )
+    return made
+
+
+def scaled(part: Any, share: float, *names: str) -> Any:
+    """An attack or kernel with these of its numbers, where it has them, times a share."""
+    if share == 1:
+        return part
+    numbers = {name: getattr(part, name, None) for name in names}
+    return dataclasses.replace(
+        part, **{name: share * value for name, value in numbers.items() if value is not None}
+    )
+
+
+def defense(registry: Registry, spec: str) -> Defense:
+    """A defense."""
+    made: Defense = registry.create("defense", spec)
+    step, what = getattr(made, "step", None), f"defense {spec!r}"
+    if step is None:
+        hint = "a defense has a method step(learner, batch); see docs/hooks.md"
+        raise BrokenContract(
+            f"{what} builds a {type(made).__name__} without a method 'step'", hint=hint
+        )
+    _check_callable(step, f"step of {what}", ("learner", "batch"))
+    return made
+
+
+@contextmanager
+def exact_float32() -> Iterator[None]:
+    """Float32 all the way, TF32 off, and algorithms that give the same bits every time."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.backends.cudnn.flags(
+            enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+        ):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def versions() -> dict[str, str]:
+    """What a result was computed with."""
+    from importlib.metadata import version
+
+    packages = ("torch", "torchvision", "timm", "lightning-fabric", "numpy", "safetensors")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}

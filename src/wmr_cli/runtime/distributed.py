@@ -1,0 +1,203 @@
+"""Ranks: the processes that share one run, and what they exchange.
+
+All methods of `Ranks` do nothing, or return their input, when there is one process.
+"""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..errors import BadInput, BrokenContract, WmrError, out_of_memory
+
+T = TypeVar("T")
+
+RESUME_HINT = "--resume goes on"
+RANK_0_EXIT_SECONDS = 20.0
+"""How long other ranks wait for rank 0 to report an error that all share."""
+EXIT_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes of a run. `index` is this process's rank, `node` its machine."""
+
+    index: int = 0
+    count: int = 1
+    local_index: int = 0
+    node: int = 0
+    device: torch.device = field(default_factory=torch.get_default_device)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes files and reports for all ranks."""
+        return self.index == 0
+
+    @property
+    def is_first_of_node(self) -> bool:
+        """Whether this process is the first one on its machine."""
+        return self.local_index == 0
+
+    def share(self, values: Tensor) -> Tensor:
+        """Return this rank's contiguous part of `values`; the parts of all ranks differ by one at most."""
+        return values.tensor_split(self.count)[self.index]
+
+    def all_gather(self, values: Tensor) -> Tensor:
+        """Gather equally shaped values of all ranks, (ranks, ...), on the CPU."""
+        if self.count == 1:
+            return values[None]
+        own = values.to(self.device)
+        parts = [torch.empty_like(own) for _ in range(self.count)]
+        torch.distributed.all_gather(parts, own)
+        return torch.stack(parts).cpu()
+
+    def all_gather_varying(self, values: Tensor, total: int) -> Tensor:
+        """Gather values (N, ...) of each rank's `share` of `total` images, in their common order."""
+        if self.count == 1:
+            return values
+        sizes = [len(part) for part in torch.arange(total).tensor_split(self.count)]
+        # all_gather needs equal shapes: pad to the largest share, cut the padding afterwards
+        padding = values.new_zeros(max(sizes) - len(values), *values.shape[1:])
+        padded = torch.cat([values, padding])
+        parts = [torch.empty_like(padded) for _ in sizes]
+        torch.distributed.all_gather(parts, padded)
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+    def all_reduce(self, values: Tensor, operation: Literal["sum", "mean", "max"]) -> Tensor:
+        """Reduce equally shaped values element by element over all ranks."""
+        if self.count == 1:
+            return values
+        reduced = values.detach().clone()
+        operations = torch.distributed.ReduceOp
+        is_gloo_mean = operation == "mean" and torch.distributed.get_backend() == "gloo"
+        if is_gloo_mean:  # gloo has no AVG
+            torch.distributed.all_reduce(reduced, op=operations.SUM)
+            return reduced / self.count
+        op = {"sum": operations.SUM, "mean": operations.AVG, "max": operations.MAX}[operation]
+        torch.distributed.all_reduce(reduced, op=op)
+        return reduced
+
+    def max(self, value: int) -> int:
+        """Return the largest value of all ranks."""
+        if self.count == 1:
+            return value
+        return int(self.all_gather(torch.tensor(value)).max())
+
+    def gather_objects(self, value: T) -> list[T]:
+        """Gather a picklable value of every rank, in the order of ranks."""
+        if self.count == 1:
+            return [value]
+        values = [value] * self.count
+        torch.distributed.all_gather_object(values, value)
+        return values
+
+    def broadcast(self, value: T) -> T:
+        """Return the value of rank 0 on every rank."""
+        if self.count == 1:
+            return value
+        values = [value]
+        torch.distributed.broadcast_object_list(values, src=0)
+        return values[0]
+
+    def barrier(self) -> None:
+        """Wait until all ranks have reached this call."""
+        self.max(0)
+
+    def sync_errors(self, error: Exception | None = None) -> None:
+        """Raise the error of any rank on all ranks, so that no rank waits for one that has failed.
+
+        Ranks must call this before each collective operation that a failed rank would miss.
+        """
+        if not self.max(int(error is not None)):
+            return
+        errors = self.gather_objects(error)
+        first = next(each for each in errors if each is not None)
+        # an enclosing `propagate_errors` must not exchange it a second time
+        first.is_shared = True  # type: ignore[attr-defined]
+        raise first
+
+    @contextmanager
+    def collective(self) -> Iterator[None]:
+        """Run a block on all ranks; wait at its end, and raise on all ranks if one has failed."""
+        with self.propagate_errors():
+            yield
+        self.sync_errors()
+
+    @contextmanager
+    def propagate_errors(self) -> Iterator[None]:
+        """Send an error inside to the other ranks, which raise it at their next `sync_errors`."""
+        try:
+            yield
+        except Exception as error:
+            if self.count == 1 or getattr(error, "is_shared", False):
+                raise
+            self.sync_errors(self._to_wmr_error(error))
+
+    def _to_wmr_error(self, error: Exception) -> Exception:
+        """Return an error that can be pickled and shown to the user."""
+        if isinstance(error, WmrError):
+            return error
+        problem = f"process {self.index} failed: {type(error).__name__}: {error}"
+        return out_of_memory(error) or BrokenContract(problem, RESUME_HINT)
+
+
+def exit_rank(status: object) -> None:
+    """End one of several processes without shutting down the interpreter; return if there is one.
+
+    Threads of torch may still hold tensors. Freeing them during interpreter shutdown aborts.
+    """
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    torch.distributed.destroy_process_group()
+    if status:
+        _wait_for_rank_0()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(status if isinstance(status, int) else 0)
+
+
+def _wait_for_rank_0() -> None:
+    """Wait until rank 0 has ended: Fabric kills it as soon as a process that it started fails."""
+    if os.environ.get("LOCAL_RANK", "0") == "0" or read_launcher() is not None:
+        return
+    parent = os.getppid()
+    deadline = time.monotonic() + RANK_0_EXIT_SECONDS
+    while os.getppid() == parent and time.monotonic() < deadline:
+        time.sleep(EXIT_POLL_SECONDS)
+
+
+def read_launcher() -> tuple[int, int] | None:
+    """Return (processes per node, nodes) started by torchrun or Slurm, or None without either."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        per_node = _read_count("LOCAL_WORLD_SIZE")
+        return per_node, _read_count("WORLD_SIZE") // per_node
+    is_interactive = os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
+    # a batch script that does not call srun has no step, and is one process
+    is_step = "SLURM_PROCID" in os.environ and "SLURM_STEP_ID" in os.environ
+    if not is_step or is_interactive or _read_count("SLURM_NTASKS", default="1") == 1:
+        return None
+    if "SLURM_NTASKS_PER_NODE" not in os.environ:
+        raise BadInput(
+            "Slurm does not set SLURM_NTASKS_PER_NODE",
+            hint="use --ntasks-per-node instead of --ntasks",
+        )
+    per_node = _read_count("SLURM_NTASKS_PER_NODE")
+    return per_node, _read_count("SLURM_NNODES", default="1")
+
+
+def _read_count(name: str, default: str = "") -> int:
+    """Read a positive number that torchrun or Slurm has set."""
+    text = os.environ.get(name, default)
+    if not re.fullmatch("0*[1-9][0-9]{0,8}", text):
+        raise BadInput(
+            f"{name} is {text!r} in the environment, not a count",
+            hint="start with torchrun or srun, or unset it",
+        )
+    return int(text)

@@ -1,0 +1,294 @@
+"""Lightning Fabric: devices, precision, and the start of processes. No other module names a device."""
+
+import atexit
+import ctypes
+import importlib
+import inspect
+import logging
+import os
+import re
+import signal
+import sys
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import BadInput
+from .distributed import Ranks, read_launcher
+from .processes import signal_when_parent_dies
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+KEEP_MEMORY = "WMR_KEEP_MEMORY"
+"""Environment variable: 0 returns freed memory to the system at once."""
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
+MMAP_THRESHOLDS = (2**30, 2**25)
+"""Bytes; older versions of glibc accept only the second."""
+PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+EVALUATION_TIMEOUT = timedelta(days=30)
+"""In an evaluation a rank may wait for all chunks of another."""
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Where to compute: a kind of device, how many of them per node, and how many nodes."""
+
+    device: str = "auto"
+    devices: int | None = None
+    nodes: int | None = None
+
+
+class Runtime:
+    """The device, precision and ranks of a run: the part of Lightning Fabric that `wmr` uses."""
+
+    def __init__(self, fabric: "Fabric") -> None:
+        self._fabric = fabric
+        self.device: torch.device = fabric.device
+        self.ranks = Ranks(
+            index=fabric.global_rank,
+            count=fabric.world_size,
+            local_index=fabric.local_rank,
+            node=fabric.node_rank,
+            device=fabric.device,
+        )
+        self.loss_scale = LossScale(fabric)
+
+    def __str__(self) -> str:
+        """`cpu`, or `2 x cuda`."""
+        if self.ranks.count == 1:
+            return str(self.device)
+        return f"{self.ranks.count} x {self.device.type}"
+
+    def setup(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+        """Wrap model and optimizer for this precision and these ranks."""
+        wrapped_model, wrapped_optimizer = self._fabric.setup(model, optimizer)
+        return wrapped_model, wrapped_optimizer
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Compute in the chosen precision inside."""
+        return self._fabric.autocast()
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of a loss, scaled in half precision, as the mean over all ranks."""
+        self._fabric.backward(loss)
+
+    def clip_gradients(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, max_norm: float
+    ) -> None:
+        """Clip the L2 norm of all gradients of a wrapped model."""
+        self._fabric.clip_gradients(
+            model,
+            optimizer,
+            max_norm=max_norm,
+            error_if_nonfinite=False,
+        )
+
+
+class LossScale:
+    """The loss scale of half precision, which checkpoints keep. Empty in other precisions."""
+
+    def __init__(self, fabric: "Fabric") -> None:
+        self._precision = fabric.strategy.precision
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the scale and its counters."""
+        return {
+            name: torch.tensor(value, dtype=torch.float64)
+            for name, value in self._precision.state_dict().items()
+        }
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Restore what `state` returned."""
+        types = {name: type(value) for name, value in self._precision.state_dict().items()}
+        self._precision.load_state_dict(
+            {name: types[name](value.item()) for name, value in state.items()}
+        )
+
+
+@cache
+def launch(
+    hardware: Hardware, precision: str = "32", timeout: timedelta = EVALUATION_TIMEOUT
+) -> Runtime:
+    """Start the processes once per program: each runs the same command from its beginning.
+
+    A rank that waits for another longer than `timeout` fails.
+    """
+    # the import sets the level of Fabric's logger; its start-up lines are noise for users
+    importlib.import_module("lightning_fabric")
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    fabric = _make_fabric(hardware, precision, timeout)
+    is_child = os.environ.get("LOCAL_RANK", "0") != "0" and not read_launcher()
+    if is_child and sys.platform == "linux":
+        # exit when rank 0 dies: a rank that waits inside a collective notices nothing else
+        signal_when_parent_dies(signal.SIGKILL)
+    fabric.launch()
+    if fabric.world_size > 1:
+        # the threads of the process group must end before the interpreter does
+        atexit.register(torch.distributed.destroy_process_group)
+    return Runtime(fabric)
+
+
+def single_process(device: str = "auto", precision: str = "32") -> Runtime:
+    """Return the runtime of this process alone on one device."""
+    return Runtime(_make_fabric(Hardware(device), precision, EVALUATION_TIMEOUT))
+
+
+def _make_fabric(hardware: Hardware, precision: str, timeout: timedelta) -> "Fabric":
+    from lightning_fabric import Fabric
+    from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+    from lightning_fabric.strategies.ddp import DDPStrategy
+
+    kind, number = _parse_device(hardware.device)
+    if precision == "16" and not has_accelerator(kind):
+        raise BadInput("precision 16 needs a GPU", hint="train with --precision bf16 or 32")
+    if not has_accelerator(kind) and os.environ.get(KEEP_MEMORY) != "0":
+        keep_memory()
+    devices, nodes = _count_devices_and_nodes(hardware)
+    # buffers are averaged by the learner after each step, not broadcast before each forward pass
+    options: dict[str, Any] = {"timeout": timeout, _buffer_option(): False}
+    return Fabric(
+        accelerator=kind,
+        devices=devices if number is None else [number],
+        num_nodes=nodes,
+        strategy=DDPStrategy(**options) if devices * nodes > 1 else "auto",
+        precision=PRECISIONS[precision],  # type: ignore[arg-type]
+        # without an environment Fabric looks for one, and warns if `srun` is installed but unused
+        plugins=[] if read_launcher() else [LightningEnvironment()],
+    )
+
+
+def _parse_device(device: str) -> tuple[str, int | None]:
+    """Split `cuda:1` into kind and number; raise for devices that this machine does not have."""
+    kind, _, text = device.partition(":")
+    is_numbered = kind == "cuda" and re.fullmatch("[0-9]{1,9}", text)
+    if kind not in DEVICES or (text and not is_numbered):
+        raise BadInput(
+            f"unknown device {device!r}", hint="--device is auto, cpu, cuda, cuda:N or mps"
+        )
+    number = int(text) if text else None
+    if not _has(kind) or (number is not None and number >= torch.cuda.device_count()):
+        raise BadInput(
+            f"device {device!r} is not available",
+            hint="`wmr doctor` lists the devices of this machine",
+        )
+    return kind, number
+
+
+def _count_devices_and_nodes(hardware: Hardware) -> tuple[int, int]:
+    """Return devices per node and nodes, as requested or as torchrun or Slurm has started them."""
+    launcher = read_launcher()
+    started_devices, started_nodes = launcher or (None, None)
+    devices = _check_started("devices", hardware.devices, started_devices)
+    nodes = _check_started("nodes", hardware.nodes, started_nodes)
+    kind, number = _parse_device(hardware.device)
+    if devices > 1 and number is not None:
+        raise BadInput(
+            f"{hardware.device} is one device", hint=f"say --device {kind} --devices {devices}"
+        )
+    present = torch.cuda.device_count() if _has("cuda") else 1
+    if devices > present and has_accelerator(kind):
+        gpus = "there is 1 GPU" if present == 1 else f"there are {present} GPUs"
+        raise BadInput(
+            f"{gpus}, not {devices}",
+            hint="`wmr doctor` lists the devices; --device cpu shares the work among processes",
+        )
+    has_rendezvous = {"MASTER_ADDR", "NODE_RANK"} <= os.environ.keys()
+    if nodes > 1 and launcher is None and not has_rendezvous:
+        raise BadInput(
+            f"no launcher has started processes on {nodes} machines",
+            hint="use torchrun or srun, or set MASTER_ADDR, MASTER_PORT and NODE_RANK"
+            " and start the command on every machine",
+        )
+    return devices, nodes
+
+
+def _check_started(setting: str, requested: int | None, started: int | None) -> int:
+    """Return the requested count; raise if a launcher has started another one."""
+    if requested is not None and started is not None and requested != started:
+        raise BadInput(
+            f"{setting} is {requested}, but {started} were started",
+            hint=f"leave out --{setting}: the launcher sets it",
+        )
+    return requested or started or 1
+
+
+def _buffer_option() -> str:
+    """Return this torch version's name of the option that broadcasts buffers."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    names = inspect.signature(DistributedDataParallel).parameters
+    return "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
+
+
+class MetricsLogger(Protocol):
+    """A logger of Lightning Fabric."""
+
+    def log_metrics(self, metrics: dict[str, Any], step: int) -> None:
+        """Add the metrics of one step."""
+        ...
+
+    def save(self) -> None:
+        """Write to disk."""
+        ...
+
+
+def make_logger(name: str, folder: Path) -> MetricsLogger:
+    """Make the `csv` or `tensorboard` logger that writes to `folder/name`."""
+    from lightning_fabric.loggers.csv_logs import CSVLogger
+    from lightning_fabric.loggers.tensorboard import TensorBoardLogger
+
+    if name == "csv":
+        return CSVLogger(root_dir=folder, name=name, version="")
+    return TensorBoardLogger(root_dir=folder, name=name, version="")
+
+
+def has_accelerator(device: str = "auto") -> bool:
+    """Whether this device is faster than the CPU."""
+    kind = device.partition(":")[0]
+    if kind == "auto":
+        return _has("cuda") or _has("mps")
+    return kind != "cpu" and _has(kind)
+
+
+def _has(kind: str) -> bool:
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    return available.get(kind, True)
+
+
+LAYOUTS = {"channels-last": torch.channels_last, "contiguous": torch.contiguous_format}
+
+
+def memory_format(layout: str, device: torch.device, precision: str = "32") -> torch.memory_format:
+    """The layout asked for; `auto` goes pixel by pixel where that is faster: on a processor, and in half precision."""
+    is_faster = device.type == "cpu" or precision != "32"
+    return LAYOUTS.get(layout, torch.channels_last if is_faster else torch.contiguous_format)
+
+
+def keep_memory() -> bool:
+    """Make glibc keep freed memory for the next pass; return whether it accepted.
+
+    Activations are large and live for one pass. By default glibc returns them to the system
+    after every pass and faults them in again, which costs small models 10 to 25 % of their time.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is None:
+        return False
+    accepts_threshold = any(mallopt(M_MMAP_THRESHOLD, size) for size in MMAP_THRESHOLDS)
+    return bool(accepts_threshold and mallopt(M_TRIM_THRESHOLD, -1))
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a device has finished its queue; the CPU has none."""
+    if device.type != "cpu":
+        torch.get_device_module(device).synchronize()

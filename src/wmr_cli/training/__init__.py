@@ -1,0 +1,1 @@
+"""Train a model: setup, loop, learner, schedules, validation, checkpointing."""

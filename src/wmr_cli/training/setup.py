@@ -1,0 +1,204 @@
+"""What a training run is made of, built before anything is written, so that a mistake leaves no trace."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..config import TrainConfig
+from ..core.contexts import evaluating
+from ..core.data.augment import Augmentation
+from ..core.nn.fusion import CHECKED, arrange, arranged, bearable, twin_of
+from ..core.protocols import Attack, Batch, DataSource, Defense, Kernel, Split
+from ..core.rng import derive
+from ..core.run_attack import check_batch, check_logits, check_report
+from ..errors import BadInput
+from ..registry import Registry
+from ..runtime import compatibility, components
+from ..runtime.fabric import LAYOUTS, Runtime, memory_format
+from ..runtime.shared_data import share_dataset
+from .checkpointing import OfEachRank, Stateful
+from .ema import Average
+from .learner import FabricLearner
+from .schedules import make_optimizer, pace
+from .statistics import Tally
+from .validation import validation_attack
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """The parts of a run, and the step that they take together."""
+
+    runtime: Runtime
+    config: TrainConfig
+    timetable: TrainConfig
+    """the same, with epochs and milestones as the defense counts them"""
+    source: DataSource
+    split: Split
+    model: nn.Module
+    attack: Attack
+    kernel: Kernel
+    defense: Defense
+    optimizer: torch.optim.Optimizer
+    learner: FabricLearner
+    validation: Attack
+    augment: Augmentation
+    average: Average | None
+    tally: Tally
+    memory_format: torch.memory_format
+    """how images and weights lie in memory"""
+
+    @property
+    def stateful(self) -> dict[str, Stateful]:
+        """What keeps a state beside the weights and the optimizer."""
+        keepers: dict[str, Any] = {
+            "kernel": self.kernel,
+            "defense": self.defense,
+            "average": self.average,
+            "tally": self.tally,
+        }
+        keepers = {owner: part for owner, part in keepers.items() if hasattr(part, "state")}
+        if getattr(self.defense, "per_rank", False):
+            keepers["defense"] = OfEachRank(self.defense, self.runtime.ranks)  # type: ignore[arg-type]
+        return {**keepers, "scale": self.runtime.loss_scale}
+
+    def step(self, batch: Batch, epoch: int) -> float:
+        """One step of the defense on this rank's share of a batch; the mean loss over all ranks."""
+        check_batch(batch, self.source.num_classes)
+        batch = batch.to(self.runtime.device)
+        images = self.augment(batch.images, batch.index, derive("augment", self.config.seed, epoch))
+        images = arranged(images, self.memory_format)
+        report = self.defense.step(self.learner, replace(batch, images=images))
+        check_report(self.defense, report, len(batch.labels))
+        loss = self.tally.add(report, self.learner.fooling, self.runtime.ranks)
+        if self.average is not None:
+            self.average.update(self.model)
+        return loss
+
+    def summary(self, epoch: int, steps: int) -> dict[str, Any]:
+        """What the steps of the epoch saw, and the pace of the last."""
+        last = pace(self.timetable, (epoch + 1) * steps - 1, steps)
+        entry = {
+            **self.tally.summary(),
+            "lr": last.learning_rate,
+            "eps": last.eps_share * self.config.eps,
+        }
+        beta, terms = getattr(self.defense, "beta", None), getattr(self.defense, "terms", None)
+        return (
+            {**entry, "beta_weight_mean": beta * entry["weight_mean"]}
+            if beta and terms in ("kl", "both")
+            else entry
+        )
+
+    def facts(self) -> Iterator[str]:
+        """What the settings do not show."""
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        layout = next(
+            name for name, memory_format in LAYOUTS.items() if memory_format == self.memory_format
+        )
+        yield f"{len(self.split):,} images, {parameters:,} parameters, on {self.runtime}, {layout}"
+        if self.learner.twin is not None and self.learner.twin.folded:
+            yield f"attacks see a twin of the network with {self.learner.twin.folded} batch-norms folded into convolutions"
+        if not getattr(self.defense, "uses_attack", True):
+            yield f"{self.config.defense} does not use the training attack"
+        if self.timetable.epochs < self.config.epochs:
+            replays = getattr(self.defense, "replays", 1)
+            epochs = self.timetable.epochs
+            yield f"each batch is used {replays} times: {epochs} epoch{'s' * (epochs != 1)} instead of {self.config.epochs}"
+
+    def remarks(self) -> Iterator[str]:
+        """What a careful reader would ask about these settings."""
+        yield from components.notes(self.split)
+        attack = self.attack if getattr(self.defense, "uses_attack", True) else None
+        yield from components.advice(attack, self.config.eps, self.source.num_classes)
+        if self.config.select != "none" and not self.config.validate_every:
+            yield "nothing is held out to choose by (--validate-every 0), so there is no best.safetensors"
+
+
+def assemble(
+    config: TrainConfig,
+    registry: Registry,
+    data_dir: Path,
+    runtime: Runtime,
+    *,
+    compiles: bool = False,
+) -> Assembly:
+    """Build everything, and try it on one image."""
+    torch.manual_seed(derive("model", config.seed))
+    source = share_dataset(
+        components.dataset(registry, config.dataset, data_dir, config.split_seed), runtime.ranks
+    )
+    components.check_data(source, config)
+    split = components.split_of(source, "train")
+    smallest = len(split) // math.ceil(len(split) / config.batch_size)
+    if smallest // 2 < runtime.ranks.count > 1:
+        problem = f"a batch of {config.batch_size} images is too small for {runtime.ranks.count} processes"
+        raise BadInput(problem, hint="use a larger --batch-size or fewer --devices")
+    model = components.model(
+        registry, config.model, source.num_classes, source.input_shape, data_dir
+    )
+    components.check_fits(model, config.model, source.num_classes, source.input_shape)
+    attack, defense = (
+        components.training_attack(registry, config),
+        components.defense(registry, config.defense),
+    )
+    kernel, optimizer = (
+        components.training_kernel(registry, config, attack, defense),
+        make_optimizer(config, model),
+    )
+    compatibility.check_ramps(attack, kernel, config)
+    timetable = compatibility.replayed(config, defense)
+    compatibility.check_pair(defense, kernel, timetable)
+    compatibility.check_reach(kernel, split)
+    if hasattr(kernel, "observe") and "val" not in source.splits:
+        problem = f"kernel {config.kernel!r} learns from held-out images, and the data set has none"
+        raise BadInput(problem, hint="let the data set hold some out, or choose another kernel")
+    sample = split.batch(torch.arange(min(CHECKED, len(split)))).to(runtime.device)
+    chosen = bearable(
+        model.to(runtime.device),
+        sample.images,
+        memory_format(config.layout, runtime.device, config.precision),
+    )
+    arrange(model, chosen)
+    average = Average(model, config.ema) if config.ema else None
+    if compiles:
+        model.compile()
+    images, is_attacked = arranged(sample.images, chosen), getattr(defense, "uses_attack", True)
+    # rounded to half precision, folded weights are not those of the network; compiled, it needs no twin
+    leans = (
+        config.fold
+        and is_attacked
+        and config.attack_mode == "eval"
+        and config.precision == "32"
+        and not compiles
+    )
+    learner = FabricLearner(runtime, model, optimizer, attack, kernel, config, source.num_classes)
+    learner.twin = twin_of(model, images, chosen) if leans else None
+    with torch.no_grad(), evaluating(model):
+        check_logits(model(images), sample.index, source.num_classes)
+    augment, validation = (
+        components.augmentation(config.augment, source.input_shape),
+        validation_attack(registry, config),
+    )
+    return Assembly(
+        runtime,
+        config,
+        timetable,
+        source,
+        split,
+        model,
+        attack,
+        kernel,
+        defense,
+        optimizer,
+        learner,
+        validation,
+        augment,
+        average,
+        Tally(),
+        chosen,
+    )

@@ -1,1 +1,0 @@
-"""The walks, one page each. They yield events and print nothing."""

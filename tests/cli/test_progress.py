@@ -1,0 +1,88 @@
+"""Long waits are drawn: a bar on a terminal, a line per tenth elsewhere once they are long enough to wonder about."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from wmr_cli.cli import progress
+from wmr_cli.core.progress import report_progress, watch_progress
+from wmr_cli.events import EvaluationStarted, ImagesDone, Message
+
+
+@pytest.fixture
+def terminal(monkeypatch) -> io.StringIO:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=120, color_system=None)
+    monkeypatch.setattr(progress, "messages", lambda quiet=False: console)
+    return stream
+
+
+def test_a_wait_off_a_terminal_is_a_line_per_tenth(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "PATIENCE", -1)
+    with progress.waiting(quiet=False):
+        for done in range(101):
+            report_progress("downloading x, MB", done, 100)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"downloading x, MB: {10 * tenth} of 100" for tenth in range(1, 11)]
+
+
+def test_a_short_wait_is_not_mentioned(capsys):
+    with progress.waiting(quiet=False):
+        for done in range(101):
+            report_progress("reading", done, 100)
+    assert capsys.readouterr().err == ""
+
+
+def test_quiet_is_quiet(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "PATIENCE", -1)
+    with progress.waiting(quiet=True):
+        report_progress("reading", 10, 10)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_wait_on_a_terminal_is_a_bar(terminal):
+    with progress.waiting(quiet=False):
+        report_progress("downloading [x], MB", 3, 10)
+        report_progress("downloading [x], MB", 7, 10)
+    assert "downloading [x], MB" in terminal.getvalue()
+    assert "7/10" in terminal.getvalue()
+
+
+def test_a_wait_of_unknown_length_is_a_bar_too(terminal):
+    with progress.waiting(quiet=False):
+        report_progress("unpacking", 0, None)
+    assert "unpacking" in terminal.getvalue()
+
+
+def test_waits_inside_a_walk_are_drawn_between_its_events(terminal):
+    def walk():
+        yield Message("first")
+        report_progress("reading pictures", 5, 9)
+        yield 42
+
+    assert list(progress.follow(walk(), int)) == [42]
+    assert "first" in terminal.getvalue()
+    assert "reading pictures" in terminal.getvalue()
+
+
+def test_one_evaluation_after_the_other_has_its_bar(terminal):
+    def walk():
+        for number in range(3):
+            report_progress("reading", 1, 1)
+            yield EvaluationStarted(f"evaluation {number}", 4)
+            for done in range(5):
+                yield ImagesDone(done, 4)
+            yield number
+
+    assert list(progress.follow(walk(), int)) == [0, 1, 2]
+    assert "evaluation 2" in terminal.getvalue()
+
+
+def test_nobody_has_to_watch():
+    report_progress("alone", 1, 2)
+    seen = []
+    with watch_progress(lambda *told: seen.append(told)):
+        report_progress("inside", 1, 2)
+    report_progress("after", 1, 2)
+    assert seen == [("inside", 1, 2)]

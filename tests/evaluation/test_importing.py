@@ -1,0 +1,345 @@
+"""Imported weights are the network they came from: same logits, same accuracy, and a checkpoint like any other."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+from wmr_cli.config import EvaluateConfig
+from wmr_cli.core.protocols import Batch
+from wmr_cli.errors import BadFile, BadInput, RunFolderError
+from wmr_cli.evaluation.importing import import_weights
+from wmr_cli.evaluation.run import evaluate
+from wmr_cli.events import EvaluationDone, ImportDone, Message
+from wmr_cli.registry import Registry
+from wmr_cli.runtime import components
+from wmr_cli.runtime.fabric import Hardware
+from wmr_cli.storage import checkpoints
+
+pytestmark = pytest.mark.usefixtures("trusts_local_code")
+
+NETWORKS = '''
+import torch
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self, classes: int = 10):
+        conv = nn.Conv2d(1, 8, 3, stride=2, padding=1)
+        super().__init__(conv, nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(128, classes))
+
+class Twin(nn.Module):
+    """The same layers by other names."""
+    def __init__(self):
+        super().__init__()
+        self.features, self.head = nn.Sequential(nn.Conv2d(1, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8)), nn.Linear(128, 10)
+    def forward(self, images):
+        return self.head(self.features(images).relu().flatten(1))
+
+class Constant(nn.Linear):
+    """Its weights are written in its code."""
+    def __init__(self):
+        super().__init__(64, 10)
+        nn.init.ones_(self.weight), nn.init.zeros_(self.bias)
+    def forward(self, images):
+        return super().forward(images.flatten(1))
+'''
+
+
+@pytest.fixture
+def networks(tmp_path: Path) -> str:
+    """A file of networks, by its relative name."""
+    (tmp_path / "networks.py").write_text(NETWORKS, encoding="utf-8")
+    return "networks.py"
+
+
+@pytest.fixture(scope="module")
+def test_images(registry: Registry) -> Batch:
+    split = components.dataset(registry, "digits", Path()).splits["test"]
+    return split.batch(torch.arange(len(split)))
+
+
+@pytest.fixture
+def net(networks: str, registry: Registry, test_images: Batch) -> torch.nn.Module:
+    """A network that has learnt a little: its last layer is fitted to the training images."""
+    torch.manual_seed(0)
+    network = registry.create("model", f"{networks}:Net").train()
+    train = components.dataset(registry, "digits", Path()).splits["train"]
+    batch = train.batch(torch.arange(len(train)))
+    with torch.no_grad():
+        for _ in range(20):  # batch-norm learns its statistics
+            network(batch.images)
+        features = torch.nn.Sequential(*list(network.eval())[:-1])(batch.images)
+        classes = torch.nn.functional.one_hot(batch.labels, 10).float() - 0.1
+        network[-1].weight.copy_(torch.linalg.lstsq(features, classes, driver="gelsd").solution.T)
+        network[-1].bias.zero_()
+    assert accuracy(network, test_images) > 0.8
+    result: torch.nn.Module = network
+    return result
+
+
+def accuracy(network: nn.Module, batch: Batch) -> float:
+    with torch.no_grad():
+        return float((network(batch.images).argmax(1) == batch.labels).double().mean())
+
+
+def imported(
+    registry: Registry,
+    weights: Path | str = "net.pt",
+    model: str = "networks.py:Net",
+    dataset: str | None = "digits",
+    **settings: Any,
+) -> tuple[Path, list[str]]:
+    """The checkpoint, and what was said on the way."""
+    *events, done = import_weights(
+        Path(weights), model, dataset, registry, data_dir=Path(), **settings
+    )
+    assert isinstance(done, ImportDone)
+    assert all(isinstance(event, Message) for event in events)
+    return done.checkpoint, [event.text for event in events]
+
+
+def a_nat(path: Path, registry: Registry, **settings: Any) -> float:
+    config = EvaluateConfig(metrics=("nat",), **settings)
+    *_, done = evaluate(path, config, registry, data_dir=Path(), hardware=Hardware("cpu"))
+    assert isinstance(done, EvaluationDone)
+    return done.record.a_nat.value
+
+
+def test_an_imported_network_is_the_one_that_was_saved(
+    net: nn.Module, registry: Registry, test_images: Batch
+) -> None:
+    torch.save(
+        {
+            "state_dict": {f"module.{name}": tensor for name, tensor in net.state_dict().items()},
+            "epoch": 3,
+        },
+        "net.pt",
+    )
+    path, said = imported(registry)
+    assert path == Path("net.safetensors")
+    assert said == [
+        "net.pt: 9 tensors, 1,386 parameters, by name; prefix 'module.' dropped; from 'state_dict'"
+    ]
+    restored = components.restored(registry, checkpoints.load(path))
+    with torch.no_grad():
+        assert torch.equal(restored(test_images.images), net(test_images.images))
+    assert a_nat(path, registry) == accuracy(net, test_images)
+
+
+def test_the_checkpoint_says_where_it_stands(
+    net: nn.Module, registry: Registry, tmp_path: Path
+) -> None:
+    torch.save(net.state_dict(), "net.pt")
+    made = checkpoints.load(imported(registry)[0])
+    assert made.model == f"{tmp_path}/networks.py:Net"
+    assert (made.dataset, made.num_classes, made.input_shape) == ("digits", 10, (1, 8, 8))
+    assert (made.defense, made.kernel, made.alpha_train, made.epoch) == (
+        "imported",
+        "none",
+        None,
+        0,
+    )
+    assert (made.norm, made.eps, made.config.evaluate.step_size) == ("linf", 0.15, 0.015)
+
+
+def test_another_eps_keeps_the_ratio_of_step_to_eps(net: nn.Module, registry: Registry) -> None:
+    torch.save(net.state_dict(), "net.pt")
+    made = checkpoints.load(imported(registry, eps=0.3)[0])
+    assert (made.eps, made.config.evaluate.step_size) == (0.3, 0.03)
+
+
+def test_other_names_are_matched_by_shape(
+    net: nn.Module, registry: Registry, test_images: Batch
+) -> None:
+    torch.save(net.state_dict(), "net.pt")
+    with pytest.raises(BadFile, match="does not fit the network") as caught:
+        imported(registry, model="networks.py:Twin")
+    assert "--match shape" in caught.value.hint
+    path, said = imported(registry, model="networks.py:Twin", match="shape")
+    assert "by shape" in said[0]
+    assert a_nat(path, registry) == accuracy(net, test_images)
+
+
+def test_normalisation_of_the_spec_is_a_layer_before_the_weights(
+    net: nn.Sequential, registry: Registry, test_images: Batch
+) -> None:
+    scaled = {**net.state_dict()}
+    scaled["0.weight"] = net[0].weight * 2  # undoes std, as padding is zero on both sides
+    torch.save(
+        {"0.mean": torch.zeros(1), "0.std": torch.tensor([2.0])}
+        | {f"1.{name}": t for name, t in scaled.items()},
+        "net.pt",
+    )
+    with pytest.raises(BadFile) as caught:
+        imported(registry)
+    assert "put mean=0,std=2 into the model's spec" in caught.value.hint
+    path, said = imported(registry, model="networks.py:Net,mean=0,std=2")
+    assert "prefix '1.' dropped" in said[0]
+    assert {name.partition(".")[0] for name in checkpoints.load(path).tensors} == {"network"}
+    assert a_nat(path, registry) == accuracy(net, test_images)
+
+
+def test_half_precision_becomes_single(
+    net: nn.Module, registry: Registry, test_images: Batch
+) -> None:
+    safetensors.torch.save_file(
+        {name: tensor.clone() for name, tensor in net.half().state_dict().items()},
+        "net.safetensors",
+    )
+    path, _ = imported(registry, weights="net.safetensors")
+    assert path == Path("net.wmr.safetensors")
+    assert {tensor.dtype for tensor in checkpoints.load(path).tensors.values()} == {
+        torch.float32,
+        torch.int64,
+    }
+    assert a_nat(path, registry) == accuracy(net.float(), test_images)
+
+
+def test_weights_of_a_run_come_back_as_they_were(tiny_run: Path, registry: Registry) -> None:
+    torch.save(dict(checkpoints.load(tiny_run).tensors), "net.pt")
+    path, _ = imported(registry, model="digits-cnn")
+    again, own = checkpoints.load(path).tensors, checkpoints.load(tiny_run).tensors
+    assert [name for name in own if not torch.equal(again[name], own[name])] == []
+
+
+def test_foreign_weights_are_evaluated_as_the_checkpoint_they_would_be(
+    net: nn.Module, registry: Registry
+) -> None:
+    torch.save(net.state_dict(), "net.pt")
+    config = EvaluateConfig(model="networks.py:Net", dataset="digits", limit=20, steps=2)
+    *_, first = evaluate(
+        Path("net.pt"), config, registry, data_dir=Path(), hardware=Hardware("cpu")
+    )
+    *_, again = evaluate(
+        Path("net.pt"), config, registry, data_dir=Path(), hardware=Hardware("cpu")
+    )
+    assert (first.stored, again.stored) == (False, True)
+    assert again.record == first.record
+    assert first.record.checkpoint.path == "net.pt"
+    assert first.rows.parent == Path("net.evaluations")
+    saved = checkpoints.load(imported(registry)[0])
+    assert saved.sha256 == first.record.checkpoint.sha256
+
+
+def test_a_config_of_somebody_elses_beside_the_weights_makes_no_run(
+    net: nn.Module, registry: Registry
+) -> None:
+    torch.save(net.state_dict(), "net.pt")
+    Path("config.json").write_text("{}")
+    a_nat(Path("net.pt"), registry, model="networks.py:Net", dataset="digits")
+    assert list(Path("net.evaluations").glob("*.json"))
+
+
+def test_a_network_is_evaluated_as_it_is_built(networks: str, registry: Registry) -> None:
+    config = EvaluateConfig(model=f"{networks}:Net", dataset="digits", metrics=("nat",))
+    torch.manual_seed(5)
+    warning, *_, done = evaluate(None, config, registry, data_dir=Path(), hardware=Hardware("cpu"))
+    assert warning.warns
+    assert "its weights are random: 4 of the 9 tensors" in warning.text
+    assert done.rows.parent == Path("Net.evaluations")
+    assert torch.initial_seed() == 5  # nobody's generator was touched
+    *_, again = evaluate(None, config, registry, data_dir=Path(), hardware=Hardware("cpu"))
+    assert again.stored
+
+
+def test_a_network_that_brings_its_weights_is_not_called_random(
+    networks: str, registry: Registry
+) -> None:
+    config = EvaluateConfig(model=f"{networks}:Constant", dataset="digits", metrics=("nat",))
+    events = list(evaluate(None, config, registry, data_dir=Path(), hardware=Hardware("cpu")))
+    assert [event.text for event in events if isinstance(event, Message)] == []
+
+
+def test_a_second_set_of_weights_is_mentioned(net: nn.Module, registry: Registry) -> None:
+    torch.save({"model": net.state_dict(), "ema": net.state_dict()}, "net.pt")
+    _, (matched, warning) = imported(registry)
+    assert "from 'model'" in matched
+    assert "passed over: 'ema'" in warning
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"model": "networks.py:Twin"}, BadFile),
+        ({"model": "networks.py:Net,classes=7"}, BadInput),
+        ({"match": "shape", "model": "digits-cnn"}, BadFile),
+        ({"dataset": None}, BadInput),
+        ({"dataset": "digit"}, BadInput),
+        ({"model": "networks.py:Nett"}, BadInput),
+        ({"out": Path("made.pt")}, BadInput),
+        ({"out": Path("taken.safetensors")}, BadInput),
+        ({"weights": "none.pt"}, BadFile),
+        ({"weights": "nan.pt"}, BadFile),
+        ({"weights": "seven.pt", "model": "networks.py:Net,classes=7"}, BadInput),
+    ],
+)
+def test_an_import_that_fails_leaves_nothing_behind(
+    net: nn.Module,
+    registry: Registry,
+    tmp_path: Path,
+    settings: dict[str, Any],
+    error: type[BadFile | BadInput],
+) -> None:
+    torch.save(net.state_dict(), "net.pt")
+    torch.save(net.state_dict() | {"4.bias": torch.full((10,), torch.nan)}, "nan.pt")
+    torch.save(registry.create("model", "networks.py:Net,classes=7").state_dict(), "seven.pt")
+    Path("taken.safetensors").write_text("precious")
+    before = {
+        path: path.is_file() and path.read_bytes()
+        for path in tmp_path.iterdir()
+        if path.name != "__pycache__"
+    }
+    with pytest.raises(error):
+        imported(registry, **settings)
+    assert {
+        path: path.is_file() and path.read_bytes()
+        for path in tmp_path.iterdir()
+        if path.name != "__pycache__"
+    } == before
+
+
+def test_the_weights_themselves_are_never_overwritten(
+    net: nn.Module, registry: Registry, tmp_path: Path
+) -> None:
+    safetensors.torch.save_file(net.state_dict(), "net.safetensors")
+    before = Path("net.safetensors").read_bytes()
+    for out in (Path("net.safetensors"), Path("..") / tmp_path.name / "net.safetensors"):
+        with pytest.raises(BadInput, match="is the file to import"):
+            imported(registry, weights="net.safetensors", out=out, overwrite=True)
+    assert Path("net.safetensors").read_bytes() == before
+
+
+def test_a_file_is_replaced_only_when_asked(net: nn.Module, registry: Registry) -> None:
+    torch.save(net.state_dict(), "net.pt")
+    Path("net.safetensors").write_text("old")
+    with pytest.raises(BadInput, match="there already") as caught:
+        imported(registry)
+    assert "--overwrite" in caught.value.hint
+    assert checkpoints.load(imported(registry, overwrite=True)[0]).dataset == "digits"
+
+
+def test_the_weights_themselves_are_never_replaced(net: nn.Module, registry: Registry) -> None:
+    safetensors.torch.save_file(net.state_dict(), "net.safetensors")
+    with pytest.raises(BadInput, match="is the file to import"):
+        imported(registry, weights="net.safetensors", out=Path("net.safetensors"), overwrite=True)
+
+
+def test_a_place_that_cannot_be_written_to_is_refused_before_any_work(
+    net: nn.Module, registry: Registry, tmp_path: Path
+) -> None:
+    torch.save(net.state_dict(), "net.pt")
+    (tmp_path / "file").touch()
+    with pytest.raises(RunFolderError, match="cannot write"):
+        imported(
+            registry, dataset="folder:path=no-such-data", out=tmp_path / "file" / "net.safetensors"
+        )
+
+
+@pytest.mark.parametrize("path", ["last.safetensors", "."])
+def test_a_checkpoint_needs_no_import(tiny_run: Path, registry: Registry, path: str) -> None:
+    with pytest.raises(BadInput, match="checkpoint of wmr already") as caught:
+        imported(registry, weights=tiny_run / path, model="digits-cnn", out=Path("new.safetensors"))
+    assert f"wmr evaluate {tiny_run / path}" in caught.value.hint

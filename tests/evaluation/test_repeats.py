@@ -1,0 +1,153 @@
+"""Several seeds of the attack in one record: the first is the evaluation, the others say how much luck is in it."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from support.optional import not_none
+from wmr_cli.config import EvaluateConfig
+from wmr_cli.errors import BadInput
+from wmr_cli.evaluation.evaluator import Evaluator
+from wmr_cli.evaluation.run import evaluate
+from wmr_cli.evaluation.tasks import LATER_SETTINGS, plan_tasks
+from wmr_cli.events import EvaluationDone, EvaluationStarted, ImagesDone
+from wmr_cli.registry import Registry
+from wmr_cli.runtime.fabric import Hardware
+from wmr_cli.storage import checkpoints, records
+from wmr_cli.storage.records import Record
+
+SETTINGS = {"alpha_test": (0.0, 2.0), "steps": 2, "limit": 100}
+
+
+def events(
+    path: Path,
+    registry: Registry,
+    out: Path,
+    resume: bool = False,
+    **settings: Any,
+) -> Iterator[Any]:
+    config = EvaluateConfig(**(SETTINGS | settings))
+    return evaluate(
+        path, config, registry, data_dir=Path(), hardware=Hardware("cpu"), out=out, resume=resume
+    )
+
+
+def measured(*args: Path | Registry, **settings: Any) -> Record:
+    (done,) = [event for event in events(*args, **settings) if isinstance(event, EvaluationDone)]
+    return done.record
+
+
+def same(record: Record) -> Record:
+    return msgspec.structs.replace(record, created="", seconds=0, images_per_second=0)
+
+
+def values(record: Record) -> tuple[float, list[tuple[float, float, float]]]:
+    return not_none(record.a_rob).value, [
+        (row.alpha_test, not_none(row.a_sa).value, not_none(row.a_tr).value)
+        for row in record.by_alpha
+    ]
+
+
+@pytest.fixture(scope="module")
+def thrice(
+    tiny_run: Path, registry: Registry, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Record, Path]:
+    folder = tmp_path_factory.mktemp("repeats")
+    return measured(tiny_run, registry, folder, seed=5, repeats=3), folder
+
+
+def test_every_repetition_is_the_evaluation_with_its_seed(
+    thrice: tuple[Record, Path], tiny_run: Path, registry: Registry, tmp_path: Path
+) -> None:
+    record, folder = thrice
+    assert [part.seed for part in record.repeats] == [5, 6, 7]
+    for part in record.repeats:
+        alone = measured(tiny_run, registry, tmp_path, seed=part.seed)
+        assert (
+            part.a_rob,
+            [(row.alpha_test, row.a_sa, row.a_tr) for row in part.by_alpha],
+        ) == values(alone)
+        assert alone.repeats == []
+        if part.seed == 5:  # everything else is that of the first seed
+            assert values(record) == values(alone)
+            mine, theirs = (
+                records.load_rows(where / f"{of.id}.safetensors")
+                for where, of in ((folder, record), (tmp_path, alone))
+            )
+            assert mine.keys() == theirs.keys()
+            assert all((mine[name] == theirs[name]).all() for name in mine)
+    assert len({str(part.by_alpha) for part in record.repeats}) == 3  # luck there is
+    assert not list(folder.glob("*.partial"))
+
+
+@pytest.mark.parametrize("seen", [40, 140, 260])
+def test_an_interruption_in_any_repetition_leaves_no_trace(
+    seen: int,
+    thrice: tuple[Record, Path],
+    tiny_run: Path,
+    registry: Registry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    walk = events(tiny_run, registry, tmp_path, seed=5, repeats=3)
+    saved = 0
+    while saved < seen:
+        event = next(walk)
+        # the second word about a chunk is said when it is stored
+        saved = (
+            event.done
+            if isinstance(event, ImagesDone) and list(tmp_path.rglob("*.safetensors"))
+            else 0
+        )
+    next(walk)
+    walk.close()
+    examined = []
+    rows = Evaluator.evaluate_batch
+    monkeypatch.setattr(
+        Evaluator,
+        "evaluate_batch",
+        lambda self, batch: examined.append(len(batch.labels)) or rows(self, batch),
+    )
+    resumed = measured(tiny_run, registry, tmp_path, resume=True, seed=5, repeats=3)
+    assert 0 < sum(examined) <= 300 - seen
+    assert same(resumed) == same(thrice[0])
+
+
+def test_images_are_counted_once_per_seed(
+    tiny_run: Path, registry: Registry, tmp_path: Path
+) -> None:
+    told = list(events(tiny_run, registry, tmp_path, repeats=2))
+    (started,) = [event for event in told if isinstance(event, EvaluationStarted)]
+    assert started.total == 200
+    assert "2 seeds" in started.label
+    counts = [event.done for event in told if isinstance(event, ImagesDone)]
+    assert counts == sorted(counts)
+    assert counts[-1] == 200
+
+
+def test_a_kernel_that_stores_its_weights_can_be_repeated(
+    tiny_run: Path, registry: Registry, tmp_path: Path
+) -> None:
+    record = measured(tiny_run, registry, tmp_path, repeats=2, kernel="none", alpha_test=None)
+    for part in record.repeats:
+        assert [(row.alpha_test, row.a_sa) for row in part.by_alpha] == [(None, part.a_rob)]
+
+
+def test_clean_images_need_no_second_look(
+    tiny_run: Path, registry: Registry, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match="repeats"):
+        measured(tiny_run, registry, tmp_path, repeats=2, metrics=("nat",))
+
+
+def test_defaults_of_later_settings_are_not_part_of_the_id(
+    tiny_run: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[Mapping[str, Any]] = []
+    monkeypatch.setattr(records, "record_id", lambda facts: hashed.append(facts) or "id")
+    task = next(plan_tasks(checkpoints.load(tiny_run), EvaluateConfig(), registry, Path()))
+    assert task.id == "id"
+    assert not hashed[0].keys() & set(LATER_SETTINGS)

@@ -1,0 +1,165 @@
+"""Paired differences: the luck of the draw is shared, and few images decide nothing."""
+
+import importlib
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from wmr_cli.measures import (
+    Difference,
+    Outcome,
+    Resamples,
+    bootstrap,
+    exponential_log_weights,
+    mean_of,
+)
+
+SIZE = 1000
+
+
+def outcome(
+    skill: float = 0.0, alpha: float | None = None, size: int = SIZE, seed: int = 0
+) -> Outcome:
+    """A network on images that are hard or easy for all networks alike."""
+    difficulty = np.random.default_rng(99).normal(0.3, 1.0, size)
+    margins = np.tanh(difficulty + skill + np.random.default_rng(seed).normal(0, 0.2, size))
+    return Outcome(margins > 0, None if alpha is None else exponential_log_weights(margins, alpha))
+
+
+def difference(this: Outcome, other: Outcome, **options: Any) -> Difference:
+    first, second = Resamples(len(this.correct), **options).of([this, other])
+    return first.minus(second)
+
+
+def influence(one: Outcome) -> NDArray[np.float64]:
+    """What each image adds to a share's error: the delta method."""
+    weights = (
+        np.ones(len(one.correct))
+        if one.log_weights is None
+        else np.exp(one.log_weights - one.log_weights.max())
+    )
+    result: NDArray[np.float64] = weights * (one.correct - one.estimate().value) / weights.sum()
+    return result
+
+
+@pytest.mark.parametrize("alpha", [None, 1.0, 3.0])
+def test_the_interval_is_that_of_theory_where_theory_is_good(alpha: float | None) -> None:
+    this, other = outcome(0.2, alpha), outcome(0.0, alpha, seed=1)
+    found = difference(this, other)
+    error = np.sqrt(np.sum((influence(this) - influence(other)) ** 2))
+    assert found.value == this.estimate().value - other.estimate().value
+    assert (found.low, found.high) == pytest.approx(
+        (found.value - 1.96 * error, found.value + 1.96 * error), abs=0.3 * error
+    )
+    assert found.is_distinguishable
+
+
+def test_the_smallest_weights_are_counted_too() -> None:
+    """Their squares are smaller than any number."""
+    logs = np.array([0.0] + [-500.0] * 20)
+    right, wrong = np.array([False] + [True] * 20), np.zeros(21, dtype=bool)
+    assert difference(Outcome(right, logs), Outcome(wrong, logs)).images == 20
+
+
+def test_pairs_tell_apart_what_two_intervals_cannot() -> None:
+    this, other = outcome(0.15), outcome(0.0, seed=1)
+    (mine,), (theirs,) = bootstrap([this]), bootstrap([other])
+    assert mine.low < theirs.high
+    assert difference(this, other).is_distinguishable
+
+
+def test_the_resamples_are_those_of_the_bootstrap() -> None:
+    for one in (outcome(), outcome(alpha=2.0)):
+        (estimate,), (resampled,) = bootstrap([one], seed=3), Resamples(SIZE, seed=3).of([one])
+        assert np.quantile(resampled.shares, (0.025, 0.975)) == pytest.approx(
+            (estimate.low, estimate.high), abs=1e-12
+        )
+
+
+def test_equals_differ_by_nothing() -> None:
+    found = difference(outcome(alpha=2.0), outcome(alpha=2.0))
+    assert (found.value, found.low, found.high, found.images) == (0, 0, 0, 0)
+    assert not found.is_distinguishable
+
+
+def test_the_same_value_on_other_images_has_an_interval_around_0() -> None:
+    right = np.arange(100) < 50
+    found = difference(Outcome(right), Outcome(~right))
+    assert found.value == 0
+    assert found.low < 0 < found.high
+    assert found.images == 100
+    assert not found.is_distinguishable
+
+
+def test_a_single_image_decides_nothing() -> None:
+    found = difference(Outcome(np.array([True])), Outcome(np.array([False])))
+    assert (found.value, found.low, found.high, found.images) == (1, 1, 1, 1)
+    assert found.rests_on_few
+    assert not found.is_distinguishable
+
+
+@pytest.mark.parametrize(("images", "is_enough"), [(5, False), (6, True)])
+def test_it_takes_as_many_images_as_a_sign_test_takes(images: int, is_enough: bool) -> None:
+    other = np.zeros(500, dtype=bool)
+    this = other.copy()
+    this[:images] = True
+    found = difference(Outcome(this), Outcome(other))
+    assert found.images == images
+    assert found.is_distinguishable == is_enough
+
+
+def test_weight_on_one_image_is_few_images_however_many_there_are() -> None:
+    margins = np.linspace(-1, 1, SIZE)
+    logs = exponential_log_weights(margins, 1e6)
+    this = margins > 0
+    other = this.copy()
+    this[0] = True  # the image that has all the weight
+    found = difference(Outcome(this, logs), Outcome(other, logs))
+    assert found.value == pytest.approx(1)
+    assert found.rests_on_few
+    assert not found.is_distinguishable
+    assert np.isfinite([found.low, found.high]).all()
+
+
+def test_the_mean_over_seeds_is_taken_resample_by_resample() -> None:
+    members = Resamples(SIZE).of([outcome(seed=seed) for seed in range(3)])
+    whole = mean_of(members)
+    assert whole.value == pytest.approx(np.mean([member.value for member in members]))
+    assert whole.parts.sum() == pytest.approx(whole.value)
+    assert whole.shares[7] == pytest.approx(np.mean([member.shares[7] for member in members]))
+    assert mean_of(members[:1]).minus(members[0]).images == 0
+
+
+def test_the_seed_decides_and_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    this, other = outcome(0.1, 2.0), outcome(0.0, 2.0, seed=1)
+    first = difference(this, other)
+    assert difference(this, other) == first
+    assert difference(this, other, seed=1) != first
+    among_others = Resamples(SIZE).of([outcome(seed=seed) for seed in range(100)] + [this, other])
+    assert among_others[-2].minus(among_others[-1]).low == pytest.approx(first.low, abs=1e-12)
+    # too many images to keep the counts
+    module = importlib.import_module("wmr_cli.measures.bootstrap")
+    monkeypatch.setattr(module, "MAX_KEPT_BYTES", 0)
+    again = Resamples(SIZE)
+    assert again.of([this])[0].minus(again.of([other])[0]).low == pytest.approx(
+        first.low, abs=1e-12
+    )
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
+    held, rng = 0, np.random.default_rng(0)
+    for _ in range(300):
+        margins = rng.normal(0.3, 1.0, 300)
+        this, other = (np.tanh(margins + skill + rng.normal(0, 0.5, 300)) for skill in (0.0, 0.0))
+        sides = [Outcome(side > 0, exponential_log_weights(side, 1.0)) for side in (this, other)]
+        found = difference(*sides, resamples=300)
+        held += found.low <= 0 <= found.high
+    assert 0.91 <= held / 300 <= 0.985
+
+
+@pytest.mark.parametrize("sizes", [(3, 4), (0,)])
+def test_outcomes_must_be_of_the_images_that_are_resampled(sizes: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="images"):
+        Resamples(sizes[-1]).of([Outcome(np.ones(size, dtype=bool)) for size in sizes])

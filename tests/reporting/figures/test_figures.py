@@ -1,0 +1,443 @@
+"""Figures as files: which are written, that they repeat to the byte, and that user text stays text."""
+
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import matplotlib
+import msgspec
+import pytest
+from matplotlib import cbook
+
+from support import synthetic
+from wmr_cli.config import EvaluateConfig
+from wmr_cli.errors import RunFolderError
+from wmr_cli.reporting import figures
+from wmr_cli.reporting.figures import (
+    FigureFiles,
+    alpha_curves,
+    classes,
+    distributions,
+    draw_figures,
+    dro,
+    unique_file_name,
+    write_figures,
+)
+from wmr_cli.reporting.figures.data import SkippedFigure, load_figure_data
+from wmr_cli.reporting.figures.layout import NamedFigure
+from wmr_cli.reporting.figures.style import (
+    COLOURS,
+    LineStyle,
+    escape_text,
+    figure_style,
+    save_figure,
+    wrap_text,
+)
+from wmr_cli.storage import records
+from wmr_cli.storage.records import AttackFacts, DatasetFacts, Record, Threat
+
+HOSTILE = [
+    "a$b$c",
+    "$\\frac{1}{0}$",
+    "<script>alert(1)<&script>",
+    "under_score_{x}^2 \\alpha",
+    "two\nlines\tand\x1bmore",
+    "%s {} [b]bold[-b]",
+    "您好 ✓",
+    "x" * 200,
+    "odd $ dollar \\",
+]
+
+
+def pair(folder: Path, n: int = 60) -> Iterator[tuple[Path, Record]]:
+    """Two models under the same attack."""
+    for number, alpha in enumerate((0.0, 2.0)):
+        rows = synthetic.rows(n, seed=number, skill=0.1 * number, classes=4)
+        record = synthetic.record(
+            rows, f"run{number}", asked=synthetic.WITH_BALLS, alpha_train=alpha
+        )
+        yield synthetic.stored(folder / "evaluations", record, rows)
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], list[Path]]:
+    """The files of two drawings of the same records."""
+    folder = tmp_path_factory.mktemp("twice")
+    found = list(pair(folder))
+    first = write_figures(found, folder / "first")
+    with matplotlib.rc_context(
+        {"lines.linewidth": 9, "font.size": 30, "savefig.dpi": 10}
+    ):  # as a user's matplotlibrc may
+        second = write_figures(found[::-1], folder / "second")
+        assert matplotlib.rcParams["lines.linewidth"] == 9
+    return first, second
+
+
+def built(found: list[tuple[Path, Record]]) -> list[NamedFigure]:
+    """Every figure, not yet written."""
+    with figure_style():
+        data = load_figure_data(found)
+        makers = (
+            alpha_curves.make_figures,
+            dro.make_figures,
+            distributions.make_weight_figures,
+            distributions.make_margin_figures,
+            classes.make_figures,
+        )
+        return [part for maker in makers for part in maker(data) if isinstance(part, NamedFigure)]
+
+
+def test_every_figure_is_written_in_three_formats(twice: tuple[list[Path], list[Path]]) -> None:
+    files, _ = twice
+    names = [
+        "curves-digits",
+        "worst-case-digits",
+        "weights-digits-pgd-0.15",
+        "margins-digits",
+        "classes-digits-pgd-0.15",
+    ]
+    assert [file.name for file in files] == [
+        f"{name}.{kind}" for name in names for kind in ("png", "svg", "pdf")
+    ]
+    begins = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+    assert all(file.read_bytes().startswith(begins[file.suffix]) for file in files)
+    assert sorted(files[0].parent.iterdir()) == sorted(files)  # and nothing else
+
+
+def test_the_same_records_give_the_same_bytes(twice: tuple[list[Path], list[Path]]) -> None:
+    first, second = twice
+    assert {one.name: one.read_bytes() for one in first} == {
+        one.name: one.read_bytes() for one in second
+    }
+
+
+def test_whoever_follows_the_walk_keeps_their_own_style(tmp_path: Path) -> None:
+    before = matplotlib.rcParams["font.family"]
+    next(draw_figures(list(pair(tmp_path)), tmp_path / "figures"))  # and is not asked to go on
+    assert matplotlib.rcParams["font.family"] == before
+
+
+def test_only_the_kinds_that_are_named_are_drawn(tmp_path: Path) -> None:
+    drawn = [
+        part.files[0].name
+        for part in draw_figures(
+            list(pair(tmp_path)), tmp_path / "figures", ["worst-case", "margins"]
+        )
+    ]
+    assert [name.rpartition("-digits")[0] for name in drawn] == ["worst-case", "margins"]
+
+
+def test_nothing_to_draw_is_drawn_as_nothing(tmp_path: Path) -> None:
+    assert write_figures([], tmp_path / "figures") == []
+    assert not (tmp_path / "figures").exists()
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(RunFolderError, match="cannot write"):
+        write_figures(list(pair(tmp_path)), tmp_path / "taken")
+
+
+def test_user_text_is_neither_formula_nor_markup(tmp_path: Path) -> None:
+    found = []
+    for number, name in enumerate(HOSTILE):
+        rows = synthetic.rows(20, seed=number, classes=4)
+        found.append(
+            synthetic.stored(
+                tmp_path / str(number),
+                synthetic.record(rows, name, asked=synthetic.WITH_BALLS),
+                rows,
+            )
+        )
+    drawings = built(found)
+    assert len(drawings) == 7  # classes take two pages, weights too
+    with figure_style():
+        for drawing in drawings:
+            drawing.figure.draw_without_rendering()  # every text is read
+        (svg,) = (
+            file
+            for file in save_figure(drawings[0].figure, tmp_path / "figures", "curves")
+            if file.suffix == ".svg"
+        )
+    (legend,) = drawings[0].figure.legends
+    shown = [text.get_text() for text in legend.get_texts()]
+    assert not any(cbook.is_math_text(text) for text in shown)
+    plain = {text.replace("\n", "").replace(r"\$", "$") for text in shown}
+    assert {
+        "a$b$c",
+        "$\\frac{1}{0}$",
+        "<script>alert(1)<&script>",
+        "under_score_{x}^2 \\alpha",
+        "x" * 200,
+    } <= plain
+    assert {
+        "two\\nlines\\tand\\x1bmore",
+        "%s {} [b]bold[-b]",
+        "\\u60a8\\u597d ✓",
+        "odd $ dollar \\",
+    } <= plain
+    assert "<script>" not in svg.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a$b", r"a\$b"),
+        ("a_b", "a_b"),
+        ("a\nb", r"a\nb"),
+        ("", ""),
+        ("ε α", "ε α"),
+        ("\u202eabc", r"\u202eabc"),
+    ],
+)
+def test_literal_text(text: str, shown: str) -> None:
+    assert escape_text(text) == shown
+
+
+@pytest.mark.parametrize("text", ["", "short", "a-b_" * 40, "x" * 300, "$" * 100])
+def test_wrapping_loses_nothing(text: str) -> None:
+    lines = wrap_text(text, 20).split("\n")
+    assert "".join(lines) == escape_text(text)
+    assert all(len(line.replace(r"\$", "$")) <= 20 for line in lines)
+
+
+def test_every_model_has_a_look_of_its_own() -> None:
+    looks = [LineStyle(number) for number in range(280)]
+    assert len({(look.colour, str(look.line["linestyle"]), look.marker) for look in looks}) == 280
+    # neighbours differ in every respect, so that they are told apart in grey
+    assert all(
+        str(one.line) != str(two.line) and one.marker != two.marker
+        for one, two in itertools.pairwise(looks)
+    )
+
+
+@pytest.mark.parametrize("kind", ["curves", "margins"])
+def test_twelve_models_are_told_apart_in_grey(kind: str, tmp_path: Path) -> None:
+    found = []
+    for number in range(12):
+        rows = synthetic.rows(40, seed=number)
+        found.append(
+            synthetic.stored(
+                tmp_path / str(number), synthetic.record(rows, f"run{number:02}"), rows
+            )
+        )
+    (drawing,) = (drawing for drawing in built(found) if drawing.name == f"{kind}-digits")
+    drawn = [
+        one
+        for one in drawing.figure.axes[0].get_lines()
+        if one.get_label().startswith("run") and len(one.get_xdata()) > 20
+    ]
+    grey = {(str(one._dash_pattern), one.get_marker()) for one in drawn}
+    assert len(drawn) == len(grey) == 12
+    (legend,) = drawing.figure.legends
+    assert [(str(one._dash_pattern), one.get_marker()) for one in legend.get_lines()] == [
+        (str(one._dash_pattern), one.get_marker()) for one in drawn
+    ]
+    with figure_style():
+        (svg,) = (
+            file
+            for file in save_figure(drawing.figure, tmp_path / "figures", "told")
+            if file.suffix == ".svg"
+        )
+    assert svg.read_text(encoding="utf-8").count("<use ") > 12 * 5  # and the marks are there
+
+
+def luminance(colour: str) -> float:
+    red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_no_colour_is_lost_on_white() -> None:
+    assert all(luminance(colour) < 0.68 for colour in COLOURS)
+
+
+def labelled(found: list[tuple[Path, Record]]) -> list[str]:
+    return [model.label for group in load_figure_data(found).groups for model in group.models]
+
+
+def test_models_are_named_by_what_tells_them_apart(tmp_path: Path) -> None:
+    alphas = list(pair(tmp_path))
+    assert [re.sub(r"[$\\{}]|mathrm", "", label) for label in labelled(alphas)] == [
+        "trades, alpha_train = 0", "trades, alpha_train = 2",
+    ]  # fmt: skip
+    same = [
+        (
+            file,
+            msgspec.structs.replace(
+                record, checkpoint=msgspec.structs.replace(record.checkpoint, alpha_train=2.0)
+            ),
+        )
+        for file, record in alphas
+    ]
+    assert labelled(same) == ["run0", "run1"]
+    moved = [
+        (
+            file,
+            msgspec.structs.replace(
+                record, checkpoint=msgspec.structs.replace(record.checkpoint, path=path)
+            ),
+        )
+        for (file, record), path in zip(
+            same, ("a/x/last.safetensors", "b/x/last.safetensors"), strict=True
+        )
+    ]
+    assert labelled(moved) == ["a/x/last.safetensors", "b/x/last.safetensors"]
+    copied = [
+        (
+            file,
+            msgspec.structs.replace(
+                record,
+                checkpoint=msgspec.structs.replace(record.checkpoint, path="x/last.safetensors"),
+            ),
+        )
+        for file, record in same
+    ]
+    assert labelled(copied) == [
+        f"x/last.safetensors {record.checkpoint.sha256[:8]}" for _, record in copied
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"threat": Threat(norm="linf", eps=0.2)},
+        {"threat": Threat(norm="l2", eps=0.1)},
+        {"attack": AttackFacts(spec="pgd:steps=3", seed=0, restarts=1)},
+        {"attack": AttackFacts(spec="pgd:steps=2", seed=0, restarts=5)},
+        {"attack": AttackFacts(spec="pgd:steps=2", seed=1, restarts=1)},
+        {"dataset": DatasetFacts(name="digits", split="test", n=60, sha256="1")},
+        {
+            "dataset": DatasetFacts(
+                name="digits", split="test", n=60, sha256="0", indices=list(range(60))
+            )
+        },
+        {"kernel": "tilt"},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_compared_shares_no_panel(
+    changes: dict[str, str | AttackFacts | DatasetFacts | Threat], tmp_path: Path
+) -> None:
+    (file, one), (other_file, other) = pair(tmp_path)
+    assert len(load_figure_data([(file, one), (other_file, other)]).groups) == 1
+    groups = load_figure_data(
+        [(file, one), (other_file, msgspec.structs.replace(other, **changes))]
+    ).groups
+    assert [len(group.models) for group in groups] == [1, 1]
+    assert groups[0].facts != groups[1].facts or "sha256" in str(changes)
+
+
+def test_worst_cases_share_a_panel_where_they_are_of_the_same_attacks(tmp_path: Path) -> None:
+    (file, one), (other_file, other) = pair(tmp_path)
+    first, second = (
+        msgspec.structs.replace(
+            record,
+            id=f"worst {record.id}",
+            attack=AttackFacts(spec="worst", seed=0, restarts=1, of=[record.id]),
+        )
+        for record in (one, other)
+    )
+    known = [(file, one), (other_file, other), (file, first), (other_file, second)]
+    assert [len(group.models) for group in load_figure_data(known).groups] == [2, 2]
+    assert [len(group.models) for group in load_figure_data(known[2:]).groups] == [
+        1,
+        1,
+    ]  # nobody knows what they are of
+
+
+def test_a_model_that_was_evaluated_twice_is_drawn_once(tmp_path: Path) -> None:
+    rows = synthetic.rows(60)
+    little, much = synthetic.record(rows, alphas=synthetic.ALPHAS[:1]), synthetic.record(rows)
+    found = [synthetic.stored(tmp_path, record, rows) for record in (much, little)]
+    data = load_figure_data(found)
+    assert [model.record for group in data.groups for model in group.models] == [much]
+    assert ["more than once" in part.text for part in data.skipped] == [True]
+
+
+def test_damaged_rows_are_left_out_with_the_reason(tmp_path: Path) -> None:
+    (file, one), (other_file, other) = pair(tmp_path)
+    records.rows_path(file).write_bytes(b"nothing")
+    records.save_rows(records.rows_path(other_file), {})
+    parts = list(draw_figures([(file, one), (other_file, other)], tmp_path / "figures"))
+    assert all(isinstance(part, SkippedFigure) and part.is_bad_file for part in parts)
+    assert ["cannot be read" in parts[0].text, "not those of their record" in parts[1].text] == [
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize("skill", [-90.0, 90.0], ids=["all wrong", "all right"])
+@pytest.mark.parametrize("n", [1, 30])
+@pytest.mark.parametrize("alphas", [(), (0.0,), (1e6,)], ids=str)
+def test_degenerate_records_are_drawn(
+    n: int, skill: float, alphas: tuple[float], tmp_path: Path
+) -> None:
+    rows = synthetic.rows(n, skill=skill, alphas=alphas)
+    found = [
+        synthetic.stored(
+            tmp_path, synthetic.record(rows, alphas=alphas, asked=synthetic.WITH_BALLS), rows
+        )
+    ]
+    drawn = {drawing.name for drawing in built(found)}
+    expected = {
+        "curves-digits",
+        "worst-case-digits",
+        "margins-digits",
+        "classes-digits-pgd-0.15",
+        "weights-digits-pgd-0.15",
+    }
+    assert drawn == (expected if alphas else expected - {"weights-digits-pgd-0.15"})
+
+
+def test_an_attack_without_margins_is_said(tmp_path: Path) -> None:
+    whole = synthetic.rows(60)
+    bare = {
+        name: values
+        for name, values in whole.items()
+        if name in ("label", "index", "clean/prediction", "uniform/prediction")
+    }
+    found = [synthetic.stored(tmp_path, synthetic.record(bare, alphas=()), bare)]
+    first, second, drawn = draw_figures(found, tmp_path / "figures")
+    assert ["A_sa not drawn" in first.text, "worst case not drawn" in second.text] == [True, True]
+    assert drawn.files[0].name == "classes-digits-pgd-0.15.png"
+    clean = {name: values for name, values in bare.items() if not name.startswith("uniform")}
+    found = [
+        synthetic.stored(
+            tmp_path,
+            synthetic.record(clean, alphas=(), asked=EvaluateConfig(metrics=("nat",))),
+            clean,
+        )
+    ]
+    assert {
+        "has no attack" in part.text
+        for part in draw_figures(found, tmp_path)
+        if isinstance(part, SkippedFigure)
+    } == {True}
+
+
+def test_names_of_files_are_safe(tmp_path: Path) -> None:
+    rows = synthetic.rows(20)
+    record = synthetic.record(
+        rows,
+        dataset="folder:path=/a/../b",
+        attack="my/file.py:Attack",
+        eps=8 / 255,
+        asked=synthetic.WITH_BALLS,
+    )
+    found = [synthetic.stored(tmp_path, record, rows)]
+    assert next(draw_figures(found, tmp_path / "figures")).files[0].name == "curves-folder.png"
+    assert unique_file_name(built(found)[2].name, set()) == "weights-folder-Attack-8_255"
+    assert unique_file_name("a/b", {"a_b", "a_b-2"}) == "a_b-3"
+    assert len(unique_file_name("x" * 500, set())) < 100
+
+
+def test_the_grid_of_images_is_still_found_here() -> None:
+    assert callable(figures.attack_grid)
+
+
+def test_drawn_files_in_one_line() -> None:
+    assert (
+        str(FigureFiles([Path("a/b.png"), Path("a/b.svg"), Path("a/b.pdf")]))
+        == "a/b.png, .svg, .pdf"
+    )

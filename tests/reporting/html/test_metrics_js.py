@@ -1,0 +1,329 @@
+"""The page's arithmetic beside ours: metrics.js, run by node."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.page_data import made_rows
+from wmr_cli import measures
+from wmr_cli.measures import Estimate
+from wmr_cli.reporting.caveats import rests_on_few
+from wmr_cli.reporting.figures import dro, style
+from wmr_cli.reporting.html import report as page_module
+from wmr_cli.reporting.html.payload import to_half_logits
+from wmr_cli.reporting.tables.formatting import format_estimate, format_percent
+
+NODE = shutil.which("node")
+OWN = Path(page_module.__file__).parent / "static"
+pytestmark = pytest.mark.skipif(
+    NODE is None, reason="node runs the page's arithmetic, and there is none here"
+)
+
+RNG = np.random.default_rng(0)
+MARGINS = {
+    "usual": RNG.uniform(-1, 1, 10_000),
+    "all right": RNG.uniform(0.1, 1, 50),
+    "all wrong": RNG.uniform(-1, -0.1, 50),
+    "one": np.array([0.25]),
+    "two": np.array([0.25, -0.5]),
+    "ties": np.repeat([-1.0, 0.5, 1.0], 20),
+}
+LOSSES = {
+    "usual": RNG.exponential(1, 10_000),
+    "float32": RNG.exponential(1, 500).astype(np.float32).astype(np.float64),
+    "ties": RNG.integers(0, 4, 60).astype(np.float64),
+    "zero-one": RNG.integers(0, 2, 101).astype(np.float64),
+    "equal": np.full(7, 0.3),
+    "one": np.array([2.0]),
+    "far": 1e6 + RNG.exponential(1, 200),
+    "signed": RNG.normal(0, 3, 300),
+    "tied at the top": np.array([3.0, 3.0, 1.0, 0.0]),
+}
+ROUNDED = [
+    0.6175,
+    0.6175 - 1e-14,
+    0.61749999999996,
+    0.6174999,
+    0.1 + 0.2,
+    1 / 3,
+    0.5,
+    1 - 1e-13,
+    1 - 1e-9,
+    1e-13,
+    3 / 8192,
+    0.0125,
+]
+"""Shares on which rounding may have left its mark, and shares that only look so."""
+RHOS = [0.0, 1e-14, 1e-3, 0.01, 0.0321, 0.1, 0.32, 0.5, 0.64, 1.0, 1.5, 3.0, 24.5, 200.0]
+
+
+def run(code: str, given: object, *scripts: str, before: str = "") -> dict[str, str] | list[Any]:
+    """What `code` makes of `given`, with our scripts before it."""
+    text = "\n".join((OWN / name).read_text(encoding="utf-8") for name in ("metrics.js", *scripts))
+    whole = f"{before}{text}\nconst given = {json.dumps(given)};\nconsole.log(JSON.stringify(({code})(given)));"
+    done = subprocess.run([NODE, "-"], input=whole, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, str] | list[Any] = json.loads(done.stdout)
+    return result
+
+
+@pytest.mark.parametrize("name", MARGINS)
+def test_weighted_accuracy_is_ours_to_twelve_digits(name: str) -> None:
+    margins, alphas = MARGINS[name], [0, 0.1, 1, 1.5, 2, 7.3, 50, 1000]
+    right = margins > 0
+    code = """({margins, right, alphas}) => alphas.map((alpha) => {
+      const found = weightedAccuracy(exponentialLogWeights(margins, alpha), right);
+      return {...found, text: percent(found)};
+    })"""
+    theirs = run(
+        code, {"margins": margins.tolist(), "right": right.astype(int).tolist(), "alphas": alphas}
+    )
+    for alpha, found in zip(alphas, theirs, strict=True):
+        ours = measures.weighted_accuracy(measures.exponential_log_weights(margins, alpha), right)
+        assert found["value"] == pytest.approx(ours.value, rel=1e-12, abs=1e-300)
+        assert [found["low"], found["high"]] == pytest.approx(
+            [ours.low, ours.high], rel=1e-9, abs=1e-12
+        )
+        assert found["ess"] == pytest.approx(ours.ess, rel=1e-12)
+        assert found["text"] == format_estimate(ours)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_worst_case_is_ours(name: str) -> None:
+    losses = LOSSES[name]
+    right = losses < np.median(losses)
+    code = """({losses, right, rhos}) => {
+      const ranking = ranked(losses);
+      return rhos.map((rho) => {
+        const worst = worstCase(ranking, rho);
+        return [worst.value, worst.ess, worst.zeroWeights, ballAccuracy(ranking, worst, right), worstAccuracy(right, rho)];
+      });
+    }"""
+    theirs = run(
+        code, {"losses": losses.tolist(), "right": right.astype(int).tolist(), "rhos": RHOS}
+    )
+    for ours, (value, ess, zeros, accuracy, least) in zip(
+        measures.worst_cases(losses, RHOS), theirs, strict=True
+    ):
+        assert value == pytest.approx(ours.value, rel=1e-12)
+        assert (ess, zeros) == (pytest.approx(ours.ess), ours.zero_weights)
+        assert accuracy == pytest.approx(ours.accuracy(right), abs=1e-9)
+        assert least == pytest.approx(measures.worst_accuracy(right, ours.rho), abs=1e-12)
+
+
+def test_plain_shares_are_ours() -> None:
+    pairs = [
+        (hits, total)
+        for total in (1, 2, 7, 100, 10_000)
+        for hits in sorted({0, 1, total // 3, total - 1, total})
+    ]
+    theirs = run("(pairs) => pairs.map(([hits, total]) => wilson(hits, total))", pairs)
+    for (hits, total), found in zip(pairs, theirs, strict=True):
+        ours = measures.wilson(hits, total)
+        assert [found["value"], found["low"], found["high"]] == pytest.approx(
+            [ours.value, ours.low, ours.high], abs=1e-15
+        )
+
+
+@pytest.mark.parametrize("temperature", [0.25, 0.5, 1, 1.7, 4])
+def test_margins_at_a_temperature_are_ours(temperature: float) -> None:
+    rows = made_rows(3, images=200)
+    code = (
+        "({logits, labels, t}) => [...probabilityMargins(Float64Array.from(logits), 10, labels, t)]"
+    )
+    given = {
+        "logits": rows["uniform/logits"].astype(float).ravel().tolist(),
+        "labels": rows["label"].tolist(),
+        "t": temperature,
+    }
+    ours = measures.probability_margins(rows["uniform/logits"], rows["label"], temperature)
+    np.testing.assert_allclose(run(code, given), ours, atol=1e-14)
+
+
+@pytest.mark.parametrize("temperature", [0.25, 0.5, 2, 4])
+def test_logits_in_half_precision_are_good_for_a_hundredth_of_a_point(temperature: float) -> None:
+    rows = made_rows(4, images=2000)
+    halves = {**rows, "uniform/logits": to_half_logits(rows["uniform/logits"])}
+    exact, near = (measures.tempered_accuracy(some, 2.0, temperature) for some in (rows, halves))
+    assert near.value == pytest.approx(exact.value, abs=1e-4)
+
+
+def test_halves_are_read_as_numpy_reads_them() -> None:
+    bits = np.arange(0x7C00, dtype=np.uint16)  # every finite half that is not negative
+    both = np.concatenate([bits, bits | 0x8000])
+    theirs = run("(bits) => bits.map(halfToFloat)", both.tolist(), "data.js")
+    np.testing.assert_array_equal(theirs, both.view(np.float16).astype(np.float64))
+
+
+def test_texts_are_those_of_python_to_the_digit() -> None:
+    values = [
+        0.5,
+        1.5,
+        2.5,
+        0.125,
+        0.375,
+        56.25,
+        56.75,
+        0.0625,
+        12.35,
+        12.345,
+        1e-9,
+        0.0,
+        99.95,
+        99.9995,
+        100.0,
+        -0.125,
+        33.3,
+    ]
+    values += [100 * hits / total for total in (16, 40, 64, 160, 1600) for hits in range(total)]
+    theirs = run(
+        "(values) => [0, 1, 2, 3].map((digits) => values.map((value) => fixed(value, digits)))",
+        values,
+    )
+    assert theirs == [[f"{value:.{digits}f}" for value in values] for digits in range(4)]
+
+
+def test_shares_are_written_as_in_the_tables() -> None:
+    shares = [
+        measures.wilson(hits, total)
+        for total in (3, 10, 64, 550, 10_000)
+        for hits in range(0, total + 1, max(1, total // 50))
+    ]
+    shares += [
+        Estimate(1.0, 1.0, 1.0),
+        Estimate(0.0, 0.0, 0.0),
+        Estimate(0.5, 0.0, 1.0),
+        Estimate(0.5, 0.49999, 0.50001),
+    ]
+    shares += [
+        Estimate(value, value, value) for value in ROUNDED
+    ]  # means over seeds, each of them all right or all wrong
+    shares += [Estimate(value, low, 1.0) for value in ROUNDED for low in ROUNDED]
+    given = [{"value": share.value, "low": share.low, "high": share.high} for share in shares]
+    assert run("(shares) => [null, ...shares].map(percent)", given) == [
+        "-",
+        *map(format_estimate, shares),
+    ]
+
+
+def test_shares_without_interval_are_written_as_in_the_tables() -> None:
+    assert run("(shares) => shares.map((share) => inPercent(share))", ROUNDED) == [
+        format_percent(share) for share in ROUNDED
+    ]
+    assert {format_estimate(Estimate(share, share, share)) for share in ROUNDED[:3]} == {
+        "61.8 (no interval)"
+    }
+
+
+def test_few_images_are_as_few_as_ours() -> None:
+    pairs = [
+        (ess, images)
+        for ess in (3.5, 35.0, 99.0, 100.0, 120.0, 150.0)
+        for images in (36, 199, 200, 1000, 1500, 2000)
+    ]
+    assert run("(pairs) => pairs.map(([ess, n]) => restsOnFew(ess, n))", pairs) == [
+        rests_on_few(*pair) for pair in pairs
+    ]
+
+
+PLACES = """({models, alpha}) => {
+  const parts = models.map(({margins, right}) => partsOf(exponentialLogWeights(margins, alpha), right));
+  const shares = models.map(({margins, right}) => weightedAccuracy(exponentialLogWeights(margins, alpha), right));
+  return [rankRanges(shares, parts), rankRanges(shares, models.map(() => null))];
+}"""
+
+
+@pytest.mark.parametrize("alpha", [0.0, 2.0])
+def test_models_are_told_apart_as_python_tells_them_apart(alpha: float) -> None:
+    base = np.random.default_rng(1).normal(0.2, 0.4, 2000)
+    margins = [
+        base.clip(-1, 1),
+        (base + 0.004).clip(-1, 1),
+        (base + 0.1).clip(-1, 1),
+        (base - 0.3).clip(-1, 1),
+    ]
+    models = [{"margins": one.tolist(), "right": (one > 0).astype(int).tolist()} for one in margins]
+    outcomes = [
+        measures.Outcome(one > 0, measures.exponential_log_weights(one, alpha)) for one in margins
+    ]
+    taken = measures.Resamples(2000).of(outcomes)
+    above = [
+        [one.minus(two).is_distinguishable and one.value > two.value for two in taken]
+        for one in taken
+    ]
+    ours = [
+        [1 + sum(row[k] for row in above), len(taken) - sum(above[k])] for k in range(len(taken))
+    ]
+    paired, by_intervals = run(PLACES, {"models": models, "alpha": alpha})
+    assert paired == ours
+    assert (paired[2], paired[3]) == ([1, 1], [4, 4])
+    assert by_intervals[0] == by_intervals[1] == [2, 3]
+
+
+def test_a_rank_is_a_range_where_the_images_do_not_settle_it() -> None:
+    rng = np.random.default_rng(2)
+    alike = [rng.normal(0.2, 0.4, 300).clip(-1, 1) for _ in range(4)]
+    models = [{"margins": one.tolist(), "right": (one > 0).astype(int).tolist()} for one in alike]
+    values = [float((one > 0).mean()) for one in alike]
+    assert len(set(values)) == 4  # an order there is, but by chance
+    assert run(PLACES, {"models": models, "alpha": 0.0}) == [[[1, 4]] * 4] * 2
+    code = "(shares) => rankRanges(shares, shares.map(() => null))"
+    share, best = {"value": 0.5, "low": 0.4, "high": 0.6}, {"value": 0.8, "low": 0.7, "high": 0.9}
+    assert run(code, [share, None, best]) == [[2, 2], None, [1, 1]]
+    assert run(code, [share, {"value": 1, "low": 1, "high": 1}]) == [
+        [1, 2],
+        [1, 2],
+    ]  # all right: no interval to go by
+
+
+def test_few_images_do_not_make_an_order() -> None:
+    right = [1] * 100
+    wrong = [0] * 5 + [1] * 95
+    code = """(models) => rankRanges(models.map((right) => weightedAccuracy(new Float64Array(100), right)),
+      models.map((right) => partsOf(new Float64Array(100), right)))"""
+    assert run(code, [right, wrong]) == [[1, 2], [1, 2]]
+    assert run(code, [right, [0, *wrong[:-1]]]) == [[1, 1], [2, 2]]
+
+
+def test_models_look_as_in_the_figures() -> None:
+    code = "() => [LIGHT, DARK, DASHES, MARKS, MARKS.map((mark) => typeof OUTLINES[mark])]"
+    before = "const matchMedia = () => ({ matches: false });\n"
+    light, dark, dashes, marks, outlines = run(code, None, "drawing.js", before=before)
+    assert tuple(light) == style.COLOURS
+    assert dark[:-1] == light[:-1]
+    assert (len(dashes), len(marks)) == (len(style.DASHES), len(style.MARKERS))
+    names = {
+        "circle": "o",
+        "square": "s",
+        "triangle-up": "^",
+        "diamond": "D",
+        "triangle-down": "v",
+        "cross": "P",
+        "x": "X",
+    }
+    assert tuple(({**names, "pentagon": "p"})[mark] for mark in marks) == style.MARKERS
+    assert outlines == ["string"] * len(marks)
+
+
+def test_losses_are_called_as_in_the_figures() -> None:
+    assert run("() => LOSSES", None, "table.js") == dro.LOSS_NAMES
+
+
+def test_sliders_offer_every_recorded_value() -> None:
+    alphas, rhos = [0.1, 1 / 3, 2.0, 7.0, 1e4], [0.01, 0.0123, 5.0]
+    code = "({alphas, rhos}) => [alphaValues(alphas), rhoValues(rhos), temperatureValues()]"
+    offered = run(code, {"alphas": alphas, "rhos": rhos}, "controls.js")
+    assert set(alphas) | {0.0} <= set(offered[0])
+    assert set(rhos) | {0.0} <= set(offered[1])
+    assert {0.25, 0.5, 1.0, 2.0, 4.0} <= set(offered[2])
+    assert all(values == sorted(set(values)) and len(values) < 200 for values in offered)
+
+
+@pytest.mark.parametrize("name", page_module.SCRIPTS)
+def test_every_script_is_one(name: str) -> None:
+    subprocess.run([NODE, "--check", OWN / name], check=True)

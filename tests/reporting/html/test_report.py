@@ -1,0 +1,534 @@
+"""The interactive page as a file: what is in it, what is not, and how large it may get."""
+
+import base64
+import gzip
+import io
+import json
+import re
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+from numpy.typing import NDArray
+from PIL import Image
+
+from support.optional import not_none
+from support.page_data import evaluated, made_rows, save_pictures
+from wmr_cli.config import EvaluateConfig
+from wmr_cli.measures import RHOS
+from wmr_cli.reporting.html import thumbnails
+from wmr_cli.reporting.html.payload import (
+    PackedArrays,
+    group_into_panels,
+    to_half_logits,
+    to_smallest_uint,
+)
+from wmr_cli.reporting.html.report import SCRIPTS, encode_json, render_report
+from wmr_cli.reporting.html.tables import render_table
+from wmr_cli.reporting.report import Report
+from wmr_cli.reporting.rows import make_rows, run_name
+from wmr_cli.reporting.tables import main
+from wmr_cli.reporting.tables.escaping import printable
+from wmr_cli.reporting.tables.text_table import TextTable
+from wmr_cli.storage import records
+from wmr_cli.storage.records import Record
+
+ROOT = Path(__file__).parents[3]
+HARD = "<script>alert(1)</script>\"'[bold]</td>&amp;\u2028\u202e\x1b{{script}}"
+TYPES = {"f8": "<f8", "f4": "<f4", "f2": "<f2", "u1": "<u1", "u2": "<u2", "u4": "<u4"}
+
+
+def render(found: Sequence[tuple[Path, Record]]) -> str:
+    return render_report(found)[0]
+
+
+class Page(HTMLParser):
+    """The elements of a page with their attributes and texts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[Any] = []
+        self.open: list[Any] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs), []))
+        self.open.append(self.found[-1])
+
+    def handle_data(self, data: str) -> None:
+        if self.open:
+            self.open[-1][2].append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self.open and self.open.pop()[0] != tag:
+            pass
+
+    def all(self, tag: str) -> list[tuple[dict[str, str | None], str]]:
+        return [(attrs, "".join(texts)) for name, attrs, texts in self.found if name == tag]
+
+    def script(self, id: str) -> str:
+        (text,) = [text for attrs, text in self.all("script") if attrs.get("id") == id]
+        return text
+
+    @property
+    def data(self) -> dict[str, list[dict[str, Any]]]:
+        result: dict[str, list[dict[str, Any]]] = json.loads(self.script("data"))
+        return result
+
+    def arrays(
+        self,
+    ) -> list[
+        NDArray[np.float16]
+        | NDArray[np.float32]
+        | NDArray[np.float64]
+        | NDArray[np.uint16]
+        | NDArray[np.uint8]
+    ]:
+        content = gzip.decompress(base64.b64decode(self.script("arrays")))
+        return [
+            np.frombuffer(content, TYPES[part["type"]], part["length"], part["start"])
+            for part in self.data["arrays"]
+        ]
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> list[tuple[Path, Record]]:
+    """Two runs under one attack."""
+    return [
+        evaluated(tmp_path, name, made_rows(seed)) for seed, name in enumerate(("first", "second"))
+    ]
+
+
+def test_a_page_asks_nothing_of_the_network(two: list[tuple[Path, Record]]) -> None:
+    text = render(two)
+    assert re.findall(r"https?:|//www|@import|url\(", text) == []
+    made = Page(text)
+    assert [
+        attrs for _, attrs, _ in made.found if {"src", "srcset", "data", "action"} & set(attrs)
+    ] == []
+    assert {not_none(attrs["href"])[0] for attrs, _ in made.all("a")} == {"#"}
+    assert made.all("link") == made.all("iframe") == []
+    policies = [
+        attrs["content"]
+        for attrs, _ in made.all("meta")
+        if attrs.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert not_none(policies[0]).startswith("default-src 'none'")
+
+
+def test_the_arrays_are_the_rows_bit_for_bit(two: list[tuple[Path, Record]]) -> None:
+    made = Page(render(two))
+    arrays = made.arrays()
+    (panel,) = made.data["panels"]
+    for (file, _), model in zip(two, panel["models"], strict=True):
+        rows = records.load_rows(records.rows_path(file))
+        stored = {name: arrays[number] for name, number in model["rows"].items()}
+        for name, row in {
+            "index": "index",
+            "label": "label",
+            "prediction": "uniform/prediction",
+        }.items():
+            np.testing.assert_array_equal(stored[name], rows[row])
+        assert stored["margin"].tobytes() == rows["uniform/margin"].tobytes()
+        assert stored["loss"].tobytes() == rows["uniform/loss"].tobytes()
+        right = np.unpackbits(stored["clean"], bitorder="little", count=len(rows["label"])).astype(
+            bool
+        )
+        np.testing.assert_array_equal(right, rows["clean/prediction"] == rows["label"])
+        logits = rows["uniform/logits"].astype(np.float64)
+        near = stored["logits"].reshape(logits.shape).astype(np.float64)
+        np.testing.assert_allclose(near, logits - logits.max(axis=1, keepdims=True), rtol=1e-3)
+    first, second = (model["rows"] for model in panel["models"])
+    assert first["label"] == second["label"]  # shared, so stored once
+    assert first["margin"] != second["margin"]
+
+
+def test_the_records_come_back_equal(two: list[tuple[Path, Record]]) -> None:
+    (panel,) = Page(render(two)).data["panels"]
+    for (_, record), model in zip(two, panel["models"], strict=True):
+        assert msgspec.convert(model["by_alpha"], list[records.AlphaRow]) == record.by_alpha
+        assert msgspec.convert(model["dro"], list[records.DroRow]) == record.dro
+        assert model["id"] == record.id
+
+
+def test_the_table_has_the_texts_of_the_main_table(two: list[tuple[Path, Record]]) -> None:
+    shown = {text for _, text in Page(re.sub(r"</?span[^>]*>", "", render(two))).all("td")}
+    lines = [main.format_row(line) for _, record in two for line in make_rows([record])]
+    assert {line[name] for line in lines for name in ("α_test", *main.ACCURACY_HEADINGS)} <= shown
+
+
+def test_what_is_said_behind_a_share_stands_below_it() -> None:
+    sheet = TextTable(
+        ("run", "A_nat"),
+        [("a; b", "-0.9 [-3.0, +1.3]; <not> sure"), ("c", "0; the same")],
+        "",
+        interval_columns=("A_nat",),
+    )
+    text = render_table(sheet)
+    assert (
+        '-0.9<span class="interval"> [-3.0, +1.3]</span><span class="facts">&lt;not&gt; sure</span></td>'
+        in text
+    )
+    assert '<td>0<span class="facts">the same</span></td>' in text
+    assert ">a; b</th>" in text
+
+
+@pytest.mark.parametrize("classes", [10, 20])
+def test_ten_evaluations_of_ten_thousand_images_stay_below_ten_megabytes(
+    tmp_path: Path, classes: int
+) -> None:
+    asked = EvaluateConfig(metrics=("nat", "rob", "sa", "dro"), rho=RHOS, per_class=True)
+    found = []
+    for seed in range(10):
+        rows = made_rows(seed, 10_000, classes)
+        found.append(evaluated(tmp_path, f"run-{seed}", rows, asked))
+        save_pictures(
+            found[-1][0].parent / "pictures.safetensors", found[-1][1], rows, 300, (3, 32, 32)
+        )
+    text = render(found)
+    assert len(text.encode()) < 10_000_000
+    (panel,) = Page(text).data["panels"]
+    assert all(
+        {"margin", "loss", "logits"} <= set(model["rows"]) and model["tiles"]
+        for model in panel["models"]
+    )
+
+
+def test_many_classes_or_too_many_logits_leave_the_logits_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, many = (
+        evaluated(tmp_path, f"of {classes}", made_rows(0, 50, classes), data=str(classes))
+        for classes in (20, 21)
+    )
+    first, second = Page(render([few, many])).data["panels"]
+    assert "logits" in first["models"][0]["rows"]
+    assert "logits" not in second["models"][0]["rows"]
+    monkeypatch.setattr("wmr_cli.reporting.html.payload.MAX_LOGITS", 999)
+    assert "logits" not in Page(render([few])).data["panels"][0]["models"][0]["rows"]
+
+
+def test_hard_names_are_text_everywhere(tmp_path: Path) -> None:
+    names = dict.fromkeys(range(10), HARD)
+    asked = EvaluateConfig(metrics=("nat", "rob", "sa", "dro"), per_class=True)
+    file, record = evaluated(tmp_path, "plain", made_rows(0), asked, class_names=names)
+    checkpoint = msgspec.structs.replace(
+        record.checkpoint, path=f"{HARD}\n/x.safetensors", defense=HARD, model=HARD
+    )
+    hard = msgspec.structs.replace(
+        record,
+        checkpoint=checkpoint,
+        kernel=HARD,
+        dataset=msgspec.structs.replace(record.dataset, name=HARD),
+        attack=msgspec.structs.replace(record.attack, spec='file.py:A,x="</script>"'),
+    )
+    made, usual = Page(render([(file, hard)])), Page(render([(file, record)]))
+    assert [attrs for attrs, _ in made.all("script")] == [attrs for attrs, _ in usual.all("script")]
+    assert [tag for tag, _, _ in made.found] == [tag for tag, _, _ in usual.found]
+    name = run_name(hard)
+    assert "\n" in name
+    shown = printable(name)
+    assert shown in {text for _, text in made.all("th")}
+    (panel,) = made.data["panels"]
+    assert panel["models"][0]["name"] == shown
+    assert panel["classes"][0]["name"] == printable(HARD)
+    assert printable(HARD) in made.all("title")[0][1]
+    texts = [text for _, _, parts in made.found for text in parts]
+    assert not any(
+        char in text
+        for text in (*texts, json.dumps(made.data, ensure_ascii=False))
+        for char in "\x1b\u2028\u202e"
+    )
+    assert made.all("script")[-1][1] == usual.all("script")[-1][1]  # a name cannot fill a slot
+
+
+def test_json_in_a_script_element_cannot_end_it() -> None:
+    hard = {"</script><!--": "\u2028\u2029&"}
+    text = encode_json(hard)
+    assert not set("<>&\u2028\u2029") & set(text)
+    assert json.loads(text) == hard
+
+
+def test_no_script_of_ours_ends_its_element() -> None:
+    for name in SCRIPTS:
+        assert "</script" not in (ROOT / "src/wmr_cli/reporting/html/static" / name).read_text(
+            encoding="utf-8"
+        )
+
+
+def test_what_cannot_be_compared_stands_apart(tmp_path: Path) -> None:
+    rows = made_rows(0)
+    found = [
+        evaluated(tmp_path, "a", rows),
+        evaluated(tmp_path, "b", made_rows(1)),
+        evaluated(tmp_path, "a", rows, eps=0.2),
+        evaluated(tmp_path, "a", rows, norm="l2"),
+        evaluated(tmp_path, "a", rows, attack="pgd:steps=40"),
+        evaluated(tmp_path, "a", rows, data="other"),
+        evaluated(tmp_path, "a", rows, indices=list(range(300))),
+    ]
+    made = group_into_panels(found)
+    assert [panel.names for panel in made] == [["a", "b"], *[["a"]] * 5]
+    assert len({panel.title for panel in made}) == 6
+    sections = [
+        attrs for attrs, _ in Page(render(found)).all("section") if attrs.get("class") == "panel"
+    ]
+    assert len(sections) == 6
+    other = (found[1][0], msgspec.structs.replace(found[1][1], kernel="mail"))
+    assert [panel.names for panel in group_into_panels([found[0], other])] == [["a"], ["b"]]
+
+
+def test_the_worst_of_several_attacks_is_known_by_its_parts(tmp_path: Path) -> None:
+    parts = {
+        run: [
+            evaluated(tmp_path, run, made_rows(seed), attack=attack) for attack in ("pgd", "fgsm")
+        ]
+        for seed, run in enumerate("ab")
+    }
+    worst = [
+        evaluated(
+            tmp_path,
+            run,
+            made_rows(seed),
+            attack="worst",
+            of=[record.id for _, record in parts[run]],
+        )
+        for seed, run in enumerate("ab")
+    ]
+    made = group_into_panels([*parts["a"], *parts["b"], *worst])
+    assert [panel.names for panel in made] == [["a", "b"]] * 3
+    assert "worst of fgsm + pgd" in made[-1].title
+    assert [panel.names for panel in group_into_panels(worst)] == [
+        ["a"],
+        ["b"],
+    ]  # nobody knows what they are the worst of
+
+
+def test_models_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    found = [evaluated(tmp_path / str(seed), "a", made_rows(seed), seed=seed) for seed in (0, 1)]
+    again = evaluated(tmp_path / "2", "a", made_rows(2), seed=1)
+    first, second = group_into_panels([*found, again])
+    assert first.names == ["a"]
+    assert len(set(second.names)) == 2
+    assert second.title == f"{first.title} · attack seed 1"
+
+
+def test_a_record_without_its_rows_keeps_its_numbers(two: list[tuple[Path, Record]]) -> None:
+    records.rows_path(two[0][0]).unlink()
+    text, (problem,) = render_report(two)
+    (panel,) = Page(text).data["panels"]
+    assert [model["rows"] is None for model in panel["models"]] == [True, False]
+    assert panel["models"][0]["problem"] == str(problem)
+    assert text.count('<th scope="rowgroup"') == 2
+
+
+def test_an_attack_that_stops_early_leaves_nothing_to_weigh(tmp_path: Path) -> None:
+    rows = made_rows(0, stops_early=True)
+    (panel,) = Page(render([evaluated(tmp_path, "a", rows)])).data["panels"]
+    assert set(panel["models"][0]["rows"]) == {"index", "label", "clean", "prediction"}
+
+
+def test_the_worst_of_several_attacks_has_no_losses(tmp_path: Path) -> None:
+    asked = EvaluateConfig(metrics=("nat", "rob", "sa"))
+    (panel,) = Page(
+        render([evaluated(tmp_path, "a", made_rows(0), asked, attack="worst", of=["x", "y"])])
+    ).data["panels"]
+    assert "loss" not in panel["models"][0]["rows"]
+
+
+def test_the_margin_loss_is_minus_the_margin(tmp_path: Path) -> None:
+    asked = EvaluateConfig(metrics=("nat", "rob", "dro"), dro_loss="margin")
+    rows = made_rows(0)
+    made = Page(render([evaluated(tmp_path, "a", rows, asked)]))
+    (model,) = made.data["panels"][0]["models"]
+    assert model["loss"] == "margin"
+    np.testing.assert_array_equal(
+        made.arrays()[model["rows"]["loss"]], -rows["uniform/logit_margin"]
+    )
+
+
+def test_a_page_is_the_same_each_time(two: list[tuple[Path, Record]]) -> None:
+    assert render(two) == render(two)
+
+
+def test_a_page_of_nothing_is_a_page() -> None:
+    assert Page(render([])).data == {"panels": [], "arrays": []}
+
+
+def links(made: Page) -> tuple[list[str], set[str]]:
+    """Where the links of a page lead, and what there is to lead to."""
+    ids = {attrs["id"] for _, attrs, _ in made.found if "id" in attrs}
+    return [
+        not_none(attrs["href"]).removeprefix("#")
+        for attrs, _ in made.all("a")
+        if "hidden" not in attrs
+    ], ids
+
+
+def test_a_page_of_tables_alone_carries_no_plots_and_no_dead_links() -> None:
+    text = render_report((), Report(shows_paper=True).tables())[0]
+    made = Page(text)
+    targets, ids = links(made)
+    assert targets == ["comparison"]
+    assert set(targets) <= ids
+    assert "plotly" not in text.partition("<script")[2].partition("// The measures")[0]
+    assert len(text) < 300_000
+    assert made.all("noscript") == []
+
+
+def test_records_have_links_and_those_with_rows_have_plots(two: list[tuple[Path, Record]]) -> None:
+    made = Page(render_report(two, Report(shows_paper=True).tables())[0])
+    targets, ids = links(made)
+    assert targets == ["recorded", "comparison"]
+    assert {"settings", "plotly", *targets} <= ids
+    for file, _ in two:
+        records.rows_path(file).unlink()
+    assert "plotly" not in links(Page(render(two)))[1]
+
+
+class TestPictures:
+    """Images that `wmr attack --save` wrote beside a record."""
+
+    @pytest.fixture
+    def found(
+        self, tmp_path: Path
+    ) -> tuple[
+        Path, Record, dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]
+    ]:
+        rows = made_rows(0)
+        file, record = evaluated(tmp_path, "a", rows)
+        return file, record, rows
+
+    def tiles(self, file: Path, record: Record) -> dict[str, int | list[int] | str]:
+        result: dict[str, int | list[int] | str] = Page(render([(file, record)])).data["panels"][0][
+            "models"
+        ][0]["tiles"]
+        return result
+
+    @pytest.mark.parametrize("folder", [0, 1], ids=["beside the record", "in the run folder"])
+    def test_they_are_shown_in_the_order_of_margins(
+        self,
+        found: tuple[
+            Path, Record, dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]
+        ],
+        folder: int,
+    ) -> None:
+        file, record, rows = found
+        path = file.parents[folder] / "saved.safetensors"
+        save_pictures(path, record, rows, 20)
+        made = self.tiles(file, record)
+        assert made["positions"] == np.argsort(rows["uniform/margin"][:20], kind="stable").tolist()
+        sheet = Image.open(io.BytesIO(base64.b64decode(made["sheet"].partition(",")[2])))
+        assert sheet.size == (8 * thumbnails.SHEET_COLUMNS, 16)
+        pixels = np.random.default_rng(1).random((20, 3, 8, 8), dtype=np.float32)[
+            made["positions"][17]
+        ]
+        np.testing.assert_array_equal(
+            np.asarray(sheet)[8:16, 8:16], np.rint(255 * np.moveaxis(pixels, 0, -1))
+        )
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"alpha": "2.0"},
+            {"eps": "0.2"},
+            {"attack": "fgsm"},
+            {"checkpoint_sha256": "x"},
+            {"seed": "1"},
+            {"split": "val"},
+        ],
+    )
+    def test_those_of_another_attack_are_not(
+        self,
+        found: tuple[
+            Path, Record, dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]
+        ],
+        other: dict[str, Any],
+    ) -> None:
+        file, record, rows = found
+        save_pictures(file.parent / "saved.safetensors", record, rows, 20, **other)
+        assert self.tiles(file, record) is None
+
+    def test_one_with_another_prediction_is_left_out(
+        self,
+        found: tuple[
+            Path, Record, dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]
+        ],
+    ) -> None:
+        file, record, rows = found
+        save_pictures(
+            file.parent / "saved.safetensors",
+            record,
+            {**rows, "uniform/prediction": 1 - rows["uniform/prediction"]},
+            20,
+        )
+        assert self.tiles(file, record) is None
+
+    def test_large_ones_are_shrunk_and_many_are_cut(
+        self,
+        found: tuple[
+            Path, Record, dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]
+        ],
+    ) -> None:
+        file, record, rows = found
+        save_pictures(file.parent / "saved.safetensors", record, rows, 200, (3, 64, 128))
+        made = self.tiles(file, record)
+        assert (made["width"], made["height"]) == (64, 32)
+        assert len(made["positions"]) == thumbnails.BUDGET_BYTES // (64 * 32 * 3)
+
+    def test_grey_ones_stay_grey(
+        self,
+        found: tuple[
+            Path, Record, dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]
+        ],
+    ) -> None:
+        file, record, rows = found
+        save_pictures(file.parent / "saved.safetensors", record, rows, 3, (1, 8, 8))
+        sheet = Image.open(
+            io.BytesIO(base64.b64decode(self.tiles(file, record)["sheet"].partition(",")[2]))
+        )
+        assert sheet.mode == "L"
+
+
+def test_arrays_are_aligned_and_kept_once() -> None:
+    arrays = PackedArrays()
+    numbers = [
+        arrays.add(values)
+        for values in (
+            np.ones(3, np.uint8),
+            np.ones(2),
+            np.ones(3, np.uint8),
+            np.ones(3, np.uint16),
+        )
+    ]
+    assert numbers == [0, 1, 0, 2]
+    assert [part["start"] % 8 for part in arrays.descriptions] == [0, 0, 0]
+
+
+def test_whole_numbers_take_the_least_room() -> None:
+    assert [to_smallest_uint(np.array([0, most])).dtype for most in (255, 256, 70_000)] == [
+        np.uint8,
+        np.uint16,
+        np.uint32,
+    ]
+    assert to_smallest_uint(np.array([], np.int64)).dtype == np.uint8
+
+
+def test_far_logits_do_not_overflow_a_half() -> None:
+    assert np.isfinite(to_half_logits([[1e30, -1e30], [0.0, 1.0]])).all()
+
+
+def test_the_files_of_the_page_are_in_the_wheel() -> None:
+    packed = {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
+    own = {"page.html", "licences.html", "page.css", *SCRIPTS}
+    assert {f"wmr_cli/reporting/html/static/{name}" for name in own} <= packed
+    assert {
+        path.name
+        for path in (ROOT / "src/wmr_cli/reporting/html/static").iterdir()
+        if path.suffix in (".js", ".css", ".html")
+    } == own

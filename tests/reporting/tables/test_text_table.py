@@ -1,0 +1,140 @@
+"""Tables on terminals of any width: no number is ever cut, and what was set apart stays apart."""
+
+import io
+import re
+from dataclasses import replace
+
+import msgspec
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from support import synthetic
+from support.typed import instance_of
+from wmr_cli.reporting.grouping import group_by_setting
+from wmr_cli.reporting.rows import ACCURACIES
+from wmr_cli.reporting.tables import main
+from wmr_cli.reporting.tables.escaping import markdown_paragraph
+from wmr_cli.reporting.tables.text_table import TextTable
+from wmr_cli.storage.records import Record
+
+SEEDS = [
+    synthetic.record(synthetic.rows(2000, skill=0.3 * seed), f"digits-trades-a2-s{seed}", seed=seed)
+    for seed in range(2)
+]
+OTHERS = [
+    synthetic.record(synthetic.rows(2000), "digits-trades-a0-s0", eps=eps, alpha_train=0.0)
+    for eps in (0.1, 0.15)
+]
+
+
+def printed(sheet: TextTable, width: int) -> str:
+    stream = io.StringIO()
+    for table in sheet.to_rich_tables(width):
+        Console(file=stream, width=width).print(table)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("width", [66, 80, 100, 120, 160, 250])
+@pytest.mark.parametrize("records", [SEEDS, OTHERS, SEEDS + OTHERS], ids=["seeds", "balls", "both"])
+def test_no_number_is_cut_and_no_line_is_too_long(records: list[Record], width: int) -> None:
+    sheet = main.make_ranked_table(group_by_setting(records), {})
+    text = printed(sheet, width)
+    assert max(map(len, text.splitlines())) <= width
+    shares = [
+        cell
+        for row in sheet.rows
+        for name, cell in zip(sheet.headings, row, strict=True)
+        if name in sheet.interval_columns
+    ]
+    for number in {number for share in shares for number in re.findall(r"\d+\.\d+", share)}:
+        assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d.])", text), number
+
+
+@pytest.mark.parametrize("width", [66, 80, 100, 160])
+def test_a_verdict_is_not_cut_inside_a_syllable(width: int) -> None:
+    shares = tuple(ACCURACIES.values())
+    rows = [
+        (
+            "digits-trades-a2-s0",
+            "1.5",
+            *["+3.4 [+1.9, +5.0]; seeds -25.0 to +35.0; not distinguishable"] * len(shares),
+        )
+    ]
+    text = printed(
+        TextTable(
+            ("run", "α_test", *shares), rows, "", text_columns=("run",), interval_columns=shares
+        ),
+        width,
+    )
+    verdict = ["not distinguishable"] if width > 100 else ["distin-", "guishable"]
+    assert [text.count(part) for part in verdict] == [len(shares)] * len(verdict)
+
+
+def test_a_narrow_terminal_gets_a_table_for_each_ball() -> None:
+    sheet = main.make_ranked_table(group_by_setting(OTHERS), {})
+    assert len(sheet.to_rich_tables(200)) == 1
+    first, second = sheet.to_rich_tables(60)
+    assert ("ε 0.1 " in f"{first.title} ", "ε 0.15 " in f"{second.title} ") == (True, True)
+    assert first.caption is None
+    assert sheet.notes[-1] in str(second.caption)
+
+
+def tables_of(text: str) -> list[str]:
+    """The pipe tables in Markdown, each with the paragraph before it."""
+    blocks = text.split("\n\n")
+    return [
+        f"{before}\n{block}"
+        for before, block in zip(["", *blocks], blocks, strict=False)
+        if block.startswith("|")
+    ]
+
+
+def test_markdown_has_a_table_for_each_ball() -> None:
+    sheet = main.make_ranked_table(group_by_setting([*SEEDS, *OTHERS]), {})
+    first, second = tables_of(sheet.to_markdown())
+    assert (first.splitlines()[0], second.splitlines()[0]) == ("ε 0.15", "ε 0.1")
+    assert [part.count("\n| digits") for part in (first, second)] == [4, 2]
+    assert sheet.to_markdown().endswith(
+        f"{sheet.caption}\n\n" + "\n\n".join(map(markdown_paragraph, sheet.notes)) + "\n"
+    )
+    assert "the others differ in ε" in sheet.notes[-1]
+
+
+def test_markdown_of_what_was_measured_alike_is_one_table() -> None:
+    sheet = main.make_ranked_table(group_by_setting(SEEDS), {})
+    assert len(tables_of(sheet.to_markdown())) == 1
+    assert sheet.to_markdown().startswith("| run")
+
+
+def test_parts_that_no_column_tells_apart_are_numbered() -> None:
+    data = [msgspec.structs.replace(OTHERS[0].dataset, sha256=name) for name in ("one", "other")]
+    records = [msgspec.structs.replace(OTHERS[0], id=facts.sha256, dataset=facts) for facts in data]
+    text = main.make_ranked_table(group_by_setting(records), {}).to_markdown()
+    assert [table.splitlines()[0] for table in tables_of(text)] == ["part 1 of 2", "part 2 of 2"]
+    assert "the others differ in test images" in text
+
+
+def test_a_sheet_that_does_not_split_is_one_table_in_markdown() -> None:
+    sheet = TextTable(("x",), [("1",), ("2",)], "", rules_after=frozenset({0, 1}))
+    assert len(tables_of(sheet.to_markdown())) == 1
+
+
+def test_bold_follows_its_row_when_a_sheet_is_split() -> None:
+    sheet = main.make_ranked_table(group_by_setting(OTHERS), {})
+    marked = replace(sheet, bold=frozenset({(2, "A_rob")}))
+    styles = [
+        [instance_of(Text, cell).spans for cell in table.columns[-4].cells]
+        for table in marked.to_rich_tables(60)
+    ]
+    assert [[bool(spans) for spans in table] for table in styles] == [[False, False], [True, False]]
+
+
+def test_plain_text_has_a_star_for_bold() -> None:
+    sheet = TextTable(
+        ("x",), [("1.5 [1.0, 2.0]",)], "", interval_columns=("x",), bold=frozenset({(0, "x")})
+    )
+    assert "1.5 [1.0, 2.0]" in printed(sheet, 40)
+    stream = io.StringIO()
+    Console(file=stream, width=40).print(sheet.to_rich_table(None))
+    assert "1.5* [1.0, 2.0]" in stream.getvalue()

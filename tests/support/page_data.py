@@ -1,0 +1,105 @@
+"""Synthetic evaluations for the HTML page: random logits, scored by `wmr` itself."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import safetensors.numpy
+
+from support import synthetic
+from wmr_cli import measures
+from wmr_cli.config import EvaluateConfig
+from wmr_cli.storage import records
+from wmr_cli.storage.records import Record, Rows
+
+
+def made_rows(
+    seed: int,
+    images: int = 300,
+    classes: int = 10,
+    skill: float = 2.0,
+    *,
+    stops_early: bool = False,
+) -> Rows:
+    """Rows of an evaluation. Labels are the same for every seed."""
+    rng = np.random.default_rng(seed)
+    label = np.random.default_rng(0).integers(0, classes, images)
+    rows: Rows = {"index": np.arange(images), "label": label}
+    for prefix, reward in (("clean", skill + 2), ("uniform", skill)):
+        logits = (2 * rng.standard_normal((images, classes))).astype(np.float32)
+        logits[np.arange(images), label] += reward
+        rows[f"{prefix}/prediction"] = logits.argmax(axis=1)
+        if prefix == "clean" or stops_early:
+            continue
+        others = logits.astype(np.float64)
+        true = others[np.arange(images), label].copy()
+        total = np.log(np.exp(others).sum(axis=1))
+        others[np.arange(images), label] = -np.inf
+        rows[f"{prefix}/logits"] = logits
+        rows[f"{prefix}/loss"] = (total - true).astype(np.float32)
+        rows[f"{prefix}/logit_margin"] = (true - others.max(axis=1)).astype(np.float32)
+        rows[f"{prefix}/margin"] = measures.probability_margins(logits, label)
+    return rows
+
+
+def evaluated(
+    folder: Path,
+    run: str,
+    rows: Rows,
+    asked: EvaluateConfig | None = None,
+    *,
+    of: list[str] | None = None,
+    data: str = "0",
+    indices: list[int] | None = None,
+    seed: int = 0,
+    **facts: Any,
+) -> tuple[Path, Record]:
+    """Save these rows and their record as `wmr evaluate` does. `seed` is that of the attack."""
+    asked = asked or EvaluateConfig(metrics=("nat", "rob", "sa", "dro"), rho=(0.01, 0.1, 1.0))
+    usual = {"eps": 0.1, "attack": "pgd:steps=20", "defense": "trades", "alphas": (1.0, 1.5, 2.0)}
+    plain = synthetic.record(rows, run, asked=asked, **{**usual, **facts})
+    record = msgspec.structs.replace(
+        plain,
+        id=records.record_id({"of": [plain.id, of, data, indices, seed]}),
+        dataset=msgspec.structs.replace(plain.dataset, sha256=data, indices=indices),
+        attack=msgspec.structs.replace(plain.attack, seed=seed, of=of),
+    )
+    return synthetic.stored(
+        folder / run.replace("/", "-").replace("\n", " ") / "evaluations", record, rows
+    )
+
+
+def save_pictures(
+    path: Path,
+    record: Record,
+    rows: Rows,
+    count: int,
+    shape: tuple[int, ...] = (3, 8, 8),
+    **header: str,
+) -> None:
+    """Write a file as `wmr attack --save` does, with the first images of the rows."""
+    images = np.random.default_rng(1).random((count, *shape), dtype=np.float32)
+    tensors = {
+        "images": images,
+        "index": rows["index"][:count],
+        "label": rows["label"][:count],
+        "prediction": rows["uniform/prediction"][:count],
+        "prediction_clean": rows["clean/prediction"][:count],
+    }
+    said = {
+        "attack": record.attack.spec,
+        "norm": record.threat.norm,
+        "eps": repr(record.threat.eps),
+        "dataset": record.dataset.name,
+        "split": record.dataset.split,
+        "checkpoint_sha256": record.checkpoint.sha256,
+        "seed": str(record.attack.seed),
+        "content_sha256": "0",
+        **header,
+    }
+    safetensors.numpy.save_file(
+        {name: np.ascontiguousarray(values) for name, values in tensors.items()},
+        path,
+        metadata=said,
+    )

@@ -1,0 +1,208 @@
+"""`wmr plugins new` writes a package that is sound as it is, or nothing."""
+
+import ast
+import errno
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import EntryPoint
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from wmr_cli import scaffold as module
+from wmr_cli import testing
+from wmr_cli.errors import BadInput, RunFolderError
+from wmr_cli.plugins import check_targets, collect
+from wmr_cli.scaffold import KINDS, scaffold
+
+PUBLIC = ("wmr_cli", "wmr_cli.core", "wmr_cli.measures", "wmr_cli.testing")
+EVERY_PACKAGE = {"pyproject.toml", "README.md"}
+
+
+@pytest.fixture
+def everything(registry) -> Path:
+    """A package with a component of every kind."""
+    return scaffold("two-words", list(KINDS), None, registry)
+
+
+def written(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", ["mine", "wmr-mine"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_package_has_its_kind_and_no_other(name, kind, registry):
+    folder = scaffold(name, [kind], None, registry)
+    assert folder == Path("wmr-mine")
+    parts = {"src/wmr_mine/__init__.py", f"src/wmr_mine/{kind}.py", f"tests/test_{kind}.py"}
+    assert written(folder) == EVERY_PACKAGE | parts
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    assert (project["name"], project["entry-points"]["wmr"]) == ("wmr-mine", {"mine": "wmr_mine"})
+    assert list(Path().iterdir()) == [folder]
+
+
+def test_a_package_of_every_kind_is_readable(everything):
+    assert len(written(everything)) == len(EVERY_PACKAGE) + 1 + 2 * len(KINDS)
+    readme = (everything / "README.md").read_text()
+    assert "An attack, a model, a data set, a loss and a kernel called `two-words`" in readme
+    assert [kind for kind in KINDS.values() if f"wmr train --{kind} two-words" not in readme] == []
+    for path in everything.rglob("*.*"):
+        assert not path.is_file() or "$" not in path.read_text()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_places_to_change_are_marked(everything, kind):
+    modules = [
+        everything / "src" / "wmr_two_words" / f"{kind}.py",
+        everything / "tests" / f"test_{kind}.py",
+    ]
+    assert [path.read_text().count("# CHANGE: ") for path in modules] == [1, 1]
+
+
+def test_only_public_modules_are_imported(everything):
+    found = set()
+    for path in everything.rglob("*.py"):
+        found |= {
+            node.module
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.ImportFrom)
+        }
+    ours = {name for name in found if name.startswith("wmr_cli")}
+    assert ours
+    assert {
+        name
+        for name in ours
+        if not any(name == public or name.startswith(f"{public}.") for public in PUBLIC[1:])
+    } == {"wmr_cli"}
+
+
+def test_the_code_is_laid_out_and_linted_as_an_author_would(everything):
+    ruff = [sys.executable, "-m", "ruff"]
+    rules = "E,F,W,I,B,C4,N,PTH,RET,RUF,SIM,UP,PERF,PT"
+    for words in (["check", "--select", rules], ["format", "--check"]):
+        done = subprocess.run(
+            [*ruff, *words, "--isolated", "--no-cache", "--line-length", "130"],
+            cwd=everything, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout
+
+
+def test_every_component_is_registered_and_keeps_its_contract(registry, monkeypatch, tmp_path):
+    # under a name of its own: once imported, a package is there for good
+    monkeypatch.syspath_prepend(scaffold("imported", list(KINDS), None, registry) / "src")
+    found = collect([EntryPoint("imported", "wmr_imported", "wmr")])
+    assert found.broken == []
+    assert found.plugins[0].offers == {kind: ["imported"] for kind in KINDS.values()}
+    assert check_targets(found.registry) == []
+    make = found.registry.create
+    testing.check_attack(make("attack", "imported", eps=0.1))
+    testing.check_model(
+        lambda **given: make("model", "imported:width=4", **given), input_shape=(1, 8, 8)
+    )
+    testing.check_dataset(make("dataset", "imported", root=tmp_path))
+    testing.check_defense(make("defense", "imported"))
+    testing.check_kernel(make("kernel", "imported"))
+
+
+def test_every_template_is_in_use(everything):
+    assert everything  # reads those of all kinds
+    templates = Path(str(files(module))) / "templates"
+    per_kind = {
+        f"{kind}/{name}"
+        for kind in KINDS
+        for name in ("hook.py", "module.py", "test.py", "README.md")
+    }
+    assert written(templates) == {
+        f"{name}.txt" for name in {"README.md", "hooks.py", "pyproject.toml"} | per_kind
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "Mine",
+        "my_attack",
+        "my attack",
+        "3d",
+        "-mine",
+        "mine-",
+        "a--b",
+        "wmr-",
+        "é",
+        "../up",
+        "a.b",
+    ],
+)
+def test_an_invalid_name_is_refused_with_a_valid_suggestion(name, registry):
+    with pytest.raises(BadInput, match=re.escape(repr(name))) as refused:
+        scaffold(name, ["model"], None, registry)
+    suggested = re.findall(r"'([^']+)'", refused.value.hint)[-1]
+    assert list(Path().iterdir()) == []
+    assert scaffold(suggested, ["model"], None, registry).is_dir()
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds", "problem"),
+    [
+        ("trades", ["loss"], "'trades'"),
+        ("exp", ["attack", "kernel"], "'exp'"),
+        ("wmr-mnist", ["dataset"], "'mnist'"),
+        ("cli", ["attack"], "wmr-cli"),
+    ],
+)
+def test_a_name_that_is_taken_is_refused(name, kinds, problem, registry):
+    with pytest.raises(BadInput, match=problem):
+        scaffold(name, kinds, None, registry)
+    assert list(Path().iterdir()) == []
+
+
+def test_a_name_that_is_taken_by_another_kind_is_free(registry):
+    assert scaffold("trades", ["kernel"], None, registry).is_dir()
+
+
+@pytest.mark.parametrize(
+    "occupy",
+    [
+        lambda path: (path / "work").mkdir(parents=True),
+        Path.touch,
+        lambda path: path.symlink_to("nowhere"),
+    ],
+    ids=["folder", "file", "link"],
+)
+def test_what_is_there_is_left_alone(occupy, registry):
+    occupy(Path("wmr-mine"))
+    before = sorted(Path().rglob("*"))
+    with pytest.raises(RunFolderError, match="wmr-mine"):
+        scaffold("mine", ["model"], None, registry)
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_an_empty_folder_is_filled_even_the_one_the_user_is_in(registry, monkeypatch):
+    Path("mine").mkdir()
+    monkeypatch.chdir("mine")
+    folder = scaffold("mine", ["model"], Path(), registry).resolve()
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README.md",
+        "pyproject.toml",
+        "src",
+        "tests",
+    ]
+
+
+def test_nothing_is_left_half_written(registry, monkeypatch):
+    texts = iter(range(3))
+    write_text = Path.write_text
+
+    def full_disk(path, *args, **kwargs):
+        if next(texts, None) is None:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return write_text(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "write_text", full_disk)
+    with pytest.raises(RunFolderError, match="wmr-mine"):
+        scaffold("mine", ["model"], None, registry)
+    assert list(Path().iterdir()) == []

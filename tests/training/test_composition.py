@@ -1,0 +1,743 @@
+"""Every kernel with every defense trains or says why not, and every kernel that can be a metric is one."""
+
+import itertools
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from support.optional import not_none
+from wmr_cli.config import EvaluateConfig, TrainConfig, resolve
+from wmr_cli.core.protocols import Batch, Evidence
+from wmr_cli.errors import BadInput, BrokenContract, RunFolderError
+from wmr_cli.evaluation.run import evaluate
+from wmr_cli.evaluation.tasks import plan_tasks
+from wmr_cli.events import EpochDone, EvaluationDone, StepDone
+from wmr_cli.registry import Registry
+from wmr_cli.runtime import compatibility, components
+from wmr_cli.runtime.distributed import Ranks
+from wmr_cli.runtime.fabric import Hardware, launch
+from wmr_cli.storage import checkpoints, records
+from wmr_cli.storage.records import Record
+from wmr_cli.storage.runs import RunFolder
+from wmr_cli.testing import RecordingLearner, tiny_batch, tiny_model
+from wmr_cli.training.checkpointing import OfEachRank
+from wmr_cli.training.loop import train
+from wmr_cli.training.setup import Assembly, assemble
+
+MODEL = "digits-cnn:width=2,hidden=8"
+DEFENSES = {
+    "alp": "alp",
+    "combined": "combined",
+    "fgsm-rs": "fgsm-rs",
+    "free": "free:m=2",
+    "iaat": "iaat:warmup=0,steps=2",
+    "mart": "mart",
+    "natural": "natural",
+    "pgd": "pgd",
+    "trades": "trades",
+    "yopo": "yopo:m=2,n=1",
+}
+KERNELS = {
+    "chi2": "chi2",
+    "cvar": "cvar",
+    "exp": "exp",
+    "exp-logit": "exp-logit",
+    "focal": "focal",
+    "gairat": "gairat:start-epoch=0",
+    "mail": "mail:start-epoch=0",
+    "none": "none",
+    "table": "table:path={table}",
+    "tilt": "tilt",
+    "wat": "wat",
+}
+
+
+def patterns(
+    count: int, classes: int = 3, seed: int = 0
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Pictures of 8x8 pixels that are hard to tell apart, and their classes."""
+    rng = np.random.default_rng(seed)
+    centres, labels = rng.uniform(0.3, 0.7, (classes, 8, 8)), np.arange(count) % classes
+    images = np.clip(centres[labels] + rng.normal(0, 0.25, (count, 8, 8)), 0, 1)
+    return (255 * images).astype(np.uint8), labels
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """12 images to train on, 6 held out, 6 to test; and a table that weighs three of those trained on."""
+    folder = tmp_path_factory.mktemp("few")
+    images, labels = patterns(24)
+    splits = {"train": slice(0, 12), "val": slice(12, 18), "test": slice(18, 24)}
+    arrays: dict[str, Any] = {
+        f"{name}_{what}": part[at]
+        for name, at in splits.items()
+        for what, part in (("images", images), ("labels", labels))
+    }
+    np.savez(folder / "few.npz", **arrays)
+    (folder / "table.csv").write_text("index,weight\n0,1\n1,2\n5,0.5\n")
+    return f"arrays:path={folder / 'few.npz'}", folder / "table.csv"
+
+
+def config_of(few: tuple[str, Path], defense: str, kernel: str, **more: Any) -> TrainConfig:
+    settings = {
+        "epochs": 1,
+        "batch_size": 12,
+        "eps": 0.05,
+        "steps": 2,
+        "optimizer": "sgd",
+        "lr": 0.1,
+        "validate_every": 0,
+    }
+    dataset, table = few
+    kernel = KERNELS.get(kernel, kernel).format(table=table)
+    defense = DEFENSES.get(defense, defense)
+    return TrainConfig(
+        **{
+            "dataset": dataset,
+            "model": MODEL,
+            "defense": defense,
+            "kernel": kernel,
+            **settings,
+            **more,
+        }
+    )
+
+
+def run(config: TrainConfig, path: Path, registry: Registry, **more: Any) -> list[Any]:
+    return list(train(config, path, registry, data_dir=Path(), device="cpu", **more))
+
+
+def assembled(config: TrainConfig, registry: Registry) -> Assembly:
+    return assemble(config, registry, Path(), launch(Hardware("cpu")))
+
+
+def begin(assembly: Assembly, epoch: int = 0, step: int = 0) -> Batch:
+    count = len(assembly.split)
+    pace = SimpleNamespace(learning_rate=0.1, eps_share=1.0, alpha_share=1.0)
+    assembly.learner.begin_step(epoch, step, pace, count)
+    return assembly.split.batch(torch.arange(count))
+
+
+def refused(config: TrainConfig, registry: Registry, tmp_path: Path) -> str:
+    """Why a run is refused; nothing of it is left."""
+    with pytest.raises(BadInput) as problem:
+        run(config, tmp_path / "run", registry)
+    assert not (tmp_path / "run").exists()
+    assert problem.value.hint
+    assert "\n" not in str(problem.value)
+    return str(problem.value)
+
+
+def test_every_built_in_defense_and_kernel_is_tried(registry: Registry) -> None:
+    ours = [(kind, owned.entry.name) for kind, owned in registry if owned.owner == "wmr-cli"]
+    assert {name for kind, name in ours if kind == "defense"} == DEFENSES.keys()
+    assert {name for kind, name in ours if kind == "kernel"} == KERNELS.keys()
+
+
+WITHOUT_STEPS = {"natural", "free", "yopo", "fgsm-rs"}
+"""Defenses without an attack whose steps could be counted."""
+PAIRS = [
+    pytest.param(defense, kernel, id=f"{defense} and {kernel}")
+    for defense, kernel in itertools.product(DEFENSES, KERNELS)
+    if not (kernel == "gairat" and defense in WITHOUT_STEPS)
+]
+
+
+@pytest.mark.parametrize(("defense", "kernel"), PAIRS)
+def test_a_pair_takes_a_step(
+    defense: str, kernel: str, few: tuple[str, Path], registry: Registry
+) -> None:
+    assembly = assembled(config_of(few, defense, kernel), registry)
+    before = [parameter.detach().clone() for parameter in assembly.model.parameters()]
+    for step in range(2):
+        loss = assembly.step(begin(assembly, step=step), epoch=0)
+        assert math.isfinite(loss)
+    after = list(assembly.model.parameters())
+    assert all(parameter.isfinite().all() for parameter in after)
+    assert any(not torch.equal(old, new) for old, new in zip(before, after, strict=True))
+    assert all(parameter.grad is None or not parameter.grad.any() for parameter in after), (
+        "no gradient is left over"
+    )
+
+
+@pytest.mark.parametrize("kernel", ["chi2", "exp", "tilt"])
+@pytest.mark.parametrize("defense", ["free", "natural", "yopo"])
+def test_a_network_that_diverges_is_told_in_one_line_whatever_the_pair(
+    defense: str, kernel: str, few: tuple[str, Path], registry: Registry, tmp_path: Path
+) -> None:
+    with pytest.raises(BrokenContract, match=r"epoch 1, step \d: .* not finite") as problem:
+        run(
+            config_of(few, defense, kernel, lr=1e30, epochs=2, batch_size=6),
+            tmp_path / "run",
+            registry,
+        )
+    assert "--lr" in problem.value.hint
+
+
+@pytest.mark.parametrize("defense", sorted(WITHOUT_STEPS))
+def test_a_kernel_is_not_put_on_a_defense_that_does_not_know_what_it_weighs_by(
+    defense: str, few: tuple[str, Path], registry: Registry, tmp_path: Path
+) -> None:
+    reason = refused(config_of(few, defense, "gairat"), registry, tmp_path)
+    assert "weighs by steps survived" in reason
+    assert defense in reason
+
+
+@pytest.mark.parametrize("weight_grad", ["outer", "attack"])
+@pytest.mark.parametrize("defense", ["free", "yopo"])
+def test_one_gradient_cannot_be_two(
+    defense: str, weight_grad: str, few: tuple[str, Path], registry: Registry, tmp_path: Path
+) -> None:
+    reason = refused(config_of(few, defense, "exp", weight_grad=weight_grad), registry, tmp_path)
+    assert f"one gradient, so --weight-grad {weight_grad}" in reason
+    for allowed in ("both", "none"):
+        assembled(config_of(few, defense, "exp", weight_grad=allowed), registry)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "begins"), [("mail", 75), ("gairat", 60), ("mail:start-epoch=4", 4)]
+)
+def test_a_kernel_that_would_never_begin_is_refused(
+    kernel: str, begins: int, few: tuple[str, Path], registry: Registry, tmp_path: Path
+) -> None:
+    config = config_of(few, "pgd", "none", epochs=min(begins, 7))
+    config = msgspec.structs.replace(config, kernel=kernel)
+    reason = refused(config, registry, tmp_path)
+    assert f"begins to weigh after {begins} epochs, and the run has {config.epochs}" in reason
+    assembled(msgspec.structs.replace(config, epochs=begins + 1), registry)
+
+
+def test_a_kernel_begins_by_the_epochs_that_free_training_has(
+    few: tuple[str, Path], registry: Registry, tmp_path: Path
+) -> None:
+    config = config_of(few, "free:m=4", "mail:start-epoch=3", epochs=12)
+    assert "after 3 epochs, and the run has 3" in refused(config, registry, tmp_path)
+    assembled(msgspec.structs.replace(config, epochs=13), registry)
+
+
+def test_a_kernel_that_learns_from_held_out_images_needs_some(
+    registry: Registry, tmp_path: Path, few: tuple[str, Path]
+) -> None:
+    images, labels = patterns(30)
+    np.savez(tmp_path / "none.npz", images=images, labels=labels)
+    dataset = f"arrays:path={tmp_path / 'none.npz'},holdout=0"
+    assert "held-out images" in refused(
+        config_of(few, "trades", "wat", dataset=dataset), registry, tmp_path
+    )
+
+
+def test_a_table_that_cannot_be_read_leaves_no_run(
+    few: tuple[str, Path], registry: Registry, tmp_path: Path
+) -> None:
+    with pytest.raises(Exception, match="cannot read"):
+        run(
+            config_of(few, "pgd", f"table:path={tmp_path / 'nowhere.csv'}"),
+            tmp_path / "run",
+            registry,
+        )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("replays", "epochs", "milestones", "expected"),
+    [
+        (4, 8, (4, 6, 8), (2, (1, 2, 2))),
+        (4, 6, (1, 3, 5), (2, (1, 1, 2))),
+        (8, 3, (1, 2), (1, (1, 1))),
+        (8, 1, (), (1, ())),
+        (1, 5, (2, 3), (5, (2, 3))),
+        (8, 100, (75, 90, 100), (13, (10, 12, 13))),
+    ],
+)
+def test_the_epochs_and_milestones_of_free_training_are_divided_and_rounded_up(
+    replays: int,
+    epochs: int,
+    milestones: tuple[int, ...],
+    expected: tuple[int, tuple[int, ...]],
+    registry: Registry,
+) -> None:
+    config = TrainConfig(defense=f"free:m={replays}", epochs=epochs, milestones=milestones)
+    timetable = compatibility.replayed(config, components.defense(registry, config.defense))
+    assert (timetable.epochs, timetable.milestones) == expected
+    assert msgspec.structs.replace(timetable, epochs=epochs, milestones=milestones) == config, (
+        "nothing else changes"
+    )
+
+
+def test_other_defenses_keep_their_timetable(registry: Registry) -> None:
+    config = TrainConfig(epochs=7, milestones=(3, 5))
+    for defense in DEFENSES.values():
+        if not defense.startswith("free"):
+            assert compatibility.replayed(config, components.defense(registry, defense)) == config
+
+
+def test_free_training_runs_by_its_timetable(
+    few: tuple[str, Path], registry: Registry, tmp_path: Path
+) -> None:
+    settings = {
+        "epochs": 7,
+        "batch_size": 6,
+        "schedule": "multistep",
+        "milestones": (1, 5),
+        "gamma": 0.1,
+    }
+    events = run(config_of(few, "free:m=3", "none", **settings), tmp_path / "run", registry)
+    done = [event for event in events if isinstance(event, EpochDone)]
+    assert [(event.epoch, event.epochs) for event in done] == [(1, 3), (2, 3), (3, 3)]
+    assert len([event for event in events if isinstance(event, StepDone)]) == 3 * 2
+    rates = [entry["lr"] for entry in RunFolder(tmp_path / "run").read_log()]
+    assert rates == pytest.approx([0.1, 0.01, 0.001])  # milestones 1 and 2
+    assert checkpoints.load(tmp_path / "run").epoch == 3
+    assert TrainConfig.from_json((tmp_path / "run" / "config.json").read_bytes()).epochs == 7, (
+        "the run is stored as it was asked"
+    )
+
+
+@pytest.mark.parametrize(
+    "kernel", ["mail:start-epoch=1", "gairat:start-epoch=1", "mail:start-epoch=1,scale=mean1"]
+)
+def test_weights_are_one_until_the_burn_in_is_over(
+    kernel: str, few: tuple[str, Path], registry: Registry, tmp_path: Path
+) -> None:
+    run(config_of(few, "pgd", kernel, epochs=2, lr=1.0), tmp_path / "run", registry)
+    first, second = RunFolder(tmp_path / "run").read_log()
+    assert (first["weight_mean"], first["weight_max"], first["weight_ess"]) == (1.0, 1.0, 1.0)
+    assert second["weight_ess"] < 1
+    if kernel != "mail:start-epoch=1":
+        assert second["weight_mean"] == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_gairat_counts_the_steps_of_the_training_attack(
+    steps: int, few: tuple[str, Path], registry: Registry
+) -> None:
+    assert assembled(config_of(few, "pgd", "gairat", steps=steps), registry).kernel.steps == steps
+
+
+def test_gairat_counts_the_steps_of_the_attack_that_a_defense_brings(
+    few: tuple[str, Path], registry: Registry
+) -> None:
+    assert (
+        assembled(config_of(few, "iaat:steps=3,warmup=0", "gairat", steps=7), registry).kernel.steps
+        == 3
+    )
+
+
+@pytest.mark.parametrize("attack", [{"steps": 0}, {"attack": "fgsm", "steps": None}], ids=str)
+def test_gairat_is_refused_where_there_is_no_step_to_count(
+    attack: dict[str, int | str | None], few: tuple[str, Path], registry: Registry, tmp_path: Path
+) -> None:
+    assert "has none" in refused(config_of(few, "pgd", "gairat", **attack), registry, tmp_path)
+
+
+def test_wat_sees_the_held_out_images_after_every_epoch(
+    few: tuple[str, Path], registry: Registry, tmp_path: Path
+) -> None:
+    config = config_of(few, "trades:terms=both", "wat", epochs=3, lr=0.01)
+    run(config, tmp_path / "run", registry)
+    log = RunFolder(tmp_path / "run").read_log()
+    assert log[0]["weight_max"] == pytest.approx(2 * 3 / 4)  # three classes and their mean, alike
+    assert log[1]["weight_max"] > log[0]["weight_max"] + 1e-6
+    assert not any(name.startswith("val_") for entry in log for name in entry), (
+        "nobody asked how they do"
+    )
+
+
+def test_the_log_gives_beta_times_the_weight_where_beta_weighs_a_divergence(
+    few: tuple[str, Path], registry: Registry, tmp_path: Path
+) -> None:
+    for defense, is_there in (
+        ("trades", True),
+        ("trades:terms=nat", False),
+        ("iaat", False),
+        ("pgd", False),
+    ):
+        run(config_of(few, defense, "exp"), tmp_path / "run", registry, overwrite=True)
+        (entry,) = RunFolder(tmp_path / "run").read_log()
+        assert ("beta_weight_mean" in entry) == is_there
+
+
+STATEFUL = [
+    ("free:m=2", "none"),
+    ("iaat:warmup=1,steps=2", "none"),
+    ("trades", "wat"),
+    ("pgd", "mail:start-epoch=1"),
+    ("yopo", "exp"),
+]
+
+
+@pytest.mark.parametrize(("defense", "kernel"), STATEFUL)
+def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
+    defense: str, kernel: str, few: tuple[str, Path], registry: Registry, tmp_path: Path
+) -> None:
+    config = config_of(few, defense, kernel, epochs=6 if "free" in defense else 3, batch_size=6)
+    run(config, tmp_path / "straight", registry)
+    walk = train(config, tmp_path / "run", registry, data_dir=Path(), device="cpu")
+    while not (isinstance(event := next(walk), EpochDone) and event.epoch == 2):
+        pass
+    walk.close()
+    assert any(
+        isinstance(event, StepDone)
+        for event in run(config, tmp_path / "run", registry, resume=True)
+    )
+    mine, theirs = (checkpoints.load(tmp_path / name).tensors for name in ("straight", "run"))
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+class Remembers:
+    def __init__(self, **state: Any) -> None:
+        self.kept = state
+
+    def state(self) -> dict[str, Tensor]:
+        return self.kept
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.kept = state
+
+
+def test_what_each_process_keeps_is_given_back_to_it_alone() -> None:
+    alone = Ranks()
+    stored = OfEachRank(Remembers(perturbation=torch.ones(2)), alone).state()
+    assert stored.keys() == {"0/perturbation"}
+    part = Remembers()
+    OfEachRank(part, alone).load_state(stored)
+    assert torch.equal(part.kept["perturbation"], torch.ones(2))
+    two = {"0/perturbation": torch.zeros(3), "1/perturbation": torch.ones(3)}
+    for rank in (0, 1):
+        OfEachRank(part, Ranks(index=rank, count=2)).load_state(two)
+        assert torch.equal(part.kept["perturbation"], torch.full((3,), float(rank)))
+    with pytest.raises(RunFolderError, match="begun by 2 processes") as problem:
+        OfEachRank(part, alone).load_state(two)
+    assert "--devices 2" in problem.value.hint
+
+
+# as a metric
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, registry: Registry) -> Path:
+    """A network that is right on some of 150 test images, in five chunks."""
+    folder = tmp_path_factory.mktemp("trained")
+    images, labels = patterns(250)
+    splits = {"train": slice(0, 100), "test": slice(100, 250)}
+    arrays: dict[str, Any] = {
+        f"{name}_{what}": part[at]
+        for name, at in splits.items()
+        for what, part in (("images", images), ("labels", labels))
+    }
+    np.savez(folder / "some.npz", **arrays)
+    config = TrainConfig(
+        dataset=f"arrays:path={folder / 'some.npz'}", model="digits-cnn:width=4,hidden=16", defense="natural", kernel="none",
+        epochs=4, batch_size=25, eps=0.02, lr=0.01, steps=1, validate_every=0,
+    )  # fmt: skip
+    run(config, folder / "run", registry)
+    return folder / "run"
+
+
+def measured(
+    trained: Path,
+    registry: Registry,
+    out: Path,
+    kernel: str,
+    **more: Any,
+) -> tuple[Record, dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]]:
+    config = EvaluateConfig(**{"kernel": kernel, "steps": 2, **more})
+    events = evaluate(trained, config, registry, data_dir=Path(), hardware=Hardware("cpu"), out=out)
+    (done,) = [event for event in events if isinstance(event, EvaluationDone)]
+    return done.record, records.load_rows(done.rows)
+
+
+def softmax(
+    rows: dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]],
+    prefix: str = "uniform",
+) -> NDArray[np.float64]:
+    logits = rows[f"{prefix}/logits"].astype(np.float64)
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    result: NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
+    return result
+
+
+def true_and_best_other(
+    values: NDArray[np.float64], labels: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    places = np.arange(len(labels))
+    others = values.copy()
+    others[places, labels] = -np.inf
+    return values[places, labels], others.max(axis=1)
+
+
+def sampled(
+    rows: dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]],
+    weights: NDArray[np.float64],
+    prefix: str = "uniform",
+) -> float:
+    """The accuracy of an attacker who draws by these weights."""
+    right = rows[f"{prefix}/prediction"] == rows["label"]
+    return float((weights * right).sum() / weights.sum())
+
+
+def worst_share(losses: NDArray[np.float64], share: float) -> NDArray[np.float64]:
+    """Weights of the worst share, image by image from the worst down."""
+    weights, left = np.zeros(len(losses)), share * len(losses)
+    for place in np.argsort(-losses):
+        weights[place] = min(1.0, left)
+        left -= weights[place]
+    return weights
+
+
+def by_hand(
+    name: str, rows: dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]
+) -> NDArray[np.float64]:
+    """The weights of a metric from the stored logits."""
+    p, p_other = true_and_best_other(softmax(rows), rows["label"])
+    z, z_other = true_and_best_other(rows["uniform/logits"].astype(np.float64), rows["label"])
+    return {
+        "exp-logit": lambda: np.exp(-2.0 * np.clip(z - z_other, -1, 1)),
+        "mail": lambda: 1 / (1 + np.exp(-10 * (-0.5 - (p - p_other)))),
+        "tilt": lambda: p**-1.5,
+        "focal": lambda: (1 - p) ** 2,
+        "cvar": lambda: worst_share(-np.log(p), 0.3),
+        "none": lambda: np.ones(len(p)),
+    }[name]()
+
+
+METRICS = {
+    "exp-logit": "exp-logit:alpha=2,clip=1",
+    "mail": "mail",
+    "tilt": "tilt:t=1.5",
+    "focal": "focal",
+    "cvar": "cvar:share=0.3",
+    "none": "none",
+}
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_kernel_is_a_metric(name: str, trained: Path, registry: Registry, tmp_path: Path) -> None:
+    record, rows = measured(trained, registry, tmp_path, METRICS[name])
+    (row,) = record.by_alpha
+    assert row.alpha_test is None
+    assert not_none(row.a_sa).value == pytest.approx(sampled(rows, by_hand(name, rows)), abs=1e-6)
+    assert 0.2 < not_none(record.a_rob).value < 0.95, "or it would show nothing"
+    assert (not_none(row.a_sa).value < not_none(record.a_rob).value - 0.01) == (name != "none")
+    if name in ("exp-logit", "focal"):
+        assert row.a_tr is not None
+    else:
+        assert row.a_tr == row.a_sa, "a weight without gradient is none to climb"
+        assert np.array_equal(rows["weighted/logits"], rows["uniform/logits"])
+
+
+def test_a_kernel_with_an_alpha_is_a_metric_for_each(
+    trained: Path, registry: Registry, tmp_path: Path
+) -> None:
+    record, rows = measured(trained, registry, tmp_path, "exp-logit", alpha_test=(0.0, 1.0, 3.0))
+    z, other = true_and_best_other(rows["uniform/logits"].astype(np.float64), rows["label"])
+    assert [row.alpha_test for row in record.by_alpha] == [0.0, 1.0, 3.0]
+    for row in record.by_alpha:
+        expected = sampled(rows, np.exp(-row.alpha_test * np.clip(z - other, -10, 10)))
+        assert not_none(row.a_sa).value == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_chi_squared_metric_is_the_accuracy_in_the_ball_of_the_same_radius(
+    trained: Path, registry: Registry, tmp_path: Path
+) -> None:
+    radii = (0.05, 0.3, 2.0)
+    for rho in radii:
+        asked = {"metrics": ("nat", "rob", "sa", "tr", "dro"), "rho": radii}
+        record, rows = measured(trained, registry, tmp_path, f"chi2:rho={rho}", **asked)
+        (row,) = record.by_alpha
+        in_ball = next(entry for entry in record.dro if entry.rho == rho)
+        assert not_none(row.a_sa).value == pytest.approx(in_ball.accuracy, abs=1e-12)
+        assert not_none(row.a_sa).ess == pytest.approx(in_ball.ess, rel=1e-9)
+        assert row.a_tr == row.a_sa
+        assert (rows["uniform/log_weight"] == -np.inf).sum() == in_ball.zero_weights
+        assert np.exp(rows["uniform/log_weight"]).mean() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("kernel", ["cvar:share=0.1", "chi2:rho=0.5", "tilt", "mail"])
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_images_are_weighed_against_all_others_whatever_the_batches(
+    kernel: str, repeats: int, trained: Path, registry: Registry, tmp_path: Path
+) -> None:
+    """150 images in four chunks, in batches of 7 and of 512."""
+    first, second = (
+        measured(trained, registry, tmp_path / str(size), kernel, batch_size=size, repeats=repeats)
+        for size in (7, 512)
+    )
+    for mine, theirs in zip(first[0].by_alpha, second[0].by_alpha, strict=True):
+        assert not_none(mine.a_sa).value == pytest.approx(not_none(theirs.a_sa).value, abs=1e-5)
+        assert not_none(mine.a_sa).ess == pytest.approx(not_none(theirs.a_sa).ess, rel=1e-5)
+    for mine, theirs in zip(first[0].repeats, second[0].repeats, strict=True):
+        assert mine.by_alpha[0].a_sa == pytest.approx(theirs.by_alpha[0].a_sa, abs=1e-5)
+    assert first[0].id == second[0].id
+    np.testing.assert_allclose(
+        first[1]["uniform/log_weight"], second[1]["uniform/log_weight"], atol=1e-4
+    )
+    if kernel.startswith("cvar"):
+        assert (np.exp(first[1]["uniform/log_weight"]) > 1e-9).sum() == 15, "a tenth of 150"
+    if repeats > 1:
+        other, _ = measured(
+            trained, registry, tmp_path / "other seed", kernel, batch_size=7, seed=1
+        )
+        values = [repeat.by_alpha[0].a_sa for repeat in first[0].repeats]
+        assert values == [
+            not_none(record.by_alpha[0].a_sa).value for record in (first[0], other)
+        ], "each as if it were the only one"
+
+
+def test_images_of_several_attacks_are_weighed_in_the_worst_case_anew(
+    trained: Path, registry: Registry, tmp_path: Path
+) -> None:
+    config = EvaluateConfig(kernel="cvar:share=0.3", attacks=("pgd", "pgd-margin"), steps=2)
+    events = evaluate(
+        trained, config, registry, data_dir=Path(), hardware=Hardware("cpu"), out=tmp_path
+    )
+    *_, last = [event for event in events if isinstance(event, EvaluationDone)]
+    rows = records.load_rows(last.rows)
+    assert last.record.attack.spec == "worst"
+    losses = -np.log(true_and_best_other(softmax(rows), rows["label"])[0])
+    assert not_none(last.record.by_alpha[0].a_sa).value == pytest.approx(
+        sampled(rows, worst_share(losses, 0.3)), abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("kernel", ["gairat", "wat"])
+def test_a_kernel_that_needs_training_is_no_metric(
+    kernel: str, trained: Path, registry: Registry, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match=kernel) as problem:
+        measured(trained, registry, tmp_path / "out", kernel)
+    assert "kernel=exp" in problem.value.hint
+    assert not (tmp_path / "out").exists()
+
+
+def table_of(path: Path, weights: dict[int, float]) -> str:
+    path.write_text(
+        "index,weight\n" + "".join(f"{image},{weight}\n" for image, weight in weights.items())
+    )
+    return f"table:path={path}"
+
+
+def test_a_table_is_a_metric_over_the_images_that_it_names(
+    trained: Path, registry: Registry, tmp_path: Path
+) -> None:
+    chosen = {
+        100: 1.0,
+        117: 4.0,
+        200: 0.5,
+        249: 2.0,
+        203: 0.0,
+        3: 50.0,
+    }  # the last is trained on, and not tested
+    record, rows = measured(
+        trained, registry, tmp_path, table_of(tmp_path / "w.csv", chosen), per_class=True
+    )
+    weights = np.array([chosen.get(image, 0.0) for image in rows["index"].tolist()])
+    (row,) = record.by_alpha
+    assert not_none(row.a_sa).value == pytest.approx(sampled(rows, weights), abs=1e-12)
+    assert not_none(row.a_sa).ess == pytest.approx(7.5**2 / (1 + 16 + 0.25 + 4))
+    assert np.array_equal(np.exp(rows["uniform/log_weight"]) > 0, weights > 0)
+    # 100 and 249 are of the classes 1 and 0, 117 of 0, 200 of 2
+    assert [entry.by_alpha[0].share for entry in record.per_class] == pytest.approx(
+        [6 / 7.5, 1 / 7.5, 0.5 / 7.5]
+    )
+
+
+def test_images_that_a_table_does_not_name_weigh_the_rest(
+    trained: Path, registry: Registry, tmp_path: Path
+) -> None:
+    spec = table_of(tmp_path / "w.csv", {100: 30.0})
+    record, rows = measured(trained, registry, tmp_path, f"{spec},rest=0.5", ci="bootstrap")
+    weights = np.where(rows["index"] == 100, 30.0, 0.5)
+    row = record.by_alpha[0]
+    assert not_none(row.a_sa).value == pytest.approx(sampled(rows, weights), abs=1e-12)
+    assert 0 <= not_none(row.a_sa).low <= not_none(row.a_sa).value <= not_none(row.a_sa).high <= 1
+
+
+def test_a_class_without_any_weight_has_a_share_of_nothing_and_no_accuracy(
+    trained: Path, registry: Registry, tmp_path: Path
+) -> None:
+    spec = table_of(tmp_path / "w.csv", {102: 1.0, 105: 3.0})  # both of class 0
+    record, _ = measured(trained, registry, tmp_path, spec, per_class=True, ci="bootstrap")
+    found = [
+        (entry.by_alpha[0].share, entry.by_alpha[0].a_sa is None) for entry in record.per_class
+    ]
+    assert found == [(1.0, False), (0.0, True), (0.0, True)]
+
+
+def test_a_table_that_names_no_image_of_the_split_is_refused_in_one_line(
+    trained: Path, registry: Registry, tmp_path: Path
+) -> None:
+    for weights in ({3: 1.0, 9999: 2.0}, {100: 0.0}):
+        with pytest.raises(BadInput, match="gives no weight to any image") as problem:
+            measured(trained, registry, tmp_path / "out", table_of(tmp_path / "w.csv", weights))
+        assert "\n" not in str(problem.value)
+        assert "indices" in problem.value.hint
+        assert not list((tmp_path / "out").glob("*.json"))
+
+
+def test_the_content_of_a_table_is_part_of_the_id_of_a_record(
+    trained: Path, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def identity(spec: str) -> str:
+        return next(
+            plan_tasks(checkpoints.load(trained), EvaluateConfig(kernel=spec), registry, Path())
+        ).id
+
+    monkeypatch.chdir(tmp_path)
+    spec = table_of(tmp_path / "w.csv", {100: 1.0})
+    before = identity(spec)
+    assert identity("table:w.csv") == identity("table:path=w.csv") == before, "by whatever name"
+    assert identity(f"{spec},rest=1") != before
+    table_of(tmp_path / "w.csv", {100: 2.0})
+    assert identity(spec) != before
+    table_of(tmp_path / "w.csv", {100: 1.0})
+    assert identity(spec) == before
+
+
+def test_a_table_that_names_no_image_is_refused_before_any_work(
+    tmp_path: Path, registry: Registry
+) -> None:
+    (tmp_path / "none.csv").write_text("index,weight\n999999,1\n", encoding="utf-8")
+    config = resolve(
+        {"defense": "pgd", "kernel": f"table:path={tmp_path / 'none.csv'}", "epochs": 1}
+    )
+    with pytest.raises(BadInput, match="no weight to any image"):
+        list(train(config, tmp_path / "run", registry, data_dir=Path(), device="cpu"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_warm_up_as_long_as_the_run_is_refused(registry: Registry) -> None:
+    config = resolve({"defense": "iaat:warmup=10", "epochs": 10})
+    chosen = components.defense(registry, config.defense)
+    with pytest.raises(BadInput, match="warms up for 10 epochs"):
+        compatibility.check_pair(chosen, components.kernel(registry, "exp", 0.0), config)
+
+
+@pytest.mark.parametrize("defense", ["trades:terms=nat", "trades:terms=both", "mart:terms=kl"])
+def test_the_worst_share_is_that_of_the_loss_that_is_weighted(
+    defense: str, registry: Registry
+) -> None:
+    """With all weight on the worst quarter the mean paid is that of the worst quarter."""
+    torch.manual_seed(0)
+    seen = {}
+
+    class Spy(RecordingLearner):
+        def weights(self, evidence: Evidence) -> Tensor:
+            seen["loss"] = not_none(evidence.loss).detach()
+            return super().weights(evidence)
+
+    report = registry.create("defense", defense).step(
+        Spy(tiny_model(), registry.create("kernel", "cvar:share=1/4")), tiny_batch()
+    )
+    weighted, weights = seen["loss"], report.weights
+    assert float((weights * weighted).mean()) == pytest.approx(
+        float(weighted.topk(len(weighted) // 4).values.mean()), rel=1e-5
+    )

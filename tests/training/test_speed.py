@@ -1,0 +1,253 @@
+"""What makes attacks cheap leaves their results alone: the twin, the layout, memory that is kept, and passes that are shared."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from support.optional import not_none
+from wmr_cli.builtins.attacks.pgd import Pgd
+from wmr_cli.builtins.defenses.trades import Trades
+from wmr_cli.builtins.kernels.exp import Exponential
+from wmr_cli.config import EvaluateConfig, TrainConfig
+from wmr_cli.core.losses import cross_entropy
+from wmr_cli.core.nn.fusion import twin_of
+from wmr_cli.core.norms import NORMS
+from wmr_cli.core.objectives import Weighted
+from wmr_cli.core.protocols import AttackResult, Batch
+from wmr_cli.core.run_attack import ThreatModel, run_attack
+from wmr_cli.evaluation.evaluator import Evaluator
+from wmr_cli.evaluation.run import evaluate
+from wmr_cli.events import EvaluationDone
+from wmr_cli.registry import Registry
+from wmr_cli.runtime import components, fabric
+from wmr_cli.runtime.fabric import Hardware
+from wmr_cli.storage.records import Record
+from wmr_cli.training.learner import FabricLearner
+from wmr_cli.training.schedules import Pace
+
+EPS = 0.1
+
+
+def batch(shape: tuple[int, int, int] = (3, 8, 8), size: int = 8) -> Batch:
+    generator = torch.Generator().manual_seed(0)
+    return Batch(
+        torch.rand(size, *shape, generator=generator), torch.arange(size) % 3, torch.arange(size)
+    )
+
+
+def trained(folds: bool, steps: int = 3) -> dict[str, Tensor]:
+    """Weights and statistics after a few steps of TRADES on a network with batch-norm."""
+    torch.manual_seed(0)
+    layers = (
+        nn.Conv2d(3, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(72, 3),
+    )
+    model, whole = nn.Sequential(*layers), batch()
+    sgd, config = torch.optim.SGD(model.parameters(), lr=0.1), TrainConfig(eps=EPS)
+    attack = Pgd(eps=EPS, steps=4, step=0.03)
+    learner = FabricLearner(
+        fabric.single_process("cpu"), model, sgd, attack, Exponential(2.0), config, 3
+    )
+    learner.twin = twin_of(model, whole.images) if folds else None
+    for step in range(steps):
+        learner.begin_step(0, step, Pace(0.1), len(whole.labels))
+        Trades().step(learner, whole)
+    assert (learner.twin is not None and learner.twin.folded == 1) == folds
+    return model.state_dict()
+
+
+def test_training_with_a_twin_is_training_without_but_for_rounding() -> None:
+    plain, folded = trained(folds=False), trained(folds=True)
+    assert all(torch.allclose(plain[name], folded[name], atol=1e-4) for name in plain)
+    assert not torch.equal(plain["0.weight"], trained(folds=False, steps=2)["0.weight"])
+
+
+class Live(TorchDispatchMode):
+    """The most bytes that tensors made inside held at once; views hold what they are views of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: dict[str, Any] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(
+        self,
+        function: torch._ops.OpOverload,
+        types: tuple[type[Tensor]],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> bool | Tensor | tuple[Tensor | None, ...]:
+        made = function(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                self.held[storage._cdata] = (
+                    torch.multiprocessing.reductions.StorageWeakRef(storage),
+                    storage.nbytes(),
+                )
+        self.held = {key: kept for key, kept in self.held.items() if not kept[0].expired()}
+        self.peak = max(self.peak, sum(size for _, size in self.held.values()))
+        result: bool | Tensor | tuple[Tensor | None, ...] = made
+        return result
+
+
+def peak_of(work: Callable[..., Any]) -> int:
+    with Live() as live:
+        work()
+    return int(live.peak)
+
+
+@pytest.mark.parametrize("spec", ["small-cnn", "resnet20"])
+@pytest.mark.parametrize("leans", [False, True])
+def test_an_attack_needs_no_more_memory_than_a_bare_pass(
+    registry: Registry, spec: str, leans: bool
+) -> None:
+    shape = (1, 28, 28) if spec == "small-cnn" else (3, 16, 16)
+    model, whole = components.model(registry, spec, 10, shape).eval(), batch(shape, size=64)
+
+    def bare() -> None:
+        images = whole.images.clone().requires_grad_()
+        torch.autograd.grad(cross_entropy(model(images), whole.labels).sum(), images)
+
+    attacked = not_none(twin_of(model, whole.images)).module if leans else model
+    attack = Pgd(eps=EPS, steps=3)
+    threat = ThreatModel(NORMS["linf"], EPS, num_classes=10)
+    ours = peak_of(lambda: run_attack(attack, attacked, whole, cross_entropy, threat, seed=0))
+    assert ours <= 1.2 * peak_of(bare)
+
+
+@pytest.mark.parametrize(("crafts", "attacks"), [(True, 4), (False, 1)])
+def test_k_values_of_alpha_cost_one_attack_and_k_more_for_a_tr(crafts: bool, attacks: int) -> None:
+    calls = []
+    attack = Pgd(eps=EPS, steps=1)
+
+    def counted(
+        *args: Callable[..., Any] | nn.Module | Weighted | Batch, **settings: Any
+    ) -> AttackResult:
+        calls.append(1)
+        return attack(*args, **settings)
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 3)).eval()
+    kernels = {alpha: Exponential(alpha) for alpha in (1.0, 1.5, 2.0)}
+    Evaluator(
+        model=model,
+        attack=counted,
+        norm="linf",
+        eps=EPS,
+        num_classes=3,
+        seed=0,
+        kernels=kernels,
+        runs_weighted_attack=crafts,
+    ).evaluate_batch(batch())
+    assert len(calls) == attacks
+
+
+def test_attacks_of_one_evaluation_share_the_clean_pass(
+    tiny_run: Path, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes, seen = [], Evaluator._clean_logits
+
+    def counting(self: object, whole: Batch) -> Tensor:
+        if whole.index.numpy().tobytes() not in self.clean_logits:
+            passes.append(len(whole.labels))
+        return seen(self, whole)
+
+    monkeypatch.setattr(Evaluator, "_clean_logits", counting)
+    config = EvaluateConfig(
+        attacks=("pgd", "fgsm"), eps=(0.05, 0.1), metrics=("nat", "rob"), limit=20
+    )
+    walk = evaluate(
+        tiny_run, config, registry, data_dir=tmp_path, hardware=Hardware("cpu"), out=tmp_path
+    )
+    found = [event.record.a_nat for event in walk if isinstance(event, EvaluationDone)]
+    assert len(found) == 6
+    assert all(a_nat == found[0] for a_nat in found)
+    assert sum(passes) == 20
+
+
+@pytest.mark.parametrize("change", [{"fold": False}, {"layout": "contiguous"}])
+def test_an_evaluation_is_the_same_without_the_twin_and_in_either_layout(
+    change: dict[str, bool | str], tiny_run: Path, registry: Registry, tmp_path: Path
+) -> None:
+    def measured(folder: str, **settings: Any) -> Record:
+        config = EvaluateConfig(limit=40, steps=3, **settings)
+        walk = evaluate(
+            tiny_run,
+            config,
+            registry,
+            data_dir=tmp_path,
+            hardware=Hardware("cpu"),
+            out=tmp_path / folder,
+        )
+        return next(event.record for event in walk if isinstance(event, EvaluationDone))
+
+    usual, other = measured("usual"), measured("other", **change)
+    assert usual.id != other.id
+    assert not_none(usual.a_rob).value == pytest.approx(not_none(other.a_rob).value, abs=1e-6)
+    assert not_none(usual.by_alpha[0].a_tr).value == pytest.approx(
+        not_none(other.by_alpha[0].a_tr).value, abs=1e-4
+    )
+
+
+def test_the_layout_is_the_one_asked_for_or_by_rule() -> None:
+    cpu, other = torch.device("cpu"), torch.device("meta")
+    assert fabric.memory_format("auto", cpu) == torch.channels_last
+    assert fabric.memory_format("auto", other) == torch.contiguous_format
+    assert fabric.memory_format("auto", other, "bf16") == torch.channels_last
+    assert fabric.memory_format("contiguous", cpu) == torch.contiguous_format
+    assert fabric.memory_format("channels-last", other) == torch.channels_last
+
+
+FAULTS = """
+import resource, sys
+import torch
+from wmr_cli.runtime import fabric as devices
+
+told = sys.argv[1] == "kept" and devices.keep_memory()
+torch.set_num_threads(1)
+network = torch.nn.Sequential(torch.nn.Conv2d(1, 32, 3), torch.nn.ReLU(), torch.nn.Conv2d(32, 32, 3), torch.nn.ReLU())
+images = torch.rand(128, 1, 28, 28, requires_grad=True)
+for number in range(6):
+    if number == 3:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.autograd.grad(network(images).sum(), images)
+print(int(told), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_freed_memory_is_kept_for_the_next_pass() -> None:
+    """In processes of their own: what malloc is told holds for all of one."""
+    (_, usual), (told, kept) = (
+        map(
+            int,
+            subprocess.run(
+                [sys.executable, "-c", FAULTS, how], capture_output=True, text=True, check=True
+            ).stdout.split(),
+        )
+        for how in ("usual", "kept")
+    )
+    if not told or usual < 1000:
+        pytest.skip("only glibc can be told, and large pages hide what it does")
+    assert kept < usual / 2
+
+
+@pytest.mark.parametrize(("said", "calls"), [("1", 1), ("0", 0)])
+def test_memory_goes_back_to_the_system_where_the_user_says_so(
+    said: str, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+    monkeypatch.setenv(fabric.KEEP_MEMORY, said)
+    monkeypatch.setattr(fabric, "keep_memory", lambda: told.append(1))
+    fabric.single_process("cpu")
+    assert len(told) == calls
