@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Never
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from wmr_cli.errors import BadFile, BadInput, BrokenContract, UnknownName
 from wmr_cli.evaluation import run as workflow
 from wmr_cli.events import EvaluationDone
 from wmr_cli.measures import worst_case
+from wmr_cli.registry import Registry
 from wmr_cli.reporting.rows import run_name
 from wmr_cli.reporting.tables.main import make_table
 from wmr_cli.runtime.fabric import Hardware
@@ -34,7 +36,7 @@ SETTINGS = {"attack": ATTACK, "eps": 0.15, "alphas": ALPHAS}
 
 
 @pytest.fixture(scope="module")
-def by_command(tiny_run, registry, tmp_path_factory):
+def by_command(tiny_run: Path, registry: Registry, tmp_path_factory: pytest.TempPathFactory):
     """What `wmr evaluate` records."""
     config = EvaluateConfig(
         attacks=(ATTACK,),
@@ -56,11 +58,11 @@ def test_images():
 
 
 @pytest.fixture(scope="module")
-def result(tiny_run, test_images):
+def result(tiny_run: Path, test_images):
     return wmr.evaluate(wmr.load(tiny_run), test_images, **SETTINGS, rhos=(1.0, 0.1))
 
 
-def assert_same_rows(first, second):
+def assert_same_rows(first, second) -> None:
     assert first.keys() == second.keys()
     assert [
         name
@@ -81,7 +83,7 @@ def few(count=40, **settings):
     return wmr.evaluate(tiny_model(), [(batch.images, batch.labels)], **(given | settings))
 
 
-def test_the_numbers_are_those_of_the_command_to_the_bit(result, by_command):
+def test_the_numbers_are_those_of_the_command_to_the_bit(result, by_command) -> None:
     record, rows = by_command
     assert_same_rows(result.rows, rows)
     assert (result.a_nat, result.a_rob) == (record.a_nat, record.a_rob)
@@ -99,7 +101,7 @@ class Numbered(Dataset):
 
     split: object
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.split)
 
     def __getitem__(self, position):
@@ -132,8 +134,8 @@ ARRIVALS = {
 
 @pytest.mark.parametrize("arrival", ARRIVALS)
 def test_however_the_images_arrive_the_numbers_are_the_same_to_the_bit(
-    arrival, tiny_run, test_images, by_command
-):
+    arrival: str, tiny_run: Path, test_images, by_command
+) -> None:
     data = ARRIVALS[arrival](test_images)
     found = wmr.evaluate(
         wmr.load(tiny_run), data, attack=ATTACK, eps=0.15, metrics=("nat", "rob", "sa")
@@ -144,7 +146,7 @@ def test_however_the_images_arrive_the_numbers_are_the_same_to_the_bit(
     )
 
 
-def test_how_a_stream_is_cut_leaves_no_trace_in_its_hash():
+def test_how_a_stream_is_cut_leaves_no_trace_in_its_hash() -> None:
     batch = tiny_batch(40)
     data = TensorDataset(batch.images, batch.labels)
     by_one, by_seven = (few_of(DataLoader(data, batch_size=size)) for size in (1, 7))
@@ -161,7 +163,7 @@ def few_of(data, model=None, **settings):
     )
 
 
-def test_images_without_a_number_are_counted_and_bytes_are_scaled():
+def test_images_without_a_number_are_counted_and_bytes_are_scaled() -> None:
     batch = tiny_batch(20)
     images = (batch.images * 255).round().to(torch.uint8)
     found = few_of([(images[:5], batch.labels[:5]), (images[5:], batch.labels[5:])])
@@ -171,7 +173,7 @@ def test_images_without_a_number_are_counted_and_bytes_are_scaled():
     assert found.record.dataset.sha256 == numbered.record.dataset.sha256
 
 
-def test_many_images_are_not_held(monkeypatch):
+def test_many_images_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond 2,048 images a stream goes by: none is read long before it is used."""
     monkeypatch.setattr("wmr_cli.evaluation.batching.CHUNK", 32)  # many are 256 then
     read, used = [], []
@@ -193,13 +195,15 @@ def test_many_images_are_not_held(monkeypatch):
 
 
 @pytest.mark.parametrize("drops", [False, True])
-def test_a_loader_of_known_length_is_not_read_ahead(drops, monkeypatch):
+def test_a_loader_of_known_length_is_not_read_ahead(
+    drops: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("wmr_cli.evaluation.batching.CHUNK", 32)
     read, used, model = [], [], tiny_model()
     model.register_forward_hook(lambda *_: used.append(len(read)))
 
     class Watched(Dataset):
-        def __len__(self):
+        def __len__(self) -> int:
             return 640
 
         def __getitem__(self, position):
@@ -215,7 +219,7 @@ def test_a_loader_of_known_length_is_not_read_ahead(drops, monkeypatch):
 class Switching(nn.Module):
     """Parts in both modes, frozen and free parameters, buffers."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.features = tiny_model()
         self.features[0].weight.requires_grad_(False)
@@ -241,14 +245,14 @@ def snapshot(model):
     }
 
 
-def assert_as_before(before, model):
+def assert_as_before(before, model) -> None:
     now = snapshot(model)
     assert all(torch.equal(tensor, now["state"][name]) for name, tensor in before["state"].items())
     assert before | {"state": None} == now | {"state": None}
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_model_is_left_as_it_was(fails):
+def test_the_model_is_left_as_it_was(fails: bool) -> None:
     model, batch = Switching(), tiny_batch()
     cross_entropy(model(batch.images), batch.labels).mean().backward()
     calls = []
@@ -263,7 +267,7 @@ def test_the_model_is_left_as_it_was(fails):
     assert_as_before(before, model)
 
 
-def test_a_model_goes_to_another_device_and_comes_back():
+def test_a_model_goes_to_another_device_and_comes_back() -> Never:
     model = Switching()
     cross_entropy(model(tiny_batch().images), tiny_batch().labels).mean().backward()
     before = snapshot(model)
@@ -280,7 +284,7 @@ def test_a_model_goes_to_another_device_and_comes_back():
 @pytest.mark.parametrize(
     "mode", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)]
 )
-def test_the_mode_around_it_makes_no_difference(mode):
+def test_the_mode_around_it_makes_no_difference(mode) -> None:
     model, batch = tiny_model(), tiny_batch()
     with mode():
         found = few_of([(batch.images, batch.labels)], model)
@@ -333,7 +337,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_invalid_input_is_refused_with_a_hint(wrong):
+def test_invalid_input_is_refused_with_a_hint(wrong: str) -> None:
     data, settings, kind, problem = WRONG[wrong]
     settings = dict(settings)
     model = settings.pop("model", None) or tiny_model()
@@ -344,21 +348,21 @@ def test_invalid_input_is_refused_with_a_hint(wrong):
     assert caught.value.hint
 
 
-def test_a_loader_that_shuffles_gives_a_warning():
+def test_a_loader_that_shuffles_gives_a_warning() -> None:
     batch = tiny_batch()
     data = TensorDataset(batch.images, batch.labels)
     with pytest.warns(UserWarning, match="shuffle"):
         few_of(DataLoader(data, batch_size=4, shuffle=True))
 
 
-def test_caveats_are_warnings():
+def test_caveats_are_warnings() -> None:
     with pytest.warns(UserWarning, match="sample"):
         few(200, alphas=(900.0,))
     with pytest.warns(UserWarning, match="8/255"):
         few(eps=0.031)
 
 
-def test_any_alpha_follows_from_the_rows_and_a_tr_only_where_it_was_measured(result):
+def test_any_alpha_follows_from_the_rows_and_a_tr_only_where_it_was_measured(result) -> None:
     shares = [result.a_sa(alpha).value for alpha in (0, 0.5, 1, 3, 9)]
     assert shares == sorted(shares, reverse=True)
     assert shares[0] == result.a_rob.value
@@ -372,13 +376,13 @@ def test_any_alpha_follows_from_the_rows_and_a_tr_only_where_it_was_measured(res
         result.a_tr(3)
 
 
-def test_any_ball_follows_from_the_rows(result):
+def test_any_ball_follows_from_the_rows(result) -> None:
     found = worst_case(-result.rows["uniform/logit_margin"].astype(np.float64), 0.3)
     assert result.dro(0.3, "margin").loss == found.value
     assert result.dro(0.3, "margin").ess == found.ess
 
 
-def test_what_was_not_measured_is_refused_with_the_way_to_it():
+def test_what_was_not_measured_is_refused_with_the_way_to_it() -> None:
     natural = few(metrics=("nat",))
     for ask in (lambda: natural.a_rob, lambda: natural.a_sa(1.0), lambda: natural.dro(0.1)):
         with pytest.raises(BadInput) as caught:
@@ -391,13 +395,13 @@ def test_what_was_not_measured_is_refused_with_the_way_to_it():
     assert early.dro(0.1, "zero-one").worst_accuracy <= early.a_rob.value
 
 
-def test_numbers_may_be_arrays():
+def test_numbers_may_be_arrays() -> None:
     found = few(alphas=np.linspace(0, 1, 3, dtype=np.float32), rhos=np.array([1, 0.1]))
     assert found.alphas == (0.0, 0.5, 1.0)
     assert [row.rho for row in found.record.dro] == [0.1, 1.0]
 
 
-def test_a_kernel_without_alpha_needs_none():
+def test_a_kernel_without_alpha_needs_none() -> None:
     found = few(kernel="none", alphas=None)
     assert found.alphas == ()
     assert found.a_sa().value == found.a_rob.value
@@ -405,7 +409,7 @@ def test_a_kernel_without_alpha_needs_none():
         few(kernel="none", alphas=(1.0,))
 
 
-def test_what_is_saved_comes_back_equal_and_is_reported(result, tmp_path):
+def test_what_is_saved_comes_back_equal_and_is_reported(result, tmp_path: Path) -> None:
     file = result.save(tmp_path / "notebook")
     again = wmr.Result.load(file)
     assert again.record == result.record
@@ -420,7 +424,9 @@ def test_what_is_saved_comes_back_equal_and_is_reported(result, tmp_path):
         wmr.Result.load(tmp_path / "nowhere.json")
 
 
-def test_a_record_of_the_command_can_be_opened(tiny_run, registry, tmp_path):
+def test_a_record_of_the_command_can_be_opened(
+    tiny_run: Path, registry: Registry, tmp_path: Path
+) -> None:
     config = EvaluateConfig(
         attacks=(ATTACK,), alpha_test=(1.0,), limit=100, ci="bootstrap", metrics=("rob", "sa")
     )
@@ -432,7 +438,7 @@ def test_a_record_of_the_command_can_be_opened(tiny_run, registry, tmp_path):
     assert opened.a_sa(1.0) == done.record.by_alpha[0].a_sa  # resampled as it was asked for
 
 
-def test_it_is_shown_as_the_table_of_the_command(result):
+def test_it_is_shown_as_the_table_of_the_command(result) -> None:
     table = make_table([result.record])
     assert " ".join(table.rows[0][6].split()) in str(result)
     console = Console(width=300, record=True, file=io.StringIO())
@@ -447,7 +453,7 @@ def test_it_is_shown_as_the_table_of_the_command(result):
     assert max(map(len, narrow.export_text().splitlines())) <= 60
 
 
-def test_names_are_text_and_not_markup():
+def test_names_are_text_and_not_markup() -> None:
     found = few(name="<b>net</b>[red]", dataset="my data")
     assert "<b>" not in found._repr_html_()
     assert "<b>net</b>[red]" in str(found)
@@ -477,14 +483,14 @@ class Darker:
     ],
     ids=str,
 )
-def test_an_attack_is_recorded_by_the_spec_that_rebuilds_it(attack, spec):
+def test_an_attack_is_recorded_by_the_spec_that_rebuilds_it(attack, spec: str) -> None:
     found = few(attack=attack, eps=0.05 if isinstance(attack, str) else None)
     assert found.record.attack.spec == spec
     assert found.record.threat.eps == 0.05
     assert found.record.threat.norm == getattr(attack, "norm", "linf")
 
 
-def test_an_attack_is_the_same_by_name_and_built():
+def test_an_attack_is_the_same_by_name_and_built() -> None:
     built = few(attack=wmr.create("attack", "pgd:steps=2", eps=0.05))
     assert_same_rows(built.rows, few().rows)
     assert built.record.id == few().record.id
@@ -492,7 +498,7 @@ def test_an_attack_is_the_same_by_name_and_built():
         few(attack=wmr.create("attack", "pgd", eps=0.05), eps=0.1)
 
 
-def test_an_attack_of_ones_own_may_be_a_function():
+def test_an_attack_of_ones_own_may_be_a_function() -> None:
     def nothing(model, batch, objective, *, seed, need_logits=True):
         with torch.no_grad():
             return AttackResult(batch.images, torch.zeros_like(batch.labels), model(batch.images))
@@ -502,19 +508,19 @@ def test_an_attack_of_ones_own_may_be_a_function():
     assert found.record.attack.spec.endswith("nothing")
 
 
-def test_an_attack_that_leaves_the_eps_ball_is_refused():
+def test_an_attack_that_leaves_the_eps_ball_is_refused() -> None:
     with pytest.raises(BrokenContract, match="Darker"):
         few(attack=Darker(strength=2.0))
 
 
-def test_the_seed_decides_the_start():
+def test_the_seed_decides_the_start() -> None:
     assert np.array_equal(few(seed=1).rows["uniform/logits"], few(seed=1).rows["uniform/logits"])
     assert not np.array_equal(
         few(seed=1).rows["uniform/logits"], few(seed=2).rows["uniform/logits"]
     )
 
 
-def test_the_record_knows_its_weights_by_their_content():
+def test_the_record_knows_its_weights_by_their_content() -> None:
     other = tiny_model()
     other[0].bias.data += 0.1
     batch = tiny_batch()
@@ -527,14 +533,16 @@ def test_the_record_knows_its_weights_by_their_content():
     assert (same.defense, same.model, same.config) == ("imported", "Sequential", None)
 
 
-def test_create_builds_models_with_their_normalisation():
+def test_create_builds_models_with_their_normalisation() -> None:
     model = wmr.create(
         "model", "digits-cnn:mean=0.5,std=0.25", num_classes=CLASSES, input_shape=SHAPE
     )
     assert float(model.mean) == 0.5
 
 
-def test_create_looks_for_data_where_the_command_does(monkeypatch, tmp_path):
+def test_create_looks_for_data_where_the_command_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     file = tmp_path / "where.py"
     file.write_text("class Where:\n    def __init__(self, root): self.root = root\n")
     monkeypatch.setenv("WMR_DATA_DIR", str(tmp_path))
@@ -542,13 +550,13 @@ def test_create_looks_for_data_where_the_command_does(monkeypatch, tmp_path):
     assert wmr.create("dataset", f"{file}:Where", root=Path("elsewhere")).root == Path("elsewhere")
 
 
-def test_a_split_of_ones_own_is_one():
+def test_a_split_of_ones_own_is_one() -> None:
     whole = tiny_batch(30)
 
     class Own:
         labels, sha256 = whole.labels, "0" * 64
 
-        def __len__(self):
+        def __len__(self) -> int:
             return 30
 
         def batch(self, positions):
@@ -573,7 +581,7 @@ def test_normalization_without_an_input_shape_is_refused() -> None:
         wmr.create("model", "digits-cnn:mean=0.5", num_classes=10)
 
 
-def test_a_model_is_normalized_whatever_other_keywords_are_given(tmp_path):
+def test_a_model_is_normalized_whatever_other_keywords_are_given(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(
         "from torch import nn\n"
         "class Net(nn.Sequential):\n"
@@ -592,7 +600,7 @@ def test_a_model_is_normalized_whatever_other_keywords_are_given(tmp_path):
             wmr.create("model", spec, **size, mean=0.5)
 
 
-def test_a_keyword_that_a_model_lacks_is_named():
+def test_a_keyword_that_a_model_lacks_is_named() -> None:
     with pytest.raises(UnknownName, match="'hidden'"):
         wmr.create(
             "model", "small-cnn:mean=0.5", num_classes=10, input_shape=(1, 28, 28), hidden=32

@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from wmr_cli import config, presets
 from wmr_cli.config import EvaluationSettings, TrainConfig, read_file, resolve, summary
 from wmr_cli.errors import BadFile, BadInput, UnknownName, WmrError
 from wmr_cli.plugins import installed
-from wmr_cli.registry import OWN_DISTRIBUTION
+from wmr_cli.registry import OWN_DISTRIBUTION, Registry
 from wmr_cli.runtime import compatibility, components
 from wmr_cli.spec import Spec
 
@@ -55,14 +56,14 @@ def _no_preset_of_another_test():
 
 
 @pytest.fixture
-def preset(monkeypatch):
+def preset(monkeypatch: pytest.MonkeyPatch) -> str:
     """A preset of our own, so that the tests do not hang on the numbers of a real one."""
     monkeypatch.setattr(presets, "load", lambda name: tomllib.loads(PRESET))
     return "mine"
 
 
 @pytest.fixture
-def file(tmp_path):
+def file(tmp_path: Path):
     """Write a config file and give its path."""
 
     def write(text: str, name: str = "study.toml"):
@@ -79,7 +80,7 @@ def refusal(*args, **kwargs) -> WmrError:
     return refused.value
 
 
-def test_each_layer_wins_over_the_one_below(preset, file):
+def test_each_layer_wins_over_the_one_below(preset: str, file) -> None:
     defaults = TrainConfig()
     plain = resolve({"preset": preset, "defense": "natural"})
     assert (plain.batch_size, plain.epochs, plain.alpha) == (defaults.batch_size, 7, 1.0)
@@ -101,32 +102,32 @@ def test_each_layer_wins_over_the_one_below(preset, file):
     )
 
 
-def test_a_flag_that_is_not_given_wins_over_nothing(preset):
+def test_a_flag_that_is_not_given_wins_over_nothing(preset: str) -> None:
     assert resolve({"preset": preset, "epochs": None}).epochs == 7
 
 
-def test_a_defense_takes_its_own_table_from_every_source(preset, file):
+def test_a_defense_takes_its_own_table_from_every_source(preset: str, file) -> None:
     assert resolve({"preset": preset, "defense": "pgd"}).epochs == 8
     assert resolve({"preset": preset}, file("defense = 'pgd'")).epochs == 8
     assert resolve({"preset": preset, "defense": "trades:beta=1"}).alpha == 4.0
 
 
-def test_the_file_may_name_the_preset_and_a_flag_another(preset, file):
+def test_the_file_may_name_the_preset_and_a_flag_another(preset: str, file) -> None:
     assert resolve({}, file("preset = 'mine'")).epochs == 7
     assert resolve({"preset": "mine"}, file("preset = 'never-loaded'")).preset == "mine"
 
 
-def test_the_evaluate_table_is_laid_over_key_by_key(preset, file):
+def test_the_evaluate_table_is_laid_over_key_by_key(preset: str, file) -> None:
     resolved = resolve({"preset": preset}, file("[evaluate]\nalpha_test = [0, 1]"))
     assert resolved.evaluate == EvaluationSettings(steps=40, alpha_test=(0.0, 1.0))
 
 
-def test_a_spec_of_the_same_name_keeps_the_parameters_it_had(preset):
+def test_a_spec_of_the_same_name_keeps_the_parameters_it_had(preset: str) -> None:
     resolved = resolve({"preset": preset, "attack": "pgd:keep=best"})
     assert Spec.parse(resolved.attack) == Spec.parse("pgd:start=uniform,keep=best")
 
 
-def test_parameters_that_are_settings_move_out_of_the_spec(preset):
+def test_parameters_that_are_settings_move_out_of_the_spec(preset: str) -> None:
     resolved = resolve(
         {
             "preset": preset,
@@ -144,7 +145,7 @@ def test_parameters_that_are_settings_move_out_of_the_spec(preset):
     assert (resolved.attack, resolved.kernel) == ("pgd:start=uniform", "exp")
 
 
-def test_a_new_eps_keeps_the_ratio_of_step_to_eps(preset, file):
+def test_a_new_eps_keeps_the_ratio_of_step_to_eps(preset: str, file) -> None:
     assert resolve({"preset": preset, "eps": 0.4}).step_size == pytest.approx(0.1)
     assert resolve({"preset": preset}, file("eps = 0.1")).step_size == pytest.approx(0.025)
     assert resolve(
@@ -152,7 +153,7 @@ def test_a_new_eps_keeps_the_ratio_of_step_to_eps(preset, file):
     ).step_size == pytest.approx(0.04)
 
 
-def test_a_new_eps_with_a_step_size_takes_it(preset, file):
+def test_a_new_eps_with_a_step_size_takes_it(preset: str, file) -> None:
     assert resolve({"preset": preset, "eps": 0.4, "step_size": 0.3}).step_size == 0.3
     assert resolve({"preset": preset}, file("eps = 0.1\nstep_size = 0.3")).step_size == 0.3
     assert resolve({"preset": preset, "eps": 0.4, "attack": "pgd:step=0.3"}).step_size == 0.3
@@ -167,25 +168,27 @@ def test_a_new_eps_with_a_step_size_takes_it(preset, file):
         {"step_size": 0.1, "attack": "pgd:step=0.1"},
     ],
 )
-def test_a_setting_given_twice_in_one_place_is_refused(preset, flags):
+def test_a_setting_given_twice_in_one_place_is_refused(
+    preset: str, flags: dict[str, object]
+) -> None:
     problem = refusal({"preset": preset, **flags})
     setting = next(iter(flags)).replace("_", "-").partition("-")[0]
     assert setting in str(problem)
     assert problem.hint
 
 
-def test_a_setting_given_in_two_places_is_no_contradiction(preset, file):
+def test_a_setting_given_in_two_places_is_no_contradiction(preset: str, file) -> None:
     assert resolve({"preset": preset, "alpha": 2.0}, file("kernel = 'exp:alpha=1'")).alpha == 2.0
     assert resolve({"preset": preset, "kernel": "exp:alpha=1"}, file("alpha = 2.0")).alpha == 1.0
 
 
-def test_another_kernel_drops_the_alpha_of_the_old_one(preset):
+def test_another_kernel_drops_the_alpha_of_the_old_one(preset: str) -> None:
     assert resolve({"preset": preset, "kernel": "none"}).alpha is None
     assert resolve({"preset": preset, "kernel": "none", "alpha": 2.0}).alpha == 2.0
     assert resolve({"preset": preset, "kernel": "exp"}).alpha == 4.0
 
 
-def test_another_attack_drops_the_steps_of_the_old_one(preset):
+def test_another_attack_drops_the_steps_of_the_old_one(preset: str) -> None:
     fgsm = resolve({"preset": preset, "attack": "fgsm"})
     assert (fgsm.attack, fgsm.steps, fgsm.step_size) == ("fgsm", None, None)
     margin = resolve({"preset": preset, "attack": "pgd-margin", "steps": 3})
@@ -208,7 +211,7 @@ def test_another_attack_drops_the_steps_of_the_old_one(preset):
         ),
     ],
 )
-def test_an_unknown_key_is_refused_with_its_place(file, text, place, hint):
+def test_an_unknown_key_is_refused_with_its_place(file, text: str, place: str, hint: str) -> None:
     problem = refusal({}, file(text))
     assert isinstance(problem, UnknownName)
     assert place in str(problem)
@@ -240,28 +243,30 @@ def test_an_unknown_key_is_refused_with_its_place(file, text, place, hint):
         ("defense = 'trades:beta=('", "trades"),
     ],
 )
-def test_a_value_that_cannot_be_used_is_refused_with_its_place(file, text, problem):
+def test_a_value_that_cannot_be_used_is_refused_with_its_place(
+    file, text: str, problem: str
+) -> None:
     assert problem in str(refusal({}, file(text)))
 
 
-def test_json_writes_nan_and_infinity_in_its_own_way_and_both_are_refused(file):
+def test_json_writes_nan_and_infinity_in_its_own_way_and_both_are_refused(file) -> None:
     assert "eps: nan" in str(refusal({}, file('{"eps": NaN}', "study.json")))
     assert "eps: inf" in str(refusal({}, file('{"eps": 1e999}', "study.json")))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
-def test_a_flag_that_cannot_be_used_is_refused_by_its_name(value):
+def test_a_flag_that_cannot_be_used_is_refused_by_its_name(value) -> None:
     problem = refusal({"step_size": value})
     assert isinstance(problem, BadInput)
     assert "step" in str(problem)
 
 
-def test_fractions_are_text_in_a_file_and_exact(file):
+def test_fractions_are_text_in_a_file_and_exact(file) -> None:
     resolved = resolve({}, file("eps = '8/255'\nstep_size = '2/255'\nlr = '1/3'"))
     assert (resolved.eps, resolved.step_size, resolved.lr) == (8 / 255, 2 / 255, 1 / 3)
 
 
-def test_toml_and_json_say_the_same(file):
+def test_toml_and_json_say_the_same(file) -> None:
     toml = file("epochs = 3\neps = '8/255'\n[evaluate]\nsteps = 7")
     json_file = file('{"epochs": 3, "eps": "8/255", "evaluate": {"steps": 7}}', "study.json")
     assert resolve({}, toml) == resolve({}, json_file)
@@ -279,7 +284,7 @@ def test_toml_and_json_say_the_same(file):
         ("study.json", b"null"),
     ],
 )
-def test_a_broken_file_is_refused_by_name(tmp_path, name, content):
+def test_a_broken_file_is_refused_by_name(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(BadFile) as refused:
@@ -287,7 +292,7 @@ def test_a_broken_file_is_refused_by_name(tmp_path, name, content):
     assert str(path) in str(refused.value)
 
 
-def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path):
+def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match=r"none\.toml"):
         resolve({}, tmp_path / "none.toml")
     with pytest.raises(BadFile, match=re.escape(str(tmp_path))):
@@ -308,18 +313,18 @@ CHOICES = [
 
 
 @pytest.mark.parametrize("flags", CHOICES, ids=str)
-def test_a_config_survives_being_written(flags):
+def test_a_config_survives_being_written(flags) -> None:
     config = resolve(flags)
     assert TrainConfig.from_json(config.to_json()) == config
 
 
 @pytest.mark.parametrize("flags", CHOICES, ids=str)
-def test_a_stored_config_given_back_is_the_same_config(flags, file):
+def test_a_stored_config_given_back_is_the_same_config(flags, file) -> None:
     config = resolve(flags)
     assert resolve({}, file(config.to_json(), "config.json")) == config
 
 
-def test_a_stored_config_is_plain_json_without_unknown_keys():
+def test_a_stored_config_is_plain_json_without_unknown_keys() -> None:
     config = resolve({})
     stored = json.loads(config.to_json())
     assert set(stored) == set(TrainConfig.__struct_fields__)
@@ -328,7 +333,7 @@ def test_a_stored_config_is_plain_json_without_unknown_keys():
 
 
 @pytest.mark.parametrize("name", presets.names())
-def test_every_preset_resolves_for_every_defense_it_names(name):
+def test_every_preset_resolves_for_every_defense_it_names(name) -> None:
     settings = presets.load(name)
     assert settings["summary"]
     for defense in [None, *settings.get("defenses", {})]:
@@ -341,13 +346,13 @@ def test_every_preset_resolves_for_every_defense_it_names(name):
 @pytest.mark.parametrize(
     "name", [name for name in presets.names() if not name.startswith("authors/")]
 )
-def test_every_preset_has_settings_for_every_defense(name):
+def test_every_preset_has_settings_for_every_defense(name) -> None:
     assert set(presets.load(name)["defenses"]) == set(DEFENSES)
 
 
 @pytest.mark.parametrize("defense", DEFENSES)
 @pytest.mark.parametrize("name", presets.names())
-def test_every_preset_can_train_every_defense(name, defense, registry):
+def test_every_preset_can_train_every_defense(name, defense, registry: Registry) -> None:
     config = resolve({"preset": name, "defense": defense})
     assert Spec.parse(config.defense).name == defense
     attack, chosen = (
@@ -371,29 +376,29 @@ def test_every_preset_can_train_every_defense(name, defense, registry):
 @pytest.mark.parametrize(
     "name", [name for name in presets.names() if not name.startswith("authors/")]
 )
-def test_a_defense_is_that_of_its_paper_until_alpha_is_set(name, defense):
+def test_a_defense_is_that_of_its_paper_until_alpha_is_set(name, defense) -> None:
     assert resolve({"preset": name, "defense": defense}).alpha == 0
     assert resolve({"preset": name, "defense": defense, "alpha": 2.0}).alpha == 2
 
 
-def test_a_preset_that_is_not_there_is_refused_with_the_nearest():
+def test_a_preset_that_is_not_there_is_refused_with_the_nearest() -> None:
     problem = refusal({"preset": "digit"})
     assert "'digit'" in str(problem)
     assert "'digits'" in problem.hint
 
 
-def test_a_mistake_in_a_preset_is_refused_with_its_place(monkeypatch):
+def test_a_mistake_in_a_preset_is_refused_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presets, "load", lambda name: {"defenses": {"trades": {"betta": 6}}})
     assert "'betta'" in str(refusal({}))
 
 
-def test_without_a_preset_the_dataset_chooses_it():
+def test_without_a_preset_the_dataset_chooses_it() -> None:
     assert resolve({}).preset == "digits"
     assert resolve({"dataset": "nowhere"}).preset is None
     assert presets.for_dataset("digits") == "digits"
 
 
-def test_the_summary_names_what_matters_in_one_line():
+def test_the_summary_names_what_matters_in_one_line() -> None:
     line = summary(resolve({"eps": 8 / 255, "steps": 3, "step_size": 0.01, "epochs": 4, "seed": 5}))
     assert "\n" not in line
     for fact in (

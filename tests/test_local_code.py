@@ -19,6 +19,7 @@ from wmr_cli.cli import app
 from wmr_cli.config import EvaluationSettings, TrainConfig, resolve
 from wmr_cli.errors import BadFile, BadInput, UntrustedCode
 from wmr_cli.local_code import state_folder
+from wmr_cli.registry import Registry
 from wmr_cli.spec import Spec
 from wmr_cli.storage import checkpoints
 from wmr_cli.sweeps import ledger
@@ -41,7 +42,7 @@ def wmr(*words):
     return CliRunner().invoke(app, [str(word) for word in words], prog_name="wmr")
 
 
-def forget():
+def forget() -> None:
     """Start as a new process does: only the state folder remembers."""
     local_code._granted.clear()
     local_code._named_files.clear()
@@ -65,14 +66,14 @@ def checkpoint(path, **settings):
 
 
 @pytest.fixture
-def evil(tmp_path):
+def evil(tmp_path: Path):
     folder = tmp_path / "downloads"
     folder.mkdir()
     (folder / "evil.py").write_text(EVIL)
     return folder / "evil.py"
 
 
-def refused(result, evil):
+def refused(result, evil) -> None:
     assert result.exit_code == 2, result.output
     assert [line[:6] for line in result.stderr.splitlines() if line[:5] in ("error", "hint:")] == [
         "error:",
@@ -105,16 +106,16 @@ CHECKPOINTS = {
 
 @pytest.mark.parametrize("command", ["evaluate", "attack"])
 @pytest.mark.parametrize("name", CHECKPOINTS)
-def test_a_checkpoint_cannot_name_code(name, command, evil):
+def test_a_checkpoint_cannot_name_code(name: str, command: str, evil) -> None:
     refused(wmr(command, checkpoint("net.safetensors", **CHECKPOINTS[name](evil))), evil)
 
 
-def test_a_symbolic_link_does_not_hide_code(evil, tmp_path):
+def test_a_symbolic_link_does_not_hide_code(evil, tmp_path: Path) -> None:
     (tmp_path / "net.py").symlink_to(evil)
     refused(wmr("evaluate", checkpoint("net.safetensors", model="net.py:Net")), tmp_path / "net.py")
 
 
-def test_a_run_folder_cannot_name_code(evil):
+def test_a_run_folder_cannot_name_code(evil) -> None:
     Path("run").mkdir()
     checkpoint("run/last.safetensors", model=f"{evil}:Net")
     Path("run/config.json").write_text(TrainConfig(model=f"{evil}:Net").to_json())
@@ -123,13 +124,13 @@ def test_a_run_folder_cannot_name_code(evil):
 
 @pytest.mark.parametrize("kind", ["model", "dataset", "defense", "kernel", "attack"])
 @pytest.mark.parametrize("command", [["train"], ["train", "--dry-run"]], ids=" ".join)
-def test_a_config_cannot_name_code(kind, command, evil):
+def test_a_config_cannot_name_code(kind: str, command: list[str], evil) -> None:
     Path("config.json").write_text(json.dumps({kind: f"{evil}:Net"}))
     refused(wmr(*command, "--config", "config.json", "--out", "run"), evil)
 
 
 @pytest.mark.parametrize("kind", ["model", "dataset", "defense", "kernel", "attack"])
-def test_a_run_that_is_resumed_cannot_name_code(kind, evil):
+def test_a_run_that_is_resumed_cannot_name_code(kind: str, evil) -> None:
     Path("run").mkdir()
     config = resolve({kind: f"{evil}:Net"})
     Path("run/config.json").write_text(config.to_json())
@@ -149,7 +150,7 @@ STUDIES = {
 
 @pytest.mark.parametrize("flags", [[], ["--dry-run"]], ids=["sweep", "dry run"])
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_study_cannot_name_code(name, flags, evil):
+def test_a_study_cannot_name_code(name: str, flags, evil) -> None:
     Path("study.toml").write_text(STUDIES[name].format(evil=evil))
     refused(wmr("sweep", "study.toml", *flags), evil)
 
@@ -163,7 +164,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", [*COMMANDS, 'slurm_additional_parameters = {prolog = "evil"}'])
 @pytest.mark.parametrize("flags", [[], ["--dry-run"]], ids=["sweep", "dry run"])
-def test_a_study_cannot_name_commands_for_slurm(command, flags):
+def test_a_study_cannot_name_commands_for_slurm(command: str, flags) -> None:
     Path("study.toml").write_text(f"[slurm]\ncluster = 'local'\n{command}\n")
     result = wmr("sweep", "study.toml", "--slurm", *flags)
     assert result.exit_code == 2, result.output
@@ -171,7 +172,7 @@ def test_a_study_cannot_name_commands_for_slurm(command, flags):
     assert not RAN.exists()
 
 
-def test_a_trusted_study_may_name_commands_for_slurm():
+def test_a_trusted_study_may_name_commands_for_slurm() -> None:
     Path("study.toml").write_text(
         f"[train]\nepochs = 1\n[slurm]\ncluster = 'local'\n{COMMANDS[0]}\n"
     )
@@ -181,7 +182,7 @@ def test_a_trusted_study_may_name_commands_for_slurm():
     assert result.exit_code == 0, result.output
 
 
-def test_a_setting_of_slurm_cannot_add_a_line_to_the_script():
+def test_a_setting_of_slurm_cannot_add_a_line_to_the_script() -> None:
     Path("study.toml").write_text('[slurm]\ncluster = "local"\nslurm_comment = "x\\ntouch ran"\n')
     result = wmr("sweep", "study.toml", "--slurm", "--dry-run")
     assert result.exit_code == 2
@@ -199,14 +200,14 @@ def test_a_setting_of_slurm_cannot_add_a_line_to_the_script():
         "out = 'x'",
     ],
 )
-def test_the_report_of_a_study_stays_in_its_folder_and_is_a_report(setting):
+def test_the_report_of_a_study_stays_in_its_folder_and_is_a_report(setting: str) -> None:
     Path("study.toml").write_text(f"[report]\n{setting}\n")
     result = wmr("sweep", "study.toml", "--dry-run")
     assert result.exit_code == 2
     assert "[report]: " in result.stderr
 
 
-def test_a_study_does_not_use_a_folder_of_the_user():
+def test_a_study_does_not_use_a_folder_of_the_user() -> None:
     Path("project/logs").mkdir(parents=True)
     Path("project/README.md").write_text("precious")
     Path("study.toml").write_text("folder = 'project'\n[report]\nout = 'README.md'\n")
@@ -218,7 +219,7 @@ def test_a_study_does_not_use_a_folder_of_the_user():
 
 
 @pytest.mark.parametrize("link", ["sub", "figures", "logs", "report.md"])
-def test_a_link_in_the_folder_of_a_study_is_refused(link):
+def test_a_link_in_the_folder_of_a_study_is_refused(link: str) -> None:
     Path("victim").mkdir()
     Path("runs").mkdir()
     Path("runs", link).symlink_to("../victim")
@@ -234,7 +235,7 @@ def test_a_link_in_the_folder_of_a_study_is_refused(link):
 @pytest.mark.parametrize(
     "name", ["../../../victim", "/tmp/victim", "0123456789abcdef\n", "0123456789abcde/"]
 )
-def test_the_ledger_of_a_sweep_names_records_and_no_other_files(name):
+def test_the_ledger_of_a_sweep_names_records_and_no_other_files(name: str) -> None:
     Path("run").mkdir()
     ledger.save(
         Path("run"), Ledger(settings=TrainConfig(), evaluations={"key": ["0123456789abcdef"]})
@@ -247,7 +248,7 @@ def test_the_ledger_of_a_sweep_names_records_and_no_other_files(name):
         ledger.load(Path("run"))
 
 
-def test_the_ledger_of_a_sweep_cannot_name_code(evil):
+def test_the_ledger_of_a_sweep_cannot_name_code(evil) -> None:
     Path("study.toml").write_text("[train]\nepochs = 1\n[[evaluate]]\nlimit = 10")
     run = Path("runs/study/digits-trades-a2-s0")
     run.mkdir(parents=True)
@@ -256,7 +257,7 @@ def test_the_ledger_of_a_sweep_cannot_name_code(evil):
     assert not RAN.exists()
 
 
-def test_a_record_cannot_name_code(tiny_run, evil):
+def test_a_record_cannot_name_code(tiny_run: Path, evil) -> None:
     run = shutil.copytree(tiny_run, "run")
     assert wmr("evaluate", run, "--limit", 20, "--steps", 1).exit_code == 0
     (file,) = Path(run, "evaluations").glob("*.json")
@@ -275,7 +276,7 @@ def test_a_record_cannot_name_code(tiny_run, evil):
     assert not RAN.exists()
 
 
-def test_python_cannot_load_code_that_only_a_checkpoint_names(evil):
+def test_python_cannot_load_code_that_only_a_checkpoint_names(evil) -> None:
     path = checkpoint("net.safetensors", model=f"{evil}:Net")
     with pytest.raises(UntrustedCode) as refusal:
         wmr_cli.load(path)
@@ -285,7 +286,7 @@ def test_python_cannot_load_code_that_only_a_checkpoint_names(evil):
     assert RAN.exists()
 
 
-def test_what_python_has_named_can_be_loaded_and_is_not_remembered(tmp_path):
+def test_what_python_has_named_can_be_loaded_and_is_not_remembered(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NET)
     wmr_cli.create("model", "net.py:Net", num_classes=10, input_shape=(1, 8, 8))
     wmr_cli.load(checkpoint("net.safetensors", model="net.py:Net"))
@@ -293,7 +294,7 @@ def test_what_python_has_named_can_be_loaded_and_is_not_remembered(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "0" * 63, "0" * 65, "g" * 64, "md5:" + "0" * 32])
-def test_text_that_is_not_a_hash_is_refused(text, evil):
+def test_text_that_is_not_a_hash_is_refused(text: str, evil) -> None:
     result = wmr(
         "evaluate", checkpoint("net.safetensors", model=f"{evil}:Net"), "--trust-code", text
     )
@@ -302,7 +303,7 @@ def test_text_that_is_not_a_hash_is_refused(text, evil):
     assert not RAN.exists()
 
 
-def test_the_hash_of_another_file_does_not_help(evil, tmp_path):
+def test_the_hash_of_another_file_does_not_help(evil, tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text(NET)
     path = checkpoint("net.safetensors", model=f"{evil}:Net")
     refused(wmr("evaluate", path, "--trust-code", sha256("other.py")), evil)
@@ -311,7 +312,7 @@ def test_the_hash_of_another_file_does_not_help(evil, tmp_path):
 EVALUATE = ("--limit", "10", "--steps", "1", "--alpha-test", "1")
 
 
-def test_a_hash_that_the_user_gives_allows_the_file_from_then_on(tmp_path):
+def test_a_hash_that_the_user_gives_allows_the_file_from_then_on(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NET)
     path = checkpoint("net.safetensors", model="net.py:Net")
     result = wmr("evaluate", path, *EVALUATE, "--trust-code", sha256("net.py").upper())
@@ -320,7 +321,7 @@ def test_a_hash_that_the_user_gives_allows_the_file_from_then_on(tmp_path):
     assert wmr("evaluate", path, *EVALUATE).exit_code == 0
 
 
-def test_what_was_named_in_training_needs_no_flag_later(tmp_path):
+def test_what_was_named_in_training_needs_no_flag_later(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NET)
     done = wmr(
         "train", "--model", "net.py:Net", "--epochs", 1, "--validate-every", 0, "--out", "run", "-q"
@@ -333,7 +334,7 @@ def test_what_was_named_in_training_needs_no_flag_later(tmp_path):
     assert again.exit_code == 0, again.output
 
 
-def test_a_file_that_changed_since_it_was_named_is_refused(tmp_path):
+def test_a_file_that_changed_since_it_was_named_is_refused(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NET)
     wmr(
         "train", "--model", "net.py:Net", "--epochs", 1, "--validate-every", 0, "--out", "run", "-q"
@@ -343,7 +344,7 @@ def test_a_file_that_changed_since_it_was_named_is_refused(tmp_path):
     refused(wmr("evaluate", "run"), tmp_path / "net.py")
 
 
-def test_a_checkpoint_may_find_its_class_in_another_file(tmp_path):
+def test_a_checkpoint_may_find_its_class_in_another_file(tmp_path: Path) -> None:
     path = checkpoint("net.safetensors", model="gone/net.py:Net")
     assert wmr("evaluate", path).exit_code == 2
     (tmp_path / "here.py").write_text(NET + "Other = Net")
@@ -353,7 +354,7 @@ def test_a_checkpoint_may_find_its_class_in_another_file(tmp_path):
 
 
 @pytest.mark.parametrize("other", ["system", "nn", "Flatten"])
-def test_only_the_class_that_was_named_is_allowed(other, tmp_path):
+def test_only_the_class_that_was_named_is_allowed(other: str, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NET)
     local_code.trust_named(["net.py:Net"], remember=True)
     refused(
@@ -362,7 +363,7 @@ def test_only_the_class_that_was_named_is_allowed(other, tmp_path):
     )
 
 
-def named_elsewhere(text, neighbour):
+def named_elsewhere(text, neighbour) -> None:
     """Name a file that imports a neighbour, then give both away, the neighbour with other content."""
     for folder, content in (("mine", neighbour), ("theirs", EVIL)):
         Path(folder).mkdir()
@@ -370,7 +371,9 @@ def named_elsewhere(text, neighbour):
         Path(folder, "neighbour.py").write_text(content)
 
 
-def test_a_trusted_file_cannot_import_a_neighbour_that_is_not(registry, tmp_path):
+def test_a_trusted_file_cannot_import_a_neighbour_that_is_not(
+    registry: Registry, tmp_path: Path
+) -> None:
     named_elsewhere("from neighbour import Net\n", NET)
     local_code.trust_named(["mine/net.py:Net"], remember=True)
     registry.target("model", "mine/net.py:Net")
@@ -382,7 +385,7 @@ def test_a_trusted_file_cannot_import_a_neighbour_that_is_not(registry, tmp_path
     )
 
 
-def test_neighbours_of_a_named_file_are_remembered_with_it(registry):
+def test_neighbours_of_a_named_file_are_remembered_with_it(registry: Registry) -> None:
     named_elsewhere("from neighbour import Net\n", NET)
     shutil.copytree("mine", "copy")
     local_code.trust_named(["mine/net.py:Net"], remember=True)
@@ -393,7 +396,7 @@ def test_neighbours_of_a_named_file_are_remembered_with_it(registry):
     del sys.modules["neighbour"]
 
 
-def test_a_linked_folder_does_not_lead_around_the_check(registry, tmp_path):
+def test_a_linked_folder_does_not_lead_around_the_check(registry: Registry, tmp_path: Path) -> None:
     Path("mine/neighbour").mkdir(parents=True)
     Path("mine/net.py").write_text("from neighbour import part\n" + NET)
     Path("mine/neighbour/part.py").write_text("")
@@ -412,8 +415,8 @@ def test_a_linked_folder_does_not_lead_around_the_check(registry, tmp_path):
 
 
 def test_a_namespace_folder_is_checked_where_its_folder_is_on_the_search_path(
-    registry, monkeypatch, tmp_path
-):
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     Path("nspart").mkdir()
     Path("nspart/part.py").write_text(EVIL)
     Path("net.py").write_text("import nspart.part\n" + NET)
@@ -424,7 +427,7 @@ def test_a_namespace_folder_is_checked_where_its_folder_is_on_the_search_path(
     assert not RAN.exists()
 
 
-def test_a_named_file_may_import_from_a_package_that_another_has_opened(registry):
+def test_a_named_file_may_import_from_a_package_that_another_has_opened(registry: Registry) -> None:
     Path("shared_package").mkdir()
     for name in ("__init__", "blocks", "attacks"):
         Path("shared_package", f"{name}.py").write_text("")
@@ -444,7 +447,9 @@ FAILING = [("x = (\n\n", 1), ("\nraise ValueError\n", 2), ("\n\nimport no_such_n
 
 
 @pytest.mark.parametrize(("text", "line"), FAILING)
-def test_the_hint_names_the_line_that_failed(text, line, registry, tmp_path):
+def test_the_hint_names_the_line_that_failed(
+    text: str, line: int, registry: Registry, tmp_path: Path
+) -> None:
     Path("net.py").write_text(text)
     local_code.trust_named(["net.py:Net"], remember=False)
     with pytest.raises(BadInput) as refusal:
@@ -453,7 +458,9 @@ def test_the_hint_names_the_line_that_failed(text, line, registry, tmp_path):
     assert str(tmp_path / "net.py") in refusal.value.hint
 
 
-def test_naming_one_file_does_not_trust_what_another_imports(registry, tmp_path):
+def test_naming_one_file_does_not_trust_what_another_imports(
+    registry: Registry, tmp_path: Path
+) -> None:
     named_elsewhere("from neighbour import Net\n", NET)
     local_code.trust_named(["mine/net.py:Net"], remember=True)
     registry.target("model", "mine/net.py:Net")
@@ -470,7 +477,9 @@ def test_naming_one_file_does_not_trust_what_another_imports(registry, tmp_path)
     refused(result, tmp_path / "theirs" / "neighbour.py")
 
 
-def test_an_installed_package_is_preferred_to_a_folder_of_its_name(registry, tmp_path):
+def test_an_installed_package_is_preferred_to_a_folder_of_its_name(
+    registry: Registry, tmp_path: Path
+) -> None:
     Path("email").mkdir()
     Path("xml").mkdir()
     Path("net.py").write_text("from xml.dom import Node\n" + NET)
@@ -479,7 +488,7 @@ def test_an_installed_package_is_preferred_to_a_folder_of_its_name(registry, tmp
     registry.target("model", "net.py:Net")
 
 
-def test_two_files_never_share_a_module_or_a_neighbour(registry):
+def test_two_files_never_share_a_module_or_a_neighbour(registry: Registry) -> None:
     for folder, value in (("a-b", 1), ("a_b", 2)):
         Path(folder).mkdir()
         Path(folder, "neighbour.py").write_text(f"VALUE = {value}\n")
@@ -491,14 +500,16 @@ def test_two_files_never_share_a_module_or_a_neighbour(registry):
     assert registry.target("model", "a_b/net.py:Net").value == 2
 
 
-def test_a_file_that_was_edited_is_imported_again(registry):
+def test_a_file_that_was_edited_is_imported_again(registry: Registry) -> None:
     for value in (1, 2):
         Path("net.py").write_text(f"class Net:\n    value = {value}\n")
         local_code.trust_named(["net.py:Net"], remember=False)
         assert registry.target("model", "net.py:Net").value == value
 
 
-def test_packages_that_are_installed_below_the_folder_are_left_alone(registry, monkeypatch):
+def test_packages_that_are_installed_below_the_folder_are_left_alone(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("site/installed").mkdir(parents=True)
     Path("site/installed/__init__.py").write_text("")
     Path("site/installed/later.py").write_text("VALUE = 1")
@@ -512,8 +523,8 @@ def test_packages_that_are_installed_below_the_folder_are_left_alone(registry, m
 
 
 def test_an_unknown_home_folder_or_an_unreadable_state_folder_remembers_nothing(
-    monkeypatch, tmp_path
-):
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     Path("net.py").write_text(NET)
     (tmp_path / "file").write_text("")
     for home in (str(tmp_path / "file"), str(tmp_path / ("x" * 300))):
@@ -522,7 +533,9 @@ def test_an_unknown_home_folder_or_an_unreadable_state_folder_remembers_nothing(
         local_code.check(Spec.parse("net.py:Net"))
 
 
-def test_the_processes_of_a_sweep_need_no_state_folder(tmp_path, monkeypatch):
+def test_the_processes_of_a_sweep_need_no_state_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("net.py").write_text(NET)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
@@ -531,7 +544,9 @@ def test_the_processes_of_a_sweep_need_no_state_folder(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
 
 
-def test_compiled_files_beside_a_trusted_one_are_not_read(registry, tmp_path):
+def test_compiled_files_beside_a_trusted_one_are_not_read(
+    registry: Registry, tmp_path: Path
+) -> None:
     file = tmp_path / "net.py"
     file.write_text(EVIL)
     py_compile.compile(str(file), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
@@ -541,7 +556,9 @@ def test_compiled_files_beside_a_trusted_one_are_not_read(registry, tmp_path):
     assert not RAN.exists()
 
 
-def test_a_state_folder_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):
+def test_a_state_folder_that_cannot_be_written_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "net.py").write_text(NET)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
@@ -556,7 +573,7 @@ def test_a_state_folder_that_cannot_be_written_is_a_warning(tmp_path, monkeypatc
     assert "warning: " in result.stderr
 
 
-def test_the_processes_of_a_sweep_know_what_the_user_has_named(tmp_path):
+def test_the_processes_of_a_sweep_know_what_the_user_has_named(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NET)
     Path("study.toml").write_text(
         '[train]\nmodel = "net.py:Net"\nepochs = 1\nsteps = 1\nvalidate_every = 0\n'
@@ -567,12 +584,12 @@ def test_the_processes_of_a_sweep_know_what_the_user_has_named(tmp_path):
     assert result.exit_code == 0, result.output
 
 
-def test_a_relative_state_home_is_ignored(monkeypatch):
+def test_a_relative_state_home_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "here")
     assert state_folder() == Path.home() / ".local" / "state" / "wmr" / "trusted-code"
 
 
-def test_a_file_that_cannot_be_read_is_refused(tmp_path):
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_bytes(b"0" * (70 * 2**20))
     with pytest.raises(BadInput, match="larger than"):
         local_code.check(Spec.parse("net.py:Net"))

@@ -1,6 +1,7 @@
 """A plugin that is broken is set aside whole, with a reason that names the mistake; the others go on."""
 
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ def offering(entries: str, hook: str = "wmr_attacks") -> str:
 
 
 @pytest.fixture
-def plugin(tmp_path, monkeypatch):
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Write a plugin's module and give its entry point; it belongs to no distribution, so its owner is its name."""
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -28,7 +29,7 @@ def plugin(tmp_path, monkeypatch):
     return write
 
 
-def test_our_own_plugin_is_an_ordinary_one():
+def test_our_own_plugin_is_an_ordinary_one() -> None:
     found = collect(OURS)
     assert [plugin.name for plugin in found.plugins] == ["wmr-cli"]
     assert found.broken == []
@@ -36,7 +37,7 @@ def test_our_own_plugin_is_an_ordinary_one():
     assert check_targets(found.registry) == []
 
 
-def test_a_good_plugin_can_offer_all_five_kinds(plugin):
+def test_a_good_plugin_can_offer_all_five_kinds(plugin) -> None:
     hooks = {
         "models": "model",
         "datasets": "dataset",
@@ -58,7 +59,7 @@ def test_a_good_plugin_can_offer_all_five_kinds(plugin):
     assert found.registry.create("attack", "new-attack:numerator=3") == 3
 
 
-def test_a_hook_may_be_a_generator(plugin):
+def test_a_hook_may_be_a_generator(plugin) -> None:
     source = (
         PREAMBLE + '@hookimpl\ndef wmr_attacks():\n    yield Entry("lazy", "builtins:dict", "")\n'
     )
@@ -116,7 +117,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("source", "reason"), BROKEN.values(), ids=BROKEN)
-def test_a_broken_plugin_is_set_aside_whole_and_the_others_go_on(plugin, source, reason):
+def test_a_broken_plugin_is_set_aside_whole_and_the_others_go_on(plugin, source, reason) -> None:
     good = plugin("good", offering('[Entry("zeal", "builtins:dict", "")]'))
     found = collect([plugin("broken", source), good, *OURS])
     (broken,) = found.broken
@@ -130,7 +131,7 @@ def test_a_broken_plugin_is_set_aside_whole_and_the_others_go_on(plugin, source,
     )
 
 
-def test_of_two_strangers_with_one_name_the_first_by_name_keeps_it(plugin):
+def test_of_two_strangers_with_one_name_the_first_by_name_keeps_it(plugin) -> None:
     source = offering('[Entry("zeal", "builtins:dict", "")]')
     found = collect([plugin("beta", source), plugin("alpha", source)])
     assert found.registry.find("attack", "zeal").owner == "alpha"
@@ -138,7 +139,7 @@ def test_of_two_strangers_with_one_name_the_first_by_name_keeps_it(plugin):
     assert all(name in broken.problem for name in ("'zeal'", "alpha", "beta"))
 
 
-def test_a_name_may_be_taken_by_another_kind(plugin):
+def test_a_name_may_be_taken_by_another_kind(plugin) -> None:
     found = collect(
         [*OURS, plugin("good", offering('[Entry("pgd", "builtins:dict", "")]', "wmr_kernels"))]
     )
@@ -146,7 +147,9 @@ def test_a_name_may_be_taken_by_another_kind(plugin):
     assert "pgd" in found.registry.names("kernel")
 
 
-def test_a_plugin_that_prints_leaves_stdout_to_results(plugin, capsys):
+def test_a_plugin_that_prints_leaves_stdout_to_results(
+    plugin, capsys: pytest.CaptureFixture[str]
+) -> None:
     noisy = plugin(
         "noisy",
         "print('hello from import')\n"
@@ -159,14 +162,14 @@ def test_a_plugin_that_prints_leaves_stdout_to_results(plugin, capsys):
     assert "hello from hook" in printed.err
 
 
-def test_a_plugin_that_offers_nothing_is_set_aside(plugin):
+def test_a_plugin_that_offers_nothing_is_set_aside(plugin) -> None:
     (forgetful,) = collect([plugin("forgetful", offering("None"))]).plugins
     assert forgetful.problem
     (unmarked,) = collect([plugin("unmarked", "def wmr_attacks():\n    return []\n")]).plugins
     assert "@hookimpl" in unmarked.problem
 
 
-def test_check_targets_finds_what_is_not_there(plugin):
+def test_check_targets_finds_what_is_not_there(plugin) -> None:
     targets = {
         "ghost": "no_such_package:Attack",
         "half": "builtins:NoSuch",
@@ -181,7 +184,7 @@ def test_check_targets_finds_what_is_not_there(plugin):
     assert "attack 'half' of haunted" in problems[1]
 
 
-def test_check_targets_survives_a_target_that_exits(plugin, tmp_path):
+def test_check_targets_survives_a_target_that_exits(plugin, tmp_path: Path) -> None:
     (tmp_path / "quits_when_imported.py").write_text("raise SystemExit('not today')\n")
     found = collect(
         [plugin("moody", offering('[Entry("sulk", "quits_when_imported:Attack", "")]'))]

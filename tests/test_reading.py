@@ -24,7 +24,7 @@ def _limited():
 @pytest.mark.parametrize(
     "read", [reading.open_regular, reading.check_regular, reading.read_bytes, reading.read_text]
 )
-def test_what_is_not_a_regular_file_is_refused(make, read):
+def test_what_is_not_a_regular_file_is_refused(make, read) -> None:
     make(Path("file"))
     with pytest.raises(OSError, match="file") as refused:
         read(Path("file"))
@@ -32,7 +32,7 @@ def test_what_is_not_a_regular_file_is_refused(make, read):
     assert not reading.is_regular(Path("file"))
 
 
-def test_a_fifo_is_refused_without_being_opened(monkeypatch):
+def test_a_fifo_is_refused_without_being_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     make_fifo(Path("file"))
     monkeypatch.setattr(os, "open", lambda *args: pytest.fail("it was opened"))
     with pytest.raises(OSError, match="file"):
@@ -40,7 +40,7 @@ def test_a_fifo_is_refused_without_being_opened(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["a" * 300, "a\0b", "\ud800", "none", "file/inside"])
-def test_a_name_that_cannot_be_one_is_an_os_error_with_a_reason(name):
+def test_a_name_that_cannot_be_one_is_an_os_error_with_a_reason(name: str) -> None:
     Path("file").write_text("")
     with pytest.raises(OSError) as refused:  # noqa: PT011 - any kind of it
         reading.open_regular(Path(name))
@@ -49,7 +49,7 @@ def test_a_name_that_cannot_be_one_is_an_os_error_with_a_reason(name):
     assert not reading.is_folder(Path(name))
 
 
-def test_a_regular_file_is_read_through_links_and_with_either_line_ending():
+def test_a_regular_file_is_read_through_links_and_with_either_line_ending() -> None:
     Path("file").write_bytes("é\r\nb".encode())
     Path("link").symlink_to("file")
     assert reading.read_text(Path("link")) == "é\nb"
@@ -57,7 +57,7 @@ def test_a_regular_file_is_read_through_links_and_with_either_line_ending():
     assert reading.is_folder(Path())
 
 
-def test_a_file_beyond_its_limit_is_refused():
+def test_a_file_beyond_its_limit_is_refused() -> None:
     Path("file").write_bytes(b"0" * 11)
     assert len(reading.read_bytes(Path("file"), 11)) == 11
     with pytest.raises(OSError, match="larger"):
@@ -75,31 +75,31 @@ def test_a_file_beyond_its_limit_is_refused():
         (lambda text: reading.decode_json(text, dict), "", '{"a":', "}"),
     ],
 )
-def test_deep_nesting_is_a_value_error(parse, head, begin, end, depth):
+def test_deep_nesting_is_a_value_error(parse, head: str, begin: str, end: str, depth: int) -> None:
     with pytest.raises(ValueError, match="nested"):
         parse(head + begin * depth + "1" + end * depth)
 
 
-def test_moderate_nesting_is_read():
+def test_moderate_nesting_is_read() -> None:
     assert reading.parse_json("[" * 50 + "]" * 50)
     assert reading.parse_toml("a = " + "[" * 50 + "]" * 50)
 
 
-def test_a_dotted_key_does_not_take_for_ever():
+def test_a_dotted_key_does_not_take_for_ever() -> None:
     started = time.perf_counter()
     with pytest.raises(ValueError, match="dots"):
         reading.parse_toml(".".join("a" * DEEP) + " = 1")
     assert time.perf_counter() - started < 5
 
 
-def test_json_that_does_not_fit_is_a_value_error():
+def test_json_that_does_not_fit_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="Expected"):
         reading.decode_json("[]", TrainConfig)
 
 
 @pytest.mark.parametrize("name", ["c.toml", "c.json"])
 @pytest.mark.parametrize("make", IRREGULAR.values(), ids=IRREGULAR)
-def test_a_config_that_is_not_a_regular_file_is_refused(make, name):
+def test_a_config_that_is_not_a_regular_file_is_refused(make, name: str) -> None:
     make(Path(name))
     with pytest.raises(BadFile, match=r"c\.(toml|json)") as refused:
         read_file(Path(name))
@@ -116,13 +116,13 @@ def test_a_config_that_is_not_a_regular_file_is_refused(make, name):
     ],
     ids=["json", "less deep", "toml", "large"],
 )
-def test_a_config_that_would_exhaust_the_parser_is_refused(name, text):
+def test_a_config_that_would_exhaust_the_parser_is_refused(name: str, text: str) -> None:
     Path(name).write_text(text)
     with pytest.raises(BadFile, match=r"c\.(toml|json)") as refused:
         read_file(Path(name))
     assert refused.value.hint
 
 
-def test_a_stored_config_that_is_nested_too_deeply_is_a_value_error():
+def test_a_stored_config_that_is_nested_too_deeply_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="nested"):
         TrainConfig.from_json('{"eps": ' + "[" * DEEP)

@@ -16,6 +16,7 @@ from wmr_cli import scaffold as module
 from wmr_cli import testing
 from wmr_cli.errors import BadInput, RunFolderError
 from wmr_cli.plugins import check_targets, collect
+from wmr_cli.registry import Registry
 from wmr_cli.scaffold import KINDS, scaffold
 
 PUBLIC = ("wmr_cli", "wmr_cli.core", "wmr_cli.measures", "wmr_cli.testing")
@@ -23,7 +24,7 @@ EVERY_PACKAGE = {"pyproject.toml", "README.md"}
 
 
 @pytest.fixture
-def everything(registry) -> Path:
+def everything(registry: Registry) -> Path:
     """A package with a component of every kind."""
     return scaffold("two-words", list(KINDS), None, registry)
 
@@ -34,7 +35,7 @@ def written(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize("name", ["mine", "wmr-mine"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_package_has_its_kind_and_no_other(name, kind, registry):
+def test_a_package_has_its_kind_and_no_other(name: str, kind, registry: Registry) -> None:
     folder = scaffold(name, [kind], None, registry)
     assert folder == Path("wmr-mine")
     parts = {"src/wmr_mine/__init__.py", f"src/wmr_mine/{kind}.py", f"tests/test_{kind}.py"}
@@ -44,7 +45,7 @@ def test_a_package_has_its_kind_and_no_other(name, kind, registry):
     assert list(Path().iterdir()) == [folder]
 
 
-def test_a_package_of_every_kind_is_readable(everything):
+def test_a_package_of_every_kind_is_readable(everything: Path) -> None:
     assert len(written(everything)) == len(EVERY_PACKAGE) + 1 + 2 * len(KINDS)
     readme = (everything / "README.md").read_text()
     assert "An attack, a model, a data set, a loss and a kernel called `two-words`" in readme
@@ -54,7 +55,7 @@ def test_a_package_of_every_kind_is_readable(everything):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_places_to_change_are_marked(everything, kind):
+def test_the_places_to_change_are_marked(everything: Path, kind) -> None:
     modules = [
         everything / "src" / "wmr_two_words" / f"{kind}.py",
         everything / "tests" / f"test_{kind}.py",
@@ -62,7 +63,7 @@ def test_the_places_to_change_are_marked(everything, kind):
     assert [path.read_text().count("# CHANGE: ") for path in modules] == [1, 1]
 
 
-def test_only_public_modules_are_imported(everything):
+def test_only_public_modules_are_imported(everything: Path) -> None:
     found = set()
     for path in everything.rglob("*.py"):
         found |= {
@@ -79,7 +80,7 @@ def test_only_public_modules_are_imported(everything):
     } == {"wmr_cli"}
 
 
-def test_the_code_is_laid_out_and_linted_as_an_author_would(everything):
+def test_the_code_is_laid_out_and_linted_as_an_author_would(everything: Path) -> None:
     ruff = [sys.executable, "-m", "ruff"]
     rules = "E,F,W,I,B,C4,N,PTH,RET,RUF,SIM,UP,PERF,PT"
     for words in (["check", "--select", rules], ["format", "--check"]):
@@ -90,7 +91,9 @@ def test_the_code_is_laid_out_and_linted_as_an_author_would(everything):
         assert done.returncode == 0, done.stdout
 
 
-def test_every_component_is_registered_and_keeps_its_contract(registry, monkeypatch, tmp_path):
+def test_every_component_is_registered_and_keeps_its_contract(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     # under a name of its own: once imported, a package is there for good
     monkeypatch.syspath_prepend(scaffold("imported", list(KINDS), None, registry) / "src")
     found = collect([EntryPoint("imported", "wmr_imported", "wmr")])
@@ -107,7 +110,7 @@ def test_every_component_is_registered_and_keeps_its_contract(registry, monkeypa
     testing.check_kernel(make("kernel", "imported"))
 
 
-def test_every_template_is_in_use(everything):
+def test_every_template_is_in_use(everything: Path) -> None:
     assert everything  # reads those of all kinds
     templates = Path(str(files(module))) / "templates"
     per_kind = {
@@ -137,7 +140,7 @@ def test_every_template_is_in_use(everything):
         "a.b",
     ],
 )
-def test_an_invalid_name_is_refused_with_a_valid_suggestion(name, registry):
+def test_an_invalid_name_is_refused_with_a_valid_suggestion(name: str, registry: Registry) -> None:
     with pytest.raises(BadInput, match=re.escape(repr(name))) as refused:
         scaffold(name, ["model"], None, registry)
     suggested = re.findall(r"'([^']+)'", refused.value.hint)[-1]
@@ -154,13 +157,15 @@ def test_an_invalid_name_is_refused_with_a_valid_suggestion(name, registry):
         ("cli", ["attack"], "wmr-cli"),
     ],
 )
-def test_a_name_that_is_taken_is_refused(name, kinds, problem, registry):
+def test_a_name_that_is_taken_is_refused(
+    name: str, kinds: list[str], problem: str, registry: Registry
+) -> None:
     with pytest.raises(BadInput, match=problem):
         scaffold(name, kinds, None, registry)
     assert list(Path().iterdir()) == []
 
 
-def test_a_name_that_is_taken_by_another_kind_is_free(registry):
+def test_a_name_that_is_taken_by_another_kind_is_free(registry: Registry) -> None:
     assert scaffold("trades", ["kernel"], None, registry).is_dir()
 
 
@@ -173,7 +178,7 @@ def test_a_name_that_is_taken_by_another_kind_is_free(registry):
     ],
     ids=["folder", "file", "link"],
 )
-def test_what_is_there_is_left_alone(occupy, registry):
+def test_what_is_there_is_left_alone(occupy, registry: Registry) -> None:
     occupy(Path("wmr-mine"))
     before = sorted(Path().rglob("*"))
     with pytest.raises(RunFolderError, match="wmr-mine"):
@@ -181,7 +186,9 @@ def test_what_is_there_is_left_alone(occupy, registry):
     assert sorted(Path().rglob("*")) == before
 
 
-def test_an_empty_folder_is_filled_even_the_one_the_user_is_in(registry, monkeypatch):
+def test_an_empty_folder_is_filled_even_the_one_the_user_is_in(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("mine").mkdir()
     monkeypatch.chdir("mine")
     folder = scaffold("mine", ["model"], Path(), registry).resolve()
@@ -193,7 +200,7 @@ def test_an_empty_folder_is_filled_even_the_one_the_user_is_in(registry, monkeyp
     ]
 
 
-def test_nothing_is_left_half_written(registry, monkeypatch):
+def test_nothing_is_left_half_written(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = iter(range(3))
     write_text = Path.write_text
 

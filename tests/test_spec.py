@@ -57,34 +57,34 @@ any_spec = st.recursive(specs(st.nothing()), specs, max_leaves=6)
         ("pgd:random-start=no", Spec("pgd", None, {"random_start": "no"})),
     ],
 )  # fmt: skip
-def test_a_spec_reads_as_the_contract_says(text, spec):
+def test_a_spec_reads_as_the_contract_says(text: str, spec) -> None:
     assert Spec.parse(text) == spec
 
 
 @settings(deadline=None)
 @given(any_spec)
-def test_a_spec_survives_being_written(spec):
+def test_a_spec_survives_being_written(spec) -> None:
     assert Spec.parse(str(spec)) == spec
 
 
 @settings(deadline=None)
 @given(paths, st.none() | texts, st.dictionaries(keys, texts, max_size=3))
-def test_a_spec_of_a_local_class_survives_being_written(name, value, params):
+def test_a_spec_of_a_local_class_survives_being_written(name, value, params) -> None:
     spec = Spec(name, value, params)
     assert spec.is_local
     assert Spec.parse(str(spec)) == spec
 
 
-def test_only_a_class_in_a_file_is_local():
+def test_only_a_class_in_a_file_is_local() -> None:
     assert Spec.parse("nets/mine.py:Net").is_local
     assert not Spec.parse("timm:resnet18").is_local
 
 
-def test_the_order_of_parameters_makes_no_difference():
+def test_the_order_of_parameters_makes_no_difference() -> None:
     assert Spec.parse("pgd:steps=1,eps=2") == Spec.parse("pgd:eps=2,steps=1")
 
 
-def test_parameters_can_be_laid_over_and_taken_away():
+def test_parameters_can_be_laid_over_and_taken_away() -> None:
     spec = Spec.parse("pgd:3,steps=1,eps=2")
     assert spec.with_params(steps="9") == Spec.parse("pgd:3,steps=9,eps=2")
     assert spec.without("eps", "absent") == Spec.parse("pgd:3,steps=1")
@@ -112,7 +112,7 @@ def test_parameters_can_be_laid_over_and_taken_away():
         'pgd:"x',
     ],
 )
-def test_an_invalid_spec_is_refused_with_a_hint(text):
+def test_an_invalid_spec_is_refused_with_a_hint(text: str) -> None:
     with pytest.raises(BadInput) as refused:
         Spec.parse(text)
     assert refused.value.hint
@@ -129,7 +129,7 @@ def test_an_invalid_spec_is_refused_with_a_hint(text):
         (" 8 / 255 ", 8 / 255),
     ],
 )
-def test_a_number_is_exact(text, value):
+def test_a_number_is_exact(text: str, value) -> None:
     assert parse_number(text) == float(value)
 
 
@@ -138,7 +138,7 @@ def test_a_number_is_exact(text, value):
     ["8/0", "nan", "inf", "-inf", "nan/1", "1/inf", "1e999", "1e308/1e-308", "ten", "1_000", "", " ", "/", "1/",
      "/2", "1/2/3", "0x10", "__import__", "__import__('os').getcwd()", "2**3", "1" * 400],
 )  # fmt: skip
-def test_text_that_is_not_a_finite_number_is_refused(text):
+def test_text_that_is_not_a_finite_number_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="number") as refused:
         parse_number(text)
     assert "8/255" in refused.value.hint
@@ -156,17 +156,17 @@ def test_text_that_is_not_a_finite_number_is_refused(text):
         (-8 / 255, "-8/255"),
     ],
 )
-def test_a_number_is_written_as_people_write_it(value, text):
+def test_a_number_is_written_as_people_write_it(value: float, text: str) -> None:
     assert format_number(value) == text
 
 
 @settings(deadline=None)
 @given(st.floats(min_value=0, max_value=1e12, allow_nan=False))
-def test_a_number_survives_being_written(value):
+def test_a_number_survives_being_written(value) -> None:
     assert parse_number(format_number(value)) == value
 
 
-def test_every_8_bit_level_survives_being_written():
+def test_every_8_bit_level_survives_being_written() -> None:
     levels = [level / 255 for level in range(256)]
     assert [parse_number(format_number(level)) for level in levels] == levels
 
@@ -203,7 +203,7 @@ def test_every_8_bit_level_survives_being_written():
         ("1_000", Any, "1_000"),
     ],
 )
-def test_a_value_is_read_as_its_parameter_says(value, kind, read):
+def test_a_value_is_read_as_its_parameter_says(value, kind, read) -> None:
     assert read_value(value, kind) == read
     assert type(read_value(value, kind)) is type(read)
 
@@ -212,7 +212,7 @@ def nested(depth: int) -> str:
     return "awp:base=(" * (depth - 1) + "pgd" + ")" * (depth - 1)
 
 
-def test_specs_stand_inside_each_other_up_to_a_limit():
+def test_specs_stand_inside_each_other_up_to_a_limit() -> None:
     spec = Spec.parse(nested(MAX_DEPTH))
     assert spec.depth == MAX_DEPTH
     assert Spec.parse(str(spec)) == spec
@@ -228,7 +228,7 @@ def test_specs_stand_inside_each_other_up_to_a_limit():
         "a:" + "b=1," * 10**6,
     ],
 )
-def test_a_spec_that_is_too_deep_or_too_long_is_refused_at_once(text):
+def test_a_spec_that_is_too_deep_or_too_long_is_refused_at_once(text) -> None:
     began = time.process_time()
     with pytest.raises(BadInput) as caught:
         Spec.parse(text)
@@ -236,7 +236,7 @@ def test_a_spec_that_is_too_deep_or_too_long_is_refused_at_once(text):
     assert time.process_time() - began < 2
 
 
-def test_a_spec_that_is_put_together_has_the_same_limit():
+def test_a_spec_that_is_put_together_has_the_same_limit() -> None:
     spec = Spec.parse(nested(MAX_DEPTH))
     with pytest.raises(BadInput):
         Spec("awp", None, {"base": spec})
@@ -267,17 +267,17 @@ def test_a_spec_that_is_put_together_has_the_same_limit():
     ],
     ids=str,
 )
-def test_a_value_that_does_not_fit_is_refused_with_a_hint(text, kind):
+def test_a_value_that_does_not_fit_is_refused_with_a_hint(text, kind) -> None:
     with pytest.raises(BadInput) as caught:
         read_value(text, kind)
     assert caught.value.hint
 
 
-def test_a_large_whole_number_keeps_its_last_digits():
+def test_a_large_whole_number_keeps_its_last_digits() -> None:
     assert read_value(str(2**62 + 1), int) == 2**62 + 1
 
 
-def test_a_loop_of_links_is_refused(tmp_path):
+def test_a_loop_of_links_is_refused(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(BadInput, match="loop"):
         read_value(str(tmp_path / "loop"), Path)

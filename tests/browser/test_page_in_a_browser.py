@@ -50,7 +50,7 @@ HTMLCanvasElement.prototype.getContext = function (kind, ...more) {
 class Report:
     """An opened page: what it asks for and complains of, and its numbers."""
 
-    def __init__(self, browser, path: Path, **context):
+    def __init__(self, browser, path: Path, **context) -> None:
         self.context = browser.new_context(
             offline=True, **{"viewport": {"width": 1400, "height": 900}, **context}
         )
@@ -77,13 +77,13 @@ class Report:
         self.page.wait_for_selector("html[data-ready]")
         return self
 
-    def settle(self):
+    def settle(self) -> None:
         """Numbers change in the next frame, plots right after it: their timer is set before this one."""
         self.page.evaluate(
             "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 20))))"
         )
 
-    def slide(self, id: str, value: float):
+    def slide(self, id: str, value: float) -> None:
         """The slider as a hand moves it; the value must be one that it offers."""
         position = self.page.evaluate(
             """([id, value]) => {
@@ -100,7 +100,7 @@ class Report:
         assert position is not None, f"the slider {id} has no {value}"
         self.settle()
 
-    def type(self, id: str, value: float):
+    def type(self, id: str, value: float) -> None:
         box = self.page.locator(f"#{id}-exact")
         box.fill(repr(value))
         box.press("Enter")
@@ -124,7 +124,7 @@ class Report:
             "(rows) => rows.map((row) => row.dataset.model)"
         )
 
-    def choose_classes(self, *labels: int):
+    def choose_classes(self, *labels: int) -> None:
         self.page.locator("#classes-field").evaluate("(field) => { field.open = true; }")
         self.page.locator("#classes-none").click()
         for label in labels:
@@ -145,7 +145,7 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def found(tmp_path_factory: pytest.TempPathFactory):
     """Three runs under one attack, one of them under a second attack that stops early."""
     folder = tmp_path_factory.mktemp("evaluations")
     resampled = msgspec.structs.replace(ASKED, ci="bootstrap")
@@ -166,7 +166,7 @@ def found(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def path(found, tmp_path_factory):
+def path(found, tmp_path_factory: pytest.TempPathFactory):
     made = tmp_path_factory.mktemp("page") / "report.html"
     made.write_text(render_report(list(found.values()))[0], encoding="utf-8")
     return made
@@ -186,7 +186,7 @@ def rows_of(pair):
 
 
 @pytest.mark.parametrize("name", ["plain", "other", "resampled"])
-def test_at_every_recorded_alpha_the_page_shows_the_record(report, found, name):
+def test_at_every_recorded_alpha_the_page_shows_the_record(report, found, name: str) -> None:
     record = found[name][1]
     for row in record.by_alpha:
         report.slide("alpha", row.alpha_test)
@@ -197,7 +197,7 @@ def test_at_every_recorded_alpha_the_page_shows_the_record(report, found, name):
         assert ours["ess"] == pytest.approx(row.a_sa.ess, rel=1e-12)
 
 
-def test_between_recorded_alphas_it_computes_what_python_would(report, found):
+def test_between_recorded_alphas_it_computes_what_python_would(report, found) -> None:
     for alpha in (0.0, 0.7, 3.95, 2.0001, 30.0):
         report.type("alpha", alpha)
         for name in ("plain", "other"):
@@ -207,7 +207,7 @@ def test_between_recorded_alphas_it_computes_what_python_would(report, found):
 
 
 @pytest.mark.parametrize("name", ["plain", "resampled"])
-def test_at_every_recorded_rho_the_page_shows_the_record(report, found, name):
+def test_at_every_recorded_rho_the_page_shows_the_record(report, found, name: str) -> None:
     for row in found[name][1].dro:
         report.slide("rho", row.rho)
         assert report.text(name, "ball") == f"{100 * row.accuracy:.1f}"
@@ -215,13 +215,13 @@ def test_at_every_recorded_rho_the_page_shows_the_record(report, found, name):
         assert report.value(name, "least") == pytest.approx(row.worst_accuracy, abs=1e-9)
 
 
-def test_the_page_checks_itself_against_the_records(report):
+def test_the_page_checks_itself_against_the_records(report) -> None:
     said = report.page.locator("#checked").inner_text()
     assert said.startswith("18 recorded numbers were computed again")
     assert report.page.locator("#trouble").is_hidden()
 
 
-def test_a_record_that_its_rows_do_not_give_raises_an_alarm(browser, found, tmp_path):
+def test_a_record_that_its_rows_do_not_give_raises_an_alarm(browser, found, tmp_path: Path) -> None:
     file, record = found["plain"]
     first = record.by_alpha[0]
     better = msgspec.structs.replace(
@@ -237,7 +237,7 @@ def test_a_record_that_its_rows_do_not_give_raises_an_alarm(browser, found, tmp_
     opened.context.close()
 
 
-def test_classes_are_chosen_as_python_would(report, found):
+def test_classes_are_chosen_as_python_would(report, found) -> None:
     report.type("alpha", 1.5)
     report.slide("rho", 0.1)
     report.choose_classes(0, 3, 7)
@@ -262,7 +262,7 @@ def test_classes_are_chosen_as_python_would(report, found):
     assert "No class is chosen" in report.page.locator("#numbers-note").inner_text()
 
 
-def test_models_are_chosen_and_ranked_among_each_other(report, found):
+def test_models_are_chosen_and_ranked_among_each_other(report, found) -> None:
     assert report.models == ["plain", "other", "resampled"]
     report.slide("alpha", 2.0)
     shares = {
@@ -298,7 +298,7 @@ def test_models_are_chosen_and_ranked_among_each_other(report, found):
     assert {name: report.text(name, "rank") for name in report.models} == places(report.models)
 
 
-def test_a_closer_look_is_at_a_chosen_model(report):
+def test_a_closer_look_is_at_a_chosen_model(report) -> None:
     def offered():
         return report.page.locator("#looked option").all_inner_texts()
 
@@ -328,12 +328,12 @@ def test_a_closer_look_is_at_a_chosen_model(report):
     assert report.page.locator("em.looked").first.inner_text() == "other"
 
 
-def test_nothing_that_takes_focus_lies_in_an_image(report):
+def test_nothing_that_takes_focus_lies_in_an_image(report) -> None:
     assert report.page.locator(":is([role=img]) :is(a, button, [tabindex])").count() == 0
     assert report.page.locator("#plot-alpha").get_attribute("role") == "group"
 
 
-def test_models_are_told_apart_without_colour(report):
+def test_models_are_told_apart_without_colour(report) -> None:
     for plot in ("alpha", "temperature", "ball"):
         lines = report.page.evaluate(
             """(name) => document.getElementById(`plot-${name}`).data
@@ -354,7 +354,7 @@ def test_models_are_told_apart_without_colour(report):
     assert len(set(signs)) == 3
 
 
-def test_the_temperature_moves_the_margins_and_not_the_decisions(report, found):
+def test_the_temperature_moves_the_margins_and_not_the_decisions(report, found) -> None:
     report.slide("alpha", 2.0)
     assert report.text("plain", "a_sa_t") == report.text("plain", "a_sa")
     for temperature in (0.25, 0.5, 2.0, 4.0):
@@ -374,7 +374,7 @@ def test_the_temperature_moves_the_margins_and_not_the_decisions(report, found):
     assert report.text("plain", "a_sa") == main.format_estimate(found["plain"][1].by_alpha[2].a_sa)
 
 
-def test_another_attack_is_another_panel(report, found):
+def test_another_attack_is_another_panel(report, found) -> None:
     assert report.page.locator("#panel option").count() == 2
     report.page.locator("#panel").select_option("1")
     report.settle()
@@ -388,7 +388,7 @@ def test_another_attack_is_another_panel(report, found):
     assert report.models == ["plain", "other", "resampled"]
 
 
-def test_sliders_follow_the_keyboard(report, found):
+def test_sliders_follow_the_keyboard(report, found) -> None:
     report.slide("alpha", 2.0)
     slider = report.page.get_by_role("slider", name="α")
     slider.focus()
@@ -408,7 +408,7 @@ def test_sliders_follow_the_keyboard(report, found):
         assert report.page.locator(f"#{id}-exact").input_value() != before
 
 
-def test_a_keyboard_reaches_everything_from_the_skip_link_on(report):
+def test_a_keyboard_reaches_everything_from_the_skip_link_on(report) -> None:
     report.page.keyboard.press("Tab")
     assert report.page.evaluate("document.activeElement.className") == "skip"
     report.page.keyboard.press("Enter")
@@ -434,7 +434,7 @@ def test_a_keyboard_reaches_everything_from_the_skip_link_on(report):
     } <= reached
 
 
-def test_every_control_has_a_name(report):
+def test_every_control_has_a_name(report) -> None:
     nameless = report.page.evaluate(
         """() => [...document.querySelectorAll("input, select, button")].filter((one) =>
              !one.labels?.length && !one.getAttribute("aria-label") && !one.textContent.trim()).map((one) => one.outerHTML)"""
@@ -442,7 +442,7 @@ def test_every_control_has_a_name(report):
     assert nameless == []
 
 
-def test_a_screen_reader_is_told_the_new_numbers(report, found):
+def test_a_screen_reader_is_told_the_new_numbers(report, found) -> None:
     report.slide("alpha", 1.0)
     told = report.page.locator("#told")
     assert told.get_attribute("aria-live") == "polite"
@@ -453,7 +453,7 @@ def test_a_screen_reader_is_told_the_new_numbers(report, found):
     )
 
 
-def press_save(report, plot: str):
+def press_save(report, plot: str) -> None:
     place = report.page.locator(f"#plot-{plot}")
     place.scroll_into_view_if_needed()
     place.hover()
@@ -471,7 +471,7 @@ def pictured(report, plot: str) -> dict:
 
 
 @pytest.mark.parametrize("plot", ["alpha", "temperature", "ball"])
-def test_a_saved_plot_has_its_title_its_key_and_its_settings(report, plot):
+def test_a_saved_plot_has_its_title_its_key_and_its_settings(report, plot: str) -> None:
     report.slide("alpha", 2.0)
     report.slide("rho", 0.1)
     taken = pictured(report, plot)
@@ -501,7 +501,7 @@ def test_a_saved_plot_has_its_title_its_key_and_its_settings(report, plot):
         ("images", ["right", "wrong"]),
     ],
 )
-def test_a_saved_plot_of_one_model_names_it(report, plot, key):
+def test_a_saved_plot_of_one_model_names_it(report, plot: str, key: list[str]) -> None:
     report.slide("alpha", 2.0)
     taken = pictured(report, plot)
     assert taken["key"] == key
@@ -510,7 +510,7 @@ def test_a_saved_plot_of_one_model_names_it(report, plot, key):
 
 
 @pytest.mark.parametrize("plot", ["alpha", "images"])
-def test_a_saved_plot_is_a_picture(report, plot, tmp_path):
+def test_a_saved_plot_is_a_picture(report, plot: str, tmp_path: Path) -> None:
     with report.page.expect_download() as download:
         press_save(report, plot)
     assert download.value.suggested_filename == f"wmr-{plot}.png"
@@ -523,7 +523,7 @@ def test_a_saved_plot_is_a_picture(report, plot, tmp_path):
     assert (pixels[-60:, :400, :3].min(axis=2) < 100).any()  # the key
 
 
-def test_an_image_is_shown_where_one_points(report, found):
+def test_an_image_is_shown_where_one_points(report, found) -> None:
     rows = rows_of(found["plain"])
     place = report.page.locator("#plot-images")
     place.scroll_into_view_if_needed()
@@ -554,7 +554,7 @@ def test_an_image_is_shown_where_one_points(report, found):
     np.testing.assert_array_equal(pixels, np.rint(255 * saved).ravel())
 
 
-def test_images_are_reached_by_index_and_by_margin(report, found):
+def test_images_are_reached_by_index_and_by_margin(report, found) -> None:
     rows = rows_of(found["plain"])
     order = np.argsort(rows["uniform/margin"], kind="stable")
     image = report.page.locator("#image")
@@ -569,7 +569,7 @@ def test_images_are_reached_by_index_and_by_margin(report, found):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_light_and_dark_follow_the_reader_and_the_button(browser, path, scheme):
+def test_light_and_dark_follow_the_reader_and_the_button(browser, path, scheme: str) -> None:
     opened = Report(browser, path, color_scheme=scheme).open()
 
     def is_dark():
@@ -589,7 +589,7 @@ def test_light_and_dark_follow_the_reader_and_the_button(browser, path, scheme):
 
 
 @pytest.mark.parametrize("width", [390, 768, 1400])
-def test_nothing_is_wider_than_the_screen(browser, path, width):
+def test_nothing_is_wider_than_the_screen(browser, path, width: int) -> None:
     opened = Report(
         browser, path, viewport={"width": width, "height": 844}, has_touch=width < 800
     ).open()
@@ -597,7 +597,7 @@ def test_nothing_is_wider_than_the_screen(browser, path, width):
     opened.context.close()
 
 
-def test_on_paper_there_are_tables_and_no_controls(report):
+def test_on_paper_there_are_tables_and_no_controls(report) -> None:
     report.page.emulate_media(media="print")
     assert report.page.locator("#settings").is_hidden()
     assert report.page.locator("#theme").is_hidden()
@@ -605,7 +605,7 @@ def test_on_paper_there_are_tables_and_no_controls(report):
     assert len(report.page.pdf()) > 10_000
 
 
-def test_hard_names_are_only_names(browser, found, tmp_path):
+def test_hard_names_are_only_names(browser, found, tmp_path: Path) -> None:
     file, record = found["plain"]
     checkpoint = msgspec.structs.replace(record.checkpoint, path=f"{HARD}.safetensors")
     names = [msgspec.structs.replace(row, name=HARD) for row in record.per_class]
@@ -623,7 +623,7 @@ def test_hard_names_are_only_names(browser, found, tmp_path):
     assert opened.complaints == []
 
 
-def test_without_webgl_some_images_are_drawn_all_the_same(browser, path):
+def test_without_webgl_some_images_are_drawn_all_the_same(browser, path) -> None:
     opened = Report(browser, path)
     opened.page.add_init_script(NO_WEBGL)
     opened.open()
@@ -632,7 +632,7 @@ def test_without_webgl_some_images_are_drawn_all_the_same(browser, path):
     assert opened.complaints == []
 
 
-def test_without_javascript_the_recorded_numbers_are_there(browser, path, found):
+def test_without_javascript_the_recorded_numbers_are_there(browser, path, found) -> None:
     opened = Report(browser, path, java_script_enabled=False)
     opened.page.goto(path.as_uri())
     text = opened.page.locator("#recorded").inner_text()
@@ -644,7 +644,7 @@ def test_without_javascript_the_recorded_numbers_are_there(browser, path, found)
     opened.context.close()
 
 
-def test_a_page_of_the_paper_alone_has_no_controls(browser, tmp_path):
+def test_a_page_of_the_paper_alone_has_no_controls(browser, tmp_path: Path) -> None:
     path = tmp_path / "paper.html"
     path.write_text(render_report((), RecordReport(shows_paper=True).tables())[0], encoding="utf-8")
     opened = Report(browser, path).open()
@@ -668,7 +668,7 @@ def open_tables(opened) -> list[bool]:
     )
 
 
-def test_on_paper_all_tables_are_open(browser, found, tmp_path):
+def test_on_paper_all_tables_are_open(browser, found, tmp_path: Path) -> None:
     path = tmp_path / "both.html"
     path.write_text(
         render_report([found["plain"]], RecordReport(shows_paper=True).tables())[0],

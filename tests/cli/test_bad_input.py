@@ -619,7 +619,7 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_bad_input_is_refused_in_two_lines_and_changes_no_file(name, sandbox):
+def test_bad_input_is_refused_in_two_lines_and_changes_no_file(name, sandbox: Path) -> None:
     outcome = carried_out(CASES[name], sandbox)
     check_complaint(outcome)
     assert outcome.changed == []
@@ -627,7 +627,7 @@ def test_bad_input_is_refused_in_two_lines_and_changes_no_file(name, sandbox):
 
 
 @pytest.mark.parametrize("name", PARTLY_BAD)
-def test_one_bad_input_does_not_keep_others_from_being_processed(name, sandbox):
+def test_one_bad_input_does_not_keep_others_from_being_processed(name: str, sandbox: Path) -> None:
     outcome = carried_out(PARTLY_BAD[name], sandbox)
     check_complaint(outcome)
     assert outcome.result.exit_code == 1
@@ -636,24 +636,24 @@ def test_one_bad_input_does_not_keep_others_from_being_processed(name, sandbox):
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_odd_input_that_is_valid_is_accepted(name, sandbox):
+def test_odd_input_that_is_valid_is_accepted(name: str, sandbox: Path) -> None:
     outcome = carried_out(ACCEPTED[name], sandbox)
     assert outcome.result.exit_code == 0, str(outcome)
     assert outcome.changed == []
     assert all(path.startswith("case/") for path in outcome.added)
 
 
-def test_resuming_keeps_a_folder_that_is_named_like_a_temporary_file(sandbox):
+def test_resuming_keeps_a_folder_that_is_named_like_a_temporary_file(sandbox: Path) -> None:
     outcome = carried_out(Case(RESUME, bad.run(bad.folder, ".x.tmp")), sandbox)
     assert outcome.result.exit_code == 0, str(outcome)
     assert Path("x", ".x.tmp", "inside.txt").read_text() == "of the user"
 
 
 @pytest.mark.parametrize("command", PREFIXES, ids=" ".join)
-def test_init_is_not_taken_for_a_misspelt_quiet(command, sandbox):
+def test_init_is_not_taken_for_a_misspelt_quiet(command, sandbox: Path) -> None:
     assert "--quiet" not in carried_out(Case((*command, "--init", "x")), sandbox).result.stderr
 
 
-def test_the_table_is_large_and_no_case_replaces_another():
+def test_the_table_is_large_and_no_case_replaces_another() -> None:
     assert len(CASES) >= 300
     assert len({name for table in TABLES for name in table}) == sum(map(len, TABLES))

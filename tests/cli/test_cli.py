@@ -34,7 +34,7 @@ SHARES = ("a_nat", "a_rob", "a_sa", "a_tr")
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one epoch without evaluations. Tests do not write to it."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     wmr("train", "--epochs", 1, "--validate-every", 0, "--out", folder, "-q")
@@ -42,7 +42,7 @@ def trained(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def evaluated(trained, tmp_path_factory) -> Path:
+def evaluated(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the run with one record at two alphas. Tests do not write to it."""
     folder = tmp_path_factory.mktemp("evaluated") / "tiny"
     shutil.copytree(trained, folder)
@@ -51,7 +51,7 @@ def evaluated(trained, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def run(trained, tmp_path) -> Path:
+def run(trained: Path, tmp_path: Path) -> Path:
     """A copy of the run to write to."""
     return Path(shutil.copytree(trained, tmp_path / "tiny"))
 
@@ -59,7 +59,7 @@ def run(trained, tmp_path) -> Path:
 @pytest.mark.parametrize(
     "command", [(), *((name,) for name in COMMANDS), ("plugins", "new")], ids=str
 )
-def test_help_ends_with_a_worked_example(command):
+def test_help_ends_with_a_worked_example(command) -> None:
     _, _, example = wmr(*command, "--help").stdout.rpartition("Example: ")
     assert " ".join(example.split()).startswith(
         " ".join(["wmr", *command]) if command else "wmr train, then wmr evaluate"
@@ -67,7 +67,7 @@ def test_help_ends_with_a_worked_example(command):
     assert "╯" not in example  # nothing follows it
 
 
-def test_no_generic_panel_comes_before_the_panels_of_train():
+def test_no_generic_panel_comes_before_the_panels_of_train() -> None:
     text = wmr("train", "--help").stdout
     panels = [line.strip("╭─╮ ") for line in text.splitlines() if line.startswith("╭")]
     assert panels[0] == "What to train"
@@ -75,12 +75,12 @@ def test_no_generic_panel_comes_before_the_panels_of_train():
 
 
 @pytest.mark.parametrize("setting", [("--defense", "natural"), ("--kernel", "none")])
-def test_alpha_0_is_accepted_without_weights(setting):
+def test_alpha_0_is_accepted_without_weights(setting: tuple[str, str]) -> None:
     wmr("train", *setting, "--alpha", "0", "--epochs", "1", "--dry-run")
     assert "--alpha" in wmr("train", *setting, "--alpha", "1", "--dry-run", status=2).stderr
 
 
-def test_help_names_every_command():
+def test_help_names_every_command() -> None:
     text = wmr("--help").stdout.partition("Commands")[2]
     places = [text.find(f"│ {name} ") for name in COMMANDS]
     assert min(places) >= 0
@@ -88,7 +88,7 @@ def test_help_names_every_command():
 
 
 @pytest.mark.parametrize("kind", ["model", "dataset", "defense", "attack", "kernel", "preset"])
-def test_list_shows_every_name_of_a_kind_and_no_other(kind):
+def test_list_shows_every_name_of_a_kind_and_no_other(kind: str) -> None:
     names = presets.names() if kind == "preset" else installed().registry.names(kind)
     lines = wmr("list", f"{kind}s").stdout.splitlines()
     assert [line.split()[1] for line in lines if line.split()[:1] == [kind]] == names
@@ -97,7 +97,7 @@ def test_list_shows_every_name_of_a_kind_and_no_other(kind):
     )  # heading, rule, caption
 
 
-def test_list_shows_all_kinds_and_takes_a_pattern():
+def test_list_shows_all_kinds_and_takes_a_pattern() -> None:
     everything = wmr("list").stdout
     assert "digits-cnn" in everything
     assert "trades" in everything
@@ -108,21 +108,21 @@ def test_list_shows_all_kinds_and_takes_a_pattern():
     assert "'zzz*'" in nothing.stderr
 
 
-def test_plugins_shows_ours_with_what_it_offers():
+def test_plugins_shows_ours_with_what_it_offers() -> None:
     text = wmr("plugins").stdout
     assert "wmr-cli" in text
     assert __version__ in text
     assert "attacks apgd-ce, apgd-dlr" in text
 
 
-def test_plugins_check_passes_for_the_built_in_components():
+def test_plugins_check_passes_for_the_built_in_components() -> None:
     result = wmr("plugins", "--check")
     assert "wmr-cli" in result.stdout
     assert result.stderr
     assert wmr("plugins", "--check", "--quiet").stderr == ""
 
 
-def test_a_new_plugin_is_written_to_its_folder(tmp_path):
+def test_a_new_plugin_is_written_to_its_folder(tmp_path: Path) -> None:
     result = wmr("plugins", "new", "mine", "--kind", "attack", "--kind", "kernel")
     assert result.stdout == "wmr-mine\n"
     assert "pip install -e 'wmr-mine[test]'" in result.stderr
@@ -154,7 +154,9 @@ def test_a_new_plugin_is_written_to_its_folder(tmp_path):
         (["mine", "--kind", "model", "--out", "file/mine"], "file/mine", "--out"),
     ],
 )
-def test_an_invalid_new_plugin_gives_one_error_and_one_hint(words, error, hint):
+def test_an_invalid_new_plugin_gives_one_error_and_one_hint(
+    words: list[str], error: str, hint: str
+) -> None:
     Path("taken/work").mkdir(parents=True)
     Path("file").touch()
     lines = wmr("plugins", "new", *words, status=2).stderr.splitlines()
@@ -164,13 +166,13 @@ def test_an_invalid_new_plugin_gives_one_error_and_one_hint(words, error, hint):
     assert sorted(str(path) for path in Path().rglob("*")) == ["file", "taken", "taken/work"]
 
 
-def test_check_and_new_exclude_each_other():
+def test_check_and_new_exclude_each_other() -> None:
     assert (
         "--check" in wmr("plugins", "--check", "new", "mine", "--kind", "attack", status=2).stderr
     )
 
 
-def test_doctor_accepts_this_installation(tmp_path):
+def test_doctor_accepts_this_installation(tmp_path: Path) -> None:
     text = wmr("doctor", "--data-dir", tmp_path / "data").stdout
     assert "problem" not in text
     assert [
@@ -179,7 +181,9 @@ def test_doctor_accepts_this_installation(tmp_path):
     assert str(tmp_path / "data") in text
 
 
-def test_training_names_the_checkpoint_on_stdout_and_the_next_command_on_stderr(tmp_path):
+def test_training_names_the_checkpoint_on_stdout_and_the_next_command_on_stderr(
+    tmp_path: Path,
+) -> None:
     result = wmr(
         "train", "--epochs", 2, "--validate-every", 1, "--steps", 1, "--out", tmp_path / "run"
     )
@@ -197,7 +201,9 @@ def test_training_names_the_checkpoint_on_stdout_and_the_next_command_on_stderr(
     assert len((tmp_path / "run" / "log.jsonl").read_text().splitlines()) == 2
 
 
-def test_a_dry_run_prints_a_config_that_can_be_given_back(tmp_path, monkeypatch):
+def test_a_dry_run_prints_a_config_that_can_be_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     config = tmp_path / "config.json"
     config.write_text(wmr("train", "--eps", "8/255", "--defense", "pgd", "--dry-run").stdout)
@@ -206,13 +212,13 @@ def test_a_dry_run_prints_a_config_that_can_be_given_back(tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == [config]
 
 
-def test_a_dry_run_prints_the_config_even_where_the_data_are_missing(tmp_path):
+def test_a_dry_run_prints_the_config_even_where_the_data_are_missing(tmp_path: Path) -> None:
     result = wmr("train", "--dataset", f"folder:path={tmp_path}/nowhere", "--dry-run", status=2)
     assert json.loads(result.stdout)["dataset"].startswith("folder:path=")
     assert "nowhere" in result.stderr
 
 
-def test_a_dry_run_estimates_the_time_of_the_run():
+def test_a_dry_run_estimates_the_time_of_the_run() -> None:
     assert re.search(r"[\d.]+ (s|min|h)\b", wmr("train", "--dry-run", "--steps", 1).stderr)
 
 
@@ -229,12 +235,14 @@ def test_a_dry_run_estimates_the_time_of_the_run():
         (("--defense", "trades:terms=all"), "terms"),
     ],
 )
-def test_invalid_settings_of_training_are_refused(words, problem, tmp_path):
+def test_invalid_settings_of_training_are_refused(
+    words: tuple[str, ...], problem: str, tmp_path: Path
+) -> None:
     assert problem in wmr("train", *words, status=2).stderr
     assert not list(tmp_path.iterdir())
 
 
-def test_on_a_machine_without_accelerator_the_preset_for_it_is_suggested(tmp_path):
+def test_on_a_machine_without_accelerator_the_preset_for_it_is_suggested(tmp_path: Path) -> None:
     """The suggestion comes before the data are downloaded."""
     suggested = wmr(
         "train", "--dataset", "mnist", "--data-dir", tmp_path / "none", "--device", "cpu", status=2
@@ -253,19 +261,19 @@ def test_on_a_machine_without_accelerator_the_preset_for_it_is_suggested(tmp_pat
     assert "--preset cpu/mnist" not in chosen
 
 
-def test_resuming_a_complete_run_changes_no_weights(run):
+def test_resuming_a_complete_run_changes_no_weights(run: Path) -> None:
     before = (run / "last.safetensors").read_bytes()
     wmr("train", "--out", run, "--resume", "--config", run / "config.json", "-q")
     assert (run / "last.safetensors").read_bytes() == before
 
 
-def test_the_same_settings_give_the_same_weights(run, trained):
+def test_the_same_settings_give_the_same_weights(run: Path, trained: Path) -> None:
     wmr("train", "--out", run, "--overwrite", "--config", trained / "config.json", "-q")
     assert checkpoints.load(run).sha256 == checkpoints.load(trained).sha256
     assert checkpoints.load(run).epoch == 1
 
 
-def test_quiet_leaves_stderr_empty(run, tmp_path):
+def test_quiet_leaves_stderr_empty(run: Path, tmp_path: Path) -> None:
     assert (
         wmr("train", "--epochs", 1, "--steps", 1, "--out", tmp_path / "new", "--quiet").stderr == ""
     )
@@ -277,7 +285,7 @@ def test_quiet_leaves_stderr_empty(run, tmp_path):
     assert wmr("report", run, "--out", tmp_path / "table.md", "--quiet").stderr == ""
 
 
-def test_evaluate_prints_nothing_but_json_with_the_place_of_the_rows(run):
+def test_evaluate_prints_nothing_but_json_with_the_place_of_the_rows(run: Path) -> None:
     result = wmr("evaluate", run, *TINY, "--alpha-test", "1,2", "--format", "json")
     (record,) = json.loads(result.stdout)
     assert record["checkpoint"]["path"] == str(run / "last.safetensors")
@@ -293,7 +301,7 @@ def test_evaluate_prints_nothing_but_json_with_the_place_of_the_rows(run):
     assert {**stored, "rows": record["rows"]} == record
 
 
-def test_evaluate_makes_a_record_for_every_attack_and_eps(run):
+def test_evaluate_makes_a_record_for_every_attack_and_eps(run: Path) -> None:
     flags = (
         "--attack",
         "fgsm",
@@ -315,7 +323,7 @@ def test_evaluate_makes_a_record_for_every_attack_and_eps(run):
     assert len({record["id"] for record in records}) == 6
 
 
-def test_evaluate_computes_only_the_chosen_metrics(run):
+def test_evaluate_computes_only_the_chosen_metrics(run: Path) -> None:
     (record,) = json.loads(
         wmr("evaluate", run, *TINY, "--metrics", "nat,rob", "--format", "json").stdout
     )
@@ -325,7 +333,7 @@ def test_evaluate_computes_only_the_chosen_metrics(run):
     )
 
 
-def test_repeating_an_evaluation_shows_the_record(run):
+def test_repeating_an_evaluation_shows_the_record(run: Path) -> None:
     (first,) = json.loads(wmr("evaluate", run, *TINY, "--format", "json").stdout)
     again = wmr("evaluate", run, *TINY, "--format", "json")
     assert json.loads(again.stdout) == [first]
@@ -334,7 +342,9 @@ def test_repeating_an_evaluation_shows_the_record(run):
     assert other["id"] != first["id"]
 
 
-def test_evaluations_of_a_bare_file_are_stored_beside_it_or_in_out(trained, tmp_path):
+def test_evaluations_of_a_bare_file_are_stored_beside_it_or_in_out(
+    trained: Path, tmp_path: Path
+) -> None:
     shutil.copy(trained / "last.safetensors", tmp_path / "net.safetensors")
     wmr("evaluate", tmp_path / "net.safetensors", *TINY, "-q")
     wmr("evaluate", tmp_path / "net.safetensors", *TINY, "--out", tmp_path / "elsewhere", "-q")
@@ -347,7 +357,7 @@ def read_csv(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(text.splitlines()))
 
 
-def test_report_in_csv_holds_the_numbers_of_the_record(evaluated):
+def test_report_in_csv_holds_the_numbers_of_the_record(evaluated: Path) -> None:
     (record,) = json.loads(wmr("report", evaluated, "--format", "json").stdout)
     lines = read_csv(wmr("report", evaluated, "--format", "csv").stdout)
     assert len(lines) == len(record["by_alpha"]) == 2
@@ -374,12 +384,12 @@ def test_report_in_csv_holds_the_numbers_of_the_record(evaluated):
         assert float(line["ess"]) == row["a_sa"]["ess"]
 
 
-def test_report_in_json_is_what_evaluate_printed(evaluated):
+def test_report_in_json_is_what_evaluate_printed(evaluated: Path) -> None:
     printed = wmr("evaluate", evaluated, *TINY, "--alpha-test", "1,2", "--format", "json").stdout
     assert json.loads(wmr("report", evaluated, "--format", "json").stdout) == json.loads(printed)
 
 
-def test_report_in_markdown_is_one_table_with_a_line_per_alpha(evaluated):
+def test_report_in_markdown_is_one_table_with_a_line_per_alpha(evaluated: Path) -> None:
     lines = wmr("report", evaluated, "--format", "markdown").stdout.splitlines()
     table = [line for line in lines if line.startswith("|")]
     assert len(table) == 2 + 2
@@ -387,7 +397,7 @@ def test_report_in_markdown_is_one_table_with_a_line_per_alpha(evaluated):
     assert [line.split(" | ")[3] for line in table[2:]] == ["pgd:steps=2,step=0.015"] * 2
 
 
-def test_off_a_terminal_no_line_of_a_table_is_cut(run):
+def test_off_a_terminal_no_line_of_a_table_is_cut(run: Path) -> None:
     long = "pgd-margin:start=gauss:0.00123456789,keep=best,steps=1,step=0.0123456789"
     printed = wmr("evaluate", run, "--limit", 20, "--attack", long)
     (spec,) = [
@@ -402,7 +412,9 @@ def test_off_a_terminal_no_line_of_a_table_is_cut(run):
 
 
 @pytest.mark.parametrize("output", ["table", "markdown", "csv", "json"])
-def test_a_report_in_a_file_is_the_report_on_stdout(evaluated, tmp_path, output):
+def test_a_report_in_a_file_is_the_report_on_stdout(
+    evaluated: Path, tmp_path: Path, output: str
+) -> None:
     printed = wmr("report", evaluated, "--format", output).stdout
     result = wmr("report", evaluated, "--format", output, "--out", tmp_path / "made" / "report")
     assert result.stdout == ""
@@ -410,7 +422,7 @@ def test_a_report_in_a_file_is_the_report_on_stdout(evaluated, tmp_path, output)
     assert (tmp_path / "made" / "report").read_text() == printed
 
 
-def test_report_rescored_at_alpha_0_is_the_unweighted_accuracy(evaluated):
+def test_report_rescored_at_alpha_0_is_the_unweighted_accuracy(evaluated: Path) -> None:
     (record,) = json.loads(
         wmr("report", evaluated, "--alpha-test", "0,1", "--format", "json").stdout
     )
@@ -423,7 +435,7 @@ def test_report_rescored_at_alpha_0_is_the_unweighted_accuracy(evaluated):
     assert at_1 == stored["by_alpha"][0]
 
 
-def test_report_finds_records_in_folders_and_by_name_once_each(evaluated):
+def test_report_finds_records_in_folders_and_by_name_once_each(evaluated: Path) -> None:
     (file,) = (evaluated / "evaluations").glob("*.json")
     by_path = [
         wmr("report", path, "--format", "json").stdout
@@ -434,7 +446,9 @@ def test_report_finds_records_in_folders_and_by_name_once_each(evaluated):
 
 
 @pytest.mark.parametrize("damage", ["{", "", "[]", '{"schema": 1}', "\x00" * 9])
-def test_a_broken_record_is_named_and_the_others_are_shown(evaluated, tmp_path, damage):
+def test_a_broken_record_is_named_and_the_others_are_shown(
+    evaluated: Path, tmp_path: Path, damage: str
+) -> None:
     folder = shutil.copytree(evaluated, tmp_path / "tiny")
     (folder / "evaluations" / "broken.json").write_text(damage)
     result = wmr("report", folder, "--format", "json", status=1)
@@ -442,7 +456,7 @@ def test_a_broken_record_is_named_and_the_others_are_shown(evaluated, tmp_path, 
     assert f"{folder}/evaluations/broken.json" in result.stderr
 
 
-def test_a_record_of_another_schema_is_refused_by_name(evaluated, tmp_path):
+def test_a_record_of_another_schema_is_refused_by_name(evaluated: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(evaluated, tmp_path / "tiny")
     (file,) = (folder / "evaluations").glob("*.json")
     file.write_text(json.dumps({**json.loads(file.read_text()), "schema": 2}))
@@ -452,7 +466,9 @@ def test_a_record_of_another_schema_is_refused_by_name(evaluated, tmp_path):
     assert "schema" in result.stderr
 
 
-def test_a_record_without_its_rows_can_be_shown_but_not_rescored(evaluated, tmp_path):
+def test_a_record_without_its_rows_can_be_shown_but_not_rescored(
+    evaluated: Path, tmp_path: Path
+) -> None:
     folder = shutil.copytree(evaluated, tmp_path / "tiny")
     (rows,) = (folder / "evaluations").glob("*.safetensors")
     rows.unlink()
@@ -460,7 +476,7 @@ def test_a_record_without_its_rows_can_be_shown_but_not_rescored(evaluated, tmp_
     assert rows.name in wmr("report", folder, "--alpha-test", "0", status=1).stderr
 
 
-def test_attack_sums_up_in_json_and_in_a_table(trained):
+def test_attack_sums_up_in_json_and_in_a_table(trained: Path) -> None:
     summary = json.loads(wmr("attack", trained, *TINY, "--format", "json").stdout)
     assert summary["images"] == 20
     assert summary["attack"] == "pgd:steps=2,step=0.015"
@@ -478,7 +494,7 @@ def clean_images(index: np.ndarray) -> np.ndarray:
     return (load_digits().images[index, None] / 16).astype(np.float32)
 
 
-def test_saved_images_are_in_the_eps_ball(trained, tmp_path):
+def test_saved_images_are_in_the_eps_ball(trained: Path, tmp_path: Path) -> None:
     file = tmp_path / "images.safetensors"
     summary = json.loads(wmr("attack", trained, *TINY, "--save", file, "--format", "json").stdout)
     saved = load_file(file)
@@ -491,7 +507,7 @@ def test_saved_images_are_in_the_eps_ball(trained, tmp_path):
     assert np.sum(was_right & (saved["prediction"] != saved["label"])) == summary["fooled"]
 
 
-def test_images_saved_in_8_bits_are_in_the_eps_ball(trained, tmp_path):
+def test_images_saved_in_8_bits_are_in_the_eps_ball(trained: Path, tmp_path: Path) -> None:
     file = tmp_path / "images.safetensors"
     wmr("attack", trained, *TINY, "--save", file, "--save-uint8", "-q")
     saved = load_file(file)
@@ -500,7 +516,7 @@ def test_images_saved_in_8_bits_are_in_the_eps_ball(trained, tmp_path):
     assert 0 < change.max() <= 0.15 + 1e-6
 
 
-def test_the_weighted_attack_is_another_attack(trained, tmp_path):
+def test_the_weighted_attack_is_another_attack(trained: Path, tmp_path: Path) -> None:
     plain, weighted, at_0 = (
         tmp_path / f"{name}.safetensors" for name in ("plain", "weighted", "at-0")
     )
@@ -511,13 +527,13 @@ def test_the_weighted_attack_is_another_attack(trained, tmp_path):
     assert np.array_equal(load_file(plain)["images"], load_file(at_0)["images"])
 
 
-def test_the_grid_is_a_png(trained, tmp_path):
+def test_the_grid_is_a_png(trained: Path, tmp_path: Path) -> None:
     result = wmr("attack", trained, "--limit", 3, "--steps", 1, "--grid", tmp_path / "grid.png")
     assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert str(tmp_path / "grid.png") in result.stderr
 
 
-def test_text_of_the_user_in_a_table_is_not_markup(trained, tmp_path):
+def test_text_of_the_user_in_a_table_is_not_markup(trained: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(trained, tmp_path / "[bold]x[")
     assert "[bold]x[" in wmr("evaluate", folder, *TINY).stdout
     assert "[bold]x[" in wmr("report", folder).stdout
@@ -529,7 +545,7 @@ def test_text_of_the_user_in_a_table_is_not_markup(trained, tmp_path):
     [[sys.executable, "-m", "wmr_cli"], [str(Path(sys.executable).with_name("wmr"))]],
     ids=["module", "script"],
 )
-def test_wmr_runs_as_a_program(program, evaluated):
+def test_wmr_runs_as_a_program(program, evaluated: Path) -> None:
     flags = ("--alpha-test", "1000", "--format", "json")
     done = subprocess.run(
         [*program, "report", str(evaluated), *flags], capture_output=True, text=True, check=True
@@ -543,7 +559,9 @@ def test_wmr_runs_as_a_program(program, evaluated):
     assert re.fullmatch(r"error: .*/nowhere.*\nhint: .*\n", refused.stderr)
 
 
-def test_one_bad_checkpoint_is_skipped_and_the_others_are_shown(trained, tmp_path):
+def test_one_bad_checkpoint_is_skipped_and_the_others_are_shown(
+    trained: Path, tmp_path: Path
+) -> None:
     (tmp_path / "empty").mkdir()
     flags = ("--metrics", "nat", "--limit", 10, "--out", tmp_path / "records", "--format", "json")
     done = wmr("evaluate", tmp_path / "empty", trained, *flags, status=1)
@@ -552,7 +570,7 @@ def test_one_bad_checkpoint_is_skipped_and_the_others_are_shown(trained, tmp_pat
     wmr("evaluate", tmp_path / "empty", tmp_path / "none", *flags, status=2)
 
 
-def test_a_dry_run_that_passes_could_start(tmp_path):
+def test_a_dry_run_that_passes_could_start(tmp_path: Path) -> None:
     resolved = json.loads(
         wmr("train", "--dry-run", "--dataset", "digits", "--kernel", "exp").stdout
     )
@@ -561,7 +579,7 @@ def test_a_dry_run_that_passes_could_start(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_weights_nearly_all_on_one_image_are_not_called_all_wrong(evaluated):
+def test_weights_nearly_all_on_one_image_are_not_called_all_wrong(evaluated: Path) -> None:
     shown = wmr("report", evaluated, "--alpha-test", 100000)
     assert "all wrong" not in shown.stdout
     assert shown.stderr.startswith("warning: ")

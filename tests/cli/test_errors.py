@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Never
 
 import pytest
 import torch
@@ -43,7 +44,7 @@ def refused(*args: object) -> Complaint:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of one epoch."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     result = CliRunner().invoke(
@@ -54,7 +55,7 @@ def run(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def in_empty_folder(tmp_path, monkeypatch):
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run in an empty folder, because commands without --out write to ./runs."""
     monkeypatch.chdir(tmp_path)
 
@@ -74,7 +75,9 @@ def in_empty_folder(tmp_path, monkeypatch):
         (["--overwrit"], "--overwrit", "'--overwrite'"),
     ],
 )
-def test_a_misspelt_name_key_or_flag_is_refused_with_the_nearest(flags, error, nearest):
+def test_a_misspelt_name_key_or_flag_is_refused_with_the_nearest(
+    flags: list[str], error: str, nearest: str
+) -> None:
     complaint = refused("train", *flags)
     assert error in complaint.error
     assert nearest in complaint.hint
@@ -91,19 +94,21 @@ def test_a_misspelt_name_key_or_flag_is_refused_with_the_nearest(flags, error, n
         (["attack", "--attack", "fgms"], "'fgms'", "'fgsm'"),
     ],
 )
-def test_a_misspelt_name_is_refused_for_a_checkpoint_too(run, args, error, nearest):
+def test_a_misspelt_name_is_refused_for_a_checkpoint_too(
+    run: Path, args: list[str], error: str, nearest: str
+) -> None:
     complaint = refused(*args, run)
     assert error in complaint.error
     assert nearest in complaint.hint
 
 
-def test_a_misspelt_command_is_refused_with_the_nearest():
+def test_a_misspelt_command_is_refused_with_the_nearest() -> None:
     complaint = refused("trian")
     assert "'trian'" in complaint.error
     assert "'train'" in complaint.error + complaint.hint
 
 
-def test_a_misspelt_kind_to_list_is_refused_with_the_nearest():
+def test_a_misspelt_kind_to_list_is_refused_with_the_nearest() -> None:
     assert "'attacks'" in refused("list", "atacks").hint
 
 
@@ -146,14 +151,14 @@ def test_a_misspelt_kind_to_list_is_refused_with_the_nearest():
         (["surprise"], "surprise"),
     ],
 )
-def test_an_invalid_setting_is_refused(flags, error, tmp_path):
+def test_an_invalid_setting_is_refused(flags: list[str], error: str, tmp_path: Path) -> None:
     assert error in refused("train", *flags).error
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("device", ["cuda", "cuda:0"])
-def test_a_device_that_is_not_available_is_refused(device):
+def test_a_device_that_is_not_available_is_refused(device: str) -> None:
     complaint = refused("train", "--device", device)
     assert repr(device) in complaint.error
     assert "wmr doctor" in complaint.hint
@@ -178,19 +183,21 @@ def test_a_device_that_is_not_available_is_refused(device):
         (["--device", "tpu"], "'tpu'"),
     ],
 )
-def test_an_evaluation_with_invalid_settings_is_refused(run, flags, error):
+def test_an_evaluation_with_invalid_settings_is_refused(
+    run: Path, flags: list[str], error: str
+) -> None:
     assert error in refused("evaluate", run, *flags).error
     assert not (run / "evaluations").exists()
 
 
-def test_an_attack_with_invalid_settings_is_refused(run, tmp_path):
+def test_an_attack_with_invalid_settings_is_refused(run: Path, tmp_path: Path) -> None:
     assert "--save" in refused("attack", run, "--save-uint8").hint
     assert "--alpha" in refused("attack", run, "--alpha", "nan").error
     assert "--format" in refused("attack", run, "--format", "csv").error
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_checkpoint_is_refused(tmp_path):
+def test_a_missing_checkpoint_is_refused(tmp_path: Path) -> None:
     for path in ("none.safetensors", tmp_path):
         complaint = refused("evaluate", path)
         assert str(path) in complaint.error
@@ -207,13 +214,13 @@ def test_a_missing_checkpoint_is_refused(tmp_path):
     ids=["empty", "text", "random", "zeros"],
 )
 @pytest.mark.parametrize("command", ["evaluate", "attack"])
-def test_a_file_that_is_not_a_checkpoint_is_refused(command, content):
+def test_a_file_that_is_not_a_checkpoint_is_refused(command: str, content) -> None:
     Path("odd.safetensors").write_bytes(content)
     assert "odd.safetensors" in refused(command, "odd.safetensors").error
 
 
 @pytest.mark.parametrize("kept", [0.001, 0.01, 0.5, 0.999])
-def test_a_truncated_checkpoint_is_refused(run, kept):
+def test_a_truncated_checkpoint_is_refused(run: Path, kept: float) -> None:
     whole = (run / "last.safetensors").read_bytes()
     Path("half.safetensors").write_bytes(whole[: int(kept * len(whole))])
     assert "half.safetensors" in refused("evaluate", "half.safetensors").error
@@ -229,7 +236,7 @@ def pick_bits(size: int, header: int, seed: int) -> list[int]:
     ]
 
 
-def test_one_flipped_bit_is_detected_at_any_position(run):
+def test_one_flipped_bit_is_detected_at_any_position(run: Path) -> None:
     whole = (run / "last.safetensors").read_bytes()
     header = int.from_bytes(whole[:8], "little")
     for bit in pick_bits(len(whole), header, seed=20):
@@ -261,21 +268,21 @@ def write_checkpoint(config: TrainConfig, stored_shape: StoredShape | None = Non
     return "made.safetensors"
 
 
-def test_a_checkpoint_of_an_unknown_model_is_refused():
+def test_a_checkpoint_of_an_unknown_model_is_refused() -> None:
     assert (
         "'no-such-model'"
         in refused("evaluate", write_checkpoint(TrainConfig(model="no-such-model"))).error
     )
 
 
-def test_a_checkpoint_of_an_unknown_dataset_is_refused():
+def test_a_checkpoint_of_an_unknown_dataset_is_refused() -> None:
     assert (
         "'no-such-data'"
         in refused("evaluate", write_checkpoint(TrainConfig(dataset="no-such-data"))).error
     )
 
 
-def test_a_checkpoint_whose_weights_do_not_fit_is_refused():
+def test_a_checkpoint_whose_weights_do_not_fit_is_refused() -> None:
     assert (
         "'digits-cnn'"
         in refused("evaluate", write_checkpoint(TrainConfig(model="digits-cnn"))).error
@@ -285,20 +292,20 @@ def test_a_checkpoint_whose_weights_do_not_fit_is_refused():
 @pytest.mark.parametrize(
     "stored_shape", [StoredShape(num_classes=3), StoredShape(input_shape=(3, 32, 32))], ids=str
 )
-def test_a_checkpoint_of_another_dataset_is_refused(stored_shape):
+def test_a_checkpoint_of_another_dataset_is_refused(stored_shape) -> None:
     complaint = refused("evaluate", write_checkpoint(TrainConfig(model="digits-cnn"), stored_shape))
     assert "made.safetensors" in complaint.error
     assert "'digits'" in complaint.error + complaint.hint
 
 
-def test_weights_without_a_header_of_wmr_are_refused():
+def test_weights_without_a_header_of_wmr_are_refused() -> None:
     import safetensors.torch
 
     safetensors.torch.save_file({"weight": torch.zeros(3)}, "foreign.safetensors")
     assert "foreign.safetensors" in refused("evaluate", "foreign.safetensors").error
 
 
-def test_a_folder_that_holds_a_run_is_refused(run):
+def test_a_folder_that_holds_a_run_is_refused(run: Path) -> None:
     before = {file: file.read_bytes() for file in run.iterdir() if file.is_file()}
     complaint = refused("train", "--out", run, "--epochs", "1")
     assert str(run) in complaint.error
@@ -307,13 +314,13 @@ def test_a_folder_that_holds_a_run_is_refused(run):
     assert {file: file.read_bytes() for file in run.iterdir() if file.is_file()} == before
 
 
-def test_resume_and_overwrite_contradict_each_other(run):
+def test_resume_and_overwrite_contradict_each_other(run: Path) -> None:
     complaint = refused("train", "--out", run, "--resume", "--overwrite")
     assert "resume" in complaint.error
     assert "overwrite" in complaint.error
 
 
-def test_resuming_with_other_settings_names_them(run):
+def test_resuming_with_other_settings_names_them(run: Path) -> None:
     complaint = refused(
         "train", "--out", run, "--resume", "--epochs", "1", "--validate-every", "0", "--lr", "0.25"
     )
@@ -322,7 +329,7 @@ def test_resuming_with_other_settings_names_them(run):
 
 
 @pytest.mark.parametrize("name", ["config.json", "resume.safetensors"])
-def test_resuming_from_a_damaged_file_is_refused(run, name):
+def test_resuming_from_a_damaged_file_is_refused(run: Path, name: str) -> None:
     shutil.copytree(run, "copy")
     Path("copy", name).write_bytes(b"{")
     assert (
@@ -333,7 +340,7 @@ def test_resuming_from_a_damaged_file_is_refused(run, name):
     )
 
 
-def test_an_output_path_that_cannot_be_written_is_refused(run):
+def test_an_output_path_that_cannot_be_written_is_refused(run: Path) -> None:
     Path("file").write_text("not a folder")
     assert "file/run" in refused("train", "--out", "file/run", "--epochs", "1").error
     assert (
@@ -348,7 +355,7 @@ def test_an_output_path_that_cannot_be_written_is_refused(run):
     )
 
 
-def test_a_report_without_records_is_refused(tmp_path):
+def test_a_report_without_records_is_refused(tmp_path: Path) -> None:
     assert "none" in refused("report", "none").error
     refused("report", tmp_path)
     assert "--alpha-test" in refused("report", tmp_path, "--alpha-test", "nan").error
@@ -362,12 +369,12 @@ MARKUP = ["[/red]", "[bold]x", "[/]", "[link=x]y", "x\\[/red]"]
 @pytest.mark.parametrize(
     "flag", ["--defense", "--model", "--dataset", "--attack", "--kernel", "--preset"]
 )
-def test_text_of_the_user_in_a_name_is_not_markup(flag, text):
+def test_text_of_the_user_in_a_name_is_not_markup(flag: str, text: str) -> None:
     assert repr(text) in refused("train", flag, text).error
 
 
 @pytest.mark.parametrize("text", MARKUP)
-def test_text_of_the_user_in_a_path_is_not_markup(run, text):
+def test_text_of_the_user_in_a_path_is_not_markup(run: Path, text: str) -> None:
     name = text.replace("/", "")
     assert name in refused("evaluate", name).error
     assert name in refused("report", name).error
@@ -376,7 +383,7 @@ def test_text_of_the_user_in_a_path_is_not_markup(run, text):
     assert name in refused("train", "--out", name).error
 
 
-def test_text_of_the_user_in_a_flag_is_not_markup():
+def test_text_of_the_user_in_a_flag_is_not_markup() -> None:
     assert "[/red]" in refused("train", "--[/red]").error
     assert "[/red]" in refused("[/red]").error
     assert "'[bold]x'" in refused("list", "[bold]x").error
@@ -392,8 +399,10 @@ def test_text_of_the_user_in_a_flag_is_not_markup():
     ids=["device", "processor", "python"],
 )  # fmt: skip
 @pytest.mark.parametrize("command", ["train", "evaluate", "attack", "bench"])
-def test_out_of_memory_names_the_flag_to_change(command, problem, amount, run, monkeypatch):
-    def forward(*args, **more):
+def test_out_of_memory_names_the_flag_to_change(
+    command: str, problem, amount: str | None, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forward(*args, **more) -> Never:
         raise problem
 
     args = {
@@ -407,8 +416,10 @@ def test_out_of_memory_names_the_flag_to_change(command, problem, amount, run, m
     assert "--batch-size" in complaint.hint
 
 
-def test_another_runtime_error_is_not_reported_as_out_of_memory(monkeypatch):
-    def forward(*args, **more):
+def test_another_runtime_error_is_not_reported_as_out_of_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def forward(*args, **more) -> Never:
         raise RuntimeError("shapes do not fit")
 
     monkeypatch.setattr("wmr_cli.builtins.attacks.pgd.run_pgd", forward)
@@ -417,7 +428,9 @@ def test_another_runtime_error_is_not_reported_as_out_of_memory(monkeypatch):
     assert str(result.exception) == "shapes do not fit"
 
 
-def test_a_failed_allocation_on_this_machine_is_out_of_memory(monkeypatch):
+def test_a_failed_allocation_on_this_machine_is_out_of_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def forward(*args, **more):
         return torch.empty(2**60)
 
@@ -465,7 +478,7 @@ LONG, HUGE = "a" * 300, "9" * 30
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
 )
-def test_a_number_or_spec_out_of_bounds_is_refused(args, error, tmp_path):
+def test_a_number_or_spec_out_of_bounds_is_refused(args, error, tmp_path: Path) -> None:
     assert error in refused(*args).error
     assert list(tmp_path.iterdir()) == []
 
@@ -484,30 +497,32 @@ PATHS = [
     "text", ["", LONG, "a\0b", "\udcff"], ids=["empty", "long", "NUL", "bytes"]
 )
 @pytest.mark.parametrize(("command", "flag"), PATHS)
-def test_an_invalid_path_is_refused_by_the_name_of_its_flag(command, flag, text, tmp_path):
+def test_an_invalid_path_is_refused_by_the_name_of_its_flag(
+    command: str, flag: str, text, tmp_path: Path
+) -> None:
     complaint = refused(*command.split(), *([flag] if flag.startswith("--") else []), text)
     assert complaint.error.startswith(f"{flag}: ")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("flag", ["--model", "--attack", "--dataset", "--preset", "--augment"])
-def test_text_that_is_not_utf_8_is_refused(flag):
+def test_text_that_is_not_utf_8_is_refused(flag: str) -> None:
     assert "UTF-8" in refused("train", flag, "\udcff").error
 
 
 @pytest.mark.parametrize("text", ["'\\ud800'", "'folder:path=\\ud800'"])
-def test_text_of_a_file_that_is_not_unicode_is_refused(text):
+def test_text_of_a_file_that_is_not_unicode_is_refused(text: str) -> None:
     Path("c.json").write_text(f'{{"dataset": {text}}}'.replace("'", '"'))
     assert "c.json: dataset" in refused("train", "--config", "c.json").error
 
 
 @pytest.mark.parametrize("path", [LONG, "a\\u0000b"], ids=["long", "NUL"])
-def test_a_path_inside_a_file_that_cannot_be_one_is_refused(path):
+def test_a_path_inside_a_file_that_cannot_be_one_is_refused(path) -> None:
     Path("c.json").write_text(f'{{"dataset": "folder:path={path}"}}')
     assert "path of dataset 'folder'" in refused("train", "--config", "c.json").error
 
 
-def test_the_name_of_a_local_class_that_is_too_long_is_refused():
+def test_the_name_of_a_local_class_that_is_too_long_is_refused() -> None:
     complaint = refused("train", "--model", f"{LONG}.py:Net")
     assert LONG[:50] in complaint.error
 
@@ -516,7 +531,9 @@ def test_the_name_of_a_local_class_that_is_too_long_is_refused():
     "number",
     [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EMFILE, errno.EIO, errno.ELOOP, errno.ENOTDIR],
 )
-def test_an_error_of_the_system_is_one_line_with_the_file(number, monkeypatch):
+def test_an_error_of_the_system_is_one_line_with_the_file(
+    number, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         "wmr_cli.config.resolve", raising(OSError(number, os.strerror(number), "some/file"))
     )
@@ -530,22 +547,24 @@ def test_an_error_of_the_system_is_one_line_with_the_file(number, monkeypatch):
     [OSError(errno.EINVAL, "odd", "file"), OSError(errno.ENOSPC, "full"), OSError("odd")],
     ids=str,
 )
-def test_any_other_error_of_the_system_keeps_its_traceback(problem, monkeypatch):
+def test_any_other_error_of_the_system_keeps_its_traceback(
+    problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("wmr_cli.config.resolve", raising(problem))
     assert CliRunner().invoke(app, ["train"], prog_name="wmr").exception is problem
 
 
-def test_a_folder_whose_name_is_not_utf_8_is_refused(monkeypatch):
+def test_a_folder_whose_name_is_not_utf_8_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wmr_cli.config.resolve", lambda *args: "\udcff".encode())
     assert "UTF-8" in refused("train").error
 
 
-def test_an_error_of_a_plugin_without_a_hint_gets_one(monkeypatch):
+def test_an_error_of_a_plugin_without_a_hint_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wmr_cli.config.resolve", raising(BadInput("odd")))
     assert "--help" in refused("train").hint
 
 
-def test_a_huge_error_loses_its_middle(monkeypatch):
+def test_a_huge_error_loses_its_middle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "wmr_cli.config.resolve", raising(BadInput("begin" + "x" * 10**6 + "end", hint="y" * 10**6))
     )
@@ -574,7 +593,7 @@ def raising(problem: Exception) -> Callable[..., None]:
         (["train", "--epochz"], "'--epochs'"),
     ],
 )
-def test_only_a_similar_flag_is_suggested(args, hint):
+def test_only_a_similar_flag_is_suggested(args: list[str], hint: str) -> None:
     assert hint in refused(*args).hint
 
 
@@ -583,14 +602,16 @@ def test_only_a_similar_flag_is_suggested(args, hint):
     [["list", "attacks", "xyz-no-match"], ["doctor", "--data-dir", "file"]],
     ids=["list", "doctor"],
 )
-def test_a_check_that_fails_prints_one_error_and_one_hint(args):
+def test_a_check_that_fails_prints_one_error_and_one_hint(args: list[str]) -> None:
     Path("file").write_text("")
     result = CliRunner().invoke(app, args, prog_name="wmr")
     assert result.exit_code == 1
     assert [line.partition(":")[0] for line in result.stderr.splitlines()] == ["error", "hint"]
 
 
-def test_a_check_of_the_attack_that_fails_prints_one_error_and_one_hint(run, tmp_path):
+def test_a_check_of_the_attack_that_fails_prints_one_error_and_one_hint(
+    run: Path, tmp_path: Path
+) -> None:
     words = [
         "evaluate",
         str(run),

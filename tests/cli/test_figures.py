@@ -1,5 +1,7 @@
 """Figures as a user meets them: what was drawn is said, and so is what could not be."""
 
+from pathlib import Path
+
 import pytest
 
 from support import synthetic
@@ -8,7 +10,7 @@ from wmr_cli.storage import records
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path: Path):
     """One record whose attack stops early: a figure is drawn, others cannot be."""
     rows = synthetic.rows(40)
     bare = {
@@ -20,7 +22,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_drawn_and_omitted_figures_are_reported(folder):
+def test_drawn_and_omitted_figures_are_reported(folder) -> None:
     result = wmr("report", folder, "--figures", folder / "figures", "--format", "json")
     assert result.stdout.startswith("[")
     printed = " ".join(result.stderr.split())
@@ -34,7 +36,7 @@ def test_drawn_and_omitted_figures_are_reported(folder):
     assert wmr("report", folder, "--figures", folder / "figures", "-q").stderr == ""
 
 
-def test_unreadable_rows_are_an_error_after_the_table(folder):
+def test_unreadable_rows_are_an_error_after_the_table(folder) -> None:
     (rows,) = folder.glob("evaluations/*.safetensors")
     rows.write_bytes(b"")
     result = wmr("report", folder, "--figures", folder / "figures", status=1)
@@ -42,7 +44,7 @@ def test_unreadable_rows_are_an_error_after_the_table(folder):
     assert "odd [b]name" in result.stdout  # the table needs no rows
 
 
-def test_other_alphas_reach_the_figures(tmp_path, monkeypatch):
+def test_other_alphas_reach_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = synthetic.rows(40)
     synthetic.stored(tmp_path / "evaluations", synthetic.record(rows), rows)
     seen = []
@@ -54,7 +56,7 @@ def test_other_alphas_reach_the_figures(tmp_path, monkeypatch):
     assert [row.alpha_test for row in record.by_alpha] == [0.0, 7.0]
 
 
-def test_the_papers_own_figures_come_with_its_tables(tmp_path):
+def test_the_papers_own_figures_come_with_its_tables(tmp_path: Path) -> None:
     result = wmr("report", "--paper", "all", "--figures", tmp_path)
     assert "T1: MNIST" in result.stdout
     assert sorted(file.name for file in tmp_path.glob("*.png")) == [
@@ -64,7 +66,7 @@ def test_the_papers_own_figures_come_with_its_tables(tmp_path):
     assert str(tmp_path / "paper-figure-4.png") in " ".join(result.stderr.split())
 
 
-def test_figures_cannot_replace_a_file(folder):
+def test_figures_cannot_replace_a_file(folder) -> None:
     taken = next(folder.glob("evaluations/*.json"))
     assert taken.name in " ".join(
         wmr("report", folder, "--figures", taken, status=2).stderr.split()

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -21,27 +22,27 @@ def wmr(*args):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     assert wmr("train", "--epochs", 1, "--validate-every", 0, "--out", folder, "-q").exit_code == 0
     return folder
 
 
-def test_version():
+def test_version() -> None:
     assert wmr("--version").stdout == f"wmr {__version__}\n"
 
 
-def test_no_arguments_has_no_empty_error():
+def test_no_arguments_has_no_empty_error() -> None:
     assert "error: \n" not in wmr().stderr
 
 
 @settings(deadline=None)
 @given(st.floats(min_value=0, allow_nan=False, allow_infinity=False))
-def test_exact_over_all_floats(value):
+def test_exact_over_all_floats(value) -> None:
     assert parse_number(format_number(value)) == value
 
 
-def test_a_fraction_of_a_tiny_number_does_not_hang():
+def test_a_fraction_of_a_tiny_number_does_not_hang() -> None:
     code = "from wmr_cli.spec import parse_number\ntry: parse_number('1e-400000000/3')\nexcept Exception: pass"
     subprocess.run([sys.executable, "-c", code], timeout=10, check=True)
 
@@ -54,20 +55,20 @@ def test_a_fraction_of_a_tiny_number_does_not_hang():
         Spec("folder", "x.py:Cls"),
     ],
 )
-def test_spec_with_a_py_path_inside_round_trips(spec):
+def test_spec_with_a_py_path_inside_round_trips(spec) -> None:
     assert Spec.parse(str(spec)) == spec
 
 
-def test_a_space_after_the_colon_is_not_a_positional_value():
+def test_a_space_after_the_colon_is_not_a_positional_value() -> None:
     assert Spec.parse("pgd: steps=3").value is None
 
 
-def test_fixed_tuple_has_its_length():
+def test_fixed_tuple_has_its_length() -> None:
     with pytest.raises(BadInput):
         read_value("1:2:3", tuple[int, int])
 
 
-def test_bare_list_is_a_list():
+def test_bare_list_is_a_list() -> None:
     assert read_value("1:2", list) == [1, 2]
 
 
@@ -90,33 +91,33 @@ FILES += [("json", '{"kernel": null}'), ("json", '{"eps": null}')]
 
 
 @pytest.mark.parametrize(("suffix", "text"), FILES)
-def test_a_value_of_the_wrong_type_is_refused(tmp_path, suffix, text):
+def test_a_value_of_the_wrong_type_is_refused(tmp_path: Path, suffix, text) -> None:
     file = tmp_path / f"c.{suffix}"
     file.write_text(text)
     with pytest.raises(WmrError):
         resolve({"eps": 0.3} if "step" in text else {}, file)
 
 
-def test_a_new_eps_keeps_the_ratio_in_evaluation():
+def test_a_new_eps_keeps_the_ratio_in_evaluation() -> None:
     assert resolve({"eps": 0.3}).evaluate.step_size == pytest.approx(0.03)
 
 
-def test_another_evaluation_attack_drops_steps(tmp_path):
+def test_another_evaluation_attack_drops_steps(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text("[evaluate]\nattack = 'fgsm'")
     assert resolve({}, tmp_path / "c.toml").evaluate.steps is None
 
 
-def test_positional_value_over_the_presets_parameter():
+def test_positional_value_over_the_presets_parameter() -> None:
     assert Spec.parse(resolve({"defense": "trades:3"}).defense).params == {}
 
 
-def test_emoji_codes_are_text():
+def test_emoji_codes_are_text() -> None:
     assert (
         "50:100:150" in wmr("train", "--defense", "trades:beta=50:100:150").stderr.splitlines()[-2]
     )
 
 
-def test_newline_in_a_path_is_one_line():
+def test_newline_in_a_path_is_one_line() -> None:
     assert len(wmr("evaluate", "no\nfile").stderr.splitlines()) == 2
 
 
@@ -134,13 +135,13 @@ BAD = [
 
 
 @pytest.mark.parametrize("line", BAD)
-def test_refused_without_a_traceback(line, run, tmp_path):
+def test_refused_without_a_traceback(line: str, run, tmp_path: Path) -> None:
     result = wmr(*line.format(run=run, tmp=tmp_path).split())
     assert result.exit_code == 2
     assert isinstance(result.exception, SystemExit)
 
 
-def test_a_local_class_that_prints_leaves_stdout_alone(run, tmp_path):
+def test_a_local_class_that_prints_leaves_stdout_alone(run, tmp_path: Path) -> None:
     (tmp_path / "noisy.py").write_text(
         "print('hello')\nfrom wmr_cli.builtins.attacks.pgd import Pgd\n"
     )
@@ -160,12 +161,14 @@ def test_a_local_class_that_prints_leaves_stdout_alone(run, tmp_path):
     assert result.stdout.startswith("{")
 
 
-def test_doctor_with_a_file_as_data_folder(tmp_path):
+def test_doctor_with_a_file_as_data_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert wmr("doctor", "--data-dir", tmp_path / "file").exit_code == 1
 
 
-def test_a_target_that_fails_on_import_is_a_plugin_error(tmp_path, monkeypatch):
+def test_a_target_that_fails_on_import_is_a_plugin_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "bad_mod_x.py").write_text("raise RuntimeError('boom')")
     registry = Registry()

@@ -31,7 +31,7 @@ def refused(*args: object) -> tuple[str, str]:
 
 
 @pytest.fixture
-def weights(tiny_run) -> Path:
+def weights(tiny_run: Path) -> Path:
     """The weights of a run, as another program would have saved them."""
     state = {
         f"module.{name}": tensor for name, tensor in checkpoints.load(tiny_run).tensors.items()
@@ -40,7 +40,7 @@ def weights(tiny_run) -> Path:
     return Path("net.pth")
 
 
-def test_the_checkpoint_is_named_on_stdout_and_all_else_on_stderr(weights):
+def test_the_checkpoint_is_named_on_stdout_and_all_else_on_stderr(weights: Path) -> None:
     result = wmr("import", weights, *NETWORK)
     assert result.stdout == "net.safetensors\n"
     matched, next_step = result.stderr.splitlines()
@@ -49,12 +49,12 @@ def test_the_checkpoint_is_named_on_stdout_and_all_else_on_stderr(weights):
     assert "wmr evaluate net.safetensors" in next_step
 
 
-def test_quiet_leaves_stderr_empty(weights):
+def test_quiet_leaves_stderr_empty(weights: Path) -> None:
     assert wmr("import", weights, *NETWORK, "--out", "a/b.safetensors", "--quiet").stderr == ""
     assert checkpoints.load(Path("a/b.safetensors")).model == "digits-cnn"
 
 
-def test_an_imported_checkpoint_needs_no_flags(weights, tiny_run):
+def test_an_imported_checkpoint_needs_no_flags(weights: Path, tiny_run: Path) -> None:
     wmr("import", weights, *NETWORK, "-q")
     (record,) = json.loads(
         wmr("evaluate", "net.safetensors", *TINY, "--format", "json", "-q").stdout
@@ -73,7 +73,7 @@ def test_an_imported_checkpoint_needs_no_flags(weights, tiny_run):
     assert "net.safetensors" in wmr("attack", "net.safetensors", *TINY).stdout
 
 
-def test_foreign_weights_are_evaluated_and_attacked_without_importing(weights):
+def test_foreign_weights_are_evaluated_and_attacked_without_importing(weights: Path) -> None:
     first = json.loads(wmr("evaluate", weights, *NETWORK, *TINY, "--format", "json").stdout)
     again = wmr("evaluate", weights, *NETWORK, *TINY, "--format", "json")
     assert json.loads(again.stdout) == first
@@ -84,14 +84,14 @@ def test_foreign_weights_are_evaluated_and_attacked_without_importing(weights):
     assert not Path("net.safetensors").exists()
 
 
-def test_a_network_without_weights_is_evaluated_as_it_is_built():
+def test_a_network_without_weights_is_evaluated_as_it_is_built() -> None:
     result = wmr("evaluate", *NETWORK, *TINY, "--format", "json")
     assert "warning: " in result.stderr
     assert json.loads(result.stdout)[0]["checkpoint"]["path"] == "digits-cnn"
     assert list(Path("digits-cnn.evaluations").glob("*.json"))
 
 
-def test_one_bad_file_of_several_is_skipped(weights):
+def test_one_bad_file_of_several_is_skipped(weights: Path) -> None:
     Path("page.pt").write_text("<html>")
     result = wmr("evaluate", "page.pt", weights, *NETWORK, *TINY, "--format", "json", status=1)
     assert len(json.loads(result.stdout)) == 1
@@ -99,7 +99,7 @@ def test_one_bad_file_of_several_is_skipped(weights):
 
 
 @pytest.mark.parametrize("command", ["evaluate", "attack"])
-def test_foreign_weights_without_a_model_are_refused(command, weights):
+def test_foreign_weights_without_a_model_are_refused(command: str, weights: Path) -> None:
     safetensors.torch.save_file({"weight": torch.zeros(3)}, "net.safetensors")
     for path in (weights, "net.safetensors"):
         error, hint = refused(command, path)
@@ -109,14 +109,14 @@ def test_foreign_weights_without_a_model_are_refused(command, weights):
 
 
 @pytest.mark.parametrize("command", ["import", "evaluate", "attack"])
-def test_weights_need_a_dataset(command, weights):
+def test_weights_need_a_dataset(command: str, weights: Path) -> None:
     _, hint = refused(command, weights, "--model", "digits-cnn")
     assert "--dataset" in hint
     assert "wmr list datasets" in hint
 
 
 @pytest.mark.parametrize("command", ["import", "evaluate", "attack"])
-def test_a_checkpoint_of_wmr_takes_no_model(command, tiny_run):
+def test_a_checkpoint_of_wmr_takes_no_model(command: str, tiny_run: Path) -> None:
     error, hint = refused(command, tiny_run, *NETWORK)
     assert str(tiny_run) in error
     assert f"wmr evaluate {tiny_run}" in hint
@@ -165,7 +165,9 @@ def test_a_checkpoint_of_wmr_takes_no_model(command, tiny_run):
         (("evaluate", "--model", "digits-cnn"), "", "--dataset"),
     ],
 )
-def test_invalid_input_is_refused_with_a_remedy(weights, tmp_path, args, error, remedy):
+def test_invalid_input_is_refused_with_a_remedy(
+    weights: Path, tmp_path: Path, args, error: str, remedy: str
+) -> None:
     printed, hint = refused(*args)
     assert error in printed
     assert remedy in hint

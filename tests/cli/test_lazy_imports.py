@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -40,7 +41,7 @@ def imported(*args: str, status: int = 0) -> set[str]:
 
 
 @pytest.fixture
-def record(tmp_path):
+def record(tmp_path: Path):
     """A folder with one record and its rows."""
     rows = synthetic.rows(20)
     synthetic.stored(
@@ -58,7 +59,7 @@ def record(tmp_path):
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_nothing_heavy_is_imported(args):
+def test_nothing_heavy_is_imported(args: list[str]) -> None:
     assert imported(*args) & HEAVY == set()
 
 
@@ -71,13 +72,13 @@ def test_nothing_heavy_is_imported(args):
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_a_report_imports_nothing_heavy(record, flags):
+def test_a_report_imports_nothing_heavy(record, flags) -> None:
     modules = imported("report", str(record), *flags)
     assert modules & HEAVY == set()
     assert "wmr_cli.reporting.report" in modules  # it did run
 
 
-def test_figures_are_drawn_without_torch(tmp_path):
+def test_figures_are_drawn_without_torch(tmp_path: Path) -> None:
     rows = {
         name: values
         for name, values in synthetic.rows(20).items()
@@ -94,7 +95,7 @@ def test_figures_are_drawn_without_torch(tmp_path):
     assert "wmr_cli.reporting.figures.alpha_curves" in modules  # it did run
 
 
-def test_a_sweep_imports_no_torch_itself(tmp_path):
+def test_a_sweep_imports_no_torch_itself(tmp_path: Path) -> None:
     rows, run = synthetic.rows(20), tmp_path / "runs" / "digits-trades-a2-s0"
     synthetic.stored(run / "evaluations", kept := synthetic.record(rows), rows)
     study = tmp_path / "study.toml"
@@ -111,24 +112,24 @@ def test_a_sweep_imports_no_torch_itself(tmp_path):
     assert (tmp_path / "runs" / "report.html").exists()
 
 
-def test_a_mistake_is_refused_before_anything_heavy_is_imported():
+def test_a_mistake_is_refused_before_anything_heavy_is_imported() -> None:
     assert imported("train", "--eps", "8/0", status=2) & HEAVY == set()
     assert imported("train", "--epochs", "0", status=2) & HEAVY == set()
 
 
-def test_help_imports_neither_plugins_nor_numpy():
+def test_help_imports_neither_plugins_nor_numpy() -> None:
     modules = imported("--help")
     assert modules & {"numpy", "wmr_cli.plugins", "wmr_cli.builtins", "pluggy"} == set()
     assert "wmr_cli.cli.train" in modules  # the probe sees what is imported
 
 
-def test_listing_names_imports_no_target():
+def test_listing_names_imports_no_target() -> None:
     modules = imported("list", "attacks")
     assert "wmr_cli.builtins" in modules
     assert {name for name in modules if name.startswith("wmr_cli.builtins.")} == set()
 
 
-def test_the_package_itself_imports_next_to_nothing():
+def test_the_package_itself_imports_next_to_nothing() -> None:
     code = (
         "import sys; before = set(sys.modules); import wmr_cli; print(*set(sys.modules) - before)"
     )
@@ -136,13 +137,13 @@ def test_the_package_itself_imports_next_to_nothing():
     assert {name for name in done.stdout.split() if name.startswith("wmr_cli")} == {"wmr_cli"}
 
 
-def test_the_measures_are_there_without_torch():
+def test_the_measures_are_there_without_torch() -> None:
     code = "import sys, wmr_cli as wmr; wmr.measures.plain_accuracy([True]); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) & HEAVY == set()
 
 
-def test_help_is_there_in_a_moment():
+def test_help_is_there_in_a_moment() -> None:
     seconds = []
     for _ in range(3):  # the first may have to compile
         started = time.perf_counter()

@@ -30,14 +30,14 @@ ASKED = (
 
 
 @pytest.fixture(scope="module")
-def run(tiny_run, tmp_path_factory) -> Path:
+def run(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with one record that answers everything. Nobody writes to it."""
     folder = Path(shutil.copytree(tiny_run, tmp_path_factory.mktemp("measures") / "tiny"))
     wmr("evaluate", folder, *ASKED, "-q")
     return folder
 
 
-def test_the_record_answers_all_that_was_asked(run):
+def test_the_record_answers_all_that_was_asked(run: Path) -> None:
     (record,) = json.loads(wmr("evaluate", run, *ASKED, "--format", "json").stdout)
     assert [row["rho"] for row in record["dro"]] == [0.1, 1.0]
     assert set(record["dro"][0]) >= {"rho", "attack_loss", "loss", "accuracy", "worst_accuracy"}
@@ -55,7 +55,7 @@ def test_the_record_answers_all_that_was_asked(run):
     assert record["config"]["metrics"] == ["nat", "rob", "sa", "tr", "dro"]
 
 
-def test_further_tables_follow_the_main_one(run):
+def test_further_tables_follow_the_main_one(run: Path) -> None:
     for text in (wmr("evaluate", run, *ASKED).stdout, wmr("report", run).stdout):
         assert (
             text.index("A_sa") < text.index("worst case in a ball") < text.index("classes of tiny")
@@ -67,7 +67,7 @@ def test_further_tables_follow_the_main_one(run):
     assert len([line for line in markdown.splitlines() if line.startswith("| --- |")]) == 3
 
 
-def test_csv_stays_one_table(run):
+def test_csv_stays_one_table(run: Path) -> None:
     lines = list(csv.DictReader(wmr("report", run, "--format", "csv").stdout.splitlines()))
     assert [line["alpha_test"] for line in lines] == ["1.0", "2.0"]
     (record,) = json.loads(wmr("report", run, "--format", "json").stdout)
@@ -75,7 +75,7 @@ def test_csv_stays_one_table(run):
     assert float(lines[0]["a_rob_mean"]) == pytest.approx(sum(values) / 2)
 
 
-def test_a_report_takes_radii_without_a_new_attack(run):
+def test_a_report_takes_radii_without_a_new_attack(run: Path) -> None:
     (stored,) = json.loads(wmr("report", run, "--format", "json").stdout)
     (record,) = json.loads(wmr("report", run, "--rho", "0,0.1,3", "--format", "json").stdout)
     assert [row["rho"] for row in record["dro"]] == [0.0, 0.1, 3.0]
@@ -85,7 +85,9 @@ def test_a_report_takes_radii_without_a_new_attack(run):
     assert record["dro"][2]["loss"] == measures.worst_case(rows["uniform/loss"], 3.0).value
 
 
-def test_a_report_at_other_alphas_keeps_to_the_intervals_and_classes_of_the_record(run):
+def test_a_report_at_other_alphas_keeps_to_the_intervals_and_classes_of_the_record(
+    run: Path,
+) -> None:
     (stored,) = json.loads(wmr("report", run, "--format", "json").stdout)
     (record,) = json.loads(wmr("report", run, "--alpha-test", "0,2", "--format", "json").stdout)
     assert record["by_alpha"][1] == stored["by_alpha"][1]  # the same resamples
@@ -99,7 +101,9 @@ def test_a_report_at_other_alphas_keeps_to_the_intervals_and_classes_of_the_reco
 @pytest.mark.parametrize(
     ("flags", "loss"), [(("--metrics", "rob,dro"), "ce"), (("--dro-loss", "margin"), "margin")]
 )
-def test_the_loss_of_the_worst_case_can_be_chosen(run, tmp_path, flags, loss):
+def test_the_loss_of_the_worst_case_can_be_chosen(
+    run: Path, tmp_path: Path, flags: tuple[str, str], loss: str
+) -> None:
     tiny = ("--limit", 20, "--steps", 1, "--out", tmp_path, "--format", "json")
     (record,) = json.loads(wmr("evaluate", run, *tiny, *flags).stdout)
     assert [row["rho"] for row in record["dro"]] == list(measures.RHOS)
@@ -118,13 +122,15 @@ def test_the_loss_of_the_worst_case_can_be_chosen(run, tmp_path, flags, loss):
         (("--repeats", "2", "--metrics", "nat"), "--repeats"),
     ],
 )
-def test_invalid_settings_of_measures_are_refused(run, flags, named):
+def test_invalid_settings_of_measures_are_refused(
+    run: Path, flags: tuple[str, ...], named: str
+) -> None:
     assert named in wmr("evaluate", run, *flags, status=2).stderr
     if flags[0] == "--rho":
         assert named in wmr("report", run, *flags, status=2).stderr
 
 
-def test_a_config_of_another_version_is_named(run, tmp_path):
+def test_a_config_of_another_version_is_named(run: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(run, tmp_path / "tiny"))
     (file,) = (folder / "evaluations").glob("*.json")
     record = json.loads(file.read_text())

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from support.miniature_datasets import picture_tree
 from wmr_cli.cli import app
 from wmr_cli.core.data import image_files
+from wmr_cli.registry import Registry
 from wmr_cli.storage import checkpoints
 
 QUICK = (
@@ -35,11 +36,11 @@ def wmr(*words: object, status: int = 0) -> Result:
 
 
 @pytest.fixture
-def pics(tmp_path) -> Path:
+def pics(tmp_path: Path) -> Path:
     return picture_tree(tmp_path / "pics", ("cat", "dog", "owl"), count=30)
 
 
-def test_a_folder_of_pictures_trains_evaluates_and_reports(pics):
+def test_a_folder_of_pictures_trains_evaluates_and_reports(pics: Path) -> None:
     trained = wmr(
         "train", "--dataset", "folder:pics", "--augment", "crop:1,flip", *QUICK, "--epochs", "15"
     )
@@ -56,7 +57,9 @@ def test_a_folder_of_pictures_trains_evaluates_and_reports(pics):
     assert str(run.name) in wmr("report", "runs").stdout
 
 
-def test_the_checkpoint_finds_its_pictures_from_any_folder(pics, tmp_path, monkeypatch):
+def test_the_checkpoint_finds_its_pictures_from_any_folder(
+    pics: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wmr("train", "--dataset", "folder:path=pics", *QUICK, "--epochs", "1", "--out", "run")
     with safe_open("run/last.safetensors", framework="pt") as file:
         assert file.metadata()["dataset"] == f"folder:path={pics}"
@@ -70,7 +73,9 @@ def test_the_checkpoint_finds_its_pictures_from_any_folder(pics, tmp_path, monke
     )
 
 
-def test_what_is_tested_on_was_not_trained_on_whatever_the_seed(pics, registry):
+def test_what_is_tested_on_was_not_trained_on_whatever_the_seed(
+    pics: Path, registry: Registry
+) -> None:
     wmr(
         "train",
         "--dataset",
@@ -91,7 +96,7 @@ def test_what_is_tested_on_was_not_trained_on_whatever_the_seed(pics, registry):
     assert record["dataset"]["sha256"] == chosen[7].sha256 != chosen[0].sha256
 
 
-def test_changed_data_are_refused_for_the_test_split(pics):
+def test_changed_data_are_refused_for_the_test_split(pics: Path) -> None:
     wmr("train", "--dataset", "folder:pics", *QUICK, "--epochs", "1", "--out", "run")
     wmr("evaluate", "run", "--metrics", "nat")
     (pics / "cat" / "029.png").unlink()
@@ -117,12 +122,12 @@ def test_changed_data_are_refused_for_the_test_split(pics):
     assert "--overwrite" in failed.stderr
 
 
-def test_another_test_fraction_of_the_same_data_is_refused(pics):
+def test_another_test_fraction_of_the_same_data_is_refused(pics: Path) -> None:
     wmr("train", "--dataset", "folder:pics", *QUICK, "--epochs", "1", "--out", "run")
     wmr("evaluate", "run", "--dataset", "folder:pics,test=0.9", status=2)
 
 
-def test_other_classes_are_refused_even_if_they_are_as_many(pics, tmp_path):
+def test_other_classes_are_refused_even_if_they_are_as_many(pics: Path, tmp_path: Path) -> None:
     wmr("train", "--dataset", "folder:pics", *QUICK, "--epochs", "1", "--out", "run")
     picture_tree(tmp_path / "others", ("cat", "dog", "fox"), count=10)
     failed = wmr("evaluate", "run", "--dataset", "folder:others", status=2)
@@ -130,7 +135,7 @@ def test_other_classes_are_refused_even_if_they_are_as_many(pics, tmp_path):
     assert "'fox'" in failed.stderr
 
 
-def test_all_images_can_be_evaluated(pics):
+def test_all_images_can_be_evaluated(pics: Path) -> None:
     wmr("train", "--dataset", "folder:pics", *QUICK, "--epochs", "1", "--out", "run")
     (record,) = json.loads(
         wmr("evaluate", "run", "--metrics", "nat", "--split", "all", "--format", "json").stdout
@@ -138,7 +143,7 @@ def test_all_images_can_be_evaluated(pics):
     assert record["dataset"]["n"] == 90
 
 
-def test_an_unknown_split_is_named(pics):
+def test_an_unknown_split_is_named(pics: Path) -> None:
     wmr("train", "--dataset", "folder:pics", *QUICK, "--epochs", "1", "--out", "run")
     failed = wmr("evaluate", "run", "--split", "tset", status=2)
     error, hint = failed.stderr.splitlines()
@@ -162,7 +167,7 @@ def test_an_unknown_split_is_named(pics):
         ),
     ],
 )
-def test_damaged_data_give_one_error_and_one_hint_and_no_run(pics, spoil, named):
+def test_damaged_data_give_one_error_and_one_hint_and_no_run(pics: Path, spoil, named: str) -> None:
     spoil(pics)
     failed = wmr("train", "--dataset", "folder:pics", *QUICK, status=2)
     error, hint = failed.stderr.splitlines()[-2:]
@@ -186,8 +191,8 @@ def test_damaged_data_give_one_error_and_one_hint_and_no_run(pics, spoil, named)
     ],
 )
 def test_invalid_combinations_are_refused_before_anything_is_written(
-    pics, tmp_path, dataset, flags, named
-):
+    pics: Path, tmp_path: Path, dataset: str, flags, named: str
+) -> None:
     picture_tree(tmp_path / "single", count=1)
     Path("broken.py").write_text(
         "from torch import nn\nclass Raises(nn.Module):\n    def __init__(self):\n        {}['x']\n"
@@ -200,7 +205,9 @@ def test_invalid_combinations_are_refused_before_anything_is_written(
     wmr("train", "--dataset", dataset, *QUICK[2:], *flags, "--dry-run", status=2)
 
 
-def test_large_folders_stream_and_train_to_the_same_weights(pics, monkeypatch, registry, tmp_path):
+def test_large_folders_stream_and_train_to_the_same_weights(
+    pics: Path, monkeypatch: pytest.MonkeyPatch, registry: Registry, tmp_path: Path
+) -> None:
     from wmr_cli.config import resolve
     from wmr_cli.training.loop import train
 
@@ -232,7 +239,7 @@ def test_large_folders_stream_and_train_to_the_same_weights(pics, monkeypatch, r
     )
 
 
-def test_without_data_and_network_the_error_names_files_and_folder():
+def test_without_data_and_network_the_error_names_files_and_folder() -> None:
     failed = wmr("train", "--dataset", "svhn", "--data-dir", "empty", status=2)
     error, hint = failed.stderr.splitlines()[-2:]
     assert "train_32x32.mat" in error

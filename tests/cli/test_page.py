@@ -16,7 +16,7 @@ from wmr_cli.storage import records
 
 
 @pytest.fixture(scope="module")
-def run(tiny_run, tmp_path_factory) -> Path:
+def run(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with one record and the images of the same attack. Nobody writes to it."""
     folder = Path(shutil.copytree(tiny_run, tmp_path_factory.mktemp("page") / "tiny"))
     asked = (folder, "--limit", 40, "--steps", 2, "-q")
@@ -32,7 +32,7 @@ def data(text: str) -> dict:
     )
 
 
-def test_a_page_is_written_to_out(run, tmp_path):
+def test_a_page_is_written_to_out(run: Path, tmp_path: Path) -> None:
     done = wmr("report", run, "--format", "html", "--out", tmp_path / "made" / "report.html")
     assert done.stdout == ""
     assert "report.html" in " ".join(done.stderr.split())
@@ -45,7 +45,7 @@ def test_a_page_is_written_to_out(run, tmp_path):
     assert wmr("report", run, "--format", "html", "-q").stdout == text
 
 
-def test_the_page_has_the_images_of_its_attack_only(run):
+def test_the_page_has_the_images_of_its_attack_only(run: Path) -> None:
     with safe_open(run / "a-weighted.safetensors", framework="numpy") as file:
         assert file.metadata()["alpha"] == "2.0"
     (panel,) = data(wmr("report", run, "--format", "html", "-q").stdout)["panels"]
@@ -54,7 +54,7 @@ def test_the_page_has_the_images_of_its_attack_only(run):
     assert (tiles["width"], tiles["height"]) == (8, 8)
 
 
-def test_the_page_has_the_given_alphas_and_radii(run):
+def test_the_page_has_the_given_alphas_and_radii(run: Path) -> None:
     (panel,) = data(
         wmr("report", run, "--format", "html", "--alpha-test", "0,3", "--rho", "0.5", "-q").stdout
     )["panels"]
@@ -63,7 +63,7 @@ def test_the_page_has_the_given_alphas_and_radii(run):
     assert [row["rho"] for row in model["dro"]] == [0.5]
 
 
-def test_the_comparison_is_on_the_page(run, tmp_path):
+def test_the_comparison_is_on_the_page(run: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(run, tmp_path / "other"))
     (file,) = records.find_records(other)
     record = records.load(file)
@@ -79,13 +79,13 @@ def test_the_comparison_is_on_the_page(run, tmp_path):
     assert '<section id="comparison"' not in wmr("report", run, "--format", "html", "-q").stdout
 
 
-def test_the_papers_tables_are_a_page_by_themselves():
+def test_the_papers_tables_are_a_page_by_themselves() -> None:
     text = wmr("report", "--paper", "all", "--format", "html", "-q").stdout
     assert '<section id="recorded"' not in text
     assert all(f"<summary>T{number}: " in text for number in range(1, 13))
 
 
-def test_damaged_rows_are_reported_and_the_rest_is_shown(run, tmp_path):
+def test_damaged_rows_are_reported_and_the_rest_is_shown(run: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(run, tmp_path / "tiny"))
     (file,) = records.find_records(folder)
     rows = records.rows_path(file)
@@ -96,7 +96,7 @@ def test_damaged_rows_are_reported_and_the_rest_is_shown(run, tmp_path):
     assert rows.name in panel["models"][0]["problem"]
 
 
-def test_a_page_is_not_printed_to_a_terminal(run, monkeypatch):
+def test_a_page_is_not_printed_to_a_terminal(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report_module, "width", lambda: 80)
     done = wmr("report", run, "--format", "html", status=2)
     assert "--out report.html" in done.stderr

@@ -11,14 +11,16 @@ from wmr_cli.events import EvaluationStarted, ImagesDone, Message
 
 
 @pytest.fixture
-def terminal(monkeypatch) -> io.StringIO:
+def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=120, color_system=None)
     monkeypatch.setattr(progress, "messages", lambda quiet=False: console)
     return stream
 
 
-def test_a_wait_off_a_terminal_is_a_line_per_tenth(capsys, monkeypatch):
+def test_a_wait_off_a_terminal_is_a_line_per_tenth(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(progress, "PATIENCE", -1)
     with progress.waiting(quiet=False):
         for done in range(101):
@@ -27,21 +29,23 @@ def test_a_wait_off_a_terminal_is_a_line_per_tenth(capsys, monkeypatch):
     assert lines == [f"downloading x, MB: {10 * tenth} of 100" for tenth in range(1, 11)]
 
 
-def test_a_short_wait_is_not_mentioned(capsys):
+def test_a_short_wait_is_not_mentioned(capsys: pytest.CaptureFixture[str]) -> None:
     with progress.waiting(quiet=False):
         for done in range(101):
             report_progress("reading", done, 100)
     assert capsys.readouterr().err == ""
 
 
-def test_quiet_is_quiet(capsys, monkeypatch):
+def test_quiet_is_quiet(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(progress, "PATIENCE", -1)
     with progress.waiting(quiet=True):
         report_progress("reading", 10, 10)
     assert capsys.readouterr().err == ""
 
 
-def test_a_wait_on_a_terminal_is_a_bar(terminal):
+def test_a_wait_on_a_terminal_is_a_bar(terminal: io.StringIO) -> None:
     with progress.waiting(quiet=False):
         report_progress("downloading [x], MB", 3, 10)
         report_progress("downloading [x], MB", 7, 10)
@@ -49,13 +53,13 @@ def test_a_wait_on_a_terminal_is_a_bar(terminal):
     assert "7/10" in terminal.getvalue()
 
 
-def test_a_wait_of_unknown_length_is_a_bar_too(terminal):
+def test_a_wait_of_unknown_length_is_a_bar_too(terminal: io.StringIO) -> None:
     with progress.waiting(quiet=False):
         report_progress("unpacking", 0, None)
     assert "unpacking" in terminal.getvalue()
 
 
-def test_waits_inside_a_walk_are_drawn_between_its_events(terminal):
+def test_waits_inside_a_walk_are_drawn_between_its_events(terminal: io.StringIO) -> None:
     def walk():
         yield Message("first")
         report_progress("reading pictures", 5, 9)
@@ -66,7 +70,7 @@ def test_waits_inside_a_walk_are_drawn_between_its_events(terminal):
     assert "reading pictures" in terminal.getvalue()
 
 
-def test_one_evaluation_after_the_other_has_its_bar(terminal):
+def test_one_evaluation_after_the_other_has_its_bar(terminal: io.StringIO) -> None:
     def walk():
         for number in range(3):
             report_progress("reading", 1, 1)
@@ -79,7 +83,7 @@ def test_one_evaluation_after_the_other_has_its_bar(terminal):
     assert "evaluation 2" in terminal.getvalue()
 
 
-def test_nobody_has_to_watch():
+def test_nobody_has_to_watch() -> None:
     report_progress("alone", 1, 2)
     seen = []
     with watch_progress(lambda *told: seen.append(told)):

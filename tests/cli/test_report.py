@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import time
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -25,7 +26,7 @@ FORMATS = ("table", "markdown", "latex", "csv", "json")
 
 
 @pytest.fixture
-def runs(tmp_path):
+def runs(tmp_path: Path):
     """Two models that meet a row of the paper, one of them trained with two seeds."""
     folder = tmp_path / "runs"
     for seed in range(2):
@@ -44,7 +45,7 @@ def runs(tmp_path):
     "flags", [(), ("--compare",), ("--paper", "auto"), ("--paper", "all")], ids=" ".join
 )
 @pytest.mark.parametrize("output", FORMATS)
-def test_every_format_shows_what_was_asked_for(runs, tmp_path, output, flags):
+def test_every_format_shows_what_was_asked_for(runs, tmp_path: Path, output: str, flags) -> None:
     result = wmr("report", runs, "--format", output, *flags)
     assert result.stderr == ""
     if output == "json":
@@ -70,14 +71,16 @@ ENDINGS = [
 
 
 @pytest.mark.parametrize(("name", "begins"), ENDINGS)
-def test_the_ending_of_a_file_chooses_its_format(runs, tmp_path, name, begins):
+def test_the_ending_of_a_file_chooses_its_format(
+    runs, tmp_path: Path, name: str, begins: str
+) -> None:
     wmr("report", runs, "--out", tmp_path / name, "-q")
     assert (tmp_path / name).read_text(encoding="utf-8").startswith(begins)
     wmr("report", runs, "--out", tmp_path / name, "--format", "json", "-q")
     assert json.loads((tmp_path / name).read_text(encoding="utf-8"))
 
 
-def test_an_unknown_ending_is_refused(runs, tmp_path):
+def test_an_unknown_ending_is_refused(runs, tmp_path: Path) -> None:
     result = wmr("report", runs, "--out", tmp_path / "x.docx", status=2)
     assert "x.docx" in result.stderr
     assert "--format" in result.stderr
@@ -85,14 +88,16 @@ def test_an_unknown_ending_is_refused(runs, tmp_path):
     wmr("report", runs, "--out", tmp_path / "x.docx", "--format", "csv")
 
 
-def test_colour_is_for_terminals_not_for_files(runs, tmp_path, monkeypatch):
+def test_colour_is_for_terminals_not_for_files(
+    runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     wmr("report", runs, "--out", tmp_path / "x.txt", "-q")
     assert "\x1b" not in (tmp_path / "x.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["same\x1b[31mred", "two\nlines", "right \u202e left", "bell\x07"])
-def test_a_name_cannot_steer_the_terminal_from_a_message(tmp_path, name):
+def test_a_name_cannot_steer_the_terminal_from_a_message(tmp_path: Path, name: str) -> None:
     for skill in (90.0, -90.0):  # weighted accuracies without an interval give a warning
         synthetic.saved(tmp_path, synthetic.rows(60, skill=skill), name)
     result = wmr("report", tmp_path, "--compare")
@@ -103,7 +108,7 @@ def test_a_name_cannot_steer_the_terminal_from_a_message(tmp_path, name):
     assert all(char.isprintable() or char == "\n" for char in missing)
 
 
-def test_seeds_are_one_line_and_the_best_is_marked(runs):
+def test_seeds_are_one_line_and_the_best_is_marked(runs) -> None:
     shown = wmr("report", runs).stdout
     rows = [line for line in shown.splitlines() if line.strip().startswith("mnist")]
     assert len(rows) == 4
@@ -113,7 +118,7 @@ def test_seeds_are_one_line_and_the_best_is_marked(runs):
     assert all(re.search(r"\d ± \d+\.\d\* \[", row) for row in rows[2:])
 
 
-def test_the_paper_alone_needs_no_records():
+def test_the_paper_alone_needs_no_records() -> None:
     for output in FORMATS:
         assert wmr("report", "--paper", "all", "--format", output).stdout
     markdown = wmr("report", "--paper", "all", "--format", "markdown").stdout
@@ -124,7 +129,7 @@ def test_the_paper_alone_needs_no_records():
     assert sum(len(table["rows"]) for table in data["paper"]["tables"]) == 220
 
 
-def test_records_without_a_row_in_the_paper_give_a_warning(tmp_path):
+def test_records_without_a_row_in_the_paper_give_a_warning(tmp_path: Path) -> None:
     synthetic.saved(tmp_path / "runs", synthetic.rows(60))
     result = wmr("report", tmp_path / "runs", "--paper", "auto")
     assert result.stderr.startswith("warning: ")
@@ -134,7 +139,7 @@ def test_records_without_a_row_in_the_paper_give_a_warning(tmp_path):
     assert data["beside_paper"] == []
 
 
-def test_one_model_cannot_be_compared(tmp_path):
+def test_one_model_cannot_be_compared(tmp_path: Path) -> None:
     synthetic.saved(tmp_path / "runs", synthetic.rows(60))
     result = wmr("report", tmp_path / "runs", "--compare")
     assert result.stderr.startswith("warning: ")
@@ -146,7 +151,7 @@ def test_one_model_cannot_be_compared(tmp_path):
     )
 
 
-def test_one_csv_is_one_table(runs):
+def test_one_csv_is_one_table(runs) -> None:
     refused = wmr("report", runs, "--compare", "--paper", "auto", "--format", "csv", status=2)
     assert "csv" in refused.stderr.lower()
     assert "'mnist'" in wmr("report", "--paper", "mnst", status=2).stderr
@@ -158,7 +163,7 @@ def test_one_csv_is_one_table(runs):
     ids=" ".join,
 )
 @pytest.mark.parametrize("damage", ["broken", "truncated", "future", "spec"])
-def test_a_bad_record_is_named_and_the_rest_is_shown(runs, damage, flags):
+def test_a_bad_record_is_named_and_the_rest_is_shown(runs, damage: str, flags) -> None:
     synthetic.saved(runs, synthetic.rows(), "bad", **PAPER, alpha_train=1.0)
     (file,) = (runs / "bad" / "evaluations").glob("*.json")
     text = file.read_text(encoding="utf-8")
@@ -176,7 +181,7 @@ def test_a_bad_record_is_named_and_the_rest_is_shown(runs, damage, flags):
         assert "bad/last" not in result.stdout
 
 
-def test_rows_that_cannot_be_read_are_left_out_of_comparisons(runs):
+def test_rows_that_cannot_be_read_are_left_out_of_comparisons(runs) -> None:
     synthetic.saved(runs, synthetic.rows(), "bad", **PAPER, alpha_train=1.0)
     (rows,) = (runs / "bad" / "evaluations").glob("*.safetensors")
     rows.write_bytes(rows.read_bytes()[:-8])
@@ -189,7 +194,7 @@ def test_rows_that_cannot_be_read_are_left_out_of_comparisons(runs):
 
 
 @pytest.fixture(scope="module")
-def hundred(tmp_path_factory):
+def hundred(tmp_path_factory: pytest.TempPathFactory):
     """A hundred models on the same 10,000 images, with logits as evaluations have them."""
     folder = tmp_path_factory.mktemp("hundred")
     for number in range(100):
@@ -203,7 +208,7 @@ def hundred(tmp_path_factory):
     [(), ("--compare", "--format", "json"), ("--format", "csv"), ("--alpha-test", "1,3")],
     ids=" ".join,
 )
-def test_a_hundred_records_take_seconds(hundred, flags):
+def test_a_hundred_records_take_seconds(hundred, flags) -> None:
     started = time.process_time()  # of this process: tests run side by side
     wmr("report", hundred, *flags, "-q")
     assert time.process_time() - started < 10
@@ -235,7 +240,7 @@ BAD_ROWS = {
     ids=" ".join,
 )
 @pytest.mark.parametrize("spoil", BAD_ROWS.values(), ids=BAD_ROWS)
-def test_rows_that_do_not_match_their_record_are_named(runs, spoil, flags):
+def test_rows_that_do_not_match_their_record_are_named(runs, spoil, flags) -> None:
     rows = synthetic.rows(seed=5)
     record = synthetic.saved(runs, rows, "bad", **PAPER)
     file = runs / "bad" / "evaluations" / f"{record.id}.json"
@@ -255,7 +260,13 @@ def test_rows_that_do_not_match_their_record_are_named(runs, spoil, flags):
         {"new": [1]},
     ],
 )
-def test_invalid_records_are_named_and_the_rest_is_shown(runs, change):
+def test_invalid_records_are_named_and_the_rest_is_shown(
+    runs,
+    change: dict[str, dict[str, float]]
+    | dict[str, dict[str, int]]
+    | dict[str, list[int]]
+    | dict[str, object],
+) -> None:
     record = synthetic.saved(runs, synthetic.rows(seed=5), "bad", **PAPER)
     file = runs / "bad" / "evaluations" / f"{record.id}.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
@@ -264,25 +275,25 @@ def test_invalid_records_are_named_and_the_rest_is_shown(runs, change):
     assert file.name in "".join(result.stderr.split())
 
 
-def test_a_record_may_travel_without_its_rows(runs):
+def test_a_record_may_travel_without_its_rows(runs) -> None:
     next(runs.glob("mnist-trades-a0-s0/evaluations/*.safetensors")).unlink()
     assert wmr("report", runs).stderr == ""
     wmr("report", runs, "--compare", status=1)
 
 
-def test_a_report_beside_the_records_is_not_read_as_a_record(runs):
+def test_a_report_beside_the_records_is_not_read_as_a_record(runs) -> None:
     for folder in (runs, runs / "mnist-trades-a0-s0"):
         wmr("report", folder, "--out", folder / "table.json", "-q")
         assert wmr("report", folder).stderr == ""
 
 
-def test_a_copied_run_is_shown_once(runs, tmp_path):
+def test_a_copied_run_is_shown_once(runs, tmp_path: Path) -> None:
     shown = wmr("report", runs).stdout
     shutil.copytree(runs / "mnist-trades-a0-s0", tmp_path / "runs" / "copy")
     assert wmr("report", runs).stdout == shown
 
 
-def test_the_worst_of_several_attacks_has_no_dro_loss(runs):
+def test_the_worst_of_several_attacks_has_no_dro_loss(runs) -> None:
     rows = synthetic.rows(seed=5)
     record = msgspec.structs.replace(
         synthetic.record(rows, "worst", **PAPER),
@@ -293,14 +304,14 @@ def test_the_worst_of_several_attacks_has_no_dro_loss(runs):
     assert result.stderr.startswith("warning: ")
 
 
-def test_an_infinite_loss_has_no_dro_loss(tmp_path):
+def test_an_infinite_loss_has_no_dro_loss(tmp_path: Path) -> None:
     rows = synthetic.rows()
     synthetic.saved(tmp_path, spoiled(rows, "uniform/loss", rows["uniform/loss"] + np.inf))
     result = wmr("report", tmp_path, "--rho", "0.1")
     assert result.stderr.startswith("warning: ")
 
 
-def test_a_difference_between_lines_gets_a_column(tmp_path):
+def test_a_difference_between_lines_gets_a_column(tmp_path: Path) -> None:
     rows = synthetic.rows()
     for number, changes in enumerate(({}, {"dataset": "fashion-mnist"})):
         synthetic.saved(tmp_path, rows, f"run{number}", **{**PAPER, **changes})
@@ -309,5 +320,5 @@ def test_a_difference_between_lines_gets_a_column(tmp_path):
     assert "fashion-mnist test" in shown
 
 
-def test_results_that_csv_cannot_hold_give_a_warning(runs):
+def test_results_that_csv_cannot_hold_give_a_warning(runs) -> None:
     assert wmr("report", runs, "--rho", "0.1", "--format", "csv").stderr.startswith("warning: ")

@@ -45,7 +45,7 @@ def unknown_keys(value: Any, part: dict[str, Any], whole: dict[str, Any]) -> lis
 
 
 @pytest.mark.parametrize("name", presets.names())
-def test_every_preset_has_known_keys(name):
+def test_every_preset_has_known_keys(name) -> None:
     whole = schema("train")
     settings = presets.load(name)
     del settings["summary"]  # presets only
@@ -55,12 +55,12 @@ def test_every_preset_has_known_keys(name):
 
 
 @pytest.mark.parametrize("file", sorted(STUDIES.glob("*.toml")), ids=lambda file: file.stem)
-def test_every_study_has_known_keys(file):
+def test_every_study_has_known_keys(file) -> None:
     whole = schema("study")
     assert unknown_keys(tomllib.loads(file.read_text()), whole, whole) == []
 
 
-def test_a_stored_record_and_config_have_known_keys():
+def test_a_stored_record_and_config_have_known_keys() -> None:
     whole = schema("record")
     record = next(STUDIES.glob("records/*/*/evaluations/*.json"))
     assert unknown_keys(json.loads(record.read_text()), whole, whole) == []
@@ -69,19 +69,19 @@ def test_a_stored_record_and_config_have_known_keys():
     assert unknown_keys(json.loads(config.read_text()), whole, whole) == []
 
 
-def test_a_misspelt_key_is_unknown_at_any_depth():
+def test_a_misspelt_key_is_unknown_at_any_depth() -> None:
     whole = schema("study")
     study = {"train": {"epoch": 1}, "grid": [{"alfa": [1, 2]}], "evaluate": {"esp": 0.1}, "x": 1}
     assert unknown_keys(study, whole, whole) == ["epoch", "alfa", "esp", "x"]
 
 
-def test_numbers_may_be_fractions_in_settings_but_not_in_records():
+def test_numbers_may_be_fractions_in_settings_but_not_in_records() -> None:
     eps = schema("train")["$defs"]["TrainConfig"]["properties"]["eps"]
     assert eps["type"] == ["number", "string"]
     assert schema("record")["$defs"]["Threat"]["properties"]["eps"]["type"] == "number"
 
 
-def test_a_config_may_name_its_schema(tmp_path):
+def test_a_config_may_name_its_schema(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text('{"$schema": "wmr-train.schema.json", "epochs": 3, "eps": "8/255"}')
     resolved = resolve({}, file)
@@ -91,5 +91,5 @@ def test_a_config_may_name_its_schema(tmp_path):
     assert resolve({}, other).epochs == 3
 
 
-def test_an_unknown_schema_is_refused():
+def test_an_unknown_schema_is_refused() -> None:
     assert "'trian'" in wmr("schema", "trian", status=2).stderr

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from wmr_cli.config import resolve
+from wmr_cli.registry import Registry
 from wmr_cli.runtime.fabric import Hardware, launch
 from wmr_cli.training.loop import batches
 from wmr_cli.training.schedules import Pace
@@ -20,7 +21,7 @@ ROUNDS = 5
 
 
 @pytest.fixture(scope="module")
-def shares(registry) -> dict[str, float]:
+def shares(registry: Registry) -> dict[str, float]:
     """The time that each needs for the same images, as a share of PGD training with 40 steps: by turns in one process."""
     runs = {
         name: assemble(
@@ -46,5 +47,7 @@ def shares(registry) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("name", ["free", "yopo", "fgsm-rs"])
-def test_it_needs_at_most_half_the_time_of_pgd_with_40_steps(shares, name):
+def test_it_needs_at_most_half_the_time_of_pgd_with_40_steps(
+    shares: dict[str, float], name: str
+) -> None:
     assert shares[name] <= 0.5, shares

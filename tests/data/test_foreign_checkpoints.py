@@ -54,7 +54,9 @@ def wmr(*args: object) -> str:
     ],
     ids=["mnist", "cifar10"],
 )
-def test_a_published_checkpoint_reaches_its_accuracy(file, model, dataset, percent):
+def test_a_published_checkpoint_reaches_its_accuracy(
+    file: str, model: str, dataset: str, percent: float
+) -> None:
     Path("network.py").write_text(NETWORK, encoding="utf-8")
     checkpoint = wmr(
         "import", Path(CHECKPOINTS) / file, "--model", model, "--dataset", dataset

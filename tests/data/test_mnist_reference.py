@@ -30,7 +30,7 @@ def cnn():
 
 
 @pytest.fixture(scope="module")
-def record(tmp_path_factory) -> dict:
+def record(tmp_path_factory: pytest.TempPathFactory) -> dict:
     """40 steps of 0.01 at eps 0.3 from a start of 0.001, the last iterate, on all 10,000 images."""
     folder = tmp_path_factory.mktemp("mnist")
     (folder / "cnn.py").write_text(NETWORK, encoding="utf-8")
@@ -63,17 +63,17 @@ def record(tmp_path_factory) -> dict:
     return record
 
 
-def test_natural_accuracy_is_exact(record):
+def test_natural_accuracy_is_exact(record: dict) -> None:
     assert record["dataset"]["n"] == 10_000
     assert record["a_nat"]["value"] == 0.9633
 
 
-def test_robust_accuracy_agrees(record):
+def test_robust_accuracy_agrees(record: dict) -> None:
     assert record["a_rob"]["value"] == pytest.approx(0.799, abs=0.005)
 
 
 @pytest.mark.parametrize(
     ("position", "metric", "value"), [(0, "a_sa", 0.556), (1, "a_sa", 0.284), (1, "a_tr", 0.264)]
 )
-def test_weighted_accuracies_agree(record, position, metric, value):
+def test_weighted_accuracies_agree(record: dict, position: int, metric: str, value: float) -> None:
     assert record["by_alpha"][position][metric]["value"] == pytest.approx(value, abs=0.005)

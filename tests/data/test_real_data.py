@@ -15,6 +15,7 @@ from PIL import Image
 
 from wmr_cli.core.data.augment import Augmentation
 from wmr_cli.core.torchvision_compat import torchvision
+from wmr_cli.registry import Registry
 from wmr_cli.testing import check_dataset
 
 ROOT = os.environ.get("WMR_DATA_DIR")
@@ -28,7 +29,7 @@ MNIST_TEST = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
 
 
 @pytest.fixture(scope="module")
-def make(registry):
+def make(registry: Registry):
     sources = {}
 
     def made(name: str):
@@ -51,7 +52,9 @@ def histogram(*splits) -> list[int]:
         ("tiny-imagenet", (3, 64, 64), None, [50] * 200),
     ],
 )
-def test_counts_shapes_and_classes_are_the_published_ones(make, name, shape, train, test):
+def test_counts_shapes_and_classes_are_the_published_ones(
+    make, name: str, shape: tuple[int, int, int], train, test
+) -> None:
     source = make(name)
     assert (source.input_shape, source.num_classes) == (shape, len(test))
     assert histogram(source.splits["test"]) == test
@@ -60,7 +63,7 @@ def test_counts_shapes_and_classes_are_the_published_ones(make, name, shape, tra
     check_dataset(source)
 
 
-def test_the_training_pictures_of_tiny_imagenet_that_are_there_are_counted_and_used(make):
+def test_the_training_pictures_of_tiny_imagenet_that_are_there_are_counted_and_used(make) -> None:
     source = make("tiny-imagenet")
     counts = histogram(source.splits["train"], source.splits["val"])
     there = len(list((Path(ROOT) / "tiny-imagenet-200" / "train").rglob("*.JPEG")))
@@ -79,7 +82,7 @@ def mode(path: Path) -> str:
         return picture.mode
 
 
-def test_grey_pictures_of_tiny_imagenet_become_colour_ones(make):
+def test_grey_pictures_of_tiny_imagenet_become_colour_ones(make) -> None:
     split = make("tiny-imagenet").splits["test"]
     grey = [position for position, path in enumerate(split.paths[:1000]) if mode(path) == "L"]
     assert 5 < len(grey) < 50, "about two in a hundred are grey"
@@ -89,7 +92,7 @@ def test_grey_pictures_of_tiny_imagenet_become_colour_ones(make):
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_images_are_those_torchvision_hands_out(make, name):
+def test_images_are_those_torchvision_hands_out(make, name: str) -> None:
     dataset = torchvision.datasets.MNIST if name == "mnist" else torchvision.datasets.CIFAR10
     plain = dataset(ROOT, train=False, transform=torchvision.transforms.ToTensor())
     batch = make(name).splits["test"].batch(torch.tensor([0, 17, 9999]))
@@ -98,7 +101,9 @@ def test_images_are_those_torchvision_hands_out(make, name):
         assert label == plain[position][1]
 
 
-def test_batched_augmentation_of_cifar10_is_at_least_five_times_as_fast_as_picture_by_picture(make):
+def test_batched_augmentation_of_cifar10_is_at_least_five_times_as_fast_as_picture_by_picture(
+    make,
+) -> None:
     """Both ways in turns over the same images; the median ratio counts."""
     transforms = torchvision.transforms
     pipeline = transforms.Compose(
@@ -121,7 +126,7 @@ def test_batched_augmentation_of_cifar10_is_at_least_five_times_as_fast_as_pictu
     assert sorted(ratios)[2] >= 5, ratios
 
 
-def test_the_list_says_what_is_present():
+def test_the_list_says_what_is_present() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "wmr_cli", "list", "datasets"],
         capture_output=True,

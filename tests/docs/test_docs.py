@@ -25,6 +25,7 @@ from wmr_cli.core.protocols import Defense, Kernel, Learner, StepReport
 from wmr_cli.evaluation.evaluator import Evaluator
 from wmr_cli.measures import plain_accuracy
 from wmr_cli.plugins import collect, installed
+from wmr_cli.registry import Registry
 from wmr_cli.scaffold import scaffold
 from wmr_cli.storage import checkpoints
 from wmr_cli.storage.records import Record
@@ -60,7 +61,7 @@ def blocks(name: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page(name), re.DOTALL)
 
 
-def test_generated_parts_are_current():
+def test_generated_parts_are_current() -> None:
     assert generate.stale() == [], "run `python docs/generate.py`"
 
 
@@ -72,7 +73,9 @@ def test_generated_parts_are_current():
     ],
     ids=["narrow", "coloured"],
 )
-def test_the_check_does_not_depend_on_the_terminal(surroundings, monkeypatch):
+def test_the_check_does_not_depend_on_the_terminal(
+    surroundings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in surroundings.items():
         monkeypatch.setenv(name, value)
     done = subprocess.run(
@@ -84,7 +87,7 @@ def test_the_check_does_not_depend_on_the_terminal(surroundings, monkeypatch):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_the_check_notices_a_stale_page(tmp_path, monkeypatch):
+def test_the_check_notices_a_stale_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = re.sub(generate.BLOCK, r"\g<begin>old\n\g<end>", page("presets.md"))
     (tmp_path / "presets.md").write_text(old, encoding="utf-8")
     monkeypatch.setattr(generate, "DOCS", tmp_path)
@@ -99,29 +102,29 @@ def test_the_check_notices_a_stale_page(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("file", "text"), badges.badges().items(), ids=lambda value: getattr(value, "stem", "")
 )
-def test_badges_are_true_and_shown(file, text):
+def test_badges_are_true_and_shown(file, text) -> None:
     assert file.read_text(encoding="utf-8") == text, "run `python docs/badges.py`"
     assert f"({file.relative_to(ROOT).as_posix()})" in (ROOT / "README.md").read_text(
         encoding="utf-8"
     )
 
 
-def test_there_are_no_other_badges():
+def test_there_are_no_other_badges() -> None:
     assert sorted(badges.FOLDER.iterdir()) == sorted(badges.badges())
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-def test_every_hook_is_documented(hook):
+def test_every_hook_is_documented(hook) -> None:
     assert f"### {hook}\n" in page("hooks.md")
 
 
 @pytest.mark.parametrize("name", sorted({*inspect.get_annotations(Learner), *vars(Learner)}))
-def test_everything_that_a_defense_may_touch_is_documented(name):
+def test_everything_that_a_defense_may_touch_is_documented(name) -> None:
     assert name.startswith("_") or f"`learner.{name}" in page("hooks.md")
 
 
 @pytest.mark.parametrize("contract", [Kernel, Defense], ids=lambda contract: contract.__name__)
-def test_everything_that_a_kernel_or_defense_may_say_is_documented(contract):
+def test_everything_that_a_kernel_or_defense_may_say_is_documented(contract) -> None:
     names = re.findall(r"`(\w+)(?: = |\()", " ".join(contract.__doc__.split()))
     assert len(names) >= 5
     assert [name for name in names if f"`{name}" not in page("hooks.md")] == []
@@ -130,18 +133,18 @@ def test_everything_that_a_kernel_or_defense_may_say_is_documented(contract):
 @pytest.mark.parametrize(
     "check", sorted(name for name in vars(testing) if name.startswith("check_"))
 )
-def test_every_check_is_documented(check):
+def test_every_check_is_documented(check) -> None:
     assert f"`{check}(" in page("hooks.md")
 
 
 @pytest.mark.parametrize("command", [path for path, _ in generate.helps()])
-def test_every_command_is_documented(command):
+def test_every_command_is_documented(command) -> None:
     assert f"## {command}\n" in page("cli.md")
     assert "\x1b" not in page("cli.md")
 
 
 @pytest.mark.parametrize(("kind", "name"), DESCRIBED)
-def test_every_defense_and_kernel_describes_itself(kind, name):
+def test_every_defense_and_kernel_describes_itself(kind, name) -> None:
     needed = {"defense": {"Objective", "Cost", "Good for"}, "kernel": {"Weight", "Good for"}}[kind]
     sourced = {"Reference"} if name not in ("natural", "none", "table") else set()
     prose, fields = generate.fields(inspect.getdoc(installed().registry.target(kind, name)))
@@ -151,7 +154,7 @@ def test_every_defense_and_kernel_describes_itself(kind, name):
 
 
 @pytest.mark.parametrize(("kind", "name"), DESCRIBED)
-def test_every_defense_and_kernel_is_in_its_table(kind, name):
+def test_every_defense_and_kernel_is_in_its_table(kind, name) -> None:
     table = (
         page("defenses.md")
         .partition(f"<!-- generated: {kind}s -->")[2]
@@ -163,7 +166,7 @@ def test_every_defense_and_kernel_is_in_its_table(kind, name):
     assert [len(re.findall(r"(?<!\\)\|", row)) for row in rows] == [7 if kind == "defense" else 6]
 
 
-def test_a_field_of_a_docstring_may_go_on_on_the_next_line():
+def test_a_field_of_a_docstring_may_go_on_on_the_next_line() -> None:
     docstring = "What it is.\n\nMore: words.\n\nObjective: a\n    + b\nCost: K + 1\n"
     assert generate.fields(docstring) == (
         "What it is.\n\nMore: words.",
@@ -182,17 +185,17 @@ def test_a_field_of_a_docstring_may_go_on_on_the_next_line():
         ("wat", ["training"]),
     ],
 )
-def test_a_kernel_is_told_where_it_can_be_used(kernel, uses):
+def test_a_kernel_is_told_where_it_can_be_used(kernel: str, uses: list[str]) -> None:
     assert list(generate.uses(installed().registry.target("kernel", kernel))) == uses
 
 
 @pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: struct.__name__)
-def test_every_field_of_a_record_is_documented(struct):
+def test_every_field_of_a_record_is_documented(struct) -> None:
     section = page("record.md").partition(f"### {struct.__name__}\n")[2].partition("\n#")[0]
     assert re.findall(r"^\| `(\w+)`", section, re.MULTILINE) == list(struct.__struct_fields__)
 
 
-def test_every_row_of_an_evaluation_is_documented():
+def test_every_row_of_an_evaluation_is_documented() -> None:
     kernels = {2.0: Exponential(2.0)}
     evaluator = Evaluator(
         model=testing.tiny_model(),
@@ -212,7 +215,7 @@ def test_every_row_of_an_evaluation_is_documented():
 
 
 @pytest.fixture
-def checkpoint(tmp_path):
+def checkpoint(tmp_path: Path):
     path = tmp_path / "net.safetensors"
     images = MemorySplit(torch.zeros(1, *testing.SHAPE), torch.zeros(1), torch.zeros(1))
     source = MemorySource(testing.CLASSES, {"train": images})
@@ -222,12 +225,12 @@ def checkpoint(tmp_path):
     return path
 
 
-def test_every_line_of_a_checkpoint_header_is_documented(checkpoint):
+def test_every_line_of_a_checkpoint_header_is_documented(checkpoint) -> None:
     _, header = checkpoints.load_tensors(checkpoint)
     assert {name for name in header if f"`{name}`" not in page("checkpoints.md")} == set()
 
 
-def test_the_documented_hash_is_the_stored_one(checkpoint):
+def test_the_documented_hash_is_the_stored_one(checkpoint) -> None:
     (recipe,) = [
         block for block in blocks("checkpoints.md", "python") if "def content_hash" in block
     ]
@@ -236,13 +239,13 @@ def test_the_documented_hash_is_the_stored_one(checkpoint):
     assert names["content_hash"](checkpoint) == checkpoints.load(checkpoint).sha256
 
 
-def test_every_field_of_the_log_is_documented():
+def test_every_field_of_the_log_is_documented() -> None:
     tally = Tally()
     tally.add(StepReport(*(torch.ones(2) for _ in range(3)), correct=torch.tensor([True, False])))
     assert {name for name in tally.summary() if f"`{name}`" not in page("checkpoints.md")} == set()
 
 
-def test_the_example_plugin_works(tmp_path, monkeypatch):
+def test_the_example_plugin_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (described,) = blocks("hooks.md", "toml")
     project = tomllib.loads(described)
     ((name, module),) = project["project"]["entry-points"]["wmr"].items()
@@ -254,7 +257,9 @@ def test_the_example_plugin_works(tmp_path, monkeypatch):
     testing.check_attack(found.registry.create("attack", "brightness", eps=0.1))
 
 
-def test_the_new_plugin_of_the_guide_is_the_one_that_is_written(tmp_path, registry):
+def test_the_new_plugin_of_the_guide_is_the_one_that_is_written(
+    tmp_path: Path, registry: Registry
+) -> None:
     guide = page("hooks.md").partition("## By hand")[0]
     folder = scaffold("mine", ["attack"], tmp_path / "wmr-mine", registry)
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
@@ -267,14 +272,14 @@ def test_the_new_plugin_of_the_guide_is_the_one_that_is_written(tmp_path, regist
     assert [command for command in commands if f"\n{command}\n" not in readme] == []
 
 
-def test_the_example_model_keeps_the_contract():
+def test_the_example_model_keeps_the_contract() -> None:
     (example,) = blocks("models.md", "python")
     names: dict = {}
     exec(example, names)
     testing.check_model(names["MyNet"])
 
 
-def test_every_built_in_model_has_its_line():
+def test_every_built_in_model_has_its_line() -> None:
     ours = [
         owned.entry.name
         for kind, owned in installed().registry
@@ -284,7 +289,9 @@ def test_every_built_in_model_has_its_line():
     assert [name for name in ours if f"| `{name}` |" not in listed] == []
 
 
-def test_the_examples_for_notebooks_run(tiny_run, tmp_path, capsys):
+def test_the_examples_for_notebooks_run(
+    tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copytree(tiny_run, tmp_path / "runs" / "digits-trades-a2-s0")
     names: dict = {}
     for example in blocks("python.md", "python"):
@@ -308,7 +315,7 @@ def test_every_public_name_is_documented(name: str) -> None:
     )
 
 
-def test_the_example_of_the_metrics_runs(capsys):
+def test_the_example_of_the_metrics_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = [
         block for block in blocks("metrics.md", "python") if "plain_accuracy(right)" in block
     ]
@@ -316,19 +323,21 @@ def test_the_example_of_the_metrics_runs(capsys):
     assert "value=0.75" in capsys.readouterr().out
 
 
-def test_the_example_of_the_worst_case_runs(capsys):
+def test_the_example_of_the_worst_case_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = [block for block in blocks("metrics.md", "python") if "worst_case(" in block]
     exec(example, {})
     assert capsys.readouterr().out.startswith("2.207")
 
 
-def test_the_example_of_a_difference_runs(capsys):
+def test_the_example_of_a_difference_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = [block for block in blocks("metrics.md", "python") if "Resamples(" in block]
     exec(example, {})
     assert capsys.readouterr().out.endswith("images=20.0) True\n")
 
 
-def test_the_temperature_example_runs(monkeypatch, capsys):
+def test_the_temperature_example_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (example,) = [block for block in blocks("metrics.md", "python") if "temperature" in block]
     rng = np.random.default_rng(0)
     logits, label = rng.normal(size=(50, 4)), rng.integers(4, size=50)
@@ -343,7 +352,7 @@ def test_the_temperature_example_runs(monkeypatch, capsys):
 @pytest.mark.parametrize(
     "path", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda path: str(path.relative_to(ROOT))
 )
-def test_relative_links_resolve(path):
+def test_relative_links_resolve(path) -> None:
     text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text)]
     relative = [target for target in targets if target and "://" not in target]
@@ -351,5 +360,5 @@ def test_relative_links_resolve(path):
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
-def test_every_page_is_in_the_navigation(path):
+def test_every_page_is_in_the_navigation(path) -> None:
     assert f": {path.relative_to(DOCS)}\n" in NAV

@@ -67,7 +67,7 @@ DOCUMENTED = [
 ]
 
 
-def test_commands_are_found_on_the_pages():
+def test_commands_are_found_on_the_pages() -> None:
     assert len(DOCUMENTED) > 100
     assert commands("```sh\nsrun --x wmr train \\\n  --alpha $a  # so\nls\n```\n") == [
         ["train", "--alpha", "1"]
@@ -92,18 +92,18 @@ def components(context: typer.Context) -> list[tuple[str, str]]:
     DOCUMENTED,
     ids=lambda part: part if isinstance(part, str) else shlex.join(part),
 )
-def test_a_documented_command_can_be_parsed(page, words):
+def test_a_documented_command_can_be_parsed(page, words) -> None:
     for kind, name in components(parsed(words)):
         assert name in ELSEWHERE or name in installed().registry.names(kind)
 
 
-def test_a_flag_that_does_not_exist_is_noticed():
+def test_a_flag_that_does_not_exist_is_noticed() -> None:
     with pytest.raises(TyperException, match="--alhpa"):
         parsed(["train", "--alhpa", "2"])
 
 
 @pytest.mark.parametrize("command", ["train", "evaluate", "attack"])
-def test_components_are_seen(command):
+def test_components_are_seen(command: str) -> None:
     checkpoint = [] if command == "train" else ["run"]
     words = [
         command,

@@ -29,7 +29,7 @@ COSTS = re.findall(
 
 
 @pytest.mark.parametrize(("preset", "defense", "numbers"), COSTS)
-def test_the_costs_of_the_paper_follow_from_its_presets(preset, defense, numbers):
+def test_the_costs_of_the_paper_follow_from_its_presets(preset, defense, numbers) -> None:
     config, replays = resolve({"preset": preset, "defense": defense}), 8 if defense == "free" else 1
     epochs = math.ceil(config.epochs / replays)
     steps = epochs * replays * math.ceil(IMAGES[preset] / config.batch_size)
@@ -39,7 +39,7 @@ def test_the_costs_of_the_paper_follow_from_its_presets(preset, defense, numbers
     assert [int(text.replace(",", "")) for text in numbers.split(" | ")] == expected
 
 
-def test_every_preset_of_the_paper_has_its_costs():
+def test_every_preset_of_the_paper_has_its_costs() -> None:
     assert {preset for preset, _, _ in COSTS} == {
         name for name in presets.names() if name.startswith("paper/")
     }
@@ -54,7 +54,7 @@ NAMES = {"MNIST": "mnist", "CIFAR-10": "cifar10", "Tiny ImageNet": "tiny-imagene
 
 
 @pytest.mark.parametrize(("data", "pgd", "trades"), ALPHAS)
-def test_the_alphas_of_the_paper_are_those_of_its_tables(data, pgd, trades):
+def test_the_alphas_of_the_paper_are_those_of_its_tables(data, pgd, trades) -> None:
     for defense, alphas in {"PGD": pgd, "TRADES": trades}.items():
         rows = (
             made
@@ -67,18 +67,18 @@ def test_the_alphas_of_the_paper_are_those_of_its_tables(data, pgd, trades):
 
 
 @pytest.mark.parametrize(("data", "pgd", "trades"), ALPHAS)
-def test_the_commands_for_the_paper_use_every_alpha(data, pgd, trades):
+def test_the_commands_for_the_paper_use_every_alpha(data, pgd, trades) -> None:
     for defense, alphas in {"pgd": pgd, "trades": trades}.items():
         loop = rf"for alpha in 0 ([\d. ]+);\s+do wmr train --preset paper/{NAMES[data]} --defense {defense} --alpha \$alpha; done"
         (found,) = re.findall(loop, page("reproducing.md"))
         assert found.split() == alphas.split(", ")
 
 
-def test_all_datasets_of_the_paper_are_listed():
+def test_all_datasets_of_the_paper_are_listed() -> None:
     assert [data for data, _, _ in ALPHAS] == list(NAMES)
 
 
-def test_the_model_with_masked_gradients_predicts_the_same(tiny_run):
+def test_the_model_with_masked_gradients_predicts_the_same(tiny_run: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", page("honest-evaluation.md"), re.DOTALL)
     names: dict = {}
     exec(example, names)

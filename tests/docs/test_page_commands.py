@@ -1,6 +1,7 @@
 """The page runner skips nothing and reports every failure."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -34,7 +35,7 @@ echo a \\
 
 
 @pytest.fixture
-def done(tmp_path):
+def done(tmp_path: Path):
     """Does what a page says, and gives what was printed, and the folder where that ended."""
 
     def do(page: str):
@@ -45,7 +46,7 @@ def done(tmp_path):
     return do
 
 
-def test_commands_are_run_and_files_saved_in_the_order_of_the_page(done):
+def test_commands_are_run_and_files_saved_in_the_order_of_the_page(done) -> None:
     printed, folder = done(PAGE)
     assert list(printed.values()) == ["one\ntwo\n", "", "", "", "hello\n", "a b\n"]
     assert [step.line for step in printed] == [2, 5, 8, 14, 18, 19]
@@ -71,7 +72,9 @@ def test_commands_are_run_and_files_saved_in_the_order_of_the_page(done):
         ),
     ],
 )
-def test_a_failing_command_is_reported_with_status_and_output(page, complaint, done):
+def test_a_failing_command_is_reported_with_status_and_output(
+    page: str, complaint: str, done
+) -> None:
     with pytest.raises(AssertionError, match=complaint):
         done(page)
 
@@ -86,22 +89,22 @@ def test_a_failing_command_is_reported_with_status_and_output(page, complaint, d
         ("```sh\necho 'a\n```", "bash cannot read"),
     ],
 )
-def test_a_block_that_cannot_be_read_is_refused(page, complaint):
+def test_a_block_that_cannot_be_read_is_refused(page: str, complaint: str) -> None:
     with pytest.raises(AssertionError, match=complaint):
         steps(blocks(page))
 
 
-def test_an_indented_block_is_run_too():
+def test_an_indented_block_is_run_too() -> None:
     (step,) = steps(blocks("* do this:\n\n  ```sh\n  echo a\n  ```\n"))
     assert step.words == ("echo", "a")
 
 
-def test_a_command_has_as_many_lines_as_bash_needs():
+def test_a_command_has_as_many_lines_as_bash_needs() -> None:
     text = "for i in 1 2\ndo echo $i\ndone\ncat <<E\nhello\nE\necho 'a\nb'\n"
     assert [number for number, _ in commands(text)] == [1, 4, 7]
 
 
-def test_an_included_file_is_the_file():
+def test_an_included_file_is_the_file() -> None:
     assert included('--8<-- "LICENSE"\n') == (ROOT / "LICENSE").read_text(encoding="utf-8")
 
 
@@ -116,7 +119,7 @@ def test_an_included_file_is_the_file():
         "· A_rob",
     ],
 )
-def test_shown_output_matches_printed_output_apart_from_numbers(shown, done):
+def test_shown_output_matches_printed_output_apart_from_numbers(shown: str, done) -> None:
     page = f"```sh\necho 'n 550 · A_rob  82.0 [-1.5, +3]'\n```\n\n```text\n{shown}\n```\n"
     printed, folder = done(page)
     assert missing(blocks(page), printed, folder) == []
@@ -125,13 +128,13 @@ def test_shown_output_matches_printed_output_apart_from_numbers(shown, done):
 @pytest.mark.parametrize(
     "shown", ["n 550 · A_sa 82.0 [1, 2]", "n 550 A_rob 82.0", "A_sa …", "… A_rob … n 550"]
 )
-def test_shown_output_that_was_not_printed_is_reported(shown, done):
+def test_shown_output_that_was_not_printed_is_reported(shown: str, done) -> None:
     page = f"```sh\necho 'n 550 · A_rob 82.0 [1.5, 3]'\n```\n\n```text\n{shown}\n```\n"
     printed, folder = done(page)
     assert missing(blocks(page), printed, folder) == [f"line 5: not printed: {shown}"]
 
 
-def test_a_drawn_tree_lists_files(done):
+def test_a_drawn_tree_lists_files(done) -> None:
     drawn = "runs/  all\n├── a/     one\n│   ├── b  two words\n│   └── c\n└── d\n"
     page = f"```sh\nmkdir -p runs/a\ntouch runs/a/b\n```\n```text\n{drawn}```\n"
     printed, folder = done(page)
@@ -142,7 +145,7 @@ def test_a_drawn_tree_lists_files(done):
     ]
 
 
-def test_names_and_units_keep_what_is_not_a_number():
+def test_names_and_units_keep_what_is_not_a_number() -> None:
     assert masked(" digits-trades-a2-s0 *  trained in 1.3 min ──── ") == masked(
         "digits-trades-a0-s1 trained in 48 s ──"
     )
@@ -161,11 +164,11 @@ def test_names_and_units_keep_what_is_not_a_number():
         ("", ""),
     ],
 )
-def test_commands_are_shortened(words, added):
+def test_commands_are_shortened(words: str, added: str) -> None:
     assert smaller(words.split()) == [*words.split(), *added.split()]
 
 
-def test_long_attacks_are_shortened():
+def test_long_attacks_are_shortened() -> None:
     few = ["--limit", "60", "--alpha-test", "2"]
     assert smaller(["evaluate", "a", "--attack", "square"]) == [
         "evaluate",

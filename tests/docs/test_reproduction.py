@@ -64,7 +64,9 @@ def verdicts(records) -> dict[str, str]:
         (0.0, "not distinguishable", "not distinguishable"),
     ],
 )
-def test_a_claim_is_judged_by_its_differences(tmp_path, skill, gain, loss):
+def test_a_claim_is_judged_by_its_differences(
+    tmp_path: Path, skill: float, gain: str, loss: str
+) -> None:
     said = verdicts(found(tmp_path, skill))
     assert (said["A_sa is higher with weights"], said["A_tr is higher with weights"]) == (
         gain,
@@ -78,13 +80,15 @@ def test_a_claim_is_judged_by_its_differences(tmp_path, skill, gain, loss):
 
 
 @pytest.mark.parametrize(("between", "verdict"), [(0.6, "holds"), (1.8, "does not hold")])
-def test_a_rise_is_asked_from_one_alpha_to_the_next(tmp_path, between, verdict):
+def test_a_rise_is_asked_from_one_alpha_to_the_next(
+    tmp_path: Path, between: float, verdict: str
+) -> None:
     said = verdicts(found(tmp_path, 1.2, a1=between))
     assert said["A_sa is higher with weights"] == "holds"
     assert said["A_sa rises from one α_train to the next"] == verdict
 
 
-def test_one_seed_of_training_gives_no_verdict(tmp_path):
+def test_one_seed_of_training_gives_no_verdict(tmp_path: Path) -> None:
     records = [one for one in found(tmp_path, 0.6) if one[1].checkpoint.seed == 0]
     said = verdicts(records)
     assert [said.pop(claim) for claim in claims.ORDERS] == ["holds"] * 3
@@ -92,14 +96,14 @@ def test_one_seed_of_training_gives_no_verdict(tmp_path):
     assert "A_sa is higher with weights" in said
 
 
-def test_an_attack_is_judged_by_its_own_records(tmp_path):
+def test_an_attack_is_judged_by_its_own_records(tmp_path: Path) -> None:
     said = verdicts([*found(tmp_path / "pgd", 0.6), *found(tmp_path / "margin", -0.6, MARGIN)])
     assert said["A_sa is higher with weights"] == "holds"
     assert said["A_rob gains under PGD-margin"] == "does not hold"
     assert said["A_rob gains under the worst of all attacks"] == "does not hold"
 
 
-def test_the_worst_of_all_attacks_counts_an_image_once(tmp_path):
+def test_the_worst_of_all_attacks_counts_an_image_once(tmp_path: Path) -> None:
     records = [
         *found(tmp_path / "pgd", 0.6),
         *found(tmp_path / "margin", 0.6, MARGIN),
@@ -114,7 +118,7 @@ def test_the_worst_of_all_attacks_counts_an_image_once(tmp_path):
     )
 
 
-def test_a_training_without_a_reference_is_compared_with_nothing(tmp_path):
+def test_a_training_without_a_reference_is_compared_with_nothing(tmp_path: Path) -> None:
     records = [
         *found(tmp_path / "pgd", 0.6, a1=0.3),
         *found(tmp_path / "margin", 0.6, MARGIN, a1=0.3),
@@ -142,8 +146,8 @@ def test_a_training_without_a_reference_is_compared_with_nothing(tmp_path):
     ],
 )
 def test_that_nothing_is_lost_holds_where_a_loss_of_a_point_is_ruled_out(
-    images, seeds, number, verdict
-):
+    images: tuple[float, float], seeds: tuple[float, float] | None, number: int, verdict: str
+) -> None:
     low, high = images
     one = Gap(Difference((low + high) / 2, low, high, images=number), seeds)
     harmless = Gap(Difference(0.05, 0.04, 0.06, images=50), (0.01, 0.09))
@@ -158,7 +162,9 @@ def test_that_nothing_is_lost_holds_where_a_loss_of_a_point_is_ruled_out(
         (60, "does not hold", "beyond chance in 1"),
     ],
 )
-def test_an_order_is_broken_where_images_tell(tmp_path, spared, verdict, told):
+def test_an_order_is_broken_where_images_tell(
+    tmp_path: Path, spared: int, verdict: str, told: str | None
+) -> None:
     records, rows = found(tmp_path, 0.0), synthetic.rows(300)
     before, prefix = "uniform", measures.at_alpha("weighted", 2.0)
     wrong = np.flatnonzero(rows[f"{before}/margin"] < 0)[
@@ -178,7 +184,7 @@ def test_an_order_is_broken_where_images_tell(tmp_path, spared, verdict, told):
     assert told is None or told in said["A_tr ≤ A_sa"].found
 
 
-def test_a_broken_theorem_is_told(tmp_path):
+def test_a_broken_theorem_is_told(tmp_path: Path) -> None:
     rows = synthetic.rows(300)
     rows["uniform/margin"] = -rows[
         "uniform/margin"
@@ -219,7 +225,9 @@ WITHOUT_SCALE = pytest.mark.parametrize(
 
 
 @WITHOUT_SCALE
-def test_a_gain_that_is_one_of_scale_does_not_survive_calibration(tmp_path, skill, verdict):
+def test_a_gain_that_is_one_of_scale_does_not_survive_calibration(
+    tmp_path: Path, skill, verdict
+) -> None:
     kept, taken = scale.scale(rescaled(tmp_path, skill), "pgd", "trades")
     assert (kept.verdict, taken.verdict) == (verdict, "holds")
     gained = float(kept.found.split("A_sa(2) ")[1].split(" ")[0])
@@ -227,7 +235,9 @@ def test_a_gain_that_is_one_of_scale_does_not_survive_calibration(tmp_path, skil
 
 
 @WITHOUT_SCALE
-def test_a_worst_case_that_is_one_of_scale_does_not_survive_calibration(tmp_path, skill, verdict):
+def test_a_worst_case_that_is_one_of_scale_does_not_survive_calibration(
+    tmp_path: Path, skill, verdict
+) -> None:
     said = {
         finding.claim: finding.verdict
         for finding in scale.worst_cases(rescaled(tmp_path, skill), "ce", "trades")
@@ -247,11 +257,11 @@ def test_a_worst_case_that_is_one_of_scale_does_not_survive_calibration(tmp_path
         ([(False, True), (False, False)], "not distinguishable"),
     ],
 )
-def test_a_verdict_asks_for_all_differences(signs, verdict):
+def test_a_verdict_asks_for_all_differences(signs: list[tuple[bool, bool]], verdict: str) -> None:
     assert judging.verdict_of(signs) == verdict
 
 
-def test_one_seed_of_one_attack_gives_no_verdict_on_it(tmp_path):
+def test_one_seed_of_one_attack_gives_no_verdict_on_it(tmp_path: Path) -> None:
     margin = [
         one for one in found(tmp_path / "margin", -0.6, MARGIN) if one[1].checkpoint.seed == 0
     ]
@@ -264,11 +274,11 @@ def test_one_seed_of_one_attack_gives_no_verdict_on_it(tmp_path):
     ("value", "said"),
     [(0.0123, "+1.2"), (-0.0004, "-0.04"), (0.0, "+0.0"), (0.0006, "+0.1"), (-1e-9, "-0.00")],
 )
-def test_points_have_a_sign_and_a_second_digit_near_zero(value, said):
+def test_points_have_a_sign_and_a_second_digit_near_zero(value: float, said: str) -> None:
     assert judging.points(value) == said
 
 
-def test_all_verdicts_stand_in_one_table(monkeypatch):
+def test_all_verdicts_stand_in_one_table(monkeypatch: pytest.MonkeyPatch) -> None:
     said = {
         "large": [
             judging.Finding("order", "trades", "", "holds"),
@@ -294,7 +304,7 @@ def test_all_verdicts_stand_in_one_table(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_page_is_what_its_records_say():
+def test_the_page_is_what_its_records_say() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "docs" / "reproduce.py", "--check"],
         capture_output=True,

@@ -18,6 +18,7 @@ from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.protocols import Batch
 from wmr_cli.evaluation.run import evaluate
 from wmr_cli.events import EpochDone, EvaluationDone, StepDone
+from wmr_cli.registry import Registry
 from wmr_cli.runtime import components
 from wmr_cli.runtime.fabric import Hardware
 from wmr_cli.storage import checkpoints, records
@@ -51,7 +52,7 @@ def device() -> str:
 
 
 @pytest.fixture(scope="module")
-def run(device, registry, tmp_path_factory) -> Path:
+def run(device: str, registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("gpu") / "run"
     list(
         train(
@@ -65,7 +66,7 @@ def run(device, registry, tmp_path_factory) -> Path:
     return path
 
 
-def test_training_learns(run):
+def test_training_learns(run: Path) -> None:
     log = (run / "log.jsonl").read_text().splitlines()
     last = msgspec.json.decode(log[-1])
     assert last["val_a_nat"] > 0.8
@@ -73,7 +74,9 @@ def test_training_learns(run):
 
 
 @pytest.mark.parametrize("precision", ["32", "bf16", "16"])
-def test_every_precision_trains_stops_and_goes_on(precision, device, registry, tmp_path):
+def test_every_precision_trains_stops_and_goes_on(
+    precision: str, device: str, registry: Registry, tmp_path: Path
+) -> None:
     if precision == "16" and device != "cuda":
         pytest.skip("half precision needs a GPU")
     config = resolve({"epochs": 2, "steps": 2, "validate_every": 0, "precision": precision})
@@ -95,7 +98,7 @@ def test_every_precision_trains_stops_and_goes_on(precision, device, registry, t
 
 
 @pytest.mark.parametrize("spec", ATTACKS)
-def test_attacks_keep_their_contract(spec, device, registry):
+def test_attacks_keep_their_contract(spec: str, device: str, registry: Registry) -> None:
     batch = testing.tiny_batch().to(device)
     attack = registry.create("attack", spec, **({} if "eps" in spec else {"eps": 0.1}))
     testing.check_attack(
@@ -103,13 +106,15 @@ def test_attacks_keep_their_contract(spec, device, registry):
     )
 
 
-def test_noise_is_that_of_any_device(device):
+def test_noise_is_that_of_any_device(device: str) -> None:
     index, images = torch.arange(5), torch.zeros(5, 1, 4, 4)
     here = rng.uniform(images.to(device), index.to(device), seed=3)
     assert torch.equal(here.cpu(), rng.uniform(images, index, seed=3))
 
 
-def test_an_evaluation_agrees_with_that_of_the_processor(run, device, registry, tmp_path):
+def test_an_evaluation_agrees_with_that_of_the_processor(
+    run: Path, device: str, registry: Registry, tmp_path: Path
+) -> None:
     found = {}
     for kind in {device, "cpu"}:
         config = EvaluateConfig(attacks=("pgd:steps=10",), alpha_test=(2.0,))
@@ -125,7 +130,7 @@ def test_an_evaluation_agrees_with_that_of_the_processor(run, device, registry, 
     assert here.a_rob.value == pytest.approx(there.a_rob.value, abs=0.01)
 
 
-def test_a_checkpoint_knows_no_device(run, device, registry):
+def test_a_checkpoint_knows_no_device(run: Path, device: str, registry: Registry) -> None:
     network = components.restored(registry, checkpoints.load(run))
     images, labels = torch.rand(4, 1, 8, 8), torch.arange(4)
     here = cross_entropy(network.to(device)(images.to(device)), labels.to(device)).cpu()
@@ -134,7 +139,7 @@ def test_a_checkpoint_knows_no_device(run, device, registry):
     )
 
 
-def test_all_devices_share_a_batch(device, registry, tmp_path):
+def test_all_devices_share_a_batch(device: str, registry: Registry, tmp_path: Path) -> None:
     count = torch.cuda.device_count() if device == "cuda" else 2 if device == "cpu" else 1
     if count < 2:
         pytest.skip("there is one device")
@@ -156,7 +161,7 @@ def test_all_devices_share_a_batch(device, registry, tmp_path):
     assert checkpoints.load(tmp_path / "run").epoch == 1
 
 
-def test_a_network_in_a_notebook_is_measured_there_and_stays_where_it_is(device):
+def test_a_network_in_a_notebook_is_measured_there_and_stays_where_it_is(device: str) -> None:
     model, batch = testing.tiny_model(), testing.tiny_batch(60)
     settings = {"eps": 0.05, "attack": "pgd:steps=3", "alphas": (1.0,)}
     here = wmr_cli.evaluate(model, [(batch.images, batch.labels)], **settings)

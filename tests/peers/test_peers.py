@@ -15,6 +15,7 @@ from wmr_cli.core import torchvision_compat
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.norms import NORMS
 from wmr_cli.core.objectives import objective_named
+from wmr_cli.registry import Registry
 from wmr_cli.runtime import components
 from wmr_cli.storage import checkpoints
 from wmr_cli.training.loop import train
@@ -46,19 +47,19 @@ BALLS = {"linf": ("Linf", 0.15), "l2": ("L2", 0.6)}
 
 
 @pytest.fixture(scope="session")
-def network(tmp_path_factory, registry):
+def network(tmp_path_factory: pytest.TempPathFactory, registry: Registry):
     path = tmp_path_factory.mktemp("peers") / "run"
     list(train(resolve({}), path, registry, data_dir=Path(), device="cpu"))
     return components.restored(registry, checkpoints.load(path / "last.safetensors"))
 
 
 @pytest.fixture(scope="session")
-def batch(registry):
+def batch(registry: Registry):
     split = components.dataset(registry, "digits", Path()).splits["test"]
     return split.batch(torch.arange(IMAGES))
 
 
-def ours(registry, spec, model, batch, norm, eps, seed=0):
+def ours(registry: Registry, spec, model, batch, norm, eps, seed=0):
     attack = registry.create("attack", spec, norm=norm, eps=eps)
     objective = objective_named(getattr(attack, "loss", "ce"))
     return attack(model, batch, objective, seed=seed).images
@@ -71,7 +72,7 @@ def accuracy(model, batch, images, norm, eps):
     return (is_right | (NORMS[norm].size(images - batch.images) > eps + 1e-5)).float().mean().item()
 
 
-def measured(registry, spec, peer, model, batch, norm, eps, name="torchattacks"):
+def measured(registry: Registry, spec, peer, model, batch, norm, eps, name="torchattacks"):
     mine = accuracy(model, batch, ours(registry, spec, model, batch, norm, eps), norm, eps)
     theirs = accuracy(model, batch, peer(batch.images, batch.labels), norm, eps)
     print(f"{spec} {norm} {eps:g}: ours {mine:.3f}, {name} {theirs:.3f}")  # noqa: T201
@@ -79,7 +80,7 @@ def measured(registry, spec, peer, model, batch, norm, eps, name="torchattacks")
     return mine, theirs
 
 
-def test_pgd_gives_the_images_of_torchattacks(registry, network, batch):
+def test_pgd_gives_the_images_of_torchattacks(registry: Registry, network, batch) -> None:
     peer = torchattacks.PGD(network, eps=0.15, alpha=0.015, steps=20, random_start=False)
     found = ours(registry, "pgd:start=none,steps=20,step=0.015", network, batch, "linf", 0.15)
     torch.testing.assert_close(found, peer(batch.images, batch.labels), atol=1e-6, rtol=0)
@@ -89,7 +90,7 @@ def test_pgd_gives_the_images_of_torchattacks(registry, network, batch):
     )
 
 
-def test_pgd_gives_the_images_of_foolbox(registry, network, batch):
+def test_pgd_gives_the_images_of_foolbox(registry: Registry, network, batch) -> None:
     peer = foolbox.attacks.LinfPGD(abs_stepsize=0.015, steps=20, random_start=False)
     _, theirs, _ = peer(
         foolbox.PyTorchModel(network, bounds=(0, 1)), batch.images, batch.labels, epsilons=0.15
@@ -108,7 +109,9 @@ PEERS = {
 
 @pytest.mark.parametrize("norm", BALLS)
 @pytest.mark.parametrize("name", PEERS)
-def test_gradient_attacks_agree_to_a_point(name, norm, registry, network, batch):
+def test_gradient_attacks_agree_to_a_point(
+    name: str, norm: str, registry: Registry, network, batch
+) -> None:
     theirs, eps = BALLS[norm]
     mine, other = measured(
         registry, name, PEERS[name](network, norm=theirs, eps=eps), network, batch, norm, eps
@@ -117,7 +120,7 @@ def test_gradient_attacks_agree_to_a_point(name, norm, registry, network, batch)
 
 
 @pytest.mark.parametrize("norm", BALLS)
-def test_square_is_no_weaker(norm, registry, network, batch):
+def test_square_is_no_weaker(norm: str, registry: Registry, network, batch) -> None:
     """Theirs never puts a square at the last row or column, which counts on images of 8x8: ours is stronger there."""
     theirs, eps = BALLS[norm]
     peer = torchattacks.Square(network, norm=theirs, eps=eps)
@@ -135,7 +138,7 @@ def standard(model, norm, eps):
 
 
 @pytest.mark.parametrize("norm", BALLS)
-def test_autoattack_agrees_to_a_point(norm, registry, network, batch):
+def test_autoattack_agrees_to_a_point(norm: str, registry: Registry, network, batch) -> None:
     theirs, eps = BALLS[norm]
     mine, other = measured(
         registry, "autoattack", standard(network, theirs, eps), network, batch, norm, eps
@@ -150,7 +153,7 @@ class Everywhere(SquareAttack):
         return super().random_int(low, high + 1, shape)
 
 
-def averaged(registry, model, batch, norm, mine, **peers):
+def averaged(registry: Registry, model, batch, norm, mine, **peers):
     """Mean robust accuracy over the seeds, under a spec of ours and under peers made from (model, norm, eps, seed)."""
     theirs, eps = BALLS[norm]
     given = (batch.images, batch.labels)
@@ -182,7 +185,9 @@ def pyautoattack_square(kind, is_spread):
 
 
 @pytest.mark.parametrize("norm", BALLS)
-def test_square_without_edges_agrees_to_a_point_with_the_peers(norm, registry, network, batch):
+def test_square_without_edges_agrees_to_a_point_with_the_peers(
+    norm: str, registry: Registry, network, batch
+) -> None:
     """With torchattacks' as released, and with pyautoattack's where it, too, spreads its halvings: the same search then."""
     spec = "square:stops_early=true,edges=false"
     peers = {
@@ -196,8 +201,8 @@ def test_square_without_edges_agrees_to_a_point_with_the_peers(norm, registry, n
 
 @pytest.mark.parametrize("norm", BALLS)
 def test_square_agrees_to_a_point_with_pyautoattack_once_it_may_use_all_places(
-    norm, registry, network, batch
-):
+    norm: str, registry: Registry, network, batch
+) -> None:
     """As released it never puts a square at the last row or column, and fools fewer images than ours."""
     released, everywhere = (
         pyautoattack_square(SquareAttack, is_spread=False),
@@ -211,7 +216,9 @@ def test_square_agrees_to_a_point_with_pyautoattack_once_it_may_use_all_places(
 
 
 @pytest.mark.parametrize("norm", BALLS)
-def test_autoattack_agrees_to_a_point_with_pyautoattack(norm, registry, network, batch):
+def test_autoattack_agrees_to_a_point_with_pyautoattack(
+    norm: str, registry: Registry, network, batch
+) -> None:
     theirs, eps = BALLS[norm]
     attack = AutoAttack(network, norm=theirs, eps=eps, seed=0, device="cpu")
 

@@ -16,13 +16,13 @@ STUDY = Path(__file__).parents[2] / "studies" / "digits_defenses.py"
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory) -> dict[str, dict]:
+def study(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
     out = tmp_path_factory.mktemp("study") / "found.json"
     subprocess.run([sys.executable, STUDY, out], check=True)
     return json.loads(out.read_text(encoding="utf-8"))
 
 
-def test_every_defense_of_ours_is_there(study):
+def test_every_defense_of_ours_is_there(study: dict[str, dict]) -> None:
     registry = installed().registry
     assert set(study) == {
         name
@@ -34,7 +34,9 @@ def test_every_defense_of_ours_is_there(study):
     } == {3}
 
 
-def test_every_adversarial_defense_beats_natural_training_by_25_points(study):
+def test_every_adversarial_defense_beats_natural_training_by_25_points(
+    study: dict[str, dict],
+) -> None:
     natural = mean(study["natural"]["a_rob"])
     gains = {
         defense: mean(found["a_rob"]) - natural
@@ -44,7 +46,7 @@ def test_every_adversarial_defense_beats_natural_training_by_25_points(study):
     assert min(gains.values()) >= 0.25, gains
 
 
-def test_the_cheap_defenses_are_cheap(study):
+def test_the_cheap_defenses_are_cheap(study: dict[str, dict]) -> None:
     dear = study["pgd"]["cost"]
     assert {defense: study[defense]["cost"] < dear / 2 for defense in ("free", "fgsm-rs")} == {
         "free": True,

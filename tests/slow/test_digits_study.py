@@ -27,7 +27,7 @@ def wmr(folder: Path, *words: object) -> None:
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory) -> dict[float, list[records.Record]]:
+def study(tmp_path_factory: pytest.TempPathFactory) -> dict[float, list[records.Record]]:
     """The records of TRADES with alpha 0 and 2, each over five seeds, all settings but alpha and seed those of the preset."""
     folder = tmp_path_factory.mktemp("study")
 
@@ -57,13 +57,15 @@ def study(tmp_path_factory) -> dict[float, list[records.Record]]:
     }
 
 
-def test_every_run_keeps_its_natural_accuracy(study):
+def test_every_run_keeps_its_natural_accuracy(study: dict[float, list[records.Record]]) -> None:
     assert [len(records) for records in study.values()] == [5, 5]
     assert min(record.a_nat.value for records in study.values() for record in records) >= 0.95
 
 
 @pytest.mark.parametrize("metric", ["a_sa", "a_tr"])
-def test_weighted_training_wins_against_the_attacker_who_chooses(study, metric):
+def test_weighted_training_wins_against_the_attacker_who_chooses(
+    study: dict[float, list[records.Record]], metric: str
+) -> None:
     means = {
         alpha: mean(getattr(record.by_alpha[0], metric).value for record in records)
         for alpha, records in study.items()
@@ -71,7 +73,9 @@ def test_weighted_training_wins_against_the_attacker_who_chooses(study, metric):
     assert means[2.0] > means[0.0]
 
 
-def test_weighted_training_costs_no_robust_accuracy(study):
+def test_weighted_training_costs_no_robust_accuracy(
+    study: dict[float, list[records.Record]],
+) -> None:
     means = {
         alpha: mean(record.a_rob.value for record in records) for alpha, records in study.items()
     }

@@ -3,6 +3,7 @@
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,13 +24,13 @@ def processor_seconds(*command: str) -> float:
     return min(found)
 
 
-def test_help_costs_little_more_than_what_draws_it():
+def test_help_costs_little_more_than_what_draws_it() -> None:
     needed = processor_seconds("-c", "import typer.main, typer.rich_utils")
     assert processor_seconds("-m", "wmr_cli", "--help") < 2 * needed
 
 
 @pytest.fixture
-def hundred(tmp_path):
+def hundred(tmp_path: Path):
     """A hundred records of 10,000 images each, with everything that an evaluation stores."""
     for number in range(100):
         rows = synthetic.rows(10_000, logits=True, skill=number / 100)
@@ -45,7 +46,9 @@ def hundred(tmp_path):
     [[], ["--alpha-test", "0.5,3"], ["--format", "json"]],
     ids=["as stored", "other α", "json"],
 )
-def test_a_report_over_a_hundred_records_takes_a_few_sorts_of_ten_million_numbers(hundred, flags):
+def test_a_report_over_a_hundred_records_takes_a_few_sorts_of_ten_million_numbers(
+    hundred, flags
+) -> None:
     """Three where it takes two seconds and a half."""
     sort = processor_seconds(
         "-c", "import numpy as np; np.sort(np.random.default_rng(0).random(10**7))"

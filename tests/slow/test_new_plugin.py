@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -19,14 +20,16 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory) -> Environment:
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     clean = Environment(tmp_path_factory.mktemp("clean") / "venv")
     clean.install(ROOT)
     return clean
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_new_plugin_does_what_its_readme_says(kind, environment, tmp_path):
+def test_a_new_plugin_does_what_its_readme_says(
+    kind: str, environment: Environment, tmp_path: Path
+) -> None:
     name = f"fresh-{kind}"
     folder = (
         tmp_path / environment.run(tmp_path, "wmr", "plugins", "new", name, "--kind", kind).strip()

@@ -75,7 +75,7 @@ def key(page: Path, step: Step) -> tuple[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_works_as_it_is_written(page, tmp_path):
+def test_a_page_works_as_it_is_written(page, tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     if page.name not in BEGIN_WITH_NOTHING:
         workspace.environment.install(workspace.root)
@@ -93,7 +93,7 @@ def test_a_page_works_as_it_is_written(page, tmp_path):
     [page for page in PAGES if page.name in {name for name, _ in ON_DOWNLOADED_DATA}],
     ids=lambda page: page.stem,
 )
-def test_commands_on_downloaded_data_work_as_they_are_written(page, tmp_path):
+def test_commands_on_downloaded_data_work_as_they_are_written(page, tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     workspace.environment.install(workspace.root)
     lay_files(page, workspace.root)
@@ -101,16 +101,16 @@ def test_commands_on_downloaded_data_work_as_they_are_written(page, tmp_path):
     run(chosen, workspace.root, tmp_path / "logs", workspace.variables(DATA))
 
 
-def test_a_command_that_is_left_out_is_still_on_its_page():
+def test_a_command_that_is_left_out_is_still_on_its_page() -> None:
     there = {key(page, step) for page in PAGES for step in steps(read(page))}
     assert sorted(LEFT_OUT - there) == []
 
 
 @pytest.mark.parametrize(("page", "command"), sorted(RUN_BY_CI))
-def test_what_is_too_long_to_be_run_here_is_run_before_a_change_lands(page, command):
+def test_what_is_too_long_to_be_run_here_is_run_before_a_change_lands(page, command) -> None:
     assert command in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
 
 
-def test_the_site_is_built_before_a_change_lands():
+def test_the_site_is_built_before_a_change_lands() -> None:
     assert "make docs" in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     assert re.search(r"mkdocs build --strict", (ROOT / "Makefile").read_text(encoding="utf-8"))

@@ -114,7 +114,7 @@ def killed_with_its_workers(running: subprocess.Popen[str]) -> None:
         time.sleep(0.05)
 
 
-def test_a_sweep_killed_twice_gives_the_report_of_one_that_was_left_alone(tmp_path):
+def test_a_sweep_killed_twice_gives_the_report_of_one_that_was_left_alone(tmp_path: Path) -> None:
     finished(tmp_path / "straight")
     killed = tmp_path / "killed"
 
@@ -135,7 +135,9 @@ def test_a_sweep_killed_twice_gives_the_report_of_one_that_was_left_alone(tmp_pa
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_sweep_that_is_asked_to_stop_saves_and_goes_on(tmp_path, number, status):
+def test_a_sweep_that_is_asked_to_stop_saves_and_goes_on(
+    tmp_path: Path, number, status: int
+) -> None:
     running = begun(tmp_path)
     until(lambda: list(tmp_path.glob("runs/*/resume.safetensors")), running)
     workers = children(running.pid)
@@ -150,7 +152,7 @@ def test_a_sweep_that_is_asked_to_stop_saves_and_goes_on(tmp_path, number, statu
     assert "to do" in listed
 
 
-def test_a_run_that_fails_is_told_and_stops_no_other(tmp_path):
+def test_a_run_that_fails_is_told_and_stops_no_other(tmp_path: Path) -> None:
     text = STUDY.replace(
         "alpha = [0, 2]\nseed = [0, 1]", 'model = ["digits-cnn", "digits-cnn:nonsense=3"]'
     )
@@ -160,7 +162,7 @@ def test_a_run_that_fails_is_told_and_stops_no_other(tmp_path):
     assert "digits-trades-a2-s0" in (tmp_path / "runs" / "report.md").read_text()
 
 
-def test_runs_are_submitted_through_submitit(tmp_path):
+def test_runs_are_submitted_through_submitit(tmp_path: Path) -> None:
     pytest.importorskip("submitit")
     text = (
         STUDY.replace("seed = [0, 1]", "seed = 0")
@@ -181,7 +183,7 @@ def test_runs_are_submitted_through_submitit(tmp_path):
     assert (tmp_path / "runs" / "report.md").exists()
 
 
-def test_an_unknown_setting_of_slurm_is_refused(tmp_path):
+def test_an_unknown_setting_of_slurm_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("submitit")
     (tmp_path / "study.toml").write_text(STUDY + '[slurm]\ncluster = "local"\nminutes = 10\n')
     done = subprocess.run(

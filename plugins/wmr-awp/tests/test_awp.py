@@ -33,7 +33,7 @@ def made(base: str, **params: float) -> Awp:
 
 
 @pytest.mark.parametrize("base", BASES)
-def test_every_base_that_fits_keeps_the_contract(base):
+def test_every_base_that_fits_keeps_the_contract(base: str) -> None:
     check_defense(made(base))
 
 
@@ -56,7 +56,7 @@ def errors(weight, bias, pixels, label):
     return [share - (position == label) for position, share in enumerate(shares)]
 
 
-def test_a_step_is_the_one_computed_by_hand():
+def test_a_step_is_the_one_computed_by_hand() -> None:
     weight, bias, pixels, gamma, lr = [[0.5, -1.0], [2.0, 0.25]], [0.1, -0.2], [0.75, 0.5], 0.2, 0.1
     model = Linear(weight, bias)
     made("natural", gamma=gamma).step(
@@ -100,7 +100,7 @@ class InTrainMode(RecordingLearner):
 
 @pytest.mark.parametrize("kind", [RecordingLearner, InTrainMode])
 @pytest.mark.parametrize("base", BASES)
-def test_without_a_perturbation_it_is_the_base_bit_for_bit(base, kind):
+def test_without_a_perturbation_it_is_the_base_bit_for_bit(base: str, kind) -> None:
     results = []
     for defense in (create("defense", base), made(base, gamma=0.0)):
         model = tiny_model().train()
@@ -121,11 +121,11 @@ def test_without_a_perturbation_it_is_the_base_bit_for_bit(base, kind):
 class Watching(RecordingLearner):
     """Notes the weights at every turn."""
 
-    def __init__(self, model):
+    def __init__(self, model) -> None:
         super().__init__(model)
         self.seen = {"forward": [], "attack": [], "attack_mode": [], "optimizer_step": []}
 
-    def note(self, what):
+    def note(self, what) -> None:
         self.seen[what].append(
             {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
         )
@@ -144,7 +144,7 @@ class Watching(RecordingLearner):
             self.note("attack_mode")
             yield network
 
-    def optimizer_step(self):
+    def optimizer_step(self) -> None:
         self.note("optimizer_step")
         super().optimizer_step()
 
@@ -153,7 +153,7 @@ def differs(weights, start):
     return [name for name in start if not torch.equal(weights[name], start[name])]
 
 
-def test_weights_move_by_gamma_for_the_loss_alone_and_come_back_exactly():
+def test_weights_move_by_gamma_for_the_loss_alone_and_come_back_exactly() -> None:
     model = tiny_model().train()
     start = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     learner = Watching(model)
@@ -177,27 +177,27 @@ def test_weights_move_by_gamma_for_the_loss_alone_and_come_back_exactly():
         assert float(moved.norm() / start[name].norm()) == pytest.approx(0.02, rel=1e-4)
 
 
-def test_the_loss_is_higher_at_the_perturbed_weights():
+def test_the_loss_is_higher_at_the_perturbed_weights() -> None:
     learner = RecordingLearner(tiny_model().train())
     made("pgd", gamma=0.05).step(learner, tiny_batch())
     before, after = learner.paid
     assert after > before * 1.02
 
 
-def test_batch_norm_hears_of_a_batch_once():
+def test_batch_norm_hears_of_a_batch_once() -> None:
     model = tiny_model().train()
     made("pgd").step(RecordingLearner(model), tiny_batch())
     assert int(model[1].num_batches_tracked) == 1
 
 
 class FailsTheSecondTime(RecordingLearner):
-    def backward(self, loss):
+    def backward(self, loss) -> None:
         super().backward(loss)
         if len(self.paid) == 2:
             raise RuntimeError("out of memory")
 
 
-def test_weights_are_put_back_when_the_step_fails():
+def test_weights_are_put_back_when_the_step_fails() -> None:
     model = tiny_model().train()
     start = copy.deepcopy(dict(model.named_parameters()))
     with pytest.raises(RuntimeError, match="out of memory"):
@@ -205,7 +205,7 @@ def test_weights_are_put_back_when_the_step_fails():
     assert differs(dict(model.named_parameters()), start) == []
 
 
-def test_a_weight_without_a_gradient_stays():
+def test_a_weight_without_a_gradient_stays() -> None:
     model = Linear(
         [[0.0, 0.0], [0.0, 0.0]], [200.0, 0.0]
     )  # certain of itself: the gradient is zero
@@ -215,7 +215,7 @@ def test_a_weight_without_a_gradient_stays():
     assert torch.equal(model.weight.detach(), torch.zeros(2, 2))
 
 
-def test_for_warmup_epochs_it_is_the_base():
+def test_for_warmup_epochs_it_is_the_base() -> None:
     learner = RecordingLearner(tiny_model().train())
     defense = made("pgd", warmup=2)
     paid = []
@@ -233,12 +233,12 @@ def test_for_warmup_epochs_it_is_the_base():
         ("yopo", "one backward pass moves its images and its weights"),
     ],
 )
-def test_a_base_that_does_not_fit_is_refused_with_the_reason(base, reason):
+def test_a_base_that_does_not_fit_is_refused_with_the_reason(base: str, reason: str) -> None:
     with pytest.raises(BadInput, match=reason):
         made(base)
 
 
-def test_a_base_that_replays_batches_is_refused(monkeypatch):
+def test_a_base_that_replays_batches_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Replaying:
         replays = 3
 
@@ -247,7 +247,7 @@ def test_a_base_that_replays_batches_is_refused(monkeypatch):
         made("pgd")
 
 
-def test_it_is_not_put_around_itself(monkeypatch):
+def test_it_is_not_put_around_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     inner = made("pgd")
     monkeypatch.setattr("wmr_awp.defense.create", lambda kind, spec: inner)
     with pytest.raises(BadInput, match="perturbs the weights already"):
@@ -255,19 +255,19 @@ def test_it_is_not_put_around_itself(monkeypatch):
 
 
 @pytest.mark.parametrize("params", [{"gamma": -0.1}, {"warmup": -1}])
-def test_negative_numbers_are_refused(params):
+def test_negative_numbers_are_refused(params: dict[str, float] | dict[str, int]) -> None:
     with pytest.raises(BadInput, match="awp cannot take"):
         made("pgd", **params)
 
 
 class Greedy:
-    def step(self, learner, batch):
+    def step(self, learner, batch) -> None:
         for _ in range(2):
             learner.backward(learner.forward(batch.images).square().mean())
             learner.optimizer_step()
 
 
-def test_a_base_that_turns_out_to_step_twice_is_stopped_before_anything_moves():
+def test_a_base_that_turns_out_to_step_twice_is_stopped_before_anything_moves() -> None:
     model = tiny_model().train()
     start = copy.deepcopy(dict(model.named_parameters()))
     with pytest.raises(BrokenContract, match="several optimizer steps on one batch"):
@@ -283,21 +283,21 @@ class Restless:
     def __deepcopy__(self, memo):
         return Restless()
 
-    def step(self, learner, batch):
+    def step(self, learner, batch) -> None:
         for _ in range(1 + self.calls):
             learner.attack(batch, lambda logits, labels: logits.sum(dim=1))
         learner.backward(learner.forward(batch.images).square().mean())
         learner.optimizer_step()
 
 
-def test_attacks_that_were_not_made_at_the_old_weights_are_refused():
+def test_attacks_that_were_not_made_at_the_old_weights_are_refused() -> None:
     base = Restless()
     base.calls = 1
     with pytest.raises(BrokenContract, match="attacks more often"):
         Awp(base).step(RecordingLearner(tiny_model().train()), tiny_batch())
 
 
-def test_it_says_of_itself_what_its_base_says():
+def test_it_says_of_itself_what_its_base_says() -> None:
     trades, natural = made("trades:beta=2"), made("natural")
     assert trades.knows == ("clean_logits", "steps_survived")
     assert trades.beta == 2
@@ -306,7 +306,7 @@ def test_it_says_of_itself_what_its_base_says():
     assert not hasattr(trades, "state")
 
 
-def test_what_the_base_remembers_is_remembered_once_and_saved():
+def test_what_the_base_remembers_is_remembered_once_and_saved() -> None:
     defense, base = (
         made("iaat:warmup=0,steps=2,beta=1", gamma=0.0),
         create("defense", "iaat:warmup=0,steps=2,beta=1"),
@@ -336,7 +336,7 @@ def imported(path: Path) -> set[str]:
 @pytest.mark.parametrize(
     "path", sorted(Path(wmr_awp.__file__).parent.glob("*.py")), ids=lambda path: path.name
 )
-def test_nothing_private_is_imported(path):
+def test_nothing_private_is_imported(path) -> None:
     ours = {module for module in imported(path) if module.split(".")[0] == "wmr_cli"}
     assert {
         module for module in ours if module != "wmr_cli" and not module.startswith(PUBLIC)

@@ -32,7 +32,7 @@ class Smooth(nn.Sequential):
 
 
 @pytest.fixture
-def wmr(tmp_path, monkeypatch):
+def wmr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The program in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "nets.py").write_text(SMOOTH, encoding="utf-8")
@@ -57,7 +57,7 @@ def assert_identical(one: str, other: str) -> None:
         assert torch.equal(tensor, weights(other)[name]), name
 
 
-def test_it_learns_and_goes_on_exactly_where_it_was_stopped(wmr):
+def test_it_learns_and_goes_on_exactly_where_it_was_stopped(wmr) -> None:
     words = (
         "train",
         "--defense",
@@ -99,7 +99,7 @@ def test_it_learns_and_goes_on_exactly_where_it_was_stopped(wmr):
     assert record["checkpoint"]["defense"].startswith("awp")
 
 
-def test_a_perturbation_changes_the_run_and_none_does_not(wmr):
+def test_a_perturbation_changes_the_run_and_none_does_not(wmr) -> None:
     for defense, out in (("pgd", "base"), ("awp:gamma=0", "none"), ("awp:gamma=0.05", "some")):
         wmr(
             "train", *BRIEF, "--defense", defense, "--alpha", "1", "--out", out
@@ -109,7 +109,7 @@ def test_a_perturbation_changes_the_run_and_none_does_not(wmr):
     assert not all(torch.equal(tensor, some[name]) for name, tensor in base.items())
 
 
-def test_two_processes_learn_what_one_learns(wmr):
+def test_two_processes_learn_what_one_learns(wmr) -> None:
     words = (
         "train",
         *BRIEF,
@@ -144,7 +144,7 @@ def test_two_processes_learn_what_one_learns(wmr):
     assert_identical("base", "none")
 
 
-def test_a_base_that_does_not_fit_is_refused_in_one_line(wmr):
+def test_a_base_that_does_not_fit_is_refused_in_one_line(wmr) -> None:
     words = [sys.executable, "-m", "wmr_cli", "train", "--defense", "awp:free", "--out", "run"]
     done = subprocess.run(
         words, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "300"}

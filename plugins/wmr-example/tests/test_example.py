@@ -6,21 +6,21 @@ from wmr_cli.testing import check_attack, check_dataset, check_defense, check_ke
 from wmr_example.parts import Fooled, HalfHalf, Linear, RandomCorners, stripes
 
 
-def test_stripes():
+def test_stripes() -> None:
     check_dataset(stripes(root=Path()))
 
 
-def test_linear():
+def test_linear() -> None:
     check_model(Linear)
 
 
-def test_half_half():
+def test_half_half() -> None:
     check_defense(HalfHalf())
 
 
-def test_fooled():
+def test_fooled() -> None:
     check_kernel(Fooled())
 
 
-def test_random_corners():
+def test_random_corners() -> None:
     check_attack(RandomCorners(eps=0.1))

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,18 +25,18 @@ def at_temperature(evidence, temperature):
     return Evidence(evidence.logits / temperature, evidence.labels)
 
 
-def test_the_contract():
+def test_the_contract() -> None:
     check_kernel(Rank(alpha=2.0))
 
 
-def test_ranks_by_hand():
+def test_ranks_by_hand() -> None:
     values = torch.tensor([5.0, -1.0, 2.0, 2.0, 9.0])
     torch.testing.assert_close(spread_ranks(values), torch.tensor([0.5, -1.0, -0.25, -0.25, 1.0]))
     assert spread_ranks(torch.tensor([7.0])).tolist() == [0.0]
     assert spread_ranks(torch.full((4,), 3.0)).tolist() == [0.0] * 4
 
 
-def test_ties_share_their_mean_rank_in_any_order():
+def test_ties_share_their_mean_rank_in_any_order() -> None:
     values = torch.tensor([1.0, 1.0, 1.0, 0.0, 2.0])
     expected = {1.0: 0.0, 0.0: -1.0, 2.0: 1.0}
     for order in itertools.permutations(range(5)):
@@ -44,12 +45,12 @@ def test_ties_share_their_mean_rank_in_any_order():
 
 
 @pytest.mark.parametrize("temperature", [0.01, 0.3, 3.0, 100.0])
-def test_no_temperature_moves_a_weight(evidence, temperature):
+def test_no_temperature_moves_a_weight(evidence, temperature: float) -> None:
     assert torch.equal(Rank(2.0)(at_temperature(evidence, temperature)), Rank(2.0)(evidence))
 
 
 @pytest.mark.parametrize("temperature", [0.3, 3.0])
-def test_the_paper_s_kernel_moves_with_temperature(evidence, temperature):
+def test_the_paper_s_kernel_moves_with_temperature(evidence, temperature: float) -> None:
     exp = create("kernel", "exp:alpha=2")
     weights, scaled = (
         measures.normalized_weights(exp(each))
@@ -58,7 +59,9 @@ def test_the_paper_s_kernel_moves_with_temperature(evidence, temperature):
     assert abs(scaled / weights - 1).max() > 0.1
 
 
-def test_probability_margins_change_their_order_with_temperature_and_logit_margins_do_not(evidence):
+def test_probability_margins_change_their_order_with_temperature_and_logit_margins_do_not(
+    evidence,
+) -> None:
     scaled = at_temperature(evidence, 3.0)
     by_probability, by_logit = (
         [spread_ranks(margin(each.logits, each.labels)) for each in (evidence, scaled)]
@@ -68,7 +71,7 @@ def test_probability_margins_change_their_order_with_temperature_and_logit_margi
     assert torch.equal(*by_logit)
 
 
-def test_a_constant_added_to_the_logits_of_an_image_changes_nothing(evidence):
+def test_a_constant_added_to_the_logits_of_an_image_changes_nothing(evidence) -> None:
     shifts = torch.randint(
         -8, 8, (len(evidence.labels), 1), generator=torch.Generator().manual_seed(0)
     )
@@ -77,7 +80,7 @@ def test_a_constant_added_to_the_logits_of_an_image_changes_nothing(evidence):
     assert torch.equal(Rank(2.0)(one), Rank(2.0)(other))
 
 
-def test_a_lower_margin_weighs_more_and_alpha_says_how_much_more(evidence):
+def test_a_lower_margin_weighs_more_and_alpha_says_how_much_more(evidence) -> None:
     order = logit_margin(evidence.logits, evidence.labels).argsort()
     logs = Rank(1.5)(evidence)[order]
     assert bool((logs.diff() < 0).all())
@@ -85,28 +88,30 @@ def test_a_lower_margin_weighs_more_and_alpha_says_how_much_more(evidence):
     assert Rank(0.0)(evidence).abs().max() == 0
 
 
-def test_weights_carry_no_gradient(evidence):
+def test_weights_carry_no_gradient(evidence) -> None:
     logits = evidence.logits.clone().requires_grad_()
     assert not Rank()(Evidence(logits, evidence.labels)).requires_grad
 
 
-def test_images_far_apart_in_float32_but_close_to_each_other_are_told_apart():
+def test_images_far_apart_in_float32_but_close_to_each_other_are_told_apart() -> None:
     logits = torch.tensor([[1e4, 0.0], [1e4, -1e-3]], dtype=torch.float32)
     assert Rank(1.0)(Evidence(logits, torch.zeros(2, dtype=torch.long))).tolist() == [1.0, -1.0]
 
 
-def test_half_precision_stays_half_precision(evidence):
+def test_half_precision_stays_half_precision(evidence) -> None:
     logs = Rank(1.0)(Evidence(evidence.logits.bfloat16(), evidence.labels))
     assert logs.dtype == torch.bfloat16
     assert bool(logs.isfinite().all())
 
 
-def test_a_negative_alpha_is_refused():
+def test_a_negative_alpha_is_refused() -> None:
     with pytest.raises(BadInput, match="alpha is -1"):
         Rank(alpha=-1.0)
 
 
-def test_an_evaluation_ranks_all_images_and_agrees_with_the_check_of_the_program(wmr, tmp_path):
+def test_an_evaluation_ranks_all_images_and_agrees_with_the_check_of_the_program(
+    wmr, tmp_path: Path
+) -> None:
     trained = wmr(
         "train", "--kernel", "rank", "--alpha", "2", "--epochs", "2", "--steps", "2", "--out", "run"
     )

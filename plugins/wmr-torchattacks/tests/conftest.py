@@ -2,12 +2,13 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 
 @pytest.fixture
-def wmr(tmp_path):
+def wmr(tmp_path: Path):
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "wmr_cli", *words]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

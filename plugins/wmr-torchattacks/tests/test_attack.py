@@ -58,18 +58,18 @@ def run(attack, model, batch, seed=0, objective=cross_entropy):
         ("torchattacks", "needs name", "torchattacks:name="),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(spec, problem, hint):
+def test_what_cannot_be_is_refused_with_the_reason(spec: str, problem: str, hint: str) -> None:
     with pytest.raises(BadInput, match=problem) as refusal:
         create("attack", spec)
     assert hint in refusal.value.hint
 
 
-def test_a_misspelt_name_is_an_unknown_name():
+def test_a_misspelt_name_is_an_unknown_name() -> None:
     with pytest.raises(UnknownName):
         create("attack", "torchattacks:DeepFol", norm="l2")
 
 
-def test_steps_keep_their_ratio_to_the_radius():
+def test_steps_keep_their_ratio_to_the_radius() -> None:
     assert create("attack", "torchattacks:PGD", eps=8 / 255).step == 2 / 255
     assert create("attack", "torchattacks:PGD", eps=0.3).step == pytest.approx(0.075)
     assert create("attack", "torchattacks:FFGSM", eps=8 / 255).step == 10 / 255
@@ -79,7 +79,7 @@ def test_steps_keep_their_ratio_to_the_radius():
     assert create("attack", "torchattacks:FGSM").steps is None
 
 
-def test_options_reach_torchattacks():
+def test_options_reach_torchattacks() -> None:
     model, batch = tiny_model(), tiny_batch()
     plain, without = (
         run(create("attack", f"torchattacks:MIFGSM{options}", eps=0.1), model, batch).images
@@ -88,7 +88,7 @@ def test_options_reach_torchattacks():
     assert not torch.equal(plain, without)
 
 
-def test_attacks_of_one_kind_are_equal_if_their_numbers_are():
+def test_attacks_of_one_kind_are_equal_if_their_numbers_are() -> None:
     one, other, third = (
         create("attack", f"torchattacks:MIFGSM,decay={decay}") for decay in (0.9, 0.9, 0.8)
     )
@@ -104,7 +104,7 @@ def test_attacks_of_one_kind_are_equal_if_their_numbers_are():
         "torchattacks:EADEN,max_iterations=10",
     ],
 )
-def test_a_mixed_mode_gradients_and_flags_are_left_alone(spec):
+def test_a_mixed_mode_gradients_and_flags_are_left_alone(spec: str) -> None:
     model, batch = tiny_model(), tiny_batch()
     model[4].train()  # dropout alone
     model[0].bias.requires_grad_(False)
@@ -127,7 +127,7 @@ def test_a_mixed_mode_gradients_and_flags_are_left_alone(spec):
     assert bool((model[5].weight.grad == 1).all())
 
 
-def test_the_model_is_left_alone_when_torchattacks_fails():
+def test_the_model_is_left_alone_when_torchattacks_fails() -> None:
     model, batch = tiny_model(), tiny_batch()
     state = torch.get_rng_state()
     with pytest.raises(BadInput, match="TIFGSM fails on these images") as refusal:
@@ -140,7 +140,7 @@ def test_the_model_is_left_alone_when_torchattacks_fails():
 @pytest.mark.parametrize(
     "spec", ["torchattacks:PGD", "torchattacks:Square,n_queries=5", "torchattacks:APGD"]
 )
-def test_the_global_random_numbers_are_left_alone(spec):
+def test_the_global_random_numbers_are_left_alone(spec: str) -> None:
     model, batch = tiny_model(), tiny_batch()
     state = torch.get_rng_state()
     run(create("attack", spec, eps=0.1), model, batch)
@@ -154,14 +154,14 @@ class Flat(nn.Module):
         return (images * 4).round().flatten(1)[:, :4]
 
 
-def test_an_image_without_a_gradient_stays_as_it_is():
+def test_an_image_without_a_gradient_stays_as_it_is() -> None:
     batch = tiny_batch()
     images = run(create("attack", "torchattacks:MIFGSM", eps=0.01), Flat(), batch).images
     assert torch.equal(images, batch.images)
 
 
 @pytest.mark.parametrize("loss", ["ce", "margin"])
-def test_nothing_is_worse_than_the_clean_image(loss):
+def test_nothing_is_worse_than_the_clean_image(loss: str) -> None:
     model, batch = tiny_model(), tiny_batch(40)
     objective = objective_named(loss)
     result = run(
@@ -181,7 +181,7 @@ def test_nothing_is_worse_than_the_clean_image(loss):
     )  # noise alone often helps the model
 
 
-def test_restarts_only_help():
+def test_restarts_only_help() -> None:
     model, batch = tiny_model(), tiny_batch(40)
     once, often = (
         cross_entropy(
@@ -195,7 +195,7 @@ def test_restarts_only_help():
     assert float(often.mean()) > float(once.mean())
 
 
-def test_what_torchattacks_prints_stays_off_stdout(capsys):
+def test_what_torchattacks_prints_stays_off_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     run(
         create("attack", "torchattacks:APGD,verbose=true,steps=2", eps=0.1),
         tiny_model(),
@@ -217,13 +217,13 @@ def test_what_torchattacks_prints_stays_off_stdout(capsys):
         ("torchattacks:GN", "l2", ["does not see weights", "noise of its own"]),
     ],
 )
-def test_remarks(spec, norm, says):
+def test_remarks(spec: str, norm: str, says) -> None:
     remarks = list(create("attack", spec, norm=norm).remarks(10))
     assert len(remarks) == len(says)
     assert all(word in remark for word, remark in zip(says, remarks, strict=True))
 
 
-def test_draws_are_those_of_the_image():
+def test_draws_are_those_of_the_image() -> None:
     index = torch.tensor([5, 9, 2])
 
     def drawn(index, seed=1, restart=0):
@@ -249,7 +249,7 @@ def test_draws_are_those_of_the_image():
     assert float(normal.std()) == pytest.approx(1, abs=0.02)
 
 
-def test_a_record_tells_the_attack_and_rebuilds_it(wmr):
+def test_a_record_tells_the_attack_and_rebuilds_it(wmr) -> None:
     trained = wmr("train", "--attack", "torchattacks:FFGSM", "--epochs", "2", "--out", "run")
     assert trained.returncode == 0, trained.stderr
     assert "does not see weights" in trained.stderr

@@ -40,13 +40,13 @@ def batch():
     return tiny_batch(input_shape=COLOUR)
 
 
-def test_every_attack_of_torchattacks_has_its_place():
+def test_every_attack_of_torchattacks_has_its_place() -> None:
     places = [*families.LINF, *families.L2, *families.EITHER, *families.REFUSED]
     assert sorted(places) == sorted(torchattacks.__all__)
 
 
 @pytest.mark.parametrize(("name", "norm"), OFFERED)
-def test_the_contract(name, norm, model, batch):
+def test_the_contract(name, norm, model, batch) -> None:
     check_attack(
         made(name, norm, "alone=true" if name in families.SEE_THE_BATCH else ""), model, batch
     )
@@ -55,7 +55,9 @@ def test_the_contract(name, norm, model, batch):
 @pytest.mark.parametrize(
     ("name", "norm"), [(name, norm) for name, norm in OFFERED if name in families.SEE_THE_BATCH]
 )
-def test_those_that_see_the_batch_keep_to_the_rest_of_the_contract(name, norm, model, batch):
+def test_those_that_see_the_batch_keep_to_the_rest_of_the_contract(
+    name, norm, model, batch
+) -> None:
     attack = made(name, norm)
     first, second = (attack(model, batch, cross_entropy, seed=3) for _ in range(2))
     assert torch.equal(first.images, second.images)
@@ -68,7 +70,9 @@ def test_those_that_see_the_batch_keep_to_the_rest_of_the_contract(name, norm, m
 
 
 @pytest.mark.parametrize("name", ["PGD", "EOTPGD", "VMIFGSM", "Jitter", "PGDRS", "GN"])
-def test_another_seed_draws_other_numbers_and_an_image_keeps_its_own(name, model, batch):
+def test_another_seed_draws_other_numbers_and_an_image_keeps_its_own(
+    name: str, model, batch
+) -> None:
     attack = made(name, "linf")
     one, other = (attack(model, batch, cross_entropy, seed=seed).images for seed in (0, 1))
     assert not torch.equal(one, other)
@@ -88,7 +92,7 @@ def test_another_seed_draws_other_numbers_and_an_image_keeps_its_own(name, model
     ("name", "norm"),
     [("BIM", "linf"), ("MIFGSM", "linf"), ("SINIFGSM", "linf"), ("DeepFool", "l2")],
 )
-def test_the_images_are_those_of_torchattacks(name, norm, model, batch):
+def test_the_images_are_those_of_torchattacks(name: str, norm: str, model, batch) -> None:
     attack = create(
         "attack", f"torchattacks:{name}", norm=norm, eps=8 / 255 if norm == "linf" else 5.0
     )
@@ -99,7 +103,7 @@ def test_the_images_are_those_of_torchattacks(name, norm, model, batch):
     torch.testing.assert_close(result.images[moved], expected[moved], atol=1e-6, rtol=0)
 
 
-def test_bim_is_our_own_pgd_step_by_step(model, batch):
+def test_bim_is_our_own_pgd_step_by_step(model, batch) -> None:
     theirs = create("attack", "torchattacks:BIM,steps=6,step=0.02", eps=0.1)
     ours = create("attack", "pgd:start=none,steps=6,step=0.02", eps=0.1)
     one, other = (each(model, batch, cross_entropy, seed=0) for each in (theirs, ours))
