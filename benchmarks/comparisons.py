@@ -8,16 +8,20 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from wmr_cli.benchmarking.roofline import (
+from wmr_cli.benchmarking.timing import (
     PRODUCT_FLOPS,
+    Quartiles,
+    Work,
     count_flops,
     make_bare_network,
     make_matrices,
     multiply,
+    quartiles,
     run_bare_passes,
+    time_alternately,
+    time_ratio,
     to_contiguous,
 )
-from wmr_cli.benchmarking.timing import Quartiles, Work, quartiles, time_alternately, time_ratio
 from wmr_cli.runtime.fabric import LAYOUTS
 
 from . import public_loops, wmr_workloads

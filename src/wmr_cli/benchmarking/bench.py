@@ -21,17 +21,21 @@ from ..runtime.processes import count_usable_cores
 from ..training.schedules import Pace
 from ..training.setup import Assembly, assemble
 from .results import Bench, BenchDone, Rate, Trial, recommend_commands, try_processes
-from .roofline import (
+from .timing import (
     PRODUCT_FLOPS,
+    Work,
     count_flops,
     make_bare_network,
     make_matrices,
     multiply,
+    quartiles,
     run_bare_passes,
+    time_alternately,
+    time_ratio,
 )
-from .timing import Work, quartiles, time_alternately, time_ratio
 
 MAX_ROUNDS = 5
+"""Rounds of a measurement. More would narrow the quartiles little."""
 BATCH_FACTORS = (0.5, 2, 4)
 """Other batch sizes to try, as multiples of the given one."""
 

@@ -1,10 +1,9 @@
 """Results of a benchmark: rates, other settings in comparison, and recommended commands."""
 
-import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -107,7 +106,7 @@ def try_processes(single: Sequence[Bench], flags: Mapping[str, str]) -> Iterator
         if done.returncode != 0:
             yield Trial(setting, attack=None, training=None)
             continue
-        found = msgspec.convert(json.loads(done.stdout), Bench)
+        found = msgspec.json.decode(done.stdout, type=Bench)
         yield Trial(
             setting,
             attack=found.attack.images_per_second / attack,
@@ -119,12 +118,9 @@ def recommend_commands(flags: Mapping[str, str], trials: Sequence[Trial]) -> lis
     """Return commands for training and evaluation, with the settings that make them faster."""
     # `seconds` belongs to `wmr bench` only
     train = {name: value for name, value in flags.items() if name != "--seconds"}
-    train |= pick_fastest(trials, "training")
-    evaluate = {
-        name: value
-        for name, value in pick_fastest(trials, "attack").items()
-        if name in EVALUATION_SETTINGS
-    }
+    train |= pick_fastest(trials, lambda trial: trial.training)
+    attack = pick_fastest(trials, lambda trial: trial.attack)
+    evaluate = {name: value for name, value in attack.items() if name in EVALUATION_SETTINGS}
     return [_format_command(["train"], train), _format_command(["evaluate", "RUN"], evaluate)]
 
 
@@ -136,12 +132,15 @@ def _format_command(words: Sequence[str], settings: Mapping[str, str]) -> str:
     return command
 
 
-def pick_fastest(trials: Sequence[Trial], quantity: str) -> dict[str, str]:
+def pick_fastest(
+    trials: Sequence[Trial], speedup: Callable[[Trial], float | None]
+) -> dict[str, str]:
     """Return the fastest value of each setting that is faster than the current one."""
     speeds: dict[str, float] = {}
     values: dict[str, str] = {}
     for trial in trials:
-        speed = getattr(trial, quantity) or 0.0
+        # null: the setting could not be run
+        speed = speedup(trial) or 0.0
         if speed >= MIN_SPEEDUP and speed > speeds.get(trial.name, 0.0):
             speeds[trial.name] = speed
             values[trial.name] = trial.value
