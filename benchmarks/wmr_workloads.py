@@ -57,7 +57,7 @@ def make_training(case: Case, folder: Path, defense: str, attack: str) -> Traini
         write_data(case, data, images=case.batch)
     run = assemble(case.config(data, defense, attack), registry, folder, launch(Hardware()))
     reset_zero_layers(run.model)
-    plain = components.model(registry, case.model, CLASSES, case.shape)
+    plain = components.build_model(registry, case.model, CLASSES, case.shape)
     plain.load_state_dict(run.model.state_dict())
     batch = run.split.batch(torch.arange(case.batch)).to(run.runtime.device)
     batch = replace(batch, images=arranged(batch.images, run.memory_format))
@@ -123,7 +123,7 @@ class EvaluationWorkload:
         registry = installed().registry
         case = self.case
         run = self.training.run
-        pgd = components.attack(
+        pgd = components.build_attack(
             registry, Spec("pgd"), norm="linf", eps=case.eps, steps=case.steps, step_size=case.step
         )
         split = run.source.splits["test"]

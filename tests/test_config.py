@@ -356,13 +356,13 @@ def test_every_preset_can_train_every_defense(name, defense, registry: Registry)
     config = resolve({"preset": name, "defense": defense})
     assert Spec.parse(config.defense).name == defense
     attack, chosen = (
-        components.training_attack(registry, config),
-        components.defense(registry, config.defense),
+        components.build_training_attack(registry, config),
+        components.build_defense(registry, config.defense),
     )
-    kernel = components.training_kernel(registry, config, attack, chosen)
-    timetable = compatibility.replayed(config, chosen)
+    kernel = components.build_training_kernel(registry, config, attack, chosen)
+    timetable = compatibility.shorten_for_replays(config, chosen)
     compatibility.check_ramps(attack, kernel, config)
-    compatibility.check_pair(chosen, kernel, timetable)
+    compatibility.check_kernel_and_defense(chosen, kernel, timetable)
     assert getattr(chosen, "warmup", 0) < timetable.epochs
     if config.schedule == "multistep" and not name.startswith(
         "authors/"

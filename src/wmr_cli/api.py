@@ -167,7 +167,7 @@ def create(kind: str, spec: str | Spec, **given: Any) -> Any:
     registry = installed().registry
     trust_named([spec], remember=False)
     if kind == "model":
-        return components.model(registry, str(spec), **given)
+        return components.build_model(registry, str(spec), **given)
     if (
         kind == "dataset"
         and "root" not in given
@@ -186,7 +186,7 @@ def load(checkpoint: str | Path, *, trust_code: str | Iterable[str] = ()) -> nn.
     `create`. `trust_code` is the SHA-256 of such a file that you have read and trust, or several of them.
     """
     trust_hashes([trust_code] if isinstance(trust_code, str) else trust_code, remember=False)
-    return components.restored(installed().registry, checkpoints.load(Path(checkpoint)))
+    return components.restore_model(installed().registry, checkpoints.load(Path(checkpoint)))
 
 
 def read_saved(path: str | Path) -> Any:
@@ -259,8 +259,8 @@ def evaluate(
         dataset_name = dataset or type(getattr(data, "dataset", data)).__name__
         task = make_task(request, registry, checkpoint, images, dataset_name)
         for text in (
-            *components.notes(images),
-            *components.advice(task.attack, task.eps, task.checkpoint.num_classes),
+            *components.list_dataset_notes(images),
+            *components.list_attack_warnings(task.attack, task.eps, task.checkpoint.num_classes),
         ):
             warnings.warn(text, stacklevel=2)
         shown = first.images[:CHECKED].to(where)

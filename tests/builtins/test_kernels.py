@@ -422,10 +422,10 @@ def test_an_alpha_that_a_float32_loss_cannot_carry_is_refused(
     def of_run(alpha: float) -> Kernel:
         config = TrainConfig(kernel=kernel, alpha=alpha)
         attack, defense = (
-            components.training_attack(registry, config),
-            components.defense(registry, config.defense),
+            components.build_training_attack(registry, config),
+            components.build_defense(registry, config.defense),
         )
-        return components.training_kernel(registry, config, attack, defense)
+        return components.build_training_kernel(registry, config, attack, defense)
 
     kernel_of_run = of_run(largest)
     assert isinstance(kernel_of_run, Exponential | ExponentialOfLogits)

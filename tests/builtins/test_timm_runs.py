@@ -103,7 +103,9 @@ def test_a_network_of_timm_is_trained_and_evaluated(
 
     checkpoint = checkpoints.load(run)
     torch.manual_seed(derive("model", config.seed))
-    fresh = components.model(with_colours, model, checkpoint.num_classes, checkpoint.input_shape)
+    fresh = components.build_model(
+        with_colours, model, checkpoint.num_classes, checkpoint.input_shape
+    )
     start = {
         name: parameter for name, parameter in fresh.named_parameters() if parameter.requires_grad
     }
@@ -125,7 +127,7 @@ def test_a_network_of_timm_is_trained_and_evaluated(
     moved = np.abs(rows["uniform/logits"] - rows["clean/logits"]).max(axis=1)
     assert (moved > 0).all(), "the attack finds a way through the network to every image"
 
-    network, _ = bare(components.restored(with_colours, checkpoint))
+    network, _ = bare(components.restore_model(with_colours, checkpoint))
     torch.save(network.state_dict(), tmp_path / "weights.pt")  # as timm itself names them
     foreign = EvaluateConfig(
         model=model, dataset=dataset, metrics=("nat", "rob"), limit=8, steps=1, alpha_test=(1.0,)

@@ -57,7 +57,7 @@ def networks(tmp_path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def test_images(registry: Registry) -> Batch:
-    split = components.dataset(registry, "digits", Path()).splits["test"]
+    split = components.build_dataset(registry, "digits", Path()).splits["test"]
     return split.batch(torch.arange(len(split)))
 
 
@@ -66,7 +66,7 @@ def net(networks: str, registry: Registry, test_images: Batch) -> torch.nn.Modul
     """A network that has learnt a little: its last layer is fitted to the training images."""
     torch.manual_seed(0)
     network = registry.create("model", f"{networks}:Net").train()
-    train = components.dataset(registry, "digits", Path()).splits["train"]
+    train = components.build_dataset(registry, "digits", Path()).splits["train"]
     batch = train.batch(torch.arange(len(train)))
     with torch.no_grad():
         for _ in range(20):  # batch-norm learns its statistics
@@ -123,7 +123,7 @@ def test_an_imported_network_is_the_one_that_was_saved(
     assert said == [
         "net.pt: 9 tensors, 1,386 parameters, by name; prefix 'module.' dropped; from 'state_dict'"
     ]
-    restored = components.restored(registry, checkpoints.load(path))
+    restored = components.restore_model(registry, checkpoints.load(path))
     with torch.no_grad():
         assert torch.equal(restored(test_images.images), net(test_images.images))
     assert a_nat(path, registry) == accuracy(net, test_images)

@@ -25,7 +25,7 @@ from wmr_cli.evaluation.tasks import plan_tasks
 from wmr_cli.events import EvaluationDone, ImagesDone, Message
 from wmr_cli.registry import Registry
 from wmr_cli.reporting.rows import attack_name
-from wmr_cli.runtime.components import restored
+from wmr_cli.runtime.components import restore_model
 from wmr_cli.runtime.fabric import Hardware
 from wmr_cli.storage import checkpoints, records
 from wmr_cli.storage.records import Record
@@ -157,7 +157,7 @@ def test_chunks_may_be_done_in_any_order(
     config = EvaluateConfig(alpha_test=(0.0, 1.0, 2.0), steps=3)
     task = next(plan_tasks(checkpoints.load(tiny_run), config, registry, Path()))
     evaluator = make_evaluator(
-        task, restored(registry, task.checkpoint), task.split.batch(task.positions[:8]).images
+        task, restore_model(registry, task.checkpoint), task.split.batch(task.positions[:8]).images
     )
     parts = chunks(task.positions)
     assert len(parts) == 8

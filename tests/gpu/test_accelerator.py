@@ -131,7 +131,7 @@ def test_an_evaluation_agrees_with_that_of_the_processor(
 
 
 def test_a_checkpoint_knows_no_device(run: Path, device: str, registry: Registry) -> None:
-    network = components.restored(registry, checkpoints.load(run))
+    network = components.restore_model(registry, checkpoints.load(run))
     images, labels = torch.rand(4, 1, 8, 8), torch.arange(4)
     here = cross_entropy(network.to(device)(images.to(device)), labels.to(device)).cpu()
     torch.testing.assert_close(

@@ -50,12 +50,12 @@ BALLS = {"linf": ("Linf", 0.15), "l2": ("L2", 0.6)}
 def network(tmp_path_factory: pytest.TempPathFactory, registry: Registry):
     path = tmp_path_factory.mktemp("peers") / "run"
     list(train(resolve({}), path, registry, data_dir=Path(), device="cpu"))
-    return components.restored(registry, checkpoints.load(path / "last.safetensors"))
+    return components.restore_model(registry, checkpoints.load(path / "last.safetensors"))
 
 
 @pytest.fixture(scope="session")
 def batch(registry: Registry):
-    split = components.dataset(registry, "digits", Path()).splits["test"]
+    split = components.build_dataset(registry, "digits", Path()).splits["test"]
     return split.batch(torch.arange(IMAGES))
 
 

@@ -16,7 +16,7 @@ from wmr_cli.errors import BadInput, BrokenContract
 from wmr_cli.plugins import installed
 from wmr_cli.registry import Registry
 from wmr_cli.runtime import components
-from wmr_cli.runtime.components import check_fits, model, restored
+from wmr_cli.runtime.components import build_model, check_model_fits, restore_model
 from wmr_cli.spec import Spec
 from wmr_cli.storage import checkpoints
 from wmr_cli.testing import CLASSES, SHAPE, tiny_model
@@ -70,7 +70,7 @@ def test_a_network_that_does_not_fit_is_refused_with_the_fix(
     network: nn.Module, problem: str, hint: str
 ) -> None:
     with pytest.raises(BadInput) as refused:
-        check_fits(network, "mine.py:Net", CLASSES, SHAPE)
+        check_model_fits(network, "mine.py:Net", CLASSES, SHAPE)
     assert str(refused.value).startswith(f"model 'mine.py:Net' {problem}")
     assert "\n" not in str(refused.value)
     assert hint in refused.value.hint
@@ -79,12 +79,12 @@ def test_a_network_that_does_not_fit_is_refused_with_the_fix(
 def test_the_patches_of_a_transformer_are_a_first_convolution() -> None:
     network = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1, num_classes=CLASSES)
     with pytest.raises(BadInput, match="takes images of 3 channels, those of the data set have 1"):
-        check_fits(network, "vit", CLASSES, (1, 32, 32))
+        check_model_fits(network, "vit", CLASSES, (1, 32, 32))
 
 
 def test_a_mistake_in_the_code_of_a_network_is_told_with_its_kind() -> None:
     with pytest.raises(BadInput, match="AttributeError"):
-        check_fits(Buggy(), "mine.py:Buggy", CLASSES, SHAPE)
+        check_model_fits(Buggy(), "mine.py:Buggy", CLASSES, SHAPE)
 
 
 def test_checking_leaves_a_network_as_it_was() -> None:
@@ -92,9 +92,9 @@ def test_checking_leaves_a_network_as_it_was() -> None:
     network[4].eval()
     state = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     modes = [module.training for module in network.modules()]
-    check_fits(network, "tiny", CLASSES, SHAPE)
+    check_model_fits(network, "tiny", CLASSES, SHAPE)
     with pytest.raises(BadInput):
-        check_fits(network, "tiny", CLASSES + 1, SHAPE)
+        check_model_fits(network, "tiny", CLASSES + 1, SHAPE)
     assert [module.training for module in network.modules()] == modes
     assert all(torch.equal(tensor, state[name]) for name, tensor in network.state_dict().items())
     assert all(parameter.grad is None for parameter in network.parameters())
@@ -107,10 +107,10 @@ def test_a_class_may_know_its_classes_and_images_by_itself(
         "from torch import nn\nclass Net(nn.Sequential):\n"
         "    def __init__(self): super().__init__(nn.Flatten(), nn.Linear(64, 10))\n"
     )
-    network = model(registry, f"{tmp_path}/net.py:Net", 10, SHAPE)
-    check_fits(network, "Net", 10, SHAPE)
+    network = build_model(registry, f"{tmp_path}/net.py:Net", 10, SHAPE)
+    check_model_fits(network, "Net", 10, SHAPE)
     with pytest.raises(BadInput, match="has 10 outputs, the data set has 5 classes"):
-        check_fits(network, "Net", 5, SHAPE)
+        check_model_fits(network, "Net", 5, SHAPE)
 
 
 def test_nothing_is_downloaded_for_a_checkpoint(
@@ -120,12 +120,12 @@ def test_nothing_is_downloaded_for_a_checkpoint(
         raise AssertionError("the weights of a checkpoint are in its file")
 
     monkeypatch.setattr(timm.models._builder, "load_state_dict_from_hf", unreachable)
-    network = model(registry, "timm:test_resnet", CLASSES, (3, 32, 32))
+    network = build_model(registry, "timm:test_resnet", CLASSES, (3, 32, 32))
     images = MemorySplit(torch.zeros(1, 3, 32, 32), torch.zeros(1), torch.zeros(1))
     source, path = MemorySource(CLASSES, {"train": images}), tmp_path / "net.safetensors"
     config = TrainConfig(model="timm:test_resnet,pretrained=true,drop_rate=0.5")
     checkpoints.save(path, network.state_dict(), config, source, alpha_train=None, epoch=1)
-    again = restored(registry, checkpoints.load(path))
+    again = restore_model(registry, checkpoints.load(path))
     assert all(
         torch.equal(tensor, again.state_dict()[name])
         for name, tensor in network.state_dict().items()
@@ -160,13 +160,13 @@ def test_a_network_that_reads_weights_is_told_where_data_are_and_reads_none_for_
     (tmp_path / "net.py").write_text(FROM_A_FILE, encoding="utf-8")
     data, spec = tmp_path / "data", f"{tmp_path}/net.py:Net"
     data.mkdir()
-    fresh = model(registry, f"{spec},pretrained=false", CLASSES, SHAPE, data)
+    fresh = build_model(registry, f"{spec},pretrained=false", CLASSES, SHAPE, data)
     torch.save(fresh.state_dict(), data / "net.pt")
-    found = model(registry, spec, CLASSES, SHAPE, data)
+    found = build_model(registry, spec, CLASSES, SHAPE, data)
     assert (found.root, fresh.root) == (data, data)
     assert torch.equal(found[1].weight, fresh[1].weight)
     assert (
-        model(registry, f"{spec},pretrained=false,root={tmp_path}", CLASSES, SHAPE, data).root
+        build_model(registry, f"{spec},pretrained=false,root={tmp_path}", CLASSES, SHAPE, data).root
         == tmp_path
     )
     (data / "net.pt").unlink()
@@ -176,7 +176,7 @@ def test_a_network_that_reads_weights_is_told_where_data_are_and_reads_none_for_
         alpha_train=None, epoch=1,
     )  # fmt: skip
     assert torch.equal(
-        restored(registry, checkpoints.load(tmp_path / "net.safetensors"))[1].weight,
+        restore_model(registry, checkpoints.load(tmp_path / "net.safetensors"))[1].weight,
         found[1].weight,
     )
 
@@ -186,10 +186,10 @@ def test_a_network_that_takes_anything_is_told_nothing_more(
 ) -> None:
     (tmp_path / "net.py").write_text(FROM_A_FILE, encoding="utf-8")
     spec = f"{tmp_path}/net.py:Any"
-    assert model(registry, spec, CLASSES, SHAPE, tmp_path).others == {"input_shape": SHAPE}
-    assert components.without_weights(registry, f"{spec},pretrained=true") == spec
+    assert build_model(registry, spec, CLASSES, SHAPE, tmp_path).others == {"input_shape": SHAPE}
+    assert components.spec_without_weights(registry, f"{spec},pretrained=true") == spec
     assert (
-        components.without_weights(registry, "timm:resnet18,pretrained=true")
+        components.spec_without_weights(registry, "timm:resnet18,pretrained=true")
         == "timm:resnet18,pretrained=false"
     )
 
@@ -205,7 +205,7 @@ def test_a_network_that_takes_anything_is_told_nothing_more(
     ],
 )
 def test_augmentations_are_written_in_words(text: str, made: Augmentation) -> None:
-    assert components.augmentation(text, (3, 8, 8)) == made
+    assert components.build_augmentation(text, (3, 8, 8)) == made
 
 
 @pytest.mark.parametrize(
@@ -213,33 +213,33 @@ def test_augmentations_are_written_in_words(text: str, made: Augmentation) -> No
 )
 def test_what_is_no_augmentation_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="no augmentation"):
-        components.augmentation(text, (3, 8, 8))
+        components.build_augmentation(text, (3, 8, 8))
 
 
 @pytest.mark.parametrize("text", ["crop:8", "crop:40:reflect"])
 def test_a_crop_that_can_leave_nothing_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="can leave nothing of an image of side 8"):
-        components.augmentation(text, (3, 8, 9))
+        components.build_augmentation(text, (3, 8, 9))
 
 
 def test_a_note_of_the_data_reaches_the_user(registry: Registry) -> None:
     split = registry.create("dataset", "digits", root=Path()).splits["test"]
-    assert list(components.notes(split)) == []
+    assert list(components.list_dataset_notes(split)) == []
     object.__setattr__(split, "note", "half of it is there")
-    assert list(components.notes(split)) == ["half of it is there"]
+    assert list(components.list_dataset_notes(split)) == ["half of it is there"]
 
 
 def test_what_an_attack_remarks_on_few_classes_reaches_the_user(registry: Registry) -> None:
-    made = components.attack(registry, Spec.parse("apgd-dlr"), norm="linf", eps=0.1)
-    assert list(components.advice(made, 0.1, 2)) == [
+    made = components.build_attack(registry, Spec.parse("apgd-dlr"), norm="linf", eps=0.1)
+    assert list(components.list_attack_warnings(made, 0.1, 2)) == [
         "the DLR loss needs 3 classes: with 2 the attack maximises the margin loss"
     ]
-    assert list(components.advice(made, 0.1, 3)) == []
-    assert list(components.advice(made, 0.1)) == []
+    assert list(components.list_attack_warnings(made, 0.1, 3)) == []
+    assert list(components.list_attack_warnings(made, 0.1)) == []
     assert (
         list(
-            components.advice(
-                components.attack(registry, Spec.parse("pgd"), norm="linf", eps=0.1), 0.1, 2
+            components.list_attack_warnings(
+                components.build_attack(registry, Spec.parse("pgd"), norm="linf", eps=0.1), 0.1, 2
             )
         )
         == []
@@ -329,7 +329,9 @@ def broken(problem: str, act: Callable[..., Any], *args: object, **flags: Any) -
 def test_an_attack_that_cannot_be_called_is_refused(
     registry: Registry, local: Callable[..., Any], name: str, problem: str
 ) -> None:
-    broken(problem, components.attack, registry, Spec.parse(local(name)), norm="linf", eps=0.1)
+    broken(
+        problem, components.build_attack, registry, Spec.parse(local(name)), norm="linf", eps=0.1
+    )
 
 
 @pytest.mark.parametrize(
@@ -344,7 +346,7 @@ def test_an_attack_that_cannot_be_called_is_refused(
 def test_a_kernel_that_gives_no_weights_is_refused(
     registry: Registry, local: Callable[..., Any], name: str, problem: str
 ) -> None:
-    broken(problem, components.kernel, registry, local(name), None)
+    broken(problem, components.build_kernel, registry, local(name), None)
 
 
 @pytest.mark.parametrize(
@@ -354,7 +356,7 @@ def test_a_kernel_that_gives_no_weights_is_refused(
 def test_a_defense_without_its_step_is_refused(
     registry: Registry, local: Callable[..., Any], name: str, problem: str
 ) -> None:
-    broken(problem, components.defense, registry, local(name))
+    broken(problem, components.build_defense, registry, local(name))
 
 
 @pytest.mark.parametrize(
@@ -375,7 +377,7 @@ def test_a_defense_without_its_step_is_refused(
 def test_a_data_set_that_is_not_one_is_refused(
     registry: Registry, local: Callable[..., Any], name: str, problem: str
 ) -> None:
-    broken(problem, components.dataset, registry, local(name), Path())
+    broken(problem, components.build_dataset, registry, local(name), Path())
 
 
 @pytest.mark.parametrize(
@@ -384,13 +386,13 @@ def test_a_data_set_that_is_not_one_is_refused(
 def test_a_split_that_is_not_one_is_refused(
     registry: Registry, local: Callable[..., Any], name: str, problem: str
 ) -> None:
-    source = components.dataset(registry, local(name), Path())
-    broken(problem, components.split_of, source, "test")
+    source = components.build_dataset(registry, local(name), Path())
+    broken(problem, components.get_split, source, "test")
 
 
 @pytest.mark.parametrize("name", installed().registry.names("kernel"))
 def test_every_kernel_passes_its_trial(registry: Registry, name: str, tmp_path: Path) -> None:
     (tmp_path / "weights.csv").write_text("index,weight\n1,2\n")
-    assert components.kernel(
+    assert components.build_kernel(
         registry, f"table:path={tmp_path}/weights.csv" if name == "table" else name, None
     )

@@ -265,7 +265,9 @@ def test_the_epochs_and_milestones_of_free_training_are_divided_and_rounded_up(
     registry: Registry,
 ) -> None:
     config = TrainConfig(defense=f"free:m={replays}", epochs=epochs, milestones=milestones)
-    timetable = compatibility.replayed(config, components.defense(registry, config.defense))
+    timetable = compatibility.shorten_for_replays(
+        config, components.build_defense(registry, config.defense)
+    )
     assert (timetable.epochs, timetable.milestones) == expected
     assert msgspec.structs.replace(timetable, epochs=epochs, milestones=milestones) == config, (
         "nothing else changes"
@@ -276,7 +278,12 @@ def test_other_defenses_keep_their_timetable(registry: Registry) -> None:
     config = TrainConfig(epochs=7, milestones=(3, 5))
     for defense in DEFENSES.values():
         if not defense.startswith("free"):
-            assert compatibility.replayed(config, components.defense(registry, defense)) == config
+            assert (
+                compatibility.shorten_for_replays(
+                    config, components.build_defense(registry, defense)
+                )
+                == config
+            )
 
 
 def test_free_training_runs_by_its_timetable(
@@ -716,9 +723,11 @@ def test_a_table_that_names_no_image_is_refused_before_any_work(
 
 def test_a_warm_up_as_long_as_the_run_is_refused(registry: Registry) -> None:
     config = resolve({"defense": "iaat:warmup=10", "epochs": 10})
-    chosen = components.defense(registry, config.defense)
+    chosen = components.build_defense(registry, config.defense)
     with pytest.raises(BadInput, match="warms up for 10 epochs"):
-        compatibility.check_pair(chosen, components.kernel(registry, "exp", 0.0), config)
+        compatibility.check_kernel_and_defense(
+            chosen, components.build_kernel(registry, "exp", 0.0), config
+        )
 
 
 @pytest.mark.parametrize("defense", ["trades:terms=nat", "trades:terms=both", "mart:terms=kl"])

@@ -114,7 +114,7 @@ def test_an_attack_needs_no_more_memory_than_a_bare_pass(
     registry: Registry, spec: str, leans: bool
 ) -> None:
     shape = (1, 28, 28) if spec == "small-cnn" else (3, 16, 16)
-    model, whole = components.model(registry, spec, 10, shape).eval(), batch(shape, size=64)
+    model, whole = components.build_model(registry, spec, 10, shape).eval(), batch(shape, size=64)
 
     def bare() -> None:
         images = whole.images.clone().requires_grad_()

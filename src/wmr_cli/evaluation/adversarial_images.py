@@ -76,8 +76,8 @@ def attack(
     yield from (
         Message(text, warns=True)
         for text in (
-            *components.notes(task.split),
-            *components.advice(task.attack, task.eps, checkpoint.num_classes),
+            *components.list_dataset_notes(task.split),
+            *components.list_attack_warnings(task.attack, task.eps, checkpoint.num_classes),
         )
     )
     if weighted and not task.has_margins:
@@ -89,7 +89,7 @@ def attack(
     for file in filter(None, (save, grid)):
         check_writable(file)
     runtime = single_process(device)
-    network = components.restored(registry, task.checkpoint).to(runtime.device)
+    network = components.restore_model(registry, task.checkpoint).to(runtime.device)
     evaluator = make_evaluator(
         task, network, task.split.batch(task.positions[:CHECKED]).images.to(runtime.device)
     )

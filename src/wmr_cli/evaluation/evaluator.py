@@ -243,7 +243,7 @@ def make_record(
         repeats=repeats,
         seconds=seconds,
         images_per_second=images_per_second,
-        versions=components.versions(),
+        versions=components.installed_versions(),
         plugins=task.code_versions,
         config=msgspec.json.decode(msgspec.json.encode(config)),
     )

@@ -49,7 +49,7 @@ def import_weights(
     config = _config(registry, model, dataset, eps)
     found = read_weights(weights)
     check_writable(target)
-    source = components.dataset(registry, config.dataset, data_dir, config.split_seed)
+    source = components.build_dataset(registry, config.dataset, data_dir, config.split_seed)
     checkpoint = yield from _from_weights(found, config, registry, source, match)
     checkpoints.save(target, checkpoint.tensors, config, source, alpha_train=None, epoch=0)
     yield ImportDone(target, checkpoint.dataset, checkpoint.norm, checkpoint.eps)
@@ -75,7 +75,7 @@ def open_checkpoint(
         ), None
     resolved = _config(registry, config.model, config.dataset)
     found = None if path is None else read_weights(path)
-    source = components.dataset(registry, resolved.dataset, data_dir, resolved.split_seed)
+    source = components.build_dataset(registry, resolved.dataset, data_dir, resolved.split_seed)
     if found is None:
         return (yield from _as_built(resolved, registry, source, data_dir, config.seed)), source
     return (yield from _from_weights(found, resolved, registry, source, "name")), source
@@ -140,7 +140,7 @@ def _from_weights(
     found: ExternalWeights, config: TrainConfig, registry: Registry, source: DataSource, match: str
 ) -> Generator[Event, None, Checkpoint]:
     """Foreign weights under the names of the network they are for."""
-    network = _network(registry, components.without_weights(registry, config.model), source)
+    network = _network(registry, components.spec_without_weights(registry, config.model), source)
     inner, prefix = bare(network)
     if isinstance(network, Normalized):
         found = drop_normalization(found, {"mean": network.mean, "std": network.std})
@@ -196,14 +196,16 @@ def _network(
     registry: Registry, model: str, source: DataSource, data_dir: Path | None = None
 ) -> nn.Module:
     """The network for these data, as it is built."""
-    network = components.model(registry, model, source.num_classes, source.input_shape, data_dir)
-    components.check_fits(network, model, source.num_classes, source.input_shape)
+    network = components.build_model(
+        registry, model, source.num_classes, source.input_shape, data_dir
+    )
+    components.check_model_fits(network, model, source.num_classes, source.input_shape)
     return network
 
 
 def _try(registry: Registry, checkpoint: Checkpoint, source: DataSource) -> None:
     """A few real images through the network: it must give one finite logit per class."""
-    network = components.restored(registry, checkpoint)
+    network = components.restore_model(registry, checkpoint)
     split = source.splits["test"] if "test" in source.splits else next(iter(source.splits.values()))
     batch = split.batch(torch.arange(min(TRIED, len(split))))
     check_batch(batch, source.num_classes)

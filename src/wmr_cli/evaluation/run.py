@@ -51,7 +51,7 @@ class Session:
     def make_evaluator(self, task: EvaluationTask) -> Evaluator:
         """Load the model of a task and build its evaluator."""
         device = self.runtime.device
-        model = components.restored(self.registry, task.checkpoint).to(device)
+        model = components.restore_model(self.registry, task.checkpoint).to(device)
         sample_images = task.split.batch(task.positions[:CHECKED]).images.to(device)
         evaluator = make_evaluator(task, model, sample_images)
         return replace(evaluator, clean_logits=self.clean_logits)
@@ -87,8 +87,8 @@ def evaluate(
     for planned in tasks:
         task = replace(planned, split=split)
         warnings = [
-            *components.notes(split),
-            *components.advice(task.attack, task.eps, checkpoint.num_classes),
+            *components.list_dataset_notes(split),
+            *components.list_attack_warnings(task.attack, task.eps, checkpoint.num_classes),
         ]
         for text in warnings:
             yield Message(text, warns=True)

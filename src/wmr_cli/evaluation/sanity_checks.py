@@ -73,7 +73,9 @@ class CheckedModel:
         """Create another attack with the same norm, and the same eps unless one is given."""
         if eps is None:
             eps = self.task.eps
-        return components.attack(self.registry, Spec.parse(spec), norm=self.task.norm, eps=eps)
+        return components.build_attack(
+            self.registry, Spec.parse(spec), norm=self.task.norm, eps=eps
+        )
 
 
 def run_checks(

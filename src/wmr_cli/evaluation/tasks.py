@@ -120,15 +120,15 @@ def plan_tasks(
         dataset=config.dataset and dataset,
     )
     if source is None:
-        source = components.dataset(registry, dataset, data_dir, checkpoint.config.split_seed)
+        source = components.build_dataset(registry, dataset, data_dir, checkpoint.config.split_seed)
     check_dataset(checkpoint, source, config)
-    split = components.split_of(source, config.split)
+    split = components.get_split(source, config.split)
     positions = choose_positions(split, config.limit)
     kernels = make_kernels(registry, config, checkpoint)
     for kernel in kernels.values():
-        compatibility.check_reach(kernel, split, positions)
+        compatibility.check_covers_split(kernel, split, positions)
     for settings in list_attacks(registry, config, checkpoint):
-        attack = components.attack(
+        attack = components.build_attack(
             registry,
             settings.spec,
             norm=settings.norm,
@@ -137,7 +137,7 @@ def plan_tasks(
             step_size=settings.step_size,
             restarts=config.restarts,
         )
-        attack_spec = components.described(
+        attack_spec = components.describe_attack(
             attack, settings.spec, registry, steps=settings.steps, step=settings.step_size
         )
         specs = {
@@ -245,7 +245,7 @@ def make_kernels(
         alphas = config.alpha_test
     elif takes_alpha:
         alphas = checkpoint.config.evaluate.alpha_test
-    kernels = {alpha: components.kernel(registry, config.kernel, alpha) for alpha in alphas}
+    kernels = {alpha: components.build_kernel(registry, config.kernel, alpha) for alpha in alphas}
     for kernel in kernels.values():
         _check_usable(kernel, spec.name)
     return kernels
@@ -256,7 +256,7 @@ def _check_usable(kernel: Kernel, name: str) -> None:
     hint = "evaluate with `kernel=exp`"
     if getattr(kernel, "needs_training", False):
         raise BadInput(f"kernel {name!r} uses values that exist only in training", hint=hint)
-    compatibility.check_climbable(kernel)
+    compatibility.check_attackable(kernel)
     for needed in getattr(kernel, "needs", ()):
         if needed not in compatibility.ALWAYS_KNOWN:
             evidence = needed.replace("_", " ")
@@ -399,7 +399,7 @@ def make_task(
     """Make the task of a request. The images of a stream are counted as far as they are known."""
     kernels = make_kernels(registry, request.config, checkpoint)
     for kernel in kernels.values():
-        compatibility.check_reach(kernel, images)
+        compatibility.check_covers_split(kernel, images)
     specs = {"kernel": request.config.kernel}
     attack_spec = Spec.parse(request.attack_spec)
     # a class of the caller's own is not registered and has no version
@@ -435,8 +435,8 @@ def _build_attack(registry: Registry, request: EvaluationRequest) -> tuple[Attac
             own_eps=None if own_eps is None else parse_number(str(own_eps)),
         )
         spec = spec.without("eps", "norm")
-        built = components.attack(registry, spec, norm=norm, eps=eps)
-        return built, components.described(built, spec, registry), norm, eps
+        built = components.build_attack(registry, spec, norm=norm, eps=eps)
+        return built, components.describe_attack(built, spec, registry), norm, eps
     if not callable(attack):
         raise BadInput(
             f"a {type(attack).__name__} is not an attack",
@@ -445,8 +445,8 @@ def _build_attack(registry: Registry, request: EvaluationRequest) -> tuple[Attac
     norm, eps = _choose_threat(
         request, own_norm=getattr(attack, "norm", None), own_eps=getattr(attack, "eps", None)
     )
-    spec = components.spec_of(attack, registry)
-    return attack, components.described(attack, spec, registry), norm, eps
+    spec = components.find_attack_spec(attack, registry)
+    return attack, components.describe_attack(attack, spec, registry), norm, eps
 
 
 def _choose_threat(

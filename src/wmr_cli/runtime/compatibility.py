@@ -29,7 +29,7 @@ def check_ramps(made: Any, chosen: Any, config: TrainConfig) -> None:
             raise BadInput(f"{what} has no {name} that could grow", hint=f"leave out {flag}")
 
 
-def check_pair(chosen: Defense, kernel: Kernel, config: TrainConfig) -> None:
+def check_kernel_and_defense(chosen: Defense, kernel: Kernel, config: TrainConfig) -> None:
     """Refuse a kernel and a defense that make no sense together."""
     names = f"kernel {config.kernel!r}", f"defense {config.defense!r}"
     needs = getattr(kernel, "needs", ())
@@ -43,7 +43,7 @@ def check_pair(chosen: Defense, kernel: Kernel, config: TrainConfig) -> None:
         raise BadInput(
             problem, hint="choose another kernel, or a defense with a training attack such as pgd"
         )
-    check_climbable(kernel)
+    check_attackable(kernel)
     begins = getattr(kernel, "start_epoch", 0)
     if begins >= config.epochs:
         problem = (
@@ -63,7 +63,7 @@ def check_pair(chosen: Defense, kernel: Kernel, config: TrainConfig) -> None:
         raise BadInput(problem, hint="use --weight-grad both or none")
 
 
-def check_climbable(kernel: Kernel) -> None:
+def check_attackable(kernel: Kernel) -> None:
     """Weights that an attack climbs follow from one image's logits, label and loss."""
     if getattr(kernel, "detached", False):
         return
@@ -78,7 +78,7 @@ def check_climbable(kernel: Kernel) -> None:
         )
 
 
-def check_reach(kernel: Kernel, split: Split, positions: Tensor | None = None) -> None:
+def check_covers_split(kernel: Kernel, split: Split, positions: Tensor | None = None) -> None:
     """Refuse a kernel that has no weight for any of these images, where that can be told without reading them."""
     index, reach = getattr(split, "index", None), getattr(kernel, "reach", None)
     if index is None or reach is None:
@@ -103,7 +103,7 @@ def check_evidence(kernel: Kernel, evidence: Evidence) -> None:
             )
 
 
-def replayed(config: TrainConfig, chosen: Defense) -> TrainConfig:
+def shorten_for_replays(config: TrainConfig, chosen: Defense) -> TrainConfig:
     """Epochs and milestones as a defense counts them that steps several times on each batch."""
     replays = getattr(chosen, "replays", 1)
     milestones = tuple(math.ceil(milestone / replays) for milestone in config.milestones)

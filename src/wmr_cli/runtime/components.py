@@ -30,7 +30,7 @@ LARGEST_ALPHA = 80.0
 """Beyond this exp(alpha) overflows the float32 of a training loss."""
 
 
-def dataset(registry: Registry, spec: str, data_dir: Path, split_seed: int = 0) -> DataSource:
+def build_dataset(registry: Registry, spec: str, data_dir: Path, split_seed: int = 0) -> DataSource:
     """The data set of a spec. The seed decides what is held out, where the data set leaves that open."""
     parsed = Spec.parse(spec)
     facts = {"root": data_dir, "split_seed": split_seed}
@@ -83,14 +83,14 @@ def _check_source(source: DataSource, name: str) -> None:
         )
 
 
-def split_of(source: DataSource, name: str) -> Split:
+def get_split(source: DataSource, name: str) -> Split:
     """Return a split by name, tried with its first image."""
-    split = _found_split(source, name)
+    split = _find_split(source, name)
     check_batch(split.batch(torch.arange(1)), source.num_classes)
     return split
 
 
-def _found_split(source: DataSource, name: str) -> Split:
+def _find_split(source: DataSource, name: str) -> Split:
     """Return a split by name, without reading an image of it."""
     if name not in source.splits:
         raise UnknownName(
@@ -127,7 +127,7 @@ def check_data(source: DataSource, config: TrainConfig) -> None:
             hint="add --validate-every 0, or let the data set hold some out",
         )
     for name in (name for name in ("train", "val", "test") if name in source.splits):
-        split = _found_split(source, name)
+        split = _find_split(source, name)
         if hasattr(split, "prepare"):
             split.prepare()
         if name != "test":  # training never looks at a test image
@@ -136,14 +136,14 @@ def check_data(source: DataSource, config: TrainConfig) -> None:
             )
 
 
-def notes(split: Split) -> Iterator[str]:
+def list_dataset_notes(split: Split) -> Iterator[str]:
     """What a user should know about these data."""
     note = getattr(split, "note", None)
     if note is not None:
         yield note
 
 
-def model(
+def build_model(
     registry: Registry,
     spec: str,
     num_classes: int | None = None,
@@ -204,7 +204,7 @@ def model(
     )
 
 
-def augmentation(text: str, input_shape: tuple[int, int, int]) -> Augmentation:
+def build_augmentation(text: str, input_shape: tuple[int, int, int]) -> Augmentation:
     """`crop:4,flip`: crops after padding by 4 pixels (`crop:4:reflect` mirrors the border), and flips; `none` is neither."""
     padding, border, flips = 0, "zero", False
     for word in () if text == "none" else text.split(","):
@@ -231,7 +231,7 @@ def augmentation(text: str, input_shape: tuple[int, int, int]) -> Augmentation:
     return Augmentation(padding, border, flips)  # type: ignore[arg-type]
 
 
-def check_fits(
+def check_model_fits(
     network: nn.Module, spec: str, num_classes: int, input_shape: tuple[int, int, int]
 ) -> None:
     """Refuse a network that cannot take images (N, C, H, W) of this shape, or does not give logits (N, num_classes) for them."""
@@ -282,7 +282,7 @@ def count_outputs(network: nn.Module, spec: str, input_shape: tuple[int, int, in
     return logits.shape[1]
 
 
-def without_weights(registry: Registry, spec: str) -> str:
+def spec_without_weights(registry: Registry, spec: str) -> str:
     """The model of a spec for weights that are at hand: it need not find or download any."""
     bare = Spec.parse(spec).without("pretrained")
     return str(
@@ -292,10 +292,10 @@ def without_weights(registry: Registry, spec: str) -> str:
     )
 
 
-def restored(registry: Registry, checkpoint: Checkpoint) -> nn.Module:
+def restore_model(registry: Registry, checkpoint: Checkpoint) -> nn.Module:
     """The network of a checkpoint with its weights, in eval mode."""
-    spec = without_weights(registry, checkpoint.model)
-    network = model(registry, spec, checkpoint.num_classes, checkpoint.input_shape)
+    spec = spec_without_weights(registry, checkpoint.model)
+    network = build_model(registry, spec, checkpoint.num_classes, checkpoint.input_shape)
     try:
         network.load_state_dict(dict(checkpoint.tensors))
     except RuntimeError as error:
@@ -307,7 +307,7 @@ def restored(registry: Registry, checkpoint: Checkpoint) -> nn.Module:
     return network.eval()
 
 
-def attack(
+def build_attack(
     registry: Registry,
     spec: Spec,
     *,
@@ -368,7 +368,9 @@ def _check_callable(
         return
 
 
-def advice(made: Attack | None, eps: float, num_classes: int | None = None) -> Iterator[str]:
+def list_attack_warnings(
+    made: Attack | None, eps: float, num_classes: int | None = None
+) -> Iterator[str]:
     """What a careful reader would ask about this ball and attack, and what it remarks itself where the classes are known."""
     levels = round(eps * 255)
     if levels and eps != levels / 255 and abs(eps - levels / 255) < 5e-4:
@@ -381,13 +383,13 @@ def advice(made: Attack | None, eps: float, num_classes: int | None = None) -> I
         yield from remarks(num_classes)
 
 
-def described(made: Attack, spec: Spec, registry: Registry, **asked: Any) -> str:
+def describe_attack(made: Attack, spec: Spec, registry: Registry, **asked: Any) -> str:
     """The attack as a spec that rebuilds it, with its steps; ball and restarts stand beside it in the record."""
     kind: Any = type(made)
     if not dataclasses.is_dataclass(kind):
         return str(
             spec.with_params(
-                **{key: _written(value) for key, value in asked.items() if value is not None}
+                **{key: _format_param(value) for key, value in asked.items() if value is not None}
             )
         )
     fixed = (
@@ -403,11 +405,11 @@ def described(made: Attack, spec: Spec, registry: Registry, **asked: Any) -> str
         if not is_beside and (
             not is_default or (field.name in ("steps", "step") and value is not None)
         ):
-            params[field.name] = _written(value)
+            params[field.name] = _format_param(value)
     return str(Spec(spec.name, None, params))
 
 
-def spec_of(made: Attack, registry: Registry) -> Spec:
+def find_attack_spec(made: Attack, registry: Registry) -> Spec:
     """The name of an attack that was built elsewhere: that of its class with most of its numbers, or the class itself."""
     kind: Any = made if inspect.isroutine(made) else type(made)
     target = f"{kind.__module__}:{kind.__qualname__}"
@@ -423,10 +425,10 @@ def spec_of(made: Attack, registry: Registry) -> Spec:
     return Spec(target.replace(":", ".") if best is None else best.name)
 
 
-def _written(value: Any) -> str:
+def _format_param(value: Any) -> str:
     """A parameter as a user would write it."""
     if isinstance(value, tuple | list):
-        return ":".join(map(_written, value))
+        return ":".join(map(_format_param, value))
     return (
         format_number(value)
         if isinstance(value, float)
@@ -436,7 +438,7 @@ def _written(value: Any) -> str:
     )
 
 
-def kernel(registry: Registry, spec: str, alpha: float | None, **facts: Any) -> Kernel:
+def build_kernel(registry: Registry, spec: str, alpha: float | None, **facts: Any) -> Kernel:
     """A kernel, with alpha where it has one."""
     parsed = Spec.parse(spec)
     if alpha is not None and not registry.accepts("kernel", parsed.name, "alpha"):
@@ -468,10 +470,10 @@ def _try_kernel(made: Kernel) -> None:
     check_log_weights(made, log_weights, len(labels))
 
 
-def training_attack(registry: Registry, config: TrainConfig) -> Attack:
+def build_training_attack(registry: Registry, config: TrainConfig) -> Attack:
     """The attack of a training run."""
     spec = Spec.parse(config.attack)
-    return attack(
+    return build_attack(
         registry,
         spec,
         norm=config.norm,
@@ -481,7 +483,7 @@ def training_attack(registry: Registry, config: TrainConfig) -> Attack:
     )
 
 
-def training_kernel(
+def build_training_kernel(
     registry: Registry, config: TrainConfig, attack: Attack, chosen: Defense
 ) -> Kernel:
     """The kernel of a training run, with weights that a float32 loss can carry, and the steps of the attack if it asks."""
@@ -491,7 +493,7 @@ def training_kernel(
     if asks and attacker is attack and steps is None:
         problem = f"kernel {config.kernel!r} counts the steps of an attack, and {config.attack!r} has none to count"
         raise BadInput(problem, hint="train with --attack pgd")
-    made = kernel(
+    made = build_kernel(
         registry,
         config.kernel,
         config.alpha,
@@ -509,7 +511,7 @@ def training_kernel(
     return made
 
 
-def scaled(part: Any, share: float, *names: str) -> Any:
+def scale_params(part: Any, share: float, *names: str) -> Any:
     """An attack or kernel with these of its numbers, where it has them, times a share."""
     if share == 1:
         return part
@@ -519,7 +521,7 @@ def scaled(part: Any, share: float, *names: str) -> Any:
     )
 
 
-def defense(registry: Registry, spec: str) -> Defense:
+def build_defense(registry: Registry, spec: str) -> Defense:
     """A defense."""
     made: Defense = registry.create("defense", spec)
     step, what = getattr(made, "step", None), f"defense {spec!r}"
@@ -546,7 +548,7 @@ def exact_float32() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def versions() -> dict[str, str]:
+def installed_versions() -> dict[str, str]:
     """What a result was computed with."""
     from importlib.metadata import version
 

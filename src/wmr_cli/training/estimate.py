@@ -33,7 +33,7 @@ def estimate(run: Assembly, registry: Registry) -> Estimate:
     steps, look = math.ceil(len(run.split) / config.batch_size), 0.0
     epoch = steps * _seconds_per_step(run)
     if config.validate_every or hasattr(run.kernel, "observe"):
-        val = components.split_of(run.source, "val")
+        val = components.get_split(run.source, "val")
         look = _seconds_per_look(run, registry, val) * (1 if run.average is None else 2)
     epochs = run.timetable.epochs
     every = 1 if hasattr(run.kernel, "observe") else config.validate_every

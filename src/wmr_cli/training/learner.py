@@ -18,7 +18,7 @@ from ..core.protocols import Attack, AttackResult, Batch, Evidence, Kernel, Obje
 from ..core.rng import derive
 from ..core.run_attack import ThreatModel, run_attack
 from ..runtime.compatibility import check_evidence
-from ..runtime.components import scaled
+from ..runtime.components import scale_params
 from ..runtime.fabric import Runtime
 from .schedules import Pace
 
@@ -62,10 +62,10 @@ class FabricLearner:
         # in train mode every pass leaves its trace in the network, and what is logged must not
         self._judges = judged and self._config.attack_mode == "eval"
         self.eps = pace.eps_share * self._config.eps
-        self._attack = scaled(self._full_attack, pace.eps_share, "eps", "step")
+        self._attack = scale_params(self._full_attack, pace.eps_share, "eps", "step")
         burns_in = epoch < getattr(self._full_kernel, "start_epoch", 0)
         self.kernel: Kernel = (
-            alike if burns_in else scaled(self._full_kernel, pace.alpha_share, "alpha")
+            alike if burns_in else scale_params(self._full_kernel, pace.alpha_share, "alpha")
         )
         torch.manual_seed(derive("step", self.seed, step_index, self._ranks.index))
         for group in self._optimizer.param_groups:

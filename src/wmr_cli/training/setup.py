@@ -112,9 +112,9 @@ class Assembly:
 
     def remarks(self) -> Iterator[str]:
         """What a careful reader would ask about these settings."""
-        yield from components.notes(self.split)
+        yield from components.list_dataset_notes(self.split)
         attack = self.attack if getattr(self.defense, "uses_attack", True) else None
-        yield from components.advice(attack, self.config.eps, self.source.num_classes)
+        yield from components.list_attack_warnings(attack, self.config.eps, self.source.num_classes)
         if self.config.select != "none" and not self.config.validate_every:
             yield "nothing is held out to choose by (--validate-every 0), so there is no best.safetensors"
 
@@ -130,30 +130,31 @@ def assemble(
     """Build everything, and try it on one image."""
     torch.manual_seed(derive("model", config.seed))
     source = share_dataset(
-        components.dataset(registry, config.dataset, data_dir, config.split_seed), runtime.ranks
+        components.build_dataset(registry, config.dataset, data_dir, config.split_seed),
+        runtime.ranks,
     )
     components.check_data(source, config)
-    split = components.split_of(source, "train")
+    split = components.get_split(source, "train")
     smallest = len(split) // math.ceil(len(split) / config.batch_size)
     if smallest // 2 < runtime.ranks.count > 1:
         problem = f"a batch of {config.batch_size} images is too small for {runtime.ranks.count} processes"
         raise BadInput(problem, hint="use a larger --batch-size or fewer --devices")
-    model = components.model(
+    model = components.build_model(
         registry, config.model, source.num_classes, source.input_shape, data_dir
     )
-    components.check_fits(model, config.model, source.num_classes, source.input_shape)
+    components.check_model_fits(model, config.model, source.num_classes, source.input_shape)
     attack, defense = (
-        components.training_attack(registry, config),
-        components.defense(registry, config.defense),
+        components.build_training_attack(registry, config),
+        components.build_defense(registry, config.defense),
     )
     kernel, optimizer = (
-        components.training_kernel(registry, config, attack, defense),
+        components.build_training_kernel(registry, config, attack, defense),
         make_optimizer(config, model),
     )
     compatibility.check_ramps(attack, kernel, config)
-    timetable = compatibility.replayed(config, defense)
-    compatibility.check_pair(defense, kernel, timetable)
-    compatibility.check_reach(kernel, split)
+    timetable = compatibility.shorten_for_replays(config, defense)
+    compatibility.check_kernel_and_defense(defense, kernel, timetable)
+    compatibility.check_covers_split(kernel, split)
     if hasattr(kernel, "observe") and "val" not in source.splits:
         problem = f"kernel {config.kernel!r} learns from held-out images, and the data set has none"
         raise BadInput(problem, hint="let the data set hold some out, or choose another kernel")
@@ -181,7 +182,7 @@ def assemble(
     with torch.no_grad(), evaluating(model):
         check_logits(model(images), sample.index, source.num_classes)
     augment, validation = (
-        components.augmentation(config.augment, source.input_shape),
+        components.build_augmentation(config.augment, source.input_shape),
         validation_attack(registry, config),
     )
     return Assembly(

@@ -28,12 +28,12 @@ def validation_attack(registry: Registry, config: TrainConfig) -> Attack:
     """The attack of evaluation in the ball of training, cut short; where it has no steps or gives no margins, plain PGD."""
     spec = Spec.parse(config.evaluate.attack).without("eps", "norm", "steps", "step", "restarts")
     # the attack itself says what it has: what hands options on accepts any key
-    usual = components.attack(registry, spec, norm=config.norm, eps=config.eps)
+    usual = components.build_attack(registry, spec, norm=config.norm, eps=config.eps)
     if getattr(usual, "steps", None) is None or getattr(usual, "stops_early", False):
         spec = Spec.parse("pgd")
     restarts = 1 if registry.accepts("attack", spec.name, "restarts") else None
     steps = min(SHORT, config.evaluate.steps or SHORT)
-    return components.attack(
+    return components.build_attack(
         registry, spec, norm=config.norm, eps=config.eps, steps=steps, restarts=restarts
     )
 
@@ -42,7 +42,7 @@ def make_validation_evaluator(
     model: nn.Module, source: DataSource, config: TrainConfig, attack: Attack, registry: Registry
 ) -> Evaluator:
     """Clean, under the short attack, and under its weighted form where the best weights are chosen by it."""
-    alpha, split = _alpha(config), components.split_of(source, "val")
+    alpha, split = _alpha(config), components.get_split(source, "val")
     images = split.batch(torch.arange(min(CHECKED, len(split)))).images.to(device_of(model))
     evaluator = Evaluator(
         model=model,
@@ -51,7 +51,7 @@ def make_validation_evaluator(
         eps=config.eps,
         num_classes=source.num_classes,
         seed=derive("validate", config.seed),
-        kernels={alpha: components.kernel(registry, "exp", alpha)},
+        kernels={alpha: components.build_kernel(registry, "exp", alpha)},
         runs_weighted_attack=config.select == "tr",
     )
     return evaluator.prepare(images, layout=config.layout, fuse=config.fold)
@@ -66,7 +66,7 @@ def held_out_rows(
     runtime: Runtime,
 ) -> Rows:
     """The `val` split, clean and attacked. The ranks share the images, and each knows all rows."""
-    split = components.split_of(source, "val")
+    split = components.get_split(source, "val")
     evaluator = make_validation_evaluator(model, source, config, attack, registry)
     mine = runtime.ranks.share(torch.arange(len(split)))
     size = max(config.batch_size // runtime.ranks.count, 1)

@@ -79,7 +79,7 @@ def test_a_twin_gives_the_logits_and_gradients_of_its_network(
     registry: Registry, spec: str, memory_format: torch.memory_format
 ) -> None:
     shape = SHAPES.get(spec, (1, 8, 8) if spec == "digits-cnn" else (3, 16, 16))
-    network = lively(components.model(registry, spec, 10, shape))
+    network = lively(components.build_model(registry, spec, 10, shape))
     images, labels = torch.rand(3, *shape), torch.arange(3)
     twin = twin_of(network, images, memory_format)
     assert twin is not None
@@ -95,7 +95,7 @@ def test_a_twin_gives_the_logits_and_gradients_of_its_network(
 
 def test_without_batch_norm_a_twin_is_the_same_to_the_bit(registry: Registry) -> None:
     network, images = (
-        lively(components.model(registry, "small-cnn", 10, (1, 28, 28))),
+        lively(components.build_model(registry, "small-cnn", 10, (1, 28, 28))),
         torch.rand(5, 1, 28, 28),
     )
     twin = twin_of(network, images)

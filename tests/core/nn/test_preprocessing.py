@@ -64,8 +64,8 @@ def test_mean_and_std_move_with_the_model() -> None:
 def test_a_spec_can_ask_any_model_for_it(registry: Registry) -> None:
     from wmr_cli.runtime import components
 
-    plain = components.model(registry, "digits-cnn", 4, (1, 8, 8))
-    model = components.model(registry, "digits-cnn:mean=0.5,std=1/4", 4, (1, 8, 8))
+    plain = components.build_model(registry, "digits-cnn", 4, (1, 8, 8))
+    model = components.build_model(registry, "digits-cnn:mean=0.5,std=1/4", 4, (1, 8, 8))
     model.get_submodule("network").load_state_dict(plain.state_dict())
     images = torch.rand(3, 1, 8, 8)
     torch.testing.assert_close(model(images), plain((images - 0.5) / 0.25))
