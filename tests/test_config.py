@@ -255,7 +255,7 @@ def test_json_writes_nan_and_infinity_in_its_own_way_and_both_are_refused(file) 
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
-def test_a_flag_that_cannot_be_used_is_refused_by_its_name(value) -> None:
+def test_a_flag_that_cannot_be_used_is_refused_by_its_name(value: float) -> None:
     problem = refusal({"step_size": value})
     assert isinstance(problem, BadInput)
     assert "step" in str(problem)
@@ -333,7 +333,7 @@ def test_a_stored_config_is_plain_json_without_unknown_keys() -> None:
 
 
 @pytest.mark.parametrize("name", presets.names())
-def test_every_preset_resolves_for_every_defense_it_names(name) -> None:
+def test_every_preset_resolves_for_every_defense_it_names(name: str) -> None:
     settings = presets.load(name)
     assert settings["summary"]
     for defense in [None, *settings.get("defenses", {})]:
@@ -346,13 +346,13 @@ def test_every_preset_resolves_for_every_defense_it_names(name) -> None:
 @pytest.mark.parametrize(
     "name", [name for name in presets.names() if not name.startswith("authors/")]
 )
-def test_every_preset_has_settings_for_every_defense(name) -> None:
+def test_every_preset_has_settings_for_every_defense(name: str) -> None:
     assert set(presets.load(name)["defenses"]) == set(DEFENSES)
 
 
 @pytest.mark.parametrize("defense", DEFENSES)
 @pytest.mark.parametrize("name", presets.names())
-def test_every_preset_can_train_every_defense(name, defense, registry: Registry) -> None:
+def test_every_preset_can_train_every_defense(name: str, defense: str, registry: Registry) -> None:
     config = resolve({"preset": name, "defense": defense})
     assert Spec.parse(config.defense).name == defense
     attack, chosen = (
@@ -376,7 +376,7 @@ def test_every_preset_can_train_every_defense(name, defense, registry: Registry)
 @pytest.mark.parametrize(
     "name", [name for name in presets.names() if not name.startswith("authors/")]
 )
-def test_a_defense_is_that_of_its_paper_until_alpha_is_set(name, defense) -> None:
+def test_a_defense_is_that_of_its_paper_until_alpha_is_set(name: str, defense: str) -> None:
     assert resolve({"preset": name, "defense": defense}).alpha == 0
     assert resolve({"preset": name, "defense": defense, "alpha": 2.0}).alpha == 2
 

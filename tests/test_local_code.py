@@ -150,7 +150,7 @@ STUDIES = {
 
 @pytest.mark.parametrize("flags", [[], ["--dry-run"]], ids=["sweep", "dry run"])
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_study_cannot_name_code(name: str, flags, evil) -> None:
+def test_a_study_cannot_name_code(name: str, flags: list[str], evil) -> None:
     Path("study.toml").write_text(STUDIES[name].format(evil=evil))
     refused(wmr("sweep", "study.toml", *flags), evil)
 
@@ -164,7 +164,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", [*COMMANDS, 'slurm_additional_parameters = {prolog = "evil"}'])
 @pytest.mark.parametrize("flags", [[], ["--dry-run"]], ids=["sweep", "dry run"])
-def test_a_study_cannot_name_commands_for_slurm(command: str, flags) -> None:
+def test_a_study_cannot_name_commands_for_slurm(command: str, flags: list[str]) -> None:
     Path("study.toml").write_text(f"[slurm]\ncluster = 'local'\n{command}\n")
     result = wmr("sweep", "study.toml", "--slurm", *flags)
     assert result.exit_code == 2, result.output

@@ -117,7 +117,9 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("source", "reason"), BROKEN.values(), ids=BROKEN)
-def test_a_broken_plugin_is_set_aside_whole_and_the_others_go_on(plugin, source, reason) -> None:
+def test_a_broken_plugin_is_set_aside_whole_and_the_others_go_on(
+    plugin, source: str, reason: str
+) -> None:
     good = plugin("good", offering('[Entry("zeal", "builtins:dict", "")]'))
     found = collect([plugin("broken", source), good, *OURS])
     (broken,) = found.broken

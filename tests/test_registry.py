@@ -230,7 +230,7 @@ def test_used_names_plugins_and_local_files_behind_specs_but_not_our_own(
         (Entry("climb", "a:b", "", ["eps"]), "params"),
     ],
 )
-def test_an_invalid_entry_names_its_problem(entry, problem: str) -> None:
+def test_an_invalid_entry_names_its_problem(entry: Entry, problem: str) -> None:
     assert problem in entry.problem()
 
 

@@ -35,7 +35,7 @@ def written(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize("name", ["mine", "wmr-mine"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_package_has_its_kind_and_no_other(name: str, kind, registry: Registry) -> None:
+def test_a_package_has_its_kind_and_no_other(name: str, kind: str, registry: Registry) -> None:
     folder = scaffold(name, [kind], None, registry)
     assert folder == Path("wmr-mine")
     parts = {"src/wmr_mine/__init__.py", f"src/wmr_mine/{kind}.py", f"tests/test_{kind}.py"}
@@ -55,7 +55,7 @@ def test_a_package_of_every_kind_is_readable(everything: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_places_to_change_are_marked(everything: Path, kind) -> None:
+def test_the_places_to_change_are_marked(everything: Path, kind: str) -> None:
     modules = [
         everything / "src" / "wmr_two_words" / f"{kind}.py",
         everything / "tests" / f"test_{kind}.py",

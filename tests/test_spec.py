@@ -57,7 +57,7 @@ any_spec = st.recursive(specs(st.nothing()), specs, max_leaves=6)
         ("pgd:random-start=no", Spec("pgd", None, {"random_start": "no"})),
     ],
 )  # fmt: skip
-def test_a_spec_reads_as_the_contract_says(text: str, spec) -> None:
+def test_a_spec_reads_as_the_contract_says(text: str, spec: Spec) -> None:
     assert Spec.parse(text) == spec
 
 
@@ -203,7 +203,7 @@ def test_every_8_bit_level_survives_being_written() -> None:
         ("1_000", Any, "1_000"),
     ],
 )
-def test_a_value_is_read_as_its_parameter_says(value, kind, read) -> None:
+def test_a_value_is_read_as_its_parameter_says(value: str | Spec, kind, read) -> None:
     assert read_value(value, kind) == read
     assert type(read_value(value, kind)) is type(read)
 
@@ -228,7 +228,7 @@ def test_specs_stand_inside_each_other_up_to_a_limit() -> None:
         "a:" + "b=1," * 10**6,
     ],
 )
-def test_a_spec_that_is_too_deep_or_too_long_is_refused_at_once(text) -> None:
+def test_a_spec_that_is_too_deep_or_too_long_is_refused_at_once(text: str) -> None:
     began = time.process_time()
     with pytest.raises(BadInput) as caught:
         Spec.parse(text)
@@ -267,7 +267,7 @@ def test_a_spec_that_is_put_together_has_the_same_limit() -> None:
     ],
     ids=str,
 )
-def test_a_value_that_does_not_fit_is_refused_with_a_hint(text, kind) -> None:
+def test_a_value_that_does_not_fit_is_refused_with_a_hint(text: str | Spec, kind) -> None:
     with pytest.raises(BadInput) as caught:
         read_value(text, kind)
     assert caught.value.hint

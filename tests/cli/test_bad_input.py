@@ -619,7 +619,7 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_bad_input_is_refused_in_two_lines_and_changes_no_file(name, sandbox: Path) -> None:
+def test_bad_input_is_refused_in_two_lines_and_changes_no_file(name: str, sandbox: Path) -> None:
     outcome = carried_out(CASES[name], sandbox)
     check_complaint(outcome)
     assert outcome.changed == []
@@ -650,7 +650,7 @@ def test_resuming_keeps_a_folder_that_is_named_like_a_temporary_file(sandbox: Pa
 
 
 @pytest.mark.parametrize("command", PREFIXES, ids=" ".join)
-def test_init_is_not_taken_for_a_misspelt_quiet(command, sandbox: Path) -> None:
+def test_init_is_not_taken_for_a_misspelt_quiet(command: tuple[str, ...], sandbox: Path) -> None:
     assert "--quiet" not in carried_out(Case((*command, "--init", "x")), sandbox).result.stderr
 
 

@@ -59,7 +59,7 @@ def run(trained: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "command", [(), *((name,) for name in COMMANDS), ("plugins", "new")], ids=str
 )
-def test_help_ends_with_a_worked_example(command) -> None:
+def test_help_ends_with_a_worked_example(command: tuple[str, ...]) -> None:
     _, _, example = wmr(*command, "--help").stdout.rpartition("Example: ")
     assert " ".join(example.split()).startswith(
         " ".join(["wmr", *command]) if command else "wmr train, then wmr evaluate"
@@ -545,7 +545,7 @@ def test_text_of_the_user_in_a_table_is_not_markup(trained: Path, tmp_path: Path
     [[sys.executable, "-m", "wmr_cli"], [str(Path(sys.executable).with_name("wmr"))]],
     ids=["module", "script"],
 )
-def test_wmr_runs_as_a_program(program, evaluated: Path) -> None:
+def test_wmr_runs_as_a_program(program: list[str], evaluated: Path) -> None:
     flags = ("--alpha-test", "1000", "--format", "json")
     done = subprocess.run(
         [*program, "report", str(evaluated), *flags], capture_output=True, text=True, check=True

@@ -214,7 +214,7 @@ def test_a_missing_checkpoint_is_refused(tmp_path: Path) -> None:
     ids=["empty", "text", "random", "zeros"],
 )
 @pytest.mark.parametrize("command", ["evaluate", "attack"])
-def test_a_file_that_is_not_a_checkpoint_is_refused(command: str, content) -> None:
+def test_a_file_that_is_not_a_checkpoint_is_refused(command: str, content: bytes) -> None:
     Path("odd.safetensors").write_bytes(content)
     assert "odd.safetensors" in refused(command, "odd.safetensors").error
 
@@ -478,7 +478,9 @@ LONG, HUGE = "a" * 300, "9" * 30
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
 )
-def test_a_number_or_spec_out_of_bounds_is_refused(args, error, tmp_path: Path) -> None:
+def test_a_number_or_spec_out_of_bounds_is_refused(
+    args: list[str], error: str, tmp_path: Path
+) -> None:
     assert error in refused(*args).error
     assert list(tmp_path.iterdir()) == []
 
@@ -498,7 +500,7 @@ PATHS = [
 )
 @pytest.mark.parametrize(("command", "flag"), PATHS)
 def test_an_invalid_path_is_refused_by_the_name_of_its_flag(
-    command: str, flag: str, text, tmp_path: Path
+    command: str, flag: str, text: str, tmp_path: Path
 ) -> None:
     complaint = refused(*command.split(), *([flag] if flag.startswith("--") else []), text)
     assert complaint.error.startswith(f"{flag}: ")
@@ -517,7 +519,7 @@ def test_text_of_a_file_that_is_not_unicode_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("path", [LONG, "a\\u0000b"], ids=["long", "NUL"])
-def test_a_path_inside_a_file_that_cannot_be_one_is_refused(path) -> None:
+def test_a_path_inside_a_file_that_cannot_be_one_is_refused(path: str) -> None:
     Path("c.json").write_text(f'{{"dataset": "folder:path={path}"}}')
     assert "path of dataset 'folder'" in refused("train", "--config", "c.json").error
 
@@ -532,7 +534,7 @@ def test_the_name_of_a_local_class_that_is_too_long_is_refused() -> None:
     [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EMFILE, errno.EIO, errno.ELOOP, errno.ENOTDIR],
 )
 def test_an_error_of_the_system_is_one_line_with_the_file(
-    number, monkeypatch: pytest.MonkeyPatch
+    number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "wmr_cli.config.resolve", raising(OSError(number, os.strerror(number), "some/file"))
@@ -548,7 +550,7 @@ def test_an_error_of_the_system_is_one_line_with_the_file(
     ids=str,
 )
 def test_any_other_error_of_the_system_keeps_its_traceback(
-    problem, monkeypatch: pytest.MonkeyPatch
+    problem: OSError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wmr_cli.config.resolve", raising(problem))
     assert CliRunner().invoke(app, ["train"], prog_name="wmr").exception is problem

@@ -55,7 +55,7 @@ def test_a_fraction_of_a_tiny_number_does_not_hang() -> None:
         Spec("folder", "x.py:Cls"),
     ],
 )
-def test_spec_with_a_py_path_inside_round_trips(spec) -> None:
+def test_spec_with_a_py_path_inside_round_trips(spec: Spec) -> None:
     assert Spec.parse(str(spec)) == spec
 
 
@@ -91,7 +91,7 @@ FILES += [("json", '{"kernel": null}'), ("json", '{"eps": null}')]
 
 
 @pytest.mark.parametrize(("suffix", "text"), FILES)
-def test_a_value_of_the_wrong_type_is_refused(tmp_path: Path, suffix, text) -> None:
+def test_a_value_of_the_wrong_type_is_refused(tmp_path: Path, suffix: str, text: str) -> None:
     file = tmp_path / f"c.{suffix}"
     file.write_text(text)
     with pytest.raises(WmrError):

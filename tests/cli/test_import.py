@@ -166,7 +166,7 @@ def test_a_checkpoint_of_wmr_takes_no_model(command: str, tiny_run: Path) -> Non
     ],
 )
 def test_invalid_input_is_refused_with_a_remedy(
-    weights: Path, tmp_path: Path, args, error: str, remedy: str
+    weights: Path, tmp_path: Path, args: tuple[str, ...], error: str, remedy: str
 ) -> None:
     printed, hint = refused(*args)
     assert error in printed

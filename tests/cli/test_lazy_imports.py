@@ -72,7 +72,7 @@ def test_nothing_heavy_is_imported(args: list[str]) -> None:
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_a_report_imports_nothing_heavy(record, flags) -> None:
+def test_a_report_imports_nothing_heavy(record, flags: list[str]) -> None:
     modules = imported("report", str(record), *flags)
     assert modules & HEAVY == set()
     assert "wmr_cli.reporting.report" in modules  # it did run

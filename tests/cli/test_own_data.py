@@ -191,7 +191,7 @@ def test_damaged_data_give_one_error_and_one_hint_and_no_run(pics: Path, spoil, 
     ],
 )
 def test_invalid_combinations_are_refused_before_anything_is_written(
-    pics: Path, tmp_path: Path, dataset: str, flags, named: str
+    pics: Path, tmp_path: Path, dataset: str, flags: tuple[str, ...], named: str
 ) -> None:
     picture_tree(tmp_path / "single", count=1)
     Path("broken.py").write_text(

@@ -45,7 +45,9 @@ def runs(tmp_path: Path):
     "flags", [(), ("--compare",), ("--paper", "auto"), ("--paper", "all")], ids=" ".join
 )
 @pytest.mark.parametrize("output", FORMATS)
-def test_every_format_shows_what_was_asked_for(runs, tmp_path: Path, output: str, flags) -> None:
+def test_every_format_shows_what_was_asked_for(
+    runs, tmp_path: Path, output: str, flags: tuple[str, ...]
+) -> None:
     result = wmr("report", runs, "--format", output, *flags)
     assert result.stderr == ""
     if output == "json":
@@ -163,7 +165,9 @@ def test_one_csv_is_one_table(runs) -> None:
     ids=" ".join,
 )
 @pytest.mark.parametrize("damage", ["broken", "truncated", "future", "spec"])
-def test_a_bad_record_is_named_and_the_rest_is_shown(runs, damage: str, flags) -> None:
+def test_a_bad_record_is_named_and_the_rest_is_shown(
+    runs, damage: str, flags: tuple[str, ...]
+) -> None:
     synthetic.saved(runs, synthetic.rows(), "bad", **PAPER, alpha_train=1.0)
     (file,) = (runs / "bad" / "evaluations").glob("*.json")
     text = file.read_text(encoding="utf-8")
@@ -208,7 +212,7 @@ def hundred(tmp_path_factory: pytest.TempPathFactory):
     [(), ("--compare", "--format", "json"), ("--format", "csv"), ("--alpha-test", "1,3")],
     ids=" ".join,
 )
-def test_a_hundred_records_take_seconds(hundred, flags) -> None:
+def test_a_hundred_records_take_seconds(hundred, flags: tuple[str, ...]) -> None:
     started = time.process_time()  # of this process: tests run side by side
     wmr("report", hundred, *flags, "-q")
     assert time.process_time() - started < 10
@@ -240,7 +244,7 @@ BAD_ROWS = {
     ids=" ".join,
 )
 @pytest.mark.parametrize("spoil", BAD_ROWS.values(), ids=BAD_ROWS)
-def test_rows_that_do_not_match_their_record_are_named(runs, spoil, flags) -> None:
+def test_rows_that_do_not_match_their_record_are_named(runs, spoil, flags: tuple[str, ...]) -> None:
     rows = synthetic.rows(seed=5)
     record = synthetic.saved(runs, rows, "bad", **PAPER)
     file = runs / "bad" / "evaluations" / f"{record.id}.json"

@@ -45,7 +45,7 @@ def unknown_keys(value: Any, part: dict[str, Any], whole: dict[str, Any]) -> lis
 
 
 @pytest.mark.parametrize("name", presets.names())
-def test_every_preset_has_known_keys(name) -> None:
+def test_every_preset_has_known_keys(name: str) -> None:
     whole = schema("train")
     settings = presets.load(name)
     del settings["summary"]  # presets only
@@ -55,7 +55,7 @@ def test_every_preset_has_known_keys(name) -> None:
 
 
 @pytest.mark.parametrize("file", sorted(STUDIES.glob("*.toml")), ids=lambda file: file.stem)
-def test_every_study_has_known_keys(file) -> None:
+def test_every_study_has_known_keys(file: Path) -> None:
     whole = schema("study")
     assert unknown_keys(tomllib.loads(file.read_text()), whole, whole) == []
 

@@ -53,7 +53,7 @@ def histogram(*splits) -> list[int]:
     ],
 )
 def test_counts_shapes_and_classes_are_the_published_ones(
-    make, name: str, shape: tuple[int, int, int], train, test
+    make, name: str, shape: tuple[int, int, int], train: list[int] | None, test: list[int]
 ) -> None:
     source = make(name)
     assert (source.input_shape, source.num_classes) == (shape, len(test))

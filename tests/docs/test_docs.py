@@ -102,7 +102,7 @@ def test_the_check_notices_a_stale_page(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("file", "text"), badges.badges().items(), ids=lambda value: getattr(value, "stem", "")
 )
-def test_badges_are_true_and_shown(file, text) -> None:
+def test_badges_are_true_and_shown(file: Path, text: str) -> None:
     assert file.read_text(encoding="utf-8") == text, "run `python docs/badges.py`"
     assert f"({file.relative_to(ROOT).as_posix()})" in (ROOT / "README.md").read_text(
         encoding="utf-8"
@@ -114,17 +114,19 @@ def test_there_are_no_other_badges() -> None:
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-def test_every_hook_is_documented(hook) -> None:
+def test_every_hook_is_documented(hook: str) -> None:
     assert f"### {hook}\n" in page("hooks.md")
 
 
 @pytest.mark.parametrize("name", sorted({*inspect.get_annotations(Learner), *vars(Learner)}))
-def test_everything_that_a_defense_may_touch_is_documented(name) -> None:
+def test_everything_that_a_defense_may_touch_is_documented(name: str) -> None:
     assert name.startswith("_") or f"`learner.{name}" in page("hooks.md")
 
 
 @pytest.mark.parametrize("contract", [Kernel, Defense], ids=lambda contract: contract.__name__)
-def test_everything_that_a_kernel_or_defense_may_say_is_documented(contract) -> None:
+def test_everything_that_a_kernel_or_defense_may_say_is_documented(
+    contract: type[Defense] | type[Kernel],
+) -> None:
     names = re.findall(r"`(\w+)(?: = |\()", " ".join(contract.__doc__.split()))
     assert len(names) >= 5
     assert [name for name in names if f"`{name}" not in page("hooks.md")] == []
@@ -133,18 +135,18 @@ def test_everything_that_a_kernel_or_defense_may_say_is_documented(contract) -> 
 @pytest.mark.parametrize(
     "check", sorted(name for name in vars(testing) if name.startswith("check_"))
 )
-def test_every_check_is_documented(check) -> None:
+def test_every_check_is_documented(check: str) -> None:
     assert f"`{check}(" in page("hooks.md")
 
 
 @pytest.mark.parametrize("command", [path for path, _ in generate.helps()])
-def test_every_command_is_documented(command) -> None:
+def test_every_command_is_documented(command: str) -> None:
     assert f"## {command}\n" in page("cli.md")
     assert "\x1b" not in page("cli.md")
 
 
 @pytest.mark.parametrize(("kind", "name"), DESCRIBED)
-def test_every_defense_and_kernel_describes_itself(kind, name) -> None:
+def test_every_defense_and_kernel_describes_itself(kind: str, name: str) -> None:
     needed = {"defense": {"Objective", "Cost", "Good for"}, "kernel": {"Weight", "Good for"}}[kind]
     sourced = {"Reference"} if name not in ("natural", "none", "table") else set()
     prose, fields = generate.fields(inspect.getdoc(installed().registry.target(kind, name)))
@@ -154,7 +156,7 @@ def test_every_defense_and_kernel_describes_itself(kind, name) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), DESCRIBED)
-def test_every_defense_and_kernel_is_in_its_table(kind, name) -> None:
+def test_every_defense_and_kernel_is_in_its_table(kind: str, name: str) -> None:
     table = (
         page("defenses.md")
         .partition(f"<!-- generated: {kind}s -->")[2]
@@ -352,7 +354,7 @@ def test_the_temperature_example_runs(
 @pytest.mark.parametrize(
     "path", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda path: str(path.relative_to(ROOT))
 )
-def test_relative_links_resolve(path) -> None:
+def test_relative_links_resolve(path: Path) -> None:
     text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text)]
     relative = [target for target in targets if target and "://" not in target]
@@ -360,5 +362,5 @@ def test_relative_links_resolve(path) -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
-def test_every_page_is_in_the_navigation(path) -> None:
+def test_every_page_is_in_the_navigation(path: Path) -> None:
     assert f": {path.relative_to(DOCS)}\n" in NAV

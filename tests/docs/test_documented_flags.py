@@ -92,7 +92,7 @@ def components(context: typer.Context) -> list[tuple[str, str]]:
     DOCUMENTED,
     ids=lambda part: part if isinstance(part, str) else shlex.join(part),
 )
-def test_a_documented_command_can_be_parsed(page, words) -> None:
+def test_a_documented_command_can_be_parsed(page: str, words: list[str]) -> None:
     for kind, name in components(parsed(words)):
         assert name in ELSEWHERE or name in installed().registry.names(kind)
 

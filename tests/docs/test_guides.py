@@ -29,7 +29,9 @@ COSTS = re.findall(
 
 
 @pytest.mark.parametrize(("preset", "defense", "numbers"), COSTS)
-def test_the_costs_of_the_paper_follow_from_its_presets(preset, defense, numbers) -> None:
+def test_the_costs_of_the_paper_follow_from_its_presets(
+    preset: str, defense: str, numbers: str
+) -> None:
     config, replays = resolve({"preset": preset, "defense": defense}), 8 if defense == "free" else 1
     epochs = math.ceil(config.epochs / replays)
     steps = epochs * replays * math.ceil(IMAGES[preset] / config.batch_size)
@@ -54,7 +56,7 @@ NAMES = {"MNIST": "mnist", "CIFAR-10": "cifar10", "Tiny ImageNet": "tiny-imagene
 
 
 @pytest.mark.parametrize(("data", "pgd", "trades"), ALPHAS)
-def test_the_alphas_of_the_paper_are_those_of_its_tables(data, pgd, trades) -> None:
+def test_the_alphas_of_the_paper_are_those_of_its_tables(data: str, pgd: str, trades: str) -> None:
     for defense, alphas in {"PGD": pgd, "TRADES": trades}.items():
         rows = (
             made
@@ -67,7 +69,7 @@ def test_the_alphas_of_the_paper_are_those_of_its_tables(data, pgd, trades) -> N
 
 
 @pytest.mark.parametrize(("data", "pgd", "trades"), ALPHAS)
-def test_the_commands_for_the_paper_use_every_alpha(data, pgd, trades) -> None:
+def test_the_commands_for_the_paper_use_every_alpha(data: str, pgd: str, trades: str) -> None:
     for defense, alphas in {"pgd": pgd, "trades": trades}.items():
         loop = rf"for alpha in 0 ([\d. ]+);\s+do wmr train --preset paper/{NAMES[data]} --defense {defense} --alpha \$alpha; done"
         (found,) = re.findall(loop, page("reproducing.md"))

@@ -226,7 +226,7 @@ WITHOUT_SCALE = pytest.mark.parametrize(
 
 @WITHOUT_SCALE
 def test_a_gain_that_is_one_of_scale_does_not_survive_calibration(
-    tmp_path: Path, skill, verdict
+    tmp_path: Path, skill: float, verdict: str
 ) -> None:
     kept, taken = scale.scale(rescaled(tmp_path, skill), "pgd", "trades")
     assert (kept.verdict, taken.verdict) == (verdict, "holds")
@@ -236,7 +236,7 @@ def test_a_gain_that_is_one_of_scale_does_not_survive_calibration(
 
 @WITHOUT_SCALE
 def test_a_worst_case_that_is_one_of_scale_does_not_survive_calibration(
-    tmp_path: Path, skill, verdict
+    tmp_path: Path, skill: float, verdict: str
 ) -> None:
     said = {
         finding.claim: finding.verdict

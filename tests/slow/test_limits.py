@@ -47,7 +47,7 @@ def hundred(tmp_path: Path):
     ids=["as stored", "other α", "json"],
 )
 def test_a_report_over_a_hundred_records_takes_a_few_sorts_of_ten_million_numbers(
-    hundred, flags
+    hundred, flags: list[str]
 ) -> None:
     """Three where it takes two seconds and a half."""
     sort = processor_seconds(

@@ -75,7 +75,7 @@ def key(page: Path, step: Step) -> tuple[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_works_as_it_is_written(page, tmp_path: Path) -> None:
+def test_a_page_works_as_it_is_written(page: Path, tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     if page.name not in BEGIN_WITH_NOTHING:
         workspace.environment.install(workspace.root)
@@ -93,7 +93,7 @@ def test_a_page_works_as_it_is_written(page, tmp_path: Path) -> None:
     [page for page in PAGES if page.name in {name for name, _ in ON_DOWNLOADED_DATA}],
     ids=lambda page: page.stem,
 )
-def test_commands_on_downloaded_data_work_as_they_are_written(page, tmp_path: Path) -> None:
+def test_commands_on_downloaded_data_work_as_they_are_written(page: Path, tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     workspace.environment.install(workspace.root)
     lay_files(page, workspace.root)
@@ -107,7 +107,9 @@ def test_a_command_that_is_left_out_is_still_on_its_page() -> None:
 
 
 @pytest.mark.parametrize(("page", "command"), sorted(RUN_BY_CI))
-def test_what_is_too_long_to_be_run_here_is_run_before_a_change_lands(page, command) -> None:
+def test_what_is_too_long_to_be_run_here_is_run_before_a_change_lands(
+    page: str, command: str
+) -> None:
     assert command in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
 
 
