@@ -3,23 +3,26 @@
 import io
 import subprocess
 import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Never
+from typing import Any, Never
 
 import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import wmr_cli as wmr
+from wmr_cli import Result
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.core.contexts import placed
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.nn.preprocessing import Normalized
-from wmr_cli.core.protocols import AttackResult, Batch
+from wmr_cli.core.protocols import Attack, AttackResult, Batch, Objective, Split
 from wmr_cli.errors import BadFile, BadInput, BrokenContract, UnknownName
 from wmr_cli.evaluation import run as workflow
 from wmr_cli.events import EvaluationDone
@@ -29,14 +32,17 @@ from wmr_cli.reporting.rows import run_name
 from wmr_cli.reporting.tables.main import make_table
 from wmr_cli.runtime.fabric import Hardware
 from wmr_cli.storage import records
+from wmr_cli.storage.records import Record, Rows
 from wmr_cli.testing import CLASSES, SHAPE, tiny_batch, tiny_model
 
 ATTACK, ALPHAS = "pgd:steps=2,step=0.015", (0.0, 1.0, 2.0)
-SETTINGS = {"attack": ATTACK, "eps": 0.15, "alphas": ALPHAS}
+SETTINGS: dict[str, Any] = {"attack": ATTACK, "eps": 0.15, "alphas": ALPHAS}
 
 
 @pytest.fixture(scope="module")
-def by_command(tiny_run: Path, registry: Registry, tmp_path_factory: pytest.TempPathFactory):
+def by_command(
+    tiny_run: Path, registry: Registry, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Record, Rows]:
     """What `wmr evaluate` records."""
     config = EvaluateConfig(
         attacks=(ATTACK,),
@@ -53,16 +59,16 @@ def by_command(tiny_run: Path, registry: Registry, tmp_path_factory: pytest.Temp
 
 
 @pytest.fixture(scope="module")
-def test_images():
+def test_images() -> Split:
     return wmr.create("dataset", "digits").splits["test"]
 
 
 @pytest.fixture(scope="module")
-def result(tiny_run: Path, test_images):
+def result(tiny_run: Path, test_images: Split) -> Result:
     return wmr.evaluate(wmr.load(tiny_run), test_images, **SETTINGS, rhos=(1.0, 0.1))
 
 
-def assert_same_rows(first, second) -> None:
+def assert_same_rows(first: Rows, second: Rows) -> None:
     assert first.keys() == second.keys()
     assert [
         name
@@ -71,10 +77,10 @@ def assert_same_rows(first, second) -> None:
     ] == []
 
 
-def few(count=40, **settings):
+def few(count: int = 40, **settings: Any) -> Result:
     """A tiny network on tiny images, in a moment."""
     batch = tiny_batch(count)
-    given = {
+    given: dict[str, Any] = {
         "attack": "pgd:steps=2",
         "eps": 0.05,
         "alphas": (1.0,),
@@ -83,7 +89,9 @@ def few(count=40, **settings):
     return wmr.evaluate(tiny_model(), [(batch.images, batch.labels)], **(given | settings))
 
 
-def test_the_numbers_are_those_of_the_command_to_the_bit(result, by_command) -> None:
+def test_the_numbers_are_those_of_the_command_to_the_bit(
+    result: Result, by_command: tuple[Record, Rows]
+) -> None:
     record, rows = by_command
     assert_same_rows(result.rows, rows)
     assert (result.a_nat, result.a_rob) == (record.a_nat, record.a_rob)
@@ -96,30 +104,30 @@ def test_the_numbers_are_those_of_the_command_to_the_bit(result, by_command) -> 
 
 
 @dataclass
-class Numbered(Dataset):
+class Numbered(Dataset[tuple[Tensor, int, int]]):
     """A split as torch knows data sets, with the number of each image."""
 
-    split: object
+    split: Split
 
     def __len__(self) -> int:
         return len(self.split)
 
-    def __getitem__(self, position):
+    def __getitem__(self, position: int) -> tuple[Tensor, int, int]:
         batch = self.split.batch(torch.tensor([position]))
         return batch.images[0], int(batch.labels[0]), int(batch.index[0])
 
 
 @dataclass
-class Streaming(IterableDataset):
+class Streaming(IterableDataset[tuple[Tensor, int, int]]):
     """The same without a length."""
 
-    split: object
+    split: Split
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[tuple[Tensor, int, int]]:
         return (Numbered(self.split)[position] for position in range(len(self.split)))
 
 
-ARRIVALS = {
+ARRIVALS: dict[str, Callable[[Split], Dataset[Any] | Iterable[Any]]] = {
     "a data set": Numbered,
     "a loader": lambda split: DataLoader(Numbered(split), batch_size=100),
     "a data set without a length": lambda split: Streaming(split),
@@ -134,7 +142,7 @@ ARRIVALS = {
 
 @pytest.mark.parametrize("arrival", ARRIVALS)
 def test_however_the_images_arrive_the_numbers_are_the_same_to_the_bit(
-    arrival: str, tiny_run: Path, test_images, by_command
+    arrival: str, tiny_run: Path, test_images: Split, by_command: tuple[Record, Rows]
 ) -> None:
     data = ARRIVALS[arrival](test_images)
     found = wmr.evaluate(
@@ -155,7 +163,9 @@ def test_how_a_stream_is_cut_leaves_no_trace_in_its_hash() -> None:
     assert other.record.dataset.sha256 != by_one.record.dataset.sha256
 
 
-def few_of(data, model=None, **settings):
+def few_of(
+    data: Split | Dataset[Any] | Iterable[Any], model: nn.Module | None = None, **settings: Any
+) -> Result:
     return wmr.evaluate(
         model or tiny_model(),
         data,
@@ -180,7 +190,7 @@ def test_many_images_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model()
     model.register_forward_hook(lambda *_: used.append(len(read)))
 
-    def batches():
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for number in range(40):
             read.append(number)
             yield (
@@ -206,7 +216,7 @@ def test_a_loader_of_known_length_is_not_read_ahead(
         def __len__(self) -> int:
             return 640
 
-        def __getitem__(self, position):
+        def __getitem__(self, position: int) -> tuple[Tensor, int]:
             read.append(position)
             return torch.full(SHAPE, position / 640), position % CLASSES
 
@@ -226,11 +236,11 @@ class Switching(nn.Module):
         self.train()
         self.features[1].eval()
 
-    def forward(self, images):
+    def forward(self, images: Tensor) -> Tensor:
         return self.features(images)
 
 
-def snapshot(model):
+def snapshot(model: nn.Module) -> dict[str, Any]:
     return {
         "modes": [module.training for module in model.modules()],
         "parameters": [
@@ -245,7 +255,7 @@ def snapshot(model):
     }
 
 
-def assert_as_before(before, model) -> None:
+def assert_as_before(before: dict[str, Any], model: nn.Module) -> None:
     now = snapshot(model)
     assert all(torch.equal(tensor, now["state"][name]) for name, tensor in before["state"].items())
     assert before | {"state": None} == now | {"state": None}
@@ -284,14 +294,16 @@ def test_a_model_goes_to_another_device_and_comes_back() -> Never:
 @pytest.mark.parametrize(
     "mode", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)]
 )
-def test_the_mode_around_it_makes_no_difference(mode) -> None:
+def test_the_mode_around_it_makes_no_difference(
+    mode: Callable[[], AbstractContextManager[object]],
+) -> None:
     model, batch = tiny_model(), tiny_batch()
     with mode():
         found = few_of([(batch.images, batch.labels)], model)
     assert_same_rows(found.rows, few_of([(batch.images, batch.labels)], model).rows)
 
 
-def nan_model():
+def nan_model() -> nn.Module:
     model = tiny_model()
     model[-1].bias.data[1] = float("nan")
     return model
@@ -362,7 +374,9 @@ def test_caveats_are_warnings() -> None:
         few(eps=0.031)
 
 
-def test_any_alpha_follows_from_the_rows_and_a_tr_only_where_it_was_measured(result) -> None:
+def test_any_alpha_follows_from_the_rows_and_a_tr_only_where_it_was_measured(
+    result: Result,
+) -> None:
     shares = [result.a_sa(alpha).value for alpha in (0, 0.5, 1, 3, 9)]
     assert shares == sorted(shares, reverse=True)
     assert shares[0] == result.a_rob.value
@@ -376,7 +390,7 @@ def test_any_alpha_follows_from_the_rows_and_a_tr_only_where_it_was_measured(res
         result.a_tr(3)
 
 
-def test_any_ball_follows_from_the_rows(result) -> None:
+def test_any_ball_follows_from_the_rows(result: Result) -> None:
     found = worst_case(-result.rows["uniform/logit_margin"].astype(np.float64), 0.3)
     assert result.dro(0.3, "margin").loss == found.value
     assert result.dro(0.3, "margin").ess == found.ess
@@ -409,7 +423,7 @@ def test_a_kernel_without_alpha_needs_none() -> None:
         few(kernel="none", alphas=(1.0,))
 
 
-def test_what_is_saved_comes_back_equal_and_is_reported(result, tmp_path: Path) -> None:
+def test_what_is_saved_comes_back_equal_and_is_reported(result: Result, tmp_path: Path) -> None:
     file = result.save(tmp_path / "notebook")
     again = wmr.Result.load(file)
     assert again.record == result.record
@@ -438,7 +452,7 @@ def test_a_record_of_the_command_can_be_opened(
     assert opened.a_sa(1.0) == done.record.by_alpha[0].a_sa  # resampled as it was asked for
 
 
-def test_it_is_shown_as_the_table_of_the_command(result) -> None:
+def test_it_is_shown_as_the_table_of_the_command(result: Result) -> None:
     table = make_table([result.record])
     assert " ".join(table.rows[0][6].split()) in str(result)
     console = Console(width=300, record=True, file=io.StringIO())
@@ -466,7 +480,15 @@ class Darker:
     eps: float = 0.05
     strength: float = 0.5
 
-    def __call__(self, model, batch, objective, *, seed, need_logits=True):
+    def __call__(
+        self,
+        model: nn.Module,
+        batch: Batch,
+        objective: Objective,
+        *,
+        seed: int,
+        need_logits: bool = True,
+    ) -> AttackResult:
         moved = (batch.images - self.strength * self.eps).clamp(0, 1)
         with torch.no_grad():
             return AttackResult(moved, torch.zeros_like(batch.labels), model(moved))
@@ -483,7 +505,9 @@ class Darker:
     ],
     ids=str,
 )
-def test_an_attack_is_recorded_by_the_spec_that_rebuilds_it(attack, spec: str) -> None:
+def test_an_attack_is_recorded_by_the_spec_that_rebuilds_it(
+    attack: str | Attack, spec: str
+) -> None:
     found = few(attack=attack, eps=0.05 if isinstance(attack, str) else None)
     assert found.record.attack.spec == spec
     assert found.record.threat.eps == 0.05
@@ -499,7 +523,9 @@ def test_an_attack_is_the_same_by_name_and_built() -> None:
 
 
 def test_an_attack_of_ones_own_may_be_a_function() -> None:
-    def nothing(model, batch, objective, *, seed, need_logits=True):
+    def nothing(
+        model: nn.Module, batch: Batch, objective: Objective, *, seed: int, need_logits: bool = True
+    ) -> AttackResult:
         with torch.no_grad():
             return AttackResult(batch.images, torch.zeros_like(batch.labels), model(batch.images))
 
@@ -559,7 +585,7 @@ def test_a_split_of_ones_own_is_one() -> None:
         def __len__(self) -> int:
             return 30
 
-        def batch(self, positions):
+        def batch(self, positions: Tensor) -> Batch:
             return Batch(whole.images[positions], whole.labels[positions], whole.index[positions])
 
     found = few_of(Own())

@@ -3,7 +3,9 @@
 import json
 import re
 import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -48,7 +50,7 @@ alpha_test = [3.0]
 
 
 @pytest.fixture(autouse=True)
-def _no_preset_of_another_test():
+def _no_preset_of_another_test() -> Iterator[None]:
     """Presets are cached by name, and some tests replace them."""
     config._preset_layers.cache_clear()
     yield
@@ -62,11 +64,15 @@ def preset(monkeypatch: pytest.MonkeyPatch) -> str:
     return "mine"
 
 
-@pytest.fixture
-def file(tmp_path: Path):
-    """Write a config file and give its path."""
+class WriteFile(Protocol):
+    """Write a config file and return its path."""
 
-    def write(text: str, name: str = "study.toml"):
+    def __call__(self, text: str, name: str = "study.toml") -> Path: ...
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> WriteFile:
+    def write(text: str, name: str = "study.toml") -> Path:
         path = tmp_path / name
         path.write_text(text)
         return path
@@ -74,13 +80,13 @@ def file(tmp_path: Path):
     return write
 
 
-def refusal(*args, **kwargs) -> WmrError:
+def refusal(flags: Mapping[str, object], file: Path | None = None) -> WmrError:
     with pytest.raises(WmrError) as refused:
-        resolve(*args, **kwargs)
+        resolve(flags, file)
     return refused.value
 
 
-def test_each_layer_wins_over_the_one_below(preset: str, file) -> None:
+def test_each_layer_wins_over_the_one_below(preset: str, file: WriteFile) -> None:
     defaults = TrainConfig()
     plain = resolve({"preset": preset, "defense": "natural"})
     assert (plain.batch_size, plain.epochs, plain.alpha) == (defaults.batch_size, 7, 1.0)
@@ -106,18 +112,18 @@ def test_a_flag_that_is_not_given_wins_over_nothing(preset: str) -> None:
     assert resolve({"preset": preset, "epochs": None}).epochs == 7
 
 
-def test_a_defense_takes_its_own_table_from_every_source(preset: str, file) -> None:
+def test_a_defense_takes_its_own_table_from_every_source(preset: str, file: WriteFile) -> None:
     assert resolve({"preset": preset, "defense": "pgd"}).epochs == 8
     assert resolve({"preset": preset}, file("defense = 'pgd'")).epochs == 8
     assert resolve({"preset": preset, "defense": "trades:beta=1"}).alpha == 4.0
 
 
-def test_the_file_may_name_the_preset_and_a_flag_another(preset: str, file) -> None:
+def test_the_file_may_name_the_preset_and_a_flag_another(preset: str, file: WriteFile) -> None:
     assert resolve({}, file("preset = 'mine'")).epochs == 7
     assert resolve({"preset": "mine"}, file("preset = 'never-loaded'")).preset == "mine"
 
 
-def test_the_evaluate_table_is_laid_over_key_by_key(preset: str, file) -> None:
+def test_the_evaluate_table_is_laid_over_key_by_key(preset: str, file: WriteFile) -> None:
     resolved = resolve({"preset": preset}, file("[evaluate]\nalpha_test = [0, 1]"))
     assert resolved.evaluate == EvaluationSettings(steps=40, alpha_test=(0.0, 1.0))
 
@@ -145,7 +151,7 @@ def test_parameters_that_are_settings_move_out_of_the_spec(preset: str) -> None:
     assert (resolved.attack, resolved.kernel) == ("pgd:start=uniform", "exp")
 
 
-def test_a_new_eps_keeps_the_ratio_of_step_to_eps(preset: str, file) -> None:
+def test_a_new_eps_keeps_the_ratio_of_step_to_eps(preset: str, file: WriteFile) -> None:
     assert resolve({"preset": preset, "eps": 0.4}).step_size == pytest.approx(0.1)
     assert resolve({"preset": preset}, file("eps = 0.1")).step_size == pytest.approx(0.025)
     assert resolve(
@@ -153,7 +159,7 @@ def test_a_new_eps_keeps_the_ratio_of_step_to_eps(preset: str, file) -> None:
     ).step_size == pytest.approx(0.04)
 
 
-def test_a_new_eps_with_a_step_size_takes_it(preset: str, file) -> None:
+def test_a_new_eps_with_a_step_size_takes_it(preset: str, file: WriteFile) -> None:
     assert resolve({"preset": preset, "eps": 0.4, "step_size": 0.3}).step_size == 0.3
     assert resolve({"preset": preset}, file("eps = 0.1\nstep_size = 0.3")).step_size == 0.3
     assert resolve({"preset": preset, "eps": 0.4, "attack": "pgd:step=0.3"}).step_size == 0.3
@@ -177,7 +183,7 @@ def test_a_setting_given_twice_in_one_place_is_refused(
     assert problem.hint
 
 
-def test_a_setting_given_in_two_places_is_no_contradiction(preset: str, file) -> None:
+def test_a_setting_given_in_two_places_is_no_contradiction(preset: str, file: WriteFile) -> None:
     assert resolve({"preset": preset, "alpha": 2.0}, file("kernel = 'exp:alpha=1'")).alpha == 2.0
     assert resolve({"preset": preset, "kernel": "exp:alpha=1"}, file("alpha = 2.0")).alpha == 1.0
 
@@ -211,7 +217,9 @@ def test_another_attack_drops_the_steps_of_the_old_one(preset: str) -> None:
         ),
     ],
 )
-def test_an_unknown_key_is_refused_with_its_place(file, text: str, place: str, hint: str) -> None:
+def test_an_unknown_key_is_refused_with_its_place(
+    file: WriteFile, text: str, place: str, hint: str
+) -> None:
     problem = refusal({}, file(text))
     assert isinstance(problem, UnknownName)
     assert place in str(problem)
@@ -244,12 +252,12 @@ def test_an_unknown_key_is_refused_with_its_place(file, text: str, place: str, h
     ],
 )
 def test_a_value_that_cannot_be_used_is_refused_with_its_place(
-    file, text: str, problem: str
+    file: WriteFile, text: str, problem: str
 ) -> None:
     assert problem in str(refusal({}, file(text)))
 
 
-def test_json_writes_nan_and_infinity_in_its_own_way_and_both_are_refused(file) -> None:
+def test_json_writes_nan_and_infinity_in_its_own_way_and_both_are_refused(file: WriteFile) -> None:
     assert "eps: nan" in str(refusal({}, file('{"eps": NaN}', "study.json")))
     assert "eps: inf" in str(refusal({}, file('{"eps": 1e999}', "study.json")))
 
@@ -261,12 +269,12 @@ def test_a_flag_that_cannot_be_used_is_refused_by_its_name(value: float) -> None
     assert "step" in str(problem)
 
 
-def test_fractions_are_text_in_a_file_and_exact(file) -> None:
+def test_fractions_are_text_in_a_file_and_exact(file: WriteFile) -> None:
     resolved = resolve({}, file("eps = '8/255'\nstep_size = '2/255'\nlr = '1/3'"))
     assert (resolved.eps, resolved.step_size, resolved.lr) == (8 / 255, 2 / 255, 1 / 3)
 
 
-def test_toml_and_json_say_the_same(file) -> None:
+def test_toml_and_json_say_the_same(file: WriteFile) -> None:
     toml = file("epochs = 3\neps = '8/255'\n[evaluate]\nsteps = 7")
     json_file = file('{"epochs": 3, "eps": "8/255", "evaluate": {"steps": 7}}', "study.json")
     assert resolve({}, toml) == resolve({}, json_file)
@@ -313,13 +321,15 @@ CHOICES = [
 
 
 @pytest.mark.parametrize("flags", CHOICES, ids=str)
-def test_a_config_survives_being_written(flags) -> None:
+def test_a_config_survives_being_written(flags: Mapping[str, object]) -> None:
     config = resolve(flags)
     assert TrainConfig.from_json(config.to_json()) == config
 
 
 @pytest.mark.parametrize("flags", CHOICES, ids=str)
-def test_a_stored_config_given_back_is_the_same_config(flags, file) -> None:
+def test_a_stored_config_given_back_is_the_same_config(
+    flags: Mapping[str, object], file: WriteFile
+) -> None:
     config = resolve(flags)
     assert resolve({}, file(config.to_json(), "config.json")) == config
 

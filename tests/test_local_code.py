@@ -6,12 +6,14 @@ import os
 import py_compile
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import torch
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import wmr_cli
 from wmr_cli import local_code
@@ -38,7 +40,7 @@ RAN = Path("ran")
 EVIL = f"import pathlib\npathlib.Path({str(RAN)!r}).write_text('')\n{NET}"
 
 
-def wmr(*words):
+def wmr(*words: object) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words], prog_name="wmr")
 
 
@@ -49,7 +51,7 @@ def forget() -> None:
     os.environ.pop(local_code.TRUST_CODE, None)
 
 
-def sha256(path):
+def sha256(path: str | Path) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
@@ -57,7 +59,7 @@ class Digits:
     num_classes, input_shape = 10, (1, 8, 8)
 
 
-def checkpoint(path, **settings):
+def checkpoint(path: str, **settings: Any) -> str:
     """A checkpoint of a linear network that names these components."""
     config = msgspec.structs.replace(TrainConfig(steps=1, epochs=1), **settings)
     tensors = {"1.weight": torch.zeros(10, 64), "1.bias": torch.zeros(10)}
@@ -66,14 +68,14 @@ def checkpoint(path, **settings):
 
 
 @pytest.fixture
-def evil(tmp_path: Path):
+def evil(tmp_path: Path) -> Path:
     folder = tmp_path / "downloads"
     folder.mkdir()
     (folder / "evil.py").write_text(EVIL)
     return folder / "evil.py"
 
 
-def refused(result, evil) -> None:
+def refused(result: Result, evil: Path) -> None:
     assert result.exit_code == 2, result.output
     assert [line[:6] for line in result.stderr.splitlines() if line[:5] in ("error", "hint:")] == [
         "error:",
@@ -84,7 +86,7 @@ def refused(result, evil) -> None:
     assert not RAN.exists()
 
 
-CHECKPOINTS = {
+CHECKPOINTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "model": lambda evil: {"model": f"{evil}:Net"},
     "model by a relative path": lambda evil: {"model": "downloads/evil.py:Net"},
     "model by a path with dots": lambda evil: {
@@ -106,16 +108,16 @@ CHECKPOINTS = {
 
 @pytest.mark.parametrize("command", ["evaluate", "attack"])
 @pytest.mark.parametrize("name", CHECKPOINTS)
-def test_a_checkpoint_cannot_name_code(name: str, command: str, evil) -> None:
+def test_a_checkpoint_cannot_name_code(name: str, command: str, evil: Path) -> None:
     refused(wmr(command, checkpoint("net.safetensors", **CHECKPOINTS[name](evil))), evil)
 
 
-def test_a_symbolic_link_does_not_hide_code(evil, tmp_path: Path) -> None:
+def test_a_symbolic_link_does_not_hide_code(evil: Path, tmp_path: Path) -> None:
     (tmp_path / "net.py").symlink_to(evil)
     refused(wmr("evaluate", checkpoint("net.safetensors", model="net.py:Net")), tmp_path / "net.py")
 
 
-def test_a_run_folder_cannot_name_code(evil) -> None:
+def test_a_run_folder_cannot_name_code(evil: Path) -> None:
     Path("run").mkdir()
     checkpoint("run/last.safetensors", model=f"{evil}:Net")
     Path("run/config.json").write_text(TrainConfig(model=f"{evil}:Net").to_json())
@@ -124,13 +126,13 @@ def test_a_run_folder_cannot_name_code(evil) -> None:
 
 @pytest.mark.parametrize("kind", ["model", "dataset", "defense", "kernel", "attack"])
 @pytest.mark.parametrize("command", [["train"], ["train", "--dry-run"]], ids=" ".join)
-def test_a_config_cannot_name_code(kind: str, command: list[str], evil) -> None:
+def test_a_config_cannot_name_code(kind: str, command: list[str], evil: Path) -> None:
     Path("config.json").write_text(json.dumps({kind: f"{evil}:Net"}))
     refused(wmr(*command, "--config", "config.json", "--out", "run"), evil)
 
 
 @pytest.mark.parametrize("kind", ["model", "dataset", "defense", "kernel", "attack"])
-def test_a_run_that_is_resumed_cannot_name_code(kind: str, evil) -> None:
+def test_a_run_that_is_resumed_cannot_name_code(kind: str, evil: Path) -> None:
     Path("run").mkdir()
     config = resolve({kind: f"{evil}:Net"})
     Path("run/config.json").write_text(config.to_json())
@@ -150,7 +152,7 @@ STUDIES = {
 
 @pytest.mark.parametrize("flags", [[], ["--dry-run"]], ids=["sweep", "dry run"])
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_study_cannot_name_code(name: str, flags: list[str], evil) -> None:
+def test_a_study_cannot_name_code(name: str, flags: list[str], evil: Path) -> None:
     Path("study.toml").write_text(STUDIES[name].format(evil=evil))
     refused(wmr("sweep", "study.toml", *flags), evil)
 
@@ -248,7 +250,7 @@ def test_the_ledger_of_a_sweep_names_records_and_no_other_files(name: str) -> No
         ledger.load(Path("run"))
 
 
-def test_the_ledger_of_a_sweep_cannot_name_code(evil) -> None:
+def test_the_ledger_of_a_sweep_cannot_name_code(evil: Path) -> None:
     Path("study.toml").write_text("[train]\nepochs = 1\n[[evaluate]]\nlimit = 10")
     run = Path("runs/study/digits-trades-a2-s0")
     run.mkdir(parents=True)
@@ -257,7 +259,7 @@ def test_the_ledger_of_a_sweep_cannot_name_code(evil) -> None:
     assert not RAN.exists()
 
 
-def test_a_record_cannot_name_code(tiny_run: Path, evil) -> None:
+def test_a_record_cannot_name_code(tiny_run: Path, evil: Path) -> None:
     run = shutil.copytree(tiny_run, "run")
     assert wmr("evaluate", run, "--limit", 20, "--steps", 1).exit_code == 0
     (file,) = Path(run, "evaluations").glob("*.json")
@@ -276,7 +278,7 @@ def test_a_record_cannot_name_code(tiny_run: Path, evil) -> None:
     assert not RAN.exists()
 
 
-def test_python_cannot_load_code_that_only_a_checkpoint_names(evil) -> None:
+def test_python_cannot_load_code_that_only_a_checkpoint_names(evil: Path) -> None:
     path = checkpoint("net.safetensors", model=f"{evil}:Net")
     with pytest.raises(UntrustedCode) as refusal:
         wmr_cli.load(path)
@@ -294,7 +296,7 @@ def test_what_python_has_named_can_be_loaded_and_is_not_remembered(tmp_path: Pat
 
 
 @pytest.mark.parametrize("text", ["", "0" * 63, "0" * 65, "g" * 64, "md5:" + "0" * 32])
-def test_text_that_is_not_a_hash_is_refused(text: str, evil) -> None:
+def test_text_that_is_not_a_hash_is_refused(text: str, evil: Path) -> None:
     result = wmr(
         "evaluate", checkpoint("net.safetensors", model=f"{evil}:Net"), "--trust-code", text
     )
@@ -303,7 +305,7 @@ def test_text_that_is_not_a_hash_is_refused(text: str, evil) -> None:
     assert not RAN.exists()
 
 
-def test_the_hash_of_another_file_does_not_help(evil, tmp_path: Path) -> None:
+def test_the_hash_of_another_file_does_not_help(evil: Path, tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text(NET)
     path = checkpoint("net.safetensors", model=f"{evil}:Net")
     refused(wmr("evaluate", path, "--trust-code", sha256("other.py")), evil)
@@ -363,7 +365,7 @@ def test_only_the_class_that_was_named_is_allowed(other: str, tmp_path: Path) ->
     )
 
 
-def named_elsewhere(text, neighbour) -> None:
+def named_elsewhere(text: str, neighbour: str) -> None:
     """Name a file that imports a neighbour, then give both away, the neighbour with other content."""
     for folder, content in (("mine", neighbour), ("theirs", EVIL)):
         Path(folder).mkdir()

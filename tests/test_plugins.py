@@ -1,5 +1,6 @@
 """A plugin that is broken is set aside whole, with a reason that names the mistake; the others go on."""
 
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
@@ -16,8 +17,11 @@ def offering(entries: str, hook: str = "wmr_attacks") -> str:
     return f"{PREAMBLE}\n@hookimpl\ndef {hook}():\n    return {entries}\n"
 
 
+WritePlugin = Callable[[str, str], EntryPoint]
+
+
 @pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WritePlugin:
     """Write a plugin's module and give its entry point; it belongs to no distribution, so its owner is its name."""
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -37,7 +41,7 @@ def test_our_own_plugin_is_an_ordinary_one() -> None:
     assert check_targets(found.registry) == []
 
 
-def test_a_good_plugin_can_offer_all_five_kinds(plugin) -> None:
+def test_a_good_plugin_can_offer_all_five_kinds(plugin: WritePlugin) -> None:
     hooks = {
         "models": "model",
         "datasets": "dataset",
@@ -59,7 +63,7 @@ def test_a_good_plugin_can_offer_all_five_kinds(plugin) -> None:
     assert found.registry.create("attack", "new-attack:numerator=3") == 3
 
 
-def test_a_hook_may_be_a_generator(plugin) -> None:
+def test_a_hook_may_be_a_generator(plugin: WritePlugin) -> None:
     source = (
         PREAMBLE + '@hookimpl\ndef wmr_attacks():\n    yield Entry("lazy", "builtins:dict", "")\n'
     )
@@ -118,7 +122,7 @@ BROKEN = {
 
 @pytest.mark.parametrize(("source", "reason"), BROKEN.values(), ids=BROKEN)
 def test_a_broken_plugin_is_set_aside_whole_and_the_others_go_on(
-    plugin, source: str, reason: str
+    plugin: WritePlugin, source: str, reason: str
 ) -> None:
     good = plugin("good", offering('[Entry("zeal", "builtins:dict", "")]'))
     found = collect([plugin("broken", source), good, *OURS])
@@ -133,7 +137,7 @@ def test_a_broken_plugin_is_set_aside_whole_and_the_others_go_on(
     )
 
 
-def test_of_two_strangers_with_one_name_the_first_by_name_keeps_it(plugin) -> None:
+def test_of_two_strangers_with_one_name_the_first_by_name_keeps_it(plugin: WritePlugin) -> None:
     source = offering('[Entry("zeal", "builtins:dict", "")]')
     found = collect([plugin("beta", source), plugin("alpha", source)])
     assert found.registry.find("attack", "zeal").owner == "alpha"
@@ -141,7 +145,7 @@ def test_of_two_strangers_with_one_name_the_first_by_name_keeps_it(plugin) -> No
     assert all(name in broken.problem for name in ("'zeal'", "alpha", "beta"))
 
 
-def test_a_name_may_be_taken_by_another_kind(plugin) -> None:
+def test_a_name_may_be_taken_by_another_kind(plugin: WritePlugin) -> None:
     found = collect(
         [*OURS, plugin("good", offering('[Entry("pgd", "builtins:dict", "")]', "wmr_kernels"))]
     )
@@ -150,7 +154,7 @@ def test_a_name_may_be_taken_by_another_kind(plugin) -> None:
 
 
 def test_a_plugin_that_prints_leaves_stdout_to_results(
-    plugin, capsys: pytest.CaptureFixture[str]
+    plugin: WritePlugin, capsys: pytest.CaptureFixture[str]
 ) -> None:
     noisy = plugin(
         "noisy",
@@ -164,14 +168,14 @@ def test_a_plugin_that_prints_leaves_stdout_to_results(
     assert "hello from hook" in printed.err
 
 
-def test_a_plugin_that_offers_nothing_is_set_aside(plugin) -> None:
+def test_a_plugin_that_offers_nothing_is_set_aside(plugin: WritePlugin) -> None:
     (forgetful,) = collect([plugin("forgetful", offering("None"))]).plugins
     assert forgetful.problem
     (unmarked,) = collect([plugin("unmarked", "def wmr_attacks():\n    return []\n")]).plugins
     assert "@hookimpl" in unmarked.problem
 
 
-def test_check_targets_finds_what_is_not_there(plugin) -> None:
+def test_check_targets_finds_what_is_not_there(plugin: WritePlugin) -> None:
     targets = {
         "ghost": "no_such_package:Attack",
         "half": "builtins:NoSuch",
@@ -186,7 +190,7 @@ def test_check_targets_finds_what_is_not_there(plugin) -> None:
     assert "attack 'half' of haunted" in problems[1]
 
 
-def test_check_targets_survives_a_target_that_exits(plugin, tmp_path: Path) -> None:
+def test_check_targets_survives_a_target_that_exits(plugin: WritePlugin, tmp_path: Path) -> None:
     (tmp_path / "quits_when_imported.py").write_text("raise SystemExit('not today')\n")
     found = collect(
         [plugin("moody", offering('[Entry("sulk", "quits_when_imported:Attack", "")]'))]

@@ -2,10 +2,12 @@
 
 import os
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from support.bad_values import Maker
 from support.special_files import IRREGULAR, make_fifo, time_limit
 from wmr_cli import reading
 from wmr_cli.config import TrainConfig, read_file
@@ -15,7 +17,7 @@ DEEP = 100_000
 
 
 @pytest.fixture(autouse=True)
-def _limited():
+def _limited() -> Iterator[None]:
     with time_limit(60):
         yield
 
@@ -24,7 +26,7 @@ def _limited():
 @pytest.mark.parametrize(
     "read", [reading.open_regular, reading.check_regular, reading.read_bytes, reading.read_text]
 )
-def test_what_is_not_a_regular_file_is_refused(make, read) -> None:
+def test_what_is_not_a_regular_file_is_refused(make: Maker, read: Callable[[Path], object]) -> None:
     make(Path("file"))
     with pytest.raises(OSError, match="file") as refused:
         read(Path("file"))
@@ -75,7 +77,9 @@ def test_a_file_beyond_its_limit_is_refused() -> None:
         (lambda text: reading.decode_json(text, dict), "", '{"a":', "}"),
     ],
 )
-def test_deep_nesting_is_a_value_error(parse, head: str, begin: str, end: str, depth: int) -> None:
+def test_deep_nesting_is_a_value_error(
+    parse: Callable[[str], object], head: str, begin: str, end: str, depth: int
+) -> None:
     with pytest.raises(ValueError, match="nested"):
         parse(head + begin * depth + "1" + end * depth)
 
@@ -99,7 +103,7 @@ def test_json_that_does_not_fit_is_a_value_error() -> None:
 
 @pytest.mark.parametrize("name", ["c.toml", "c.json"])
 @pytest.mark.parametrize("make", IRREGULAR.values(), ids=IRREGULAR)
-def test_a_config_that_is_not_a_regular_file_is_refused(make, name: str) -> None:
+def test_a_config_that_is_not_a_regular_file_is_refused(make: Maker, name: str) -> None:
     make(Path(name))
     with pytest.raises(BadFile, match=r"c\.(toml|json)") as refused:
         read_file(Path(name))

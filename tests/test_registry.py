@@ -54,7 +54,7 @@ def registry() -> Registry:
     return filled
 
 
-def refusal(registry: Registry, spec, **given):
+def refusal(registry: Registry, spec: str | Spec, **given: object) -> BadInput:
     with pytest.raises(BadInput) as refused:
         registry.create("attack", spec, **given)
     return refused.value

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from importlib.resources import files
 from pathlib import Path
@@ -178,7 +179,7 @@ def test_a_name_that_is_taken_by_another_kind_is_free(registry: Registry) -> Non
     ],
     ids=["folder", "file", "link"],
 )
-def test_what_is_there_is_left_alone(occupy, registry: Registry) -> None:
+def test_what_is_there_is_left_alone(occupy: Callable[[Path], object], registry: Registry) -> None:
     occupy(Path("wmr-mine"))
     before = sorted(Path().rglob("*"))
     with pytest.raises(RunFolderError, match="wmr-mine"):
@@ -204,10 +205,10 @@ def test_nothing_is_left_half_written(registry: Registry, monkeypatch: pytest.Mo
     texts = iter(range(3))
     write_text = Path.write_text
 
-    def full_disk(path, *args, **kwargs):
+    def full_disk(path: Path, text: str, encoding: str | None = None) -> int:
         if next(texts, None) is None:
             raise OSError(errno.ENOSPC, "no space left on device")
-        return write_text(path, *args, **kwargs)
+        return write_text(path, text, encoding)
 
     monkeypatch.setattr(Path, "write_text", full_disk)
     with pytest.raises(RunFolderError, match="wmr-mine"):

@@ -63,13 +63,15 @@ def test_a_spec_reads_as_the_contract_says(text: str, spec: Spec) -> None:
 
 @settings(deadline=None)
 @given(any_spec)
-def test_a_spec_survives_being_written(spec) -> None:
+def test_a_spec_survives_being_written(spec: Spec) -> None:
     assert Spec.parse(str(spec)) == spec
 
 
 @settings(deadline=None)
 @given(paths, st.none() | texts, st.dictionaries(keys, texts, max_size=3))
-def test_a_spec_of_a_local_class_survives_being_written(name, value, params) -> None:
+def test_a_spec_of_a_local_class_survives_being_written(
+    name: str, value: str | None, params: dict[str, str | Spec]
+) -> None:
     spec = Spec(name, value, params)
     assert spec.is_local
     assert Spec.parse(str(spec)) == spec
@@ -129,7 +131,7 @@ def test_an_invalid_spec_is_refused_with_a_hint(text: str) -> None:
         (" 8 / 255 ", 8 / 255),
     ],
 )
-def test_a_number_is_exact(text: str, value) -> None:
+def test_a_number_is_exact(text: str, value: float | Fraction) -> None:
     assert parse_number(text) == float(value)
 
 
@@ -162,7 +164,7 @@ def test_a_number_is_written_as_people_write_it(value: float, text: str) -> None
 
 @settings(deadline=None)
 @given(st.floats(min_value=0, max_value=1e12, allow_nan=False))
-def test_a_number_survives_being_written(value) -> None:
+def test_a_number_survives_being_written(value: float) -> None:
     assert parse_number(format_number(value)) == value
 
 
@@ -203,7 +205,9 @@ def test_every_8_bit_level_survives_being_written() -> None:
         ("1_000", Any, "1_000"),
     ],
 )
-def test_a_value_is_read_as_its_parameter_says(value: str | Spec, kind, read) -> None:
+def test_a_value_is_read_as_its_parameter_says(
+    value: str | Spec, kind: object, read: object
+) -> None:
     assert read_value(value, kind) == read
     assert type(read_value(value, kind)) is type(read)
 
@@ -267,7 +271,7 @@ def test_a_spec_that_is_put_together_has_the_same_limit() -> None:
     ],
     ids=str,
 )
-def test_a_value_that_does_not_fit_is_refused_with_a_hint(text: str | Spec, kind) -> None:
+def test_a_value_that_does_not_fit_is_refused_with_a_hint(text: str | Spec, kind: object) -> None:
     with pytest.raises(BadInput) as caught:
         read_value(text, kind)
     assert caught.value.hint

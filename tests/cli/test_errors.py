@@ -292,7 +292,7 @@ def test_a_checkpoint_whose_weights_do_not_fit_is_refused() -> None:
 @pytest.mark.parametrize(
     "stored_shape", [StoredShape(num_classes=3), StoredShape(input_shape=(3, 32, 32))], ids=str
 )
-def test_a_checkpoint_of_another_dataset_is_refused(stored_shape) -> None:
+def test_a_checkpoint_of_another_dataset_is_refused(stored_shape: StoredShape) -> None:
     complaint = refused("evaluate", write_checkpoint(TrainConfig(model="digits-cnn"), stored_shape))
     assert "made.safetensors" in complaint.error
     assert "'digits'" in complaint.error + complaint.hint
@@ -400,9 +400,9 @@ def test_text_of_the_user_in_a_flag_is_not_markup() -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("command", ["train", "evaluate", "attack", "bench"])
 def test_out_of_memory_names_the_flag_to_change(
-    command: str, problem, amount: str | None, run: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, problem: Exception, amount: str | None, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def forward(*args, **more) -> Never:
+    def forward(*args: object, **more: object) -> Never:
         raise problem
 
     args = {
@@ -419,7 +419,7 @@ def test_out_of_memory_names_the_flag_to_change(
 def test_another_runtime_error_is_not_reported_as_out_of_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def forward(*args, **more) -> Never:
+    def forward(*args: object, **more: object) -> Never:
         raise RuntimeError("shapes do not fit")
 
     monkeypatch.setattr("wmr_cli.builtins.attacks.pgd.run_pgd", forward)
@@ -431,7 +431,7 @@ def test_another_runtime_error_is_not_reported_as_out_of_memory(
 def test_a_failed_allocation_on_this_machine_is_out_of_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def forward(*args, **more):
+    def forward(*args: object, **more: object) -> torch.Tensor:
         return torch.empty(2**60)
 
     monkeypatch.setattr("wmr_cli.builtins.attacks.pgd.run_pgd", forward)

@@ -10,7 +10,7 @@ from wmr_cli.storage import records
 
 
 @pytest.fixture
-def folder(tmp_path: Path):
+def folder(tmp_path: Path) -> Path:
     """One record whose attack stops early: a figure is drawn, others cannot be."""
     rows = synthetic.rows(40)
     bare = {
@@ -22,7 +22,7 @@ def folder(tmp_path: Path):
     return tmp_path
 
 
-def test_drawn_and_omitted_figures_are_reported(folder) -> None:
+def test_drawn_and_omitted_figures_are_reported(folder: Path) -> None:
     result = wmr("report", folder, "--figures", folder / "figures", "--format", "json")
     assert result.stdout.startswith("[")
     printed = " ".join(result.stderr.split())
@@ -36,7 +36,7 @@ def test_drawn_and_omitted_figures_are_reported(folder) -> None:
     assert wmr("report", folder, "--figures", folder / "figures", "-q").stderr == ""
 
 
-def test_unreadable_rows_are_an_error_after_the_table(folder) -> None:
+def test_unreadable_rows_are_an_error_after_the_table(folder: Path) -> None:
     (rows,) = folder.glob("evaluations/*.safetensors")
     rows.write_bytes(b"")
     result = wmr("report", folder, "--figures", folder / "figures", status=1)
@@ -66,7 +66,7 @@ def test_the_papers_own_figures_come_with_its_tables(tmp_path: Path) -> None:
     assert str(tmp_path / "paper-figure-4.png") in " ".join(result.stderr.split())
 
 
-def test_figures_cannot_replace_a_file(folder) -> None:
+def test_figures_cannot_replace_a_file(folder: Path) -> None:
     taken = next(folder.glob("evaluations/*.json"))
     assert taken.name in " ".join(
         wmr("report", folder, "--figures", taken, status=2).stderr.split()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from wmr_cli import __version__
 from wmr_cli.cli import app
@@ -17,12 +17,12 @@ from wmr_cli.registry import Entry, Registry
 from wmr_cli.spec import Spec, format_number, parse_number, read_value
 
 
-def wmr(*args):
+def wmr(*args: object) -> Result:
     return CliRunner().invoke(app, [str(arg) for arg in args], prog_name="wmr")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory):
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     assert wmr("train", "--epochs", 1, "--validate-every", 0, "--out", folder, "-q").exit_code == 0
     return folder
@@ -38,7 +38,7 @@ def test_no_arguments_has_no_empty_error() -> None:
 
 @settings(deadline=None)
 @given(st.floats(min_value=0, allow_nan=False, allow_infinity=False))
-def test_exact_over_all_floats(value) -> None:
+def test_exact_over_all_floats(value: float) -> None:
     assert parse_number(format_number(value)) == value
 
 
@@ -135,13 +135,13 @@ BAD = [
 
 
 @pytest.mark.parametrize("line", BAD)
-def test_refused_without_a_traceback(line: str, run, tmp_path: Path) -> None:
+def test_refused_without_a_traceback(line: str, run: Path, tmp_path: Path) -> None:
     result = wmr(*line.format(run=run, tmp=tmp_path).split())
     assert result.exit_code == 2
     assert isinstance(result.exception, SystemExit)
 
 
-def test_a_local_class_that_prints_leaves_stdout_alone(run, tmp_path: Path) -> None:
+def test_a_local_class_that_prints_leaves_stdout_alone(run: Path, tmp_path: Path) -> None:
     (tmp_path / "noisy.py").write_text(
         "print('hello')\nfrom wmr_cli.builtins.attacks.pgd import Pgd\n"
     )

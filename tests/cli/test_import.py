@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from wmr_cli.cli import app
 from wmr_cli.storage import checkpoints
@@ -15,7 +15,7 @@ NETWORK = ("--model", "digits-cnn", "--dataset", "digits")
 TINY = ("--limit", 20, "--steps", 2)
 
 
-def wmr(*args: object, status: int = 0):
+def wmr(*args: object, status: int = 0) -> Result:
     result = CliRunner().invoke(app, [str(arg) for arg in args], prog_name="wmr")
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert result.exit_code == status, result.stderr

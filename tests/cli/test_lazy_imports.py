@@ -41,7 +41,7 @@ def imported(*args: str, status: int = 0) -> set[str]:
 
 
 @pytest.fixture
-def record(tmp_path: Path):
+def record(tmp_path: Path) -> Path:
     """A folder with one record and its rows."""
     rows = synthetic.rows(20)
     synthetic.stored(
@@ -72,7 +72,7 @@ def test_nothing_heavy_is_imported(args: list[str]) -> None:
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_a_report_imports_nothing_heavy(record, flags: list[str]) -> None:
+def test_a_report_imports_nothing_heavy(record: Path, flags: list[str]) -> None:
     modules = imported("report", str(record), *flags)
     assert modules & HEAVY == set()
     assert "wmr_cli.reporting.report" in modules  # it did run

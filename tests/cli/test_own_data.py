@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -167,7 +168,9 @@ def test_an_unknown_split_is_named(pics: Path) -> None:
         ),
     ],
 )
-def test_damaged_data_give_one_error_and_one_hint_and_no_run(pics: Path, spoil, named: str) -> None:
+def test_damaged_data_give_one_error_and_one_hint_and_no_run(
+    pics: Path, spoil: Callable[[Path], object], named: str
+) -> None:
     spoil(pics)
     failed = wmr("train", "--dataset", "folder:pics", *QUICK, status=2)
     error, hint = failed.stderr.splitlines()[-2:]

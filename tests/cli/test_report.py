@@ -5,7 +5,9 @@ import json
 import re
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,9 +16,9 @@ import pytest
 from support import synthetic
 from support.cli_runner import wmr
 from wmr_cli.storage import records
-from wmr_cli.storage.records import AttackFacts
+from wmr_cli.storage.records import AttackFacts, Rows
 
-PAPER = {
+PAPER: dict[str, Any] = {
     "dataset": "mnist",
     "eps": 0.3,
     "attack": "pgd:steps=40,step=0.01",
@@ -26,7 +28,7 @@ FORMATS = ("table", "markdown", "latex", "csv", "json")
 
 
 @pytest.fixture
-def runs(tmp_path: Path):
+def runs(tmp_path: Path) -> Path:
     """Two models that meet a row of the paper, one of them trained with two seeds."""
     folder = tmp_path / "runs"
     for seed in range(2):
@@ -46,7 +48,7 @@ def runs(tmp_path: Path):
 )
 @pytest.mark.parametrize("output", FORMATS)
 def test_every_format_shows_what_was_asked_for(
-    runs, tmp_path: Path, output: str, flags: tuple[str, ...]
+    runs: Path, tmp_path: Path, output: str, flags: tuple[str, ...]
 ) -> None:
     result = wmr("report", runs, "--format", output, *flags)
     assert result.stderr == ""
@@ -74,7 +76,7 @@ ENDINGS = [
 
 @pytest.mark.parametrize(("name", "begins"), ENDINGS)
 def test_the_ending_of_a_file_chooses_its_format(
-    runs, tmp_path: Path, name: str, begins: str
+    runs: Path, tmp_path: Path, name: str, begins: str
 ) -> None:
     wmr("report", runs, "--out", tmp_path / name, "-q")
     assert (tmp_path / name).read_text(encoding="utf-8").startswith(begins)
@@ -82,7 +84,7 @@ def test_the_ending_of_a_file_chooses_its_format(
     assert json.loads((tmp_path / name).read_text(encoding="utf-8"))
 
 
-def test_an_unknown_ending_is_refused(runs, tmp_path: Path) -> None:
+def test_an_unknown_ending_is_refused(runs: Path, tmp_path: Path) -> None:
     result = wmr("report", runs, "--out", tmp_path / "x.docx", status=2)
     assert "x.docx" in result.stderr
     assert "--format" in result.stderr
@@ -91,7 +93,7 @@ def test_an_unknown_ending_is_refused(runs, tmp_path: Path) -> None:
 
 
 def test_colour_is_for_terminals_not_for_files(
-    runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     wmr("report", runs, "--out", tmp_path / "x.txt", "-q")
@@ -110,7 +112,7 @@ def test_a_name_cannot_steer_the_terminal_from_a_message(tmp_path: Path, name: s
     assert all(char.isprintable() or char == "\n" for char in missing)
 
 
-def test_seeds_are_one_line_and_the_best_is_marked(runs) -> None:
+def test_seeds_are_one_line_and_the_best_is_marked(runs: Path) -> None:
     shown = wmr("report", runs).stdout
     rows = [line for line in shown.splitlines() if line.strip().startswith("mnist")]
     assert len(rows) == 4
@@ -153,7 +155,7 @@ def test_one_model_cannot_be_compared(tmp_path: Path) -> None:
     )
 
 
-def test_one_csv_is_one_table(runs) -> None:
+def test_one_csv_is_one_table(runs: Path) -> None:
     refused = wmr("report", runs, "--compare", "--paper", "auto", "--format", "csv", status=2)
     assert "csv" in refused.stderr.lower()
     assert "'mnist'" in wmr("report", "--paper", "mnst", status=2).stderr
@@ -166,7 +168,7 @@ def test_one_csv_is_one_table(runs) -> None:
 )
 @pytest.mark.parametrize("damage", ["broken", "truncated", "future", "spec"])
 def test_a_bad_record_is_named_and_the_rest_is_shown(
-    runs, damage: str, flags: tuple[str, ...]
+    runs: Path, damage: str, flags: tuple[str, ...]
 ) -> None:
     synthetic.saved(runs, synthetic.rows(), "bad", **PAPER, alpha_train=1.0)
     (file,) = (runs / "bad" / "evaluations").glob("*.json")
@@ -185,7 +187,7 @@ def test_a_bad_record_is_named_and_the_rest_is_shown(
         assert "bad/last" not in result.stdout
 
 
-def test_rows_that_cannot_be_read_are_left_out_of_comparisons(runs) -> None:
+def test_rows_that_cannot_be_read_are_left_out_of_comparisons(runs: Path) -> None:
     synthetic.saved(runs, synthetic.rows(), "bad", **PAPER, alpha_train=1.0)
     (rows,) = (runs / "bad" / "evaluations").glob("*.safetensors")
     rows.write_bytes(rows.read_bytes()[:-8])
@@ -198,7 +200,7 @@ def test_rows_that_cannot_be_read_are_left_out_of_comparisons(runs) -> None:
 
 
 @pytest.fixture(scope="module")
-def hundred(tmp_path_factory: pytest.TempPathFactory):
+def hundred(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A hundred models on the same 10,000 images, with logits as evaluations have them."""
     folder = tmp_path_factory.mktemp("hundred")
     for number in range(100):
@@ -212,17 +214,17 @@ def hundred(tmp_path_factory: pytest.TempPathFactory):
     [(), ("--compare", "--format", "json"), ("--format", "csv"), ("--alpha-test", "1,3")],
     ids=" ".join,
 )
-def test_a_hundred_records_take_seconds(hundred, flags: tuple[str, ...]) -> None:
+def test_a_hundred_records_take_seconds(hundred: Path, flags: tuple[str, ...]) -> None:
     started = time.process_time()  # of this process: tests run side by side
     wmr("report", hundred, *flags, "-q")
     assert time.process_time() - started < 10
 
 
-def spoiled(rows, name, values):
+def spoiled(rows: Rows, name: str, values: np.ndarray) -> Rows:
     return {**rows, name: values}
 
 
-BAD_ROWS = {
+BAD_ROWS: dict[str, Callable[[Rows], Rows]] = {
     "a margin of nan": lambda rows: spoiled(
         rows, "uniform/margin", rows["uniform/margin"] * np.nan
     ),
@@ -244,7 +246,9 @@ BAD_ROWS = {
     ids=" ".join,
 )
 @pytest.mark.parametrize("spoil", BAD_ROWS.values(), ids=BAD_ROWS)
-def test_rows_that_do_not_match_their_record_are_named(runs, spoil, flags: tuple[str, ...]) -> None:
+def test_rows_that_do_not_match_their_record_are_named(
+    runs: Path, spoil: Callable[[Rows], Rows], flags: tuple[str, ...]
+) -> None:
     rows = synthetic.rows(seed=5)
     record = synthetic.saved(runs, rows, "bad", **PAPER)
     file = runs / "bad" / "evaluations" / f"{record.id}.json"
@@ -265,7 +269,7 @@ def test_rows_that_do_not_match_their_record_are_named(runs, spoil, flags: tuple
     ],
 )
 def test_invalid_records_are_named_and_the_rest_is_shown(
-    runs,
+    runs: Path,
     change: dict[str, dict[str, float]]
     | dict[str, dict[str, int]]
     | dict[str, list[int]]
@@ -279,25 +283,25 @@ def test_invalid_records_are_named_and_the_rest_is_shown(
     assert file.name in "".join(result.stderr.split())
 
 
-def test_a_record_may_travel_without_its_rows(runs) -> None:
+def test_a_record_may_travel_without_its_rows(runs: Path) -> None:
     next(runs.glob("mnist-trades-a0-s0/evaluations/*.safetensors")).unlink()
     assert wmr("report", runs).stderr == ""
     wmr("report", runs, "--compare", status=1)
 
 
-def test_a_report_beside_the_records_is_not_read_as_a_record(runs) -> None:
+def test_a_report_beside_the_records_is_not_read_as_a_record(runs: Path) -> None:
     for folder in (runs, runs / "mnist-trades-a0-s0"):
         wmr("report", folder, "--out", folder / "table.json", "-q")
         assert wmr("report", folder).stderr == ""
 
 
-def test_a_copied_run_is_shown_once(runs, tmp_path: Path) -> None:
+def test_a_copied_run_is_shown_once(runs: Path, tmp_path: Path) -> None:
     shown = wmr("report", runs).stdout
     shutil.copytree(runs / "mnist-trades-a0-s0", tmp_path / "runs" / "copy")
     assert wmr("report", runs).stdout == shown
 
 
-def test_the_worst_of_several_attacks_has_no_dro_loss(runs) -> None:
+def test_the_worst_of_several_attacks_has_no_dro_loss(runs: Path) -> None:
     rows = synthetic.rows(seed=5)
     record = msgspec.structs.replace(
         synthetic.record(rows, "worst", **PAPER),
@@ -324,5 +328,5 @@ def test_a_difference_between_lines_gets_a_column(tmp_path: Path) -> None:
     assert "fashion-mnist test" in shown
 
 
-def test_results_that_csv_cannot_hold_give_a_warning(runs) -> None:
+def test_results_that_csv_cannot_hold_give_a_warning(runs: Path) -> None:
     assert wmr("report", runs, "--rho", "0.1", "--format", "csv").stderr.startswith("warning: ")

@@ -78,7 +78,7 @@ def wmr(target: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[
 
 
 @pytest.fixture(scope="module")
-def friendly(tmp_path_factory: pytest.TempPathFactory):
+def friendly(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example package alone."""
     folder = tmp_path_factory.mktemp("friendly")
     shutil.copytree(EXAMPLE, folder / "package")
@@ -87,7 +87,7 @@ def friendly(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture(scope="module")
-def crowded(tmp_path_factory: pytest.TempPathFactory):
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example package among five hostile ones, and one whose target does not exist."""
     folder = tmp_path_factory.mktemp("crowded")
     shutil.copytree(EXAMPLE, folder / "package")
@@ -110,7 +110,7 @@ def names(target: Path, folder: Path) -> set[str]:
 
 
 def test_hostile_plugins_change_nothing_but_the_list_of_those_set_aside(
-    friendly, crowded, tmp_path: Path
+    friendly: Path, crowded: Path, tmp_path: Path
 ) -> None:
     assert names(crowded, tmp_path) - names(friendly, tmp_path) == {"model absent"}
     shown = wmr(crowded, tmp_path, "plugins")
@@ -123,7 +123,7 @@ def test_hostile_plugins_change_nothing_but_the_list_of_those_set_aside(
 
 
 def test_check_names_the_broken_ones_and_the_target_that_does_not_exist(
-    friendly, crowded, tmp_path: Path
+    friendly: Path, crowded: Path, tmp_path: Path
 ) -> None:
     assert wmr(friendly, tmp_path, "plugins", "--check").returncode == 0
     checked = wmr(crowded, tmp_path, "plugins", "--check")
@@ -139,7 +139,7 @@ def test_check_names_the_broken_ones_and_the_target_that_does_not_exist(
     assert "warning: set aside: " in missed.stderr
 
 
-def test_one_name_of_each_kind_trains_attacks_and_evaluates(crowded, tmp_path: Path) -> None:
+def test_one_name_of_each_kind_trains_attacks_and_evaluates(crowded: Path, tmp_path: Path) -> None:
     parts = [
         "--dataset",
         "stripes",
@@ -178,7 +178,7 @@ def test_one_name_of_each_kind_trains_attacks_and_evaluates(crowded, tmp_path: P
     assert record["by_alpha"][0]["a_sa"]["value"] <= record["a_rob"]["value"]
 
 
-def test_the_package_passes_its_own_tests(friendly, tmp_path: Path) -> None:
+def test_the_package_passes_its_own_tests(friendly: Path, tmp_path: Path) -> None:
     paths = [str(friendly), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     command = [

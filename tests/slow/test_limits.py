@@ -30,7 +30,7 @@ def test_help_costs_little_more_than_what_draws_it() -> None:
 
 
 @pytest.fixture
-def hundred(tmp_path: Path):
+def hundred(tmp_path: Path) -> Path:
     """A hundred records of 10,000 images each, with everything that an evaluation stores."""
     for number in range(100):
         rows = synthetic.rows(10_000, logits=True, skill=number / 100)
@@ -47,7 +47,7 @@ def hundred(tmp_path: Path):
     ids=["as stored", "other α", "json"],
 )
 def test_a_report_over_a_hundred_records_takes_a_few_sorts_of_ten_million_numbers(
-    hundred, flags: list[str]
+    hundred: Path, flags: list[str]
 ) -> None:
     """Three where it takes two seconds and a half."""
     sort = processor_seconds(

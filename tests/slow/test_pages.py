@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from support import miniature_datasets
-from support.page_commands import Step, blocks, missing, run, steps
+from support.page_commands import Block, Step, blocks, missing, run, steps
 from support.repository_copy import Workspace
 from support.virtualenvs import ROOT
 
@@ -65,7 +65,7 @@ def lay_files(page: Path, folder: Path) -> None:
         )
 
 
-def read(page: Path):
+def read(page: Path) -> list[Block]:
     return blocks(page.read_text(encoding="utf-8"))
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def finished(folder: Path, text: str = STUDY, status: int = 0) -> str:
     return said
 
 
-def until(happens, running: subprocess.Popen[str]) -> None:
+def until(happens: Callable[[], object], running: subprocess.Popen[str]) -> None:
     limit = time.monotonic() + 600
     while not happens():
         assert running.poll() is None, running.communicate()
@@ -136,7 +137,7 @@ def test_a_sweep_killed_twice_gives_the_report_of_one_that_was_left_alone(tmp_pa
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_sweep_that_is_asked_to_stop_saves_and_goes_on(
-    tmp_path: Path, number, status: int
+    tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
     running = begun(tmp_path)
     until(lambda: list(tmp_path.glob("runs/*/resume.safetensors")), running)
