@@ -22,7 +22,7 @@ from wmr_cli.benchmarking.timing import (
     time_ratio,
     to_contiguous,
 )
-from wmr_cli.runtime.fabric import LAYOUTS
+from wmr_cli.core.nn.fusion import MEMORY_FORMATS
 
 from . import public_loops, wmr_workloads
 from .cases import LR, MOMENTUM, Case
@@ -121,7 +121,7 @@ def make_fastest_bare_network(
     model: nn.Module, images: torch.Tensor
 ) -> tuple[nn.Module, torch.Tensor]:
     """Return the network and images in the memory format with the fastest bare passes."""
-    networks = {layout: make_bare_network(model, images, layout) for layout in LAYOUTS}
+    networks = {layout: make_bare_network(model, images, layout) for layout in MEMORY_FORMATS}
     work: dict[str, Work] = {
         layout: partial(run_bare_passes, *pair, steps=1) for layout, pair in networks.items()
     }

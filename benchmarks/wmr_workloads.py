@@ -9,7 +9,7 @@ from torch import nn
 
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.core.losses import cross_entropy
-from wmr_cli.core.nn.fusion import arranged
+from wmr_cli.core.nn.fusion import to_memory_format
 from wmr_cli.core.protocols import Batch
 from wmr_cli.evaluation.run import evaluate
 from wmr_cli.plugins import installed
@@ -60,7 +60,7 @@ def make_training(case: Case, folder: Path, defense: str, attack: str) -> Traini
     plain = components.build_model(registry, case.model, CLASSES, case.shape)
     plain.load_state_dict(run.model.state_dict())
     batch = run.split.batch(torch.arange(case.batch)).to(run.runtime.device)
-    batch = replace(batch, images=arranged(batch.images, run.memory_format))
+    batch = replace(batch, images=to_memory_format(batch.images, run.memory_format))
     return TrainingWorkload(run, batch, plain.to(run.runtime.device))
 
 
@@ -129,7 +129,7 @@ class EvaluationWorkload:
         split = run.source.splits["test"]
         for positions in torch.arange(len(split)).split(case.batch):
             batch = split.batch(positions).to(run.runtime.device)
-            batch = replace(batch, images=arranged(batch.images, run.memory_format))
+            batch = replace(batch, images=to_memory_format(batch.images, run.memory_format))
             run.learner.attack(batch, cross_entropy, own=pgd)
         synchronize(run.runtime.device)
 

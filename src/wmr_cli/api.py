@@ -20,7 +20,7 @@ from . import measures
 from .config import METRICS, EvaluateConfig, default_data_dir
 from .core.contexts import device_of, placed, undisturbed
 from .core.data.loaders import images_of
-from .core.nn.fusion import CHECKED
+from .core.nn.fusion import SAMPLE_SIZE
 from .core.protocols import Attack, DataSource, Defense, Kernel, Split
 from .errors import BadInput
 from .evaluation.batching import batch_images
@@ -263,7 +263,7 @@ def evaluate(
             *components.list_attack_warnings(task.attack, task.eps, task.checkpoint.num_classes),
         ):
             warnings.warn(text, stacklevel=2)
-        shown = first.images[:CHECKED].to(where)
+        shown = first.images[:SAMPLE_SIZE].to(where)
         started = time.perf_counter()
         evaluator = make_evaluator(task, model, shown)
         parts = list(evaluator.evaluate_batches(chain([first], batches), where))

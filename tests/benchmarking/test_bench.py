@@ -16,9 +16,10 @@ from wmr_cli.benchmarking.bench import BenchOptions, Workload
 from wmr_cli.benchmarking.results import BenchDone, Trial
 from wmr_cli.cli import app
 from wmr_cli.config import resolve
+from wmr_cli.core.nn.fusion import MEMORY_FORMATS
 from wmr_cli.core.protocols import Batch, Defense, StepReport
 from wmr_cli.registry import Registry
-from wmr_cli.runtime.fabric import LAYOUTS, Hardware, launch
+from wmr_cli.runtime.fabric import Hardware, launch
 from wmr_cli.training.learner import FabricLearner
 from wmr_cli.training.setup import Assembly, assemble
 
@@ -70,7 +71,7 @@ def test_operations_are_those_of_convolutions_and_matrix_products() -> None:
     assert timing.count_flops(network, images, steps=3) == 7 * forward
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", MEMORY_FORMATS)
 def test_the_bare_network_computes_the_same_logits(layout: str) -> None:
     network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3))
     network(torch.rand(8, 1, 4, 4))  # non-trivial running statistics
@@ -115,7 +116,7 @@ def test_the_limit_has_as_many_steps_as_the_attack(
     monkeypatch.setattr(bench, "run_bare_passes", recording_passes)
     found = bench.add_limits(bench.measure_rates(run, 0), run, 0)
     assert steps_run == {run.config.steps}
-    assert found.layout in LAYOUTS
+    assert found.layout in MEMORY_FORMATS
     for value in (found.share_of_limit, found.share_of_peak, found.peak_gflops):
         assert value is not None
         assert value > 0

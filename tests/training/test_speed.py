@@ -17,7 +17,7 @@ from wmr_cli.builtins.defenses.trades import Trades
 from wmr_cli.builtins.kernels.exp import Exponential
 from wmr_cli.config import EvaluateConfig, TrainConfig
 from wmr_cli.core.losses import cross_entropy
-from wmr_cli.core.nn.fusion import twin_of
+from wmr_cli.core.nn.fusion import prepare_for_attack
 from wmr_cli.core.norms import NORMS
 from wmr_cli.core.objectives import Weighted
 from wmr_cli.core.protocols import AttackResult, Batch
@@ -42,7 +42,7 @@ def batch(shape: tuple[int, int, int] = (3, 8, 8), size: int = 8) -> Batch:
     )
 
 
-def trained(folds: bool, steps: int = 3) -> dict[str, Tensor]:
+def train_briefly(fuse: bool, steps: int = 3) -> dict[str, Tensor]:
     """Weights and statistics after a few steps of TRADES on a network with batch-norm."""
     torch.manual_seed(0)
     layers = (
@@ -57,20 +57,27 @@ def trained(folds: bool, steps: int = 3) -> dict[str, Tensor]:
     sgd, config = torch.optim.SGD(model.parameters(), lr=0.1), TrainConfig(eps=EPS)
     attack = Pgd(eps=EPS, steps=4, step=0.03)
     learner = FabricLearner(
-        fabric.single_process("cpu"), model, sgd, attack, Exponential(2.0), config, 3
+        fabric.single_process("cpu"),
+        model,
+        sgd,
+        attack,
+        Exponential(2.0),
+        config,
+        3,
+        attack_model=prepare_for_attack(model, whole.images, layout="contiguous", fuse=fuse),
     )
-    learner.twin = twin_of(model, whole.images) if folds else None
     for step in range(steps):
         learner.begin_step(0, step, Pace(0.1), len(whole.labels))
         Trades().step(learner, whole)
-    assert (learner.twin is not None and learner.twin.folded == 1) == folds
+    assert learner.attack_model.num_fused == int(fuse)
     return model.state_dict()
 
 
-def test_training_with_a_twin_is_training_without_but_for_rounding() -> None:
-    plain, folded = trained(folds=False), trained(folds=True)
-    assert all(torch.allclose(plain[name], folded[name], atol=1e-4) for name in plain)
-    assert not torch.equal(plain["0.weight"], trained(folds=False, steps=2)["0.weight"])
+def test_training_with_a_fused_model_differs_by_rounding_only() -> None:
+    plain = train_briefly(fuse=False)
+    fused = train_briefly(fuse=True)
+    assert all(torch.allclose(plain[name], fused[name], atol=1e-4) for name in plain)
+    assert not torch.equal(plain["0.weight"], train_briefly(fuse=False, steps=2)["0.weight"])
 
 
 class Live(TorchDispatchMode):
@@ -109,9 +116,9 @@ def peak_of(work: Callable[..., Any]) -> int:
 
 
 @pytest.mark.parametrize("spec", ["small-cnn", "resnet20"])
-@pytest.mark.parametrize("leans", [False, True])
+@pytest.mark.parametrize("fuse", [False, True])
 def test_an_attack_needs_no_more_memory_than_a_bare_pass(
-    registry: Registry, spec: str, leans: bool
+    registry: Registry, spec: str, fuse: bool
 ) -> None:
     shape = (1, 28, 28) if spec == "small-cnn" else (3, 16, 16)
     model, whole = components.build_model(registry, spec, 10, shape).eval(), batch(shape, size=64)
@@ -120,7 +127,7 @@ def test_an_attack_needs_no_more_memory_than_a_bare_pass(
         images = whole.images.clone().requires_grad_()
         torch.autograd.grad(cross_entropy(model(images), whole.labels).sum(), images)
 
-    attacked = not_none(twin_of(model, whole.images)).module if leans else model
+    attacked = prepare_for_attack(model, whole.images, layout="contiguous", fuse=fuse).module
     attack = Pgd(eps=EPS, steps=3)
     threat = ThreatModel(NORMS["linf"], EPS, num_classes=10)
     ours = peak_of(lambda: run_attack(attack, attacked, whole, cross_entropy, threat, seed=0))
@@ -177,7 +184,7 @@ def test_attacks_of_one_evaluation_share_the_clean_pass(
 
 
 @pytest.mark.parametrize("change", [{"fold": False}, {"layout": "contiguous"}])
-def test_an_evaluation_is_the_same_without_the_twin_and_in_either_layout(
+def test_evaluation_is_the_same_without_fusion_and_in_either_layout(
     change: dict[str, bool | str], tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
     def measured(folder: str, **settings: Any) -> Record:
@@ -198,15 +205,6 @@ def test_an_evaluation_is_the_same_without_the_twin_and_in_either_layout(
     assert not_none(usual.by_alpha[0].a_tr).value == pytest.approx(
         not_none(other.by_alpha[0].a_tr).value, abs=1e-4
     )
-
-
-def test_the_layout_is_the_one_asked_for_or_by_rule() -> None:
-    cpu, other = torch.device("cpu"), torch.device("meta")
-    assert fabric.memory_format("auto", cpu) == torch.channels_last
-    assert fabric.memory_format("auto", other) == torch.contiguous_format
-    assert fabric.memory_format("auto", other, "bf16") == torch.channels_last
-    assert fabric.memory_format("contiguous", cpu) == torch.contiguous_format
-    assert fabric.memory_format("channels-last", other) == torch.channels_last
 
 
 FAULTS = """

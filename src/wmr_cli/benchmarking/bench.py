@@ -10,13 +10,13 @@ import torch
 
 from ..config import TrainConfig
 from ..core.losses import cross_entropy
-from ..core.nn.fusion import arranged
+from ..core.nn.fusion import MEMORY_FORMATS, to_memory_format
 from ..core.protocols import Batch
 from ..errors import out_of_memory
 from ..events import Event, Message
 from ..registry import Registry
 from ..runtime.distributed import Ranks
-from ..runtime.fabric import LAYOUTS, Hardware, has_accelerator, launch, synchronize
+from ..runtime.fabric import Hardware, has_accelerator, launch, synchronize
 from ..runtime.processes import count_usable_cores
 from ..training.schedules import Pace
 from ..training.setup import Assembly, assemble
@@ -103,7 +103,7 @@ class Workload:
         # modulo: a batch may be larger than a small dataset
         positions = run.runtime.ranks.share(torch.arange(images) % len(run.split))
         batch = run.split.batch(positions).to(run.runtime.device)
-        batch = replace(batch, images=arranged(batch.images, run.memory_format))
+        batch = replace(batch, images=to_memory_format(batch.images, run.memory_format))
         threads = threads or torch.get_num_threads()
         return cls(run=run, batch=batch, images=images, threads=threads)
 
@@ -171,7 +171,7 @@ def add_limits(found: Bench, run: Assembly, seconds: float) -> Bench:
     """Compare the attack with its bare passes, and these with a matrix product."""
     load = Workload.make(run)
     networks = {
-        layout: make_bare_network(run.model, load.batch.images, layout) for layout in LAYOUTS
+        layout: make_bare_network(run.model, load.batch.images, layout) for layout in MEMORY_FORMATS
     }
     left, right = make_matrices(run.runtime.device)
     work: dict[str, Work] = {
@@ -181,7 +181,7 @@ def add_limits(found: Bench, run: Assembly, seconds: float) -> Bench:
     work["attack"] = load.attack
     work["product"] = partial(multiply, left, right)
     times = time_work(work, 2 * seconds, run.runtime.ranks)
-    layout = min(LAYOUTS, key=lambda name: quartiles(times[name]).median)
+    layout = min(MEMORY_FORMATS, key=lambda name: quartiles(times[name]).median)
     # ratio of operations: what the matrix product would need for those of the bare passes
     work_ratio = PRODUCT_FLOPS / count_flops(*networks[layout], found.steps)
     return msgspec.structs.replace(

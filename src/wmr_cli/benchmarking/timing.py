@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..core.nn.fusion import arrange, arranged, leaned
-from ..runtime.fabric import memory_format, synchronize
+from ..core.nn.fusion import prepare_for_attack, to_memory_format
+from ..runtime.fabric import synchronize
 
 MATRIX_SIDE = 2048
 """Rows and columns of the matrices whose product measures the peak. They exceed most caches."""
@@ -73,12 +73,11 @@ def time_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Qu
 
 def make_bare_network(model: nn.Module, images: Tensor, layout: str) -> tuple[nn.Module, Tensor]:
     """Return a fused copy of a network, and images (N, C, H, W), both in this memory format."""
-    wanted = memory_format(layout, images.device)
     # without weight gradients, as an attack needs those of its input only
     network = copy.deepcopy(model).eval().requires_grad_(False)
-    arrange(network, wanted)
-    inputs = arranged(to_contiguous(images), wanted)
-    return leaned(network, inputs, wanted), inputs
+    images = to_contiguous(images)
+    prepared = prepare_for_attack(network, images, layout=layout, converts_weights=True)
+    return prepared.module, to_memory_format(images, prepared.memory_format)
 
 
 def to_contiguous(images: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import BrokenContract
-from .nn.fusion import arranged
+from .nn.fusion import to_memory_format
 from .norms import Norm
 
 
@@ -27,8 +27,8 @@ class Batch:
     def to(
         self, device: Any, memory_format: torch.memory_format = torch.contiguous_format
     ) -> "Batch":
-        """The same on this device, with the images in this layout."""
-        images = arranged(self.images.to(device), memory_format)
+        """Return the same on this device, with the images in this memory format."""
+        images = to_memory_format(self.images.to(device), memory_format)
         return Batch(images, self.labels.to(device), self.index.to(device))
 
     def select(self, rows: Tensor) -> "Batch":

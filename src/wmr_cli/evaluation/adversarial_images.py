@@ -12,7 +12,7 @@ from .. import measures
 from ..config import EvaluateConfig
 from ..core.contexts import evaluating
 from ..core.data.splits import ahead
-from ..core.nn.fusion import CHECKED
+from ..core.nn.fusion import SAMPLE_SIZE
 from ..core.norms import NORMS
 from ..core.objectives import objective_named, weighted_objective
 from ..core.protocols import AttackResult, Batch
@@ -91,7 +91,7 @@ def attack(
     runtime = single_process(device)
     network = components.restore_model(registry, task.checkpoint).to(runtime.device)
     evaluator = make_evaluator(
-        task, network, task.split.batch(task.positions[:CHECKED]).images.to(runtime.device)
+        task, network, task.split.batch(task.positions[:SAMPLE_SIZE]).images.to(runtime.device)
     )
     yield EvaluationStarted(task.label, total=len(task.positions))
     started = time.perf_counter()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from .. import __version__
 from ..core.contexts import evaluating
 from ..core.losses import cross_entropy, logit_margin, probability_margin
-from ..core.nn.fusion import bearable, leaned
+from ..core.nn.fusion import prepare_for_attack
 from ..core.norms import NORMS
 from ..core.objectives import objective_named, weighted_objective
 from ..core.protocols import Attack, Batch, Evidence, Kernel, Objective
@@ -31,7 +31,6 @@ from ..measures import MARGIN_KERNEL, at_alpha
 from ..reporting import scoring
 from ..runtime import components
 from ..runtime.components import exact_float32
-from ..runtime.fabric import memory_format
 from ..storage.checkpoints import IMPORTED_DEFENSE
 from ..storage.records import (
     AttackFacts,
@@ -72,10 +71,8 @@ class Evaluator:
     def prepare(self, sample_images: Tensor, *, layout: str, fuse: bool) -> "Evaluator":
         """Choose memory format and fused model, verified on a few images (N, C, H, W)."""
         with exact_float32():
-            wanted = memory_format(layout, sample_images.device)
-            chosen = bearable(self.model, sample_images, wanted)
-            model = leaned(self.model, sample_images, chosen) if fuse else self.model
-        return replace(self, model=model, memory_format=chosen)
+            prepared = prepare_for_attack(self.model, sample_images, layout=layout, fuse=fuse)
+        return replace(self, model=prepared.module, memory_format=prepared.memory_format)
 
     def evaluate_batch(self, batch: Batch) -> Rows:
         """Compute the rows of one batch."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..config import EvaluateConfig
 from ..core.data.splits import ahead
-from ..core.nn.fusion import CHECKED
+from ..core.nn.fusion import SAMPLE_SIZE
 from ..core.rng import derive
 from ..events import EvaluationDone, EvaluationStarted, Event, ImagesDone, Message
 from ..measures import worst_rows
@@ -52,7 +52,7 @@ class Session:
         """Load the model of a task and build its evaluator."""
         device = self.runtime.device
         model = components.restore_model(self.registry, task.checkpoint).to(device)
-        sample_images = task.split.batch(task.positions[:CHECKED]).images.to(device)
+        sample_images = task.split.batch(task.positions[:SAMPLE_SIZE]).images.to(device)
         evaluator = make_evaluator(task, model, sample_images)
         return replace(evaluator, clean_logits=self.clean_logits)
 

@@ -266,15 +266,6 @@ def _has(kind: str) -> bool:
     return available.get(kind, True)
 
 
-LAYOUTS = {"channels-last": torch.channels_last, "contiguous": torch.contiguous_format}
-
-
-def memory_format(layout: str, device: torch.device, precision: str = "32") -> torch.memory_format:
-    """The layout asked for; `auto` goes pixel by pixel where that is faster: on a processor, and in half precision."""
-    is_faster = device.type == "cpu" or precision != "32"
-    return LAYOUTS.get(layout, torch.channels_last if is_faster else torch.contiguous_format)
-
-
 def keep_memory() -> bool:
     """Make glibc keep freed memory for the next pass; return whether it accepted.
 

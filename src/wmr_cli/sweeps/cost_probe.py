@@ -15,7 +15,7 @@ import msgspec
 import torch
 
 from ..config import EvaluateConfig, TrainConfig
-from ..core.nn.fusion import CHECKED
+from ..core.nn.fusion import SAMPLE_SIZE
 from ..core.rng import derive
 from ..errors import WmrError
 from ..evaluation.evaluator import make_evaluator
@@ -76,7 +76,7 @@ def _time_task(run: Assembly, task: EvaluationTask) -> float:
     # at most one batch, because a larger one may not fit into memory
     positions = task.positions[: min(TIMED_IMAGES, task.config.batch_size)]
     batch = task.split.batch(positions).to(device)
-    evaluator = make_evaluator(task, run.model, batch.images[:CHECKED])
+    evaluator = make_evaluator(task, run.model, batch.images[:SAMPLE_SIZE])
     batch = batch.to(device, evaluator.memory_format)
     # started after fusion and transfer, which happen once and not per image
     started = time.perf_counter()

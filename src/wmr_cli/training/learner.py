@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..config import TrainConfig
 from ..core.contexts import evaluating
 from ..core.losses import cross_entropy
-from ..core.nn.fusion import Twin
+from ..core.nn.fusion import PreparedModel
 from ..core.norms import NORMS
 from ..core.objectives import Weighted
 from ..core.protocols import Attack, AttackResult, Batch, Evidence, Kernel, Objective
@@ -35,6 +35,8 @@ class FabricLearner:
         kernel: Kernel,
         config: TrainConfig,
         num_classes: int,
+        *,
+        attack_model: PreparedModel | None = None,
     ) -> None:
         self._runtime = runtime
         self._ranks = runtime.ranks
@@ -45,8 +47,8 @@ class FabricLearner:
         self.norm = NORMS[config.norm]
         self.model = module
         self.seed = config.seed
-        self.twin: Twin | None = None
-        """a lean twin of the network, which attacks see instead"""
+        self.attack_model = attack_model or PreparedModel(module)
+        """the model that eval-mode attacks see, fused if possible"""
         self.fooling: tuple[Tensor, Tensor] | None = None
         """of the last attack in a step that is judged: who was right before its first step, and who of those is wrong after it"""
         self.begin_step(0, 0, Pace(config.lr), count=1)
@@ -84,14 +86,8 @@ class FabricLearner:
                 yield self.model
             else:
                 with evaluating(self.model):
-                    yield self._lean()
-
-    def _lean(self) -> nn.Module:
-        """The twin as the network is now, or the network."""
-        if self.twin is None:
-            return self.model
-        self.twin.refresh()  # the last step moved weights and statistics
-        return self.twin.module
+                    # the last step changed weights and statistics
+                    yield self.attack_model.refresh()
 
     def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> AttackResult:
         # a detached weight cancels in the attack, so "outer" and "none" are the plain objective

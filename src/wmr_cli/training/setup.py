@@ -12,14 +12,14 @@ from torch import nn
 from ..config import TrainConfig
 from ..core.contexts import evaluating
 from ..core.data.augment import Augmentation
-from ..core.nn.fusion import CHECKED, arrange, arranged, bearable, twin_of
+from ..core.nn.fusion import SAMPLE_SIZE, prepare_for_attack, to_memory_format
 from ..core.protocols import Attack, Batch, DataSource, Defense, Kernel, Split
 from ..core.rng import derive
 from ..core.run_attack import check_batch, check_logits, check_report
 from ..errors import BadInput
 from ..registry import Registry
 from ..runtime import compatibility, components
-from ..runtime.fabric import LAYOUTS, Runtime, memory_format
+from ..runtime.fabric import Runtime
 from ..runtime.shared_data import share_dataset
 from .checkpointing import OfEachRank, Stateful
 from .ema import Average
@@ -71,7 +71,7 @@ class Assembly:
         check_batch(batch, self.source.num_classes)
         batch = batch.to(self.runtime.device)
         images = self.augment(batch.images, batch.index, derive("augment", self.config.seed, epoch))
-        images = arranged(images, self.memory_format)
+        images = to_memory_format(images, self.memory_format)
         report = self.defense.step(self.learner, replace(batch, images=images))
         check_report(self.defense, report, len(batch.labels))
         loss = self.tally.add(report, self.learner.fooling, self.runtime.ranks)
@@ -97,12 +97,10 @@ class Assembly:
     def facts(self) -> Iterator[str]:
         """What the settings do not show."""
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        layout = next(
-            name for name, memory_format in LAYOUTS.items() if memory_format == self.memory_format
-        )
-        yield f"{len(self.split):,} images, {parameters:,} parameters, on {self.runtime}, {layout}"
-        if self.learner.twin is not None and self.learner.twin.folded:
-            yield f"attacks see a twin of the network with {self.learner.twin.folded} batch-norms folded into convolutions"
+        attacked = self.learner.attack_model
+        yield f"{len(self.split):,} images, {parameters:,} parameters, on {self.runtime}, {attacked.layout}"
+        if attacked.num_fused:
+            yield f"attacks use a fused model: {attacked.num_fused} batch-norms are part of convolutions"
         if not getattr(self.defense, "uses_attack", True):
             yield f"{self.config.defense} does not use the training attack"
         if self.timetable.epochs < self.config.epochs:
@@ -158,27 +156,37 @@ def assemble(
     if hasattr(kernel, "observe") and "val" not in source.splits:
         problem = f"kernel {config.kernel!r} learns from held-out images, and the data set has none"
         raise BadInput(problem, hint="let the data set hold some out, or choose another kernel")
-    sample = split.batch(torch.arange(min(CHECKED, len(split)))).to(runtime.device)
-    chosen = bearable(
+    sample = split.batch(torch.arange(min(SAMPLE_SIZE, len(split)))).to(runtime.device)
+    # in half precision the rounded weights of a fused model are not those of the model;
+    # a compiled model is fused by its compiler
+    can_fuse = (
+        config.attack_mode == "eval"
+        and config.precision == "32"
+        and getattr(defense, "uses_attack", True)
+        and not compiles
+    )
+    attack_model = prepare_for_attack(
         model.to(runtime.device),
         sample.images,
-        memory_format(config.layout, runtime.device, config.precision),
+        layout=config.layout,
+        precision=config.precision,
+        fuse=config.fold and can_fuse,
+        converts_weights=True,
     )
-    arrange(model, chosen)
     average = Average(model, config.ema) if config.ema else None
     if compiles:
         model.compile()
-    images, is_attacked = arranged(sample.images, chosen), getattr(defense, "uses_attack", True)
-    # rounded to half precision, folded weights are not those of the network; compiled, it needs no twin
-    leans = (
-        config.fold
-        and is_attacked
-        and config.attack_mode == "eval"
-        and config.precision == "32"
-        and not compiles
+    images = to_memory_format(sample.images, attack_model.memory_format)
+    learner = FabricLearner(
+        runtime,
+        model,
+        optimizer,
+        attack,
+        kernel,
+        config,
+        source.num_classes,
+        attack_model=attack_model,
     )
-    learner = FabricLearner(runtime, model, optimizer, attack, kernel, config, source.num_classes)
-    learner.twin = twin_of(model, images, chosen) if leans else None
     with torch.no_grad(), evaluating(model):
         check_logits(model(images), sample.index, source.num_classes)
     augment, validation = (
@@ -201,5 +209,5 @@ def assemble(
         augment,
         average,
         Tally(),
-        chosen,
+        attack_model.memory_format,
     )

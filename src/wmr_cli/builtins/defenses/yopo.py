@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ...core.contexts import evaluating
 from ...core.nn.hooks import first_layer, up_to, watched
-from ...core.nn.small_channel_conv import thinned
+from ...core.nn.small_channel_conv import matmul_input_gradient
 from ...core.pgd import project_to_ball, start_images
 from ...core.protocols import Batch, Evidence, Learner, Losses, StepReport
 from ...core.rng import derive
@@ -125,7 +125,7 @@ def _through(
 ) -> tuple[Tensor, ...]:
     """The gradient of <slope, what the layer gives>, with respect to the images or to these parameters."""
     images = images.detach().requires_grad_(towards is None)
-    with torch.enable_grad(), thinned(layer) if towards is None else nullcontext():
+    with torch.enable_grad(), matmul_input_gradient(layer) if towards is None else nullcontext():
         return torch.autograd.grad(
             up_to(model, layer, images), [images] if towards is None else towards, slope
         )

@@ -1,9 +1,9 @@
-"""How the numbers of images and weights lie in memory: image by image as planes, or pixel by pixel (channels last).
+"""Fused models and memory formats: the same function of the images, with less work per pass.
 
-A network's lean twin: the same function of the images in eval mode, with less work for each forward and backward pass.
-
-Batch-norm is folded into the convolution before it, ReLU works in place and after max-pooling, the first convolution has a
-quicker gradient, and no weight asks for one. Whoever cannot be rewritten safely has no twin.
+`prepare_for_attack` is the one entry point. It chooses the memory format and, where it is safe,
+rewrites a model for eval-mode attacks: batch-norm becomes part of the convolution before it, ReLU
+works in place and after max-pooling, the first convolution has a faster input gradient, and no
+weight requires a gradient. A rewritten model is compared with its original before it is used.
 """
 
 import copy
@@ -15,223 +15,295 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from ..contexts import evaluating
-from .small_channel_conv import ThinConv2d, is_thin
+from .small_channel_conv import SmallChannelConv2d, has_few_channels
+
+MEMORY_FORMATS = {"channels-last": torch.channels_last, "contiguous": torch.contiguous_format}
+"""Memory formats by the value of the setting `layout`."""
+SAMPLE_SIZE = 8
+"""Number of images on which a fused model is compared with its original."""
+MAX_LOGIT_DIFFERENCE = 1e-4
+"""As a fraction of the largest logit. Rounding causes about a hundredth of this."""
+MAX_GRADIENT_DIFFERENCE = 1e-2
+"""As a fraction of an input gradient's L2 norm. Rounding causes about a hundredth of this."""
+# Rounding may move an activation across the kink of a ReLU, which changes the gradient of that
+# image only. A model whose gradient was lost in the rewriting loses it for every image.
+MIN_MATCHING_GRADIENTS = 0.5
+"""Fraction of the images whose input gradients must match."""
+HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def arranged(tensor: Tensor, memory_format: torch.memory_format) -> Tensor:
-    """The same numbers (N, C, H, W) in this layout. With one channel, too, where torch takes the two layouts for one."""
+@dataclass(frozen=True, eq=False)
+class PreparedModel:
+    """A model as attacks see it, and the memory format in which its images should be."""
+
+    module: nn.Module
+    memory_format: torch.memory_format = torch.contiguous_format
+    fused: "FusedModel | None" = None
+
+    @property
+    def layout(self) -> str:
+        """The memory format as a value of the setting `layout`."""
+        names = {memory_format: name for name, memory_format in MEMORY_FORMATS.items()}
+        return names[self.memory_format]
+
+    @property
+    def num_fused(self) -> int:
+        """Number of batch-norms that are part of a convolution."""
+        return 0 if self.fused is None else self.fused.num_fused
+
+    def refresh(self) -> nn.Module:
+        """Return the module, after copying the original's current weights and statistics."""
+        if self.fused is not None:
+            self.fused.refresh()
+        return self.module
+
+
+def prepare_for_attack(
+    model: nn.Module,
+    sample_images: Tensor,
+    *,
+    layout: str = "auto",
+    precision: str = "32",
+    fuse: bool = True,
+    converts_weights: bool = False,
+) -> PreparedModel:
+    """Choose the memory format of a model and fuse it, verified on sample images (N, C, H, W).
+
+    The model itself is unchanged, unless `converts_weights` brings its convolutions into the
+    chosen memory format. Call `refresh` on the result after its weights have changed.
+    """
+    sample_images = sample_images[:SAMPLE_SIZE]
+    wanted = preferred_memory_format(layout, sample_images.device, precision)
+    memory_format = supported_memory_format(model, sample_images, wanted)
+    if converts_weights:
+        convert_weights(model, memory_format)
+    fused = try_fuse(model, sample_images, memory_format) if fuse else None
+    return PreparedModel(model if fused is None else fused.module, memory_format, fused)
+
+
+def preferred_memory_format(
+    layout: str, device: torch.device, precision: str = "32"
+) -> torch.memory_format:
+    """Return the memory format of this layout; for `auto` the faster one on this device."""
+    if layout in MEMORY_FORMATS:
+        return MEMORY_FORMATS[layout]
+    # oneDNN on CPUs and the tensor cores of GPUs work on channels-last blocks
+    is_faster = device.type == "cpu" or precision != "32"
+    return torch.channels_last if is_faster else torch.contiguous_format
+
+
+def supported_memory_format(
+    model: nn.Module, images: Tensor, wanted: torch.memory_format
+) -> torch.memory_format:
+    """Return the wanted memory format, or the contiguous one for a model that fails in it."""
+    if wanted == torch.channels_last:
+        try:
+            with torch.no_grad(), evaluating(model):
+                model(to_memory_format(images, wanted))
+        except RuntimeError:
+            # usually a `view` in the forward pass that should be a `reshape`
+            return torch.contiguous_format
+    return wanted
+
+
+def to_memory_format(tensor: Tensor, memory_format: torch.memory_format) -> Tensor:
+    """Return the same values (N, C, H, W) in this memory format."""
+    # by the stride: for one channel torch considers both formats the same and would not copy,
+    # but convolutions choose their algorithm by the stride
     if memory_format == torch.channels_last and tensor.stride(1) != 1:
         return tensor.clone(memory_format=memory_format)
     return tensor
 
 
-def arrange(network: nn.Module, memory_format: torch.memory_format) -> None:
-    """Bring the weights of convolutions into this layout; the parameters stay the same objects."""
-    for parameter in network.parameters():
+def convert_weights(model: nn.Module, memory_format: torch.memory_format) -> None:
+    """Convert the weights of convolutions in place: the parameters stay the same objects."""
+    for parameter in model.parameters():
         if parameter.ndim == 4:
-            parameter.data = arranged(parameter.data, memory_format)
-
-
-def bearable(
-    network: nn.Module, images: Tensor, wanted: torch.memory_format
-) -> torch.memory_format:
-    """This layout, or the plain one for a network that cannot take it: one that calls `view` where it means `reshape`."""
-    if wanted == torch.channels_last:
-        try:
-            with torch.no_grad(), evaluating(network):
-                network(arranged(images, wanted))
-        except RuntimeError:
-            return torch.contiguous_format
-    return wanted
-
-
-CHECKED = 8
-"""So many images are shown to both before the twin is trusted."""
-OUTPUTS, GRADIENTS = 1e-4, 1e-2
-"""How far they may be apart: logits as a share of the largest, input gradients as a share of their length. Rounding is a
-hundredth of that; it may push an image over the kink of a ReLU, which only the gradient notices."""
-MOST = 0.5
-"""So many of the images must have that gradient: a network that hides its gradient from us hides it for all."""
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
-Followed = tuple[nn.Conv2d, nn.Conv2d, nn.BatchNorm2d | None]
-"""The twin's convolution, the network's, and the batch-norm after it that the twin's stands for, too."""
+            parameter.data = to_memory_format(parameter.data, memory_format)
 
 
 @dataclass(frozen=True, eq=False)
-class Twin:
-    """`module` shares everything with its network but the convolutions, each of which follows one of the network's."""
+class ConvolutionCopy:
+    """A convolution of the fused model, with the convolution and batch-norm that it replaces."""
 
-    module: fx.GraphModule
-    follows: tuple[Followed, ...]
-
-    @property
-    def folded(self) -> int:
-        """How many batch-norms are part of a convolution."""
-        return sum(norm is not None for _, _, norm in self.follows)
+    own: nn.Conv2d
+    convolution: nn.Conv2d
+    norm: nn.BatchNorm2d | None
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Take over weights and statistics as they are now, in place."""
-        for own, convolution, norm in self.follows:
-            if norm is None:
-                own.weight.copy_(convolution.weight)
-                if own.bias is not None and convolution.bias is not None:
-                    own.bias.copy_(convolution.bias)
-                continue
-            assert norm.running_mean is not None
-            assert norm.running_var is not None
-            assert own.bias is not None
-            scale = (norm.running_var + norm.eps).rsqrt()
-            scale = scale if norm.weight is None else scale * norm.weight
-            torch.mul(convolution.weight, scale.reshape(-1, 1, 1, 1), out=own.weight)
-            mean = (
-                norm.running_mean
-                if convolution.bias is None
-                else norm.running_mean - convolution.bias
-            )
-            torch.mul(mean, -scale, out=own.bias)
-            if norm.bias is not None:
-                own.bias.add_(norm.bias)
+        """Copy current weights and statistics, in place."""
+        if self.norm is None:
+            self.own.weight.copy_(self.convolution.weight)
+            if self.own.bias is not None and self.convolution.bias is not None:
+                self.own.bias.copy_(self.convolution.bias)
+            return
+        norm = self.norm
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        assert self.own.bias is not None
+        # (conv + bias - mean) * scale + shift = scale * conv + (bias - mean) * scale + shift
+        scale = (norm.running_var + norm.eps).rsqrt()
+        if norm.weight is not None:
+            scale = scale * norm.weight
+        torch.mul(self.convolution.weight, scale.reshape(-1, 1, 1, 1), out=self.own.weight)
+        mean = norm.running_mean
+        if self.convolution.bias is not None:
+            mean = mean - self.convolution.bias
+        torch.mul(mean, -scale, out=self.own.bias)
+        if norm.bias is not None:
+            self.own.bias.add_(norm.bias)
 
 
-def twin_of(
-    network: nn.Module, images: Tensor, memory_format: torch.memory_format = torch.contiguous_format
-) -> Twin | None:
-    """The twin, with its convolutions in this layout. None of a network that cannot be traced, or has hooks, or whose logits
-    or gradients for the first of these images (N, C, H, W) are not the twin's, as it is or with other weights.
+@dataclass(frozen=True, eq=False)
+class FusedModel:
+    """A rewritten model. It shares all modules with its original except the convolutions."""
+
+    module: fx.GraphModule
+    copies: tuple[ConvolutionCopy, ...]
+
+    @property
+    def num_fused(self) -> int:
+        """Number of batch-norms that are part of a convolution."""
+        return sum(each.norm is not None for each in self.copies)
+
+    def refresh(self) -> None:
+        """Copy the original's current weights and statistics, in place."""
+        for each in self.copies:
+            each.refresh()
+
+
+def try_fuse(
+    model: nn.Module, images: Tensor, memory_format: torch.memory_format = torch.contiguous_format
+) -> FusedModel | None:
+    """Fuse a model, with its convolutions in this memory format, or return None.
+
+    None for a model that cannot be traced, that has hooks, or whose logits or input gradients
+    differ from those of the fused model on the first of these images (N, C, H, W).
     """
-    if (
-        any(getattr(module, hooks) for module in network.modules() for hooks in HOOKS)
-        or network._compiled_call_impl is not None
-    ):
+    has_hooks = any(getattr(module, table) for module in model.modules() for table in HOOK_TABLES)
+    # a compiled model is fused by its compiler already
+    if has_hooks or model._compiled_call_impl is not None:
         return None
-    images = arranged(images[:CHECKED], memory_format)
-    with evaluating(network):
+    images = to_memory_format(images[:SAMPLE_SIZE], memory_format)
+    with evaluating(model):
         try:
-            twin, lively = _rewritten(network, memory_format), _enlivened(network)
-            are_alike = all(
-                _agree(each, rewritten.module, images)
-                for each, rewritten in (
-                    (network, twin),
-                    (lively, _rewritten(lively, memory_format)),
-                )
+            fused = _fuse(model, memory_format)
+            # twice: a layer that starts at zero, or as the identity, would hide errors of the
+            # rewriting that appear after the first training step
+            randomized = _copy_with_random_weights(model)
+            is_equivalent = _agree(model, fused.module, images) and _agree(
+                randomized, _fuse(randomized, memory_format).module, images
             )
-        except Exception:  # noqa: BLE001 - of any kind: a stranger's forward, which may want to see numbers
+        except Exception:  # noqa: BLE001 - third-party forward passes may raise anything
             return None
-    return twin if are_alike else None
+    return fused if is_equivalent else None
 
 
 @torch.no_grad()
-def _enlivened(network: nn.Module) -> nn.Module:
-    """A copy with weights and statistics drawn by lot: a layer that begins at zero, or as the identity, would hide mistakes."""
-    lively, generator = copy.deepcopy(network), torch.Generator().manual_seed(0)
-    for parameter in lively.parameters():
-        wide = parameter.ndim > 1
-        drawn = (
-            torch.randn(parameter.shape, generator=generator)
-            if wide
-            else torch.rand(parameter.shape, generator=generator) + 0.5
-        )
-        parameter.copy_(drawn * (2 / parameter[0].numel()) ** 0.5 if wide else drawn)
-    for layer in lively.modules():
-        if (
-            isinstance(layer, nn.BatchNorm2d)
-            and layer.running_mean is not None
-            and layer.running_var is not None
-        ):
+def _copy_with_random_weights(model: nn.Module) -> nn.Module:
+    """Copy a model, with random weights and statistics of a usual size."""
+    randomized = copy.deepcopy(model)
+    # its own generator: the global one belongs to the run
+    generator = torch.Generator().manual_seed(0)
+    for parameter in randomized.parameters():
+        if parameter.ndim > 1:
+            # He initialisation keeps activations of deep models finite
+            values = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(values * (2 / parameter[0].numel()) ** 0.5)
+        else:
+            parameter.copy_(torch.rand(parameter.shape, generator=generator) + 0.5)
+    for layer in randomized.modules():
+        if not isinstance(layer, nn.BatchNorm2d):
+            continue
+        if layer.running_mean is not None and layer.running_var is not None:
             layer.running_mean.copy_(torch.rand(layer.num_features, generator=generator) - 0.5)
             layer.running_var.copy_(torch.rand(layer.num_features, generator=generator) + 0.5)
-    return lively
+    return randomized
 
 
-def _rewritten(network: nn.Module, memory_format: torch.memory_format) -> Twin:
-    module = fx.GraphModule(network, _Tracer().trace(network))
+def _fuse(model: nn.Module, memory_format: torch.memory_format) -> FusedModel:
+    module = fx.GraphModule(model, _Tracer().trace(model))
     if any(
         node.op == "get_attr" and node.target.startswith("_tensor_constant")
         for node in module.graph.nodes
     ):
-        raise ValueError(
-            "a tensor that is neither a parameter nor a buffer may be another in the next step"
-        )
-    twin = Twin(module, tuple(_follow(module, memory_format)))
-    _rectify(module)
+        # the trace holds its present value, which the next step may replace
+        raise ValueError("the forward pass uses a tensor that is neither parameter nor buffer")
+    fused = FusedModel(module, tuple(_replace_convolutions(module, memory_format)))
+    _rewrite_relus(module)
     module.graph.lint()
     module.recompile()
     module.eval()
-    twin.refresh()
-    return twin
-
-
-def leaned(network: nn.Module, images: Tensor, memory_format: torch.memory_format) -> nn.Module:
-    """The twin of a network whose weights stay as they are, or where it has none the network itself."""
-    twin = twin_of(network, images, memory_format)
-    return network if twin is None else twin.module
+    fused.refresh()
+    return fused
 
 
 class _Tracer(fx.Tracer):
-    """Looks into everything that is not torch's own, but for batch-norms. Buffers are looked up in every pass."""
+    """Traces into all modules except torch's own and batch-norms."""
 
+    # buffers are read in every pass: training changes them after the trace
     proxy_buffer_attributes = True
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, nn.BatchNorm2d) or super().is_leaf_module(m, module_qualified_name)
 
 
-def _follow(module: fx.GraphModule, memory_format: torch.memory_format) -> Iterator[Followed]:
-    """Give every convolution that is used once a copy, and let it do the work of a batch-norm that alone comes after it."""
+def _replace_convolutions(
+    module: fx.GraphModule, memory_format: torch.memory_format
+) -> Iterator[ConvolutionCopy]:
+    """Replace every convolution that is used once by a copy, together with its batch-norm."""
     targets = [node.target for node in module.graph.nodes if node.op == "call_module"]
-    # whoever reads the weight of a layer calls for the layer, too
+    # reading a layer's weight is a use of the layer, too
     targets += [
         node.target.rpartition(".")[0] for node in module.graph.nodes if node.op == "get_attr"
     ]
     layers = dict(module.named_modules())
     for node in list(module.graph.nodes):
-        convolution = _layer(node, layers)
-        if (
-            type(convolution) is not nn.Conv2d
-            or targets.count(node.target) > 1
-            or _is_shared(convolution, layers)
-        ):
+        convolution = _called_layer(node, layers)
+        # a subclass may compute something else
+        if type(convolution) is not nn.Conv2d:
             continue
-        follower = next(iter(node.users)) if len(node.users) == 1 else None
-        after = None if follower is None else _layer(follower, layers)
-        norm = after if isinstance(after, nn.BatchNorm2d) and _can_fold(after) else None
-        own = _copied(convolution, memory_format)
+        if targets.count(node.target) > 1 or _is_shared(convolution, layers):
+            continue
+        own = _copy_convolution(convolution, memory_format)
+        follower = _only_user(node)
+        norm = None if follower is None else _called_layer(follower, layers)
+        if not isinstance(norm, nn.BatchNorm2d) or not _can_fuse(norm):
+            norm = None
         if norm is not None and follower is not None:
             own.bias = nn.Parameter(torch.zeros_like(own.weight[:, 0, 0, 0]), requires_grad=False)
-            with module.graph.inserting_after(node):
-                # timm's batch-norms bring the activation after them along
-                rest = (
-                    module.graph.call_module(f"{follower.target}.act", (node,))
-                    if hasattr(norm, "act")
-                    else node
-                )
-            follower.replace_all_uses_with(rest)
+            output = node
+            # timm's batch-norms contain the activation after them
+            if hasattr(norm, "act"):
+                with module.graph.inserting_after(node):
+                    output = module.graph.call_module(f"{follower.target}.act", (node,))
+            follower.replace_all_uses_with(output)
             module.graph.erase_node(follower)
         module.set_submodule(node.target, own)
-        yield own, convolution, norm
+        yield ConvolutionCopy(own, convolution, norm)
 
 
-def _copied(convolution: nn.Conv2d, memory_format: torch.memory_format) -> nn.Conv2d:
-    """A copy in this layout without gradients for its weights; over few channels one whose own gradient is quicker."""
-    pays = memory_format == torch.channels_last and is_thin(convolution)
-    own = ThinConv2d(convolution) if pays else copy.deepcopy(convolution)
-    arrange(own, memory_format)
+def _copy_convolution(convolution: nn.Conv2d, memory_format: torch.memory_format) -> nn.Conv2d:
+    """Copy a convolution without weight gradients, with a faster input gradient if possible."""
+    # only in the channels-last format is the matrix product faster than the library
+    if memory_format == torch.channels_last and has_few_channels(convolution):
+        own: nn.Conv2d = SmallChannelConv2d(convolution)
+    else:
+        own = copy.deepcopy(convolution)
+    convert_weights(own, memory_format)
     return own.requires_grad_(False)
 
 
-def _can_fold(norm: nn.BatchNorm2d) -> bool:
-    """Whether it uses running statistics, and is torch's own or timm's with an activation and no drop-out."""
-    is_known = type(norm) is nn.BatchNorm2d or (
-        hasattr(norm, "act") and isinstance(getattr(norm, "drop", None), nn.Identity)
-    )
+def _can_fuse(norm: nn.BatchNorm2d) -> bool:
+    """Whether it uses running statistics, and is torch's own or timm's without drop-out."""
+    is_timm = hasattr(norm, "act") and isinstance(getattr(norm, "drop", None), nn.Identity)
+    is_known = type(norm) is nn.BatchNorm2d or is_timm
     return is_known and norm.running_var is not None and not norm.training
 
 
 def _is_shared(convolution: nn.Conv2d, layers: dict[str, nn.Module]) -> bool:
-    """Whether its weight is made by a parametrization, or is another layer's, too."""
+    """Whether its weight comes from a parametrization, or belongs to another layer, too."""
     owners = sum(
         parameter is convolution.weight
         for layer in layers.values()
@@ -240,39 +312,44 @@ def _is_shared(convolution: nn.Conv2d, layers: dict[str, nn.Module]) -> bool:
     return owners != 1
 
 
-def _rectify(module: fx.GraphModule) -> None:
-    """ReLU after max-pooling where it comes right before it, and in place where nobody else sees what it is given.
+def _rewrite_relus(module: fx.GraphModule) -> None:
+    """Move ReLU behind max-pooling, and let it work in place where its input has no other use.
 
-    Both leave every bit of outputs and gradients as it was: the largest of a window is the same, and one that is not
-    positive gets no gradient either way.
+    Outputs and gradients stay bit-identical: ReLU is monotonic, so it commutes with the maximum,
+    and a maximum that is not positive gets no gradient in either order.
     """
     layers = dict(module.named_modules())
     for node in list(module.graph.nodes):
-        if not _is_relu(node, layers) or not _is_fresh(node.args[0], layers):
+        if not _is_relu(node, layers) or not _is_private_output(node.args[0], layers):
             continue
-        follower = next(iter(node.users)) if len(node.users) == 1 else None
-        pool = None if follower is None else _layer(follower, layers)
-        given = node.args[0]
+        source = node.args[0]
+        follower = _only_user(node)
+        pool = None if follower is None else _called_layer(follower, layers)
         if follower is not None and type(pool) is nn.MaxPool2d and not pool.return_indices:
-            node.replace_all_uses_with(given)
+            node.replace_all_uses_with(source)
             follower.replace_all_uses_with(node)
             node.update_arg(0, follower)
             follower.append(node)
-            given = follower
-        if _is_fresh(given, layers):
+            source = follower
+        if _is_private_output(source, layers):
             with module.graph.inserting_before(node):
-                node.replace_all_uses_with(module.graph.call_function(functional.relu_, (given,)))
+                node.replace_all_uses_with(module.graph.call_function(functional.relu_, (source,)))
             module.graph.erase_node(node)
 
 
-def _is_fresh(node: fx.Node, layers: dict[str, nn.Module]) -> bool:
-    """Whether this is made by a layer that keeps no view of it for the way back, and is seen by one other alone."""
+def _only_user(node: fx.Node) -> fx.Node | None:
+    """The node that uses this one, if there is exactly one."""
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def _is_private_output(node: fx.Node, layers: dict[str, nn.Module]) -> bool:
+    """Whether one node uses this output, and the layer does not save it for its backward pass."""
     return len(node.users) == 1 and isinstance(
-        _layer(node, layers), (nn.Conv2d, nn.Linear, nn.MaxPool2d, nn.BatchNorm2d)
+        _called_layer(node, layers), (nn.Conv2d, nn.Linear, nn.MaxPool2d, nn.BatchNorm2d)
     )
 
 
-def _layer(node: fx.Node, layers: dict[str, nn.Module]) -> nn.Module | None:
+def _called_layer(node: fx.Node, layers: dict[str, nn.Module]) -> nn.Module | None:
     """The layer that a node calls with one argument."""
     is_call = node.op == "call_module" and len(node.args) == 1 and not node.kwargs
     return layers[str(node.target)] if is_call else None
@@ -281,31 +358,38 @@ def _layer(node: fx.Node, layers: dict[str, nn.Module]) -> nn.Module | None:
 def _is_relu(node: fx.Node, layers: dict[str, nn.Module]) -> bool:
     if node.op == "call_function" and node.target in (functional.relu, torch.relu):
         return len(node.args) == 1
-    return type(_layer(node, layers)) is nn.ReLU
+    return type(_called_layer(node, layers)) is nn.ReLU
 
 
-def _agree(network: nn.Module, module: nn.Module, images: Tensor) -> bool:
-    """Whether both give the same logits, with and without autograd, and the same gradient of a sum that tells classes apart."""
-    (expected, slopes), (given, own_slopes) = (_answers(each, images) for each in (network, module))
-    with torch.no_grad():  # a trace forgets who switched autograd on or off
-        others = network(images), module(images)
-    if expected.shape != given.shape or not expected.isfinite().all():
+def _agree(model: nn.Module, fused: nn.Module, images: Tensor) -> bool:
+    """Whether both have the same logits and, for enough images, the same input gradients."""
+    expected_logits, expected_gradient = _logits_and_gradient(model, images)
+    logits, gradient = _logits_and_gradient(fused, images)
+    # also without autograd: a trace does not record where a forward pass switches it off
+    with torch.no_grad():
+        model_logits = model(images)
+        fused_logits = fused(images)
+    if expected_logits.shape != logits.shape or not expected_logits.isfinite().all():
         return False
-    limit = OUTPUTS * expected.abs().max().clamp(min=1)
-    apart = torch.stack([(logits - expected).abs().max() for logits in (given, *others)]).max()
-    are_alike = (own_slopes - slopes).flatten(1).norm(dim=1) <= GRADIENTS * slopes.flatten(1).norm(
-        dim=1
-    )
-    return bool(apart <= limit) and bool(are_alike.double().mean() >= MOST)
+    limit = MAX_LOGIT_DIFFERENCE * expected_logits.abs().max().clamp(min=1)
+    differences = [
+        (other - expected_logits).abs().max() for other in (logits, model_logits, fused_logits)
+    ]
+    distance = (gradient - expected_gradient).flatten(1).norm(dim=1)
+    matches = distance <= MAX_GRADIENT_DIFFERENCE * expected_gradient.flatten(1).norm(dim=1)
+    has_same_logits = bool(torch.stack(differences).max() <= limit)
+    return has_same_logits and bool(matches.double().mean() >= MIN_MATCHING_GRADIENTS)
 
 
-def _answers(network: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits (N, C), and the gradient of their sum with signs that alternate, in the shape of the images."""
+def _logits_and_gradient(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return logits (N, C), and the input gradient of their sum with alternating signs."""
     with torch.enable_grad():
         images = images.detach().clone().requires_grad_()
-        logits = network(images)
+        logits = model(images)
+        # alternating: a plain sum could not detect classes that are exchanged
         signs = 1 - 2 * (torch.arange(logits.shape[1], device=logits.device) % 2)
         if not logits.requires_grad:
             return logits, torch.zeros_like(images)
-        (slopes,) = torch.autograd.grad((signs * logits).sum(), images, allow_unused=True)
-    return logits.detach(), torch.zeros_like(images) if slopes is None else slopes
+        (gradient,) = torch.autograd.grad((signs * logits).sum(), images, allow_unused=True)
+    # torch returns None, against its annotation, for images that the logits do not depend on
+    return logits.detach(), torch.zeros_like(images) if gradient is None else gradient
