@@ -24,7 +24,7 @@ from wmr_cli.reporting.tables import main as tables
 from wmr_cli.spec import format_number
 from wmr_cli.storage.records import Record
 from wmr_cli.storage.runs import RunFolder
-from wmr_cli.sweeps.runner import record_files
+from wmr_cli.sweeps.ledger import list_records
 from wmr_cli.sweeps.study import Study, read_study
 
 DOCS = Path(__file__).parent
@@ -40,7 +40,7 @@ BLOCK = re.compile(
 def records_of(name: str) -> tuple[Study, dict[str, list[Path]]]:
     """A study and the record files of each of its runs, of those that are done."""
     study = read_study(STUDIES / f"{name}.toml", installed().registry)
-    files = {run.name: record_files(study, run) for run in study.runs}
+    files = {run.name: list_records(study, run) for run in study.runs}
     return study, {run: mine for run, mine in files.items() if mine}
 
 

@@ -239,22 +239,22 @@ def test_a_link_in_the_folder_of_a_study_is_refused(link: str) -> None:
 )
 def test_the_ledger_of_a_sweep_names_records_and_no_other_files(name: str) -> None:
     Path("run").mkdir()
-    ledger.save(
+    ledger.save_ledger(
         Path("run"), Ledger(settings=TrainConfig(), evaluations={"key": ["0123456789abcdef"]})
     )
-    assert ledger.load(Path("run")) is not None
+    assert ledger.load_ledger(Path("run")) is not None
     Path("run/sweep.json").write_text(
         Path("run/sweep.json").read_text().replace('"0123456789abcdef"', json.dumps(name))
     )
     with pytest.raises(BadFile):
-        ledger.load(Path("run"))
+        ledger.load_ledger(Path("run"))
 
 
 def test_the_ledger_of_a_sweep_cannot_name_code(evil: Path) -> None:
     Path("study.toml").write_text("[train]\nepochs = 1\n[[evaluate]]\nlimit = 10")
     run = Path("runs/study/digits-trades-a2-s0")
     run.mkdir(parents=True)
-    ledger.save(run, Ledger(settings=TrainConfig(model=f"{evil}:Net")))
+    ledger.save_ledger(run, Ledger(settings=TrainConfig(model=f"{evil}:Net")))
     assert wmr("sweep", "study.toml", "--dry-run").exit_code == 1
     assert not RAN.exists()
 

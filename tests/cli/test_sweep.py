@@ -51,7 +51,7 @@ def study(registry: Registry) -> Study:
     path, rows = study.path(study.runs[1]), synthetic.rows(20)
     _, record = synthetic.stored(path / "evaluations", synthetic.record(rows), rows)
     evaluations = {study.evaluations[0].key: [record.id]}
-    ledger.save(
+    ledger.save_ledger(
         path, ledger.Ledger(settings=study.runs[1].config, weights="", evaluations=evaluations)
     )
     return study
@@ -420,6 +420,6 @@ def test_a_sweep_with_nothing_to_report_ends_with_an_error_and_a_hint(
 ) -> None:
     Path("study.toml").write_text(TEXT)
     fake_commands(monkeypatch)
-    monkeypatch.setattr("wmr_cli.sweeps.runner.record_files", lambda study, run: [])
+    monkeypatch.setattr("wmr_cli.sweeps.ledger.list_records", lambda study, run: [])
     printed = wmr("sweep", "study.toml", status=1).stderr
     assert [line[:5] for line in printed.splitlines()[-2:]] == ["error", "hint:"]

@@ -47,6 +47,7 @@ def test_a_command_that_fails_gives_its_error_and_hint() -> None:
     assert "atacks" in failure.reason
     assert failure.hint
     assert failure.hint != f"see {LOG}"
+    assert failure.error_class == "UnknownName"
 
 
 def test_the_result_of_an_earlier_command_is_not_read_again(
@@ -59,8 +60,9 @@ def test_the_result_of_an_earlier_command_is_not_read_again(
     assert failure.reason == "test ended with status 1: it printed nothing"
 
 
+@pytest.mark.parametrize("status", [0, 1])
 def test_a_child_that_dies_without_a_result_is_a_failure_with_the_end_of_its_log(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: int
 ) -> None:
     crash = tmp_path / "crash"
     crash.write_text(
@@ -68,19 +70,18 @@ def test_a_child_that_dies_without_a_result_is_a_failure_with_the_end_of_its_log
     )
     crash.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(crash))
-    for status in (0, 1):
-        monkeypatch.setenv("CRASH_STATUS", str(status))
-        failure = run_child()
-        assert failure == Failure(f"test ended with status {status}: ValueError: 3", f"see {LOG}")
+    monkeypatch.setenv("CRASH_STATUS", str(status))
+    failure = run_child()
+    assert failure == Failure(f"test ended with status {status}: ValueError: 3", f"see {LOG}")
 
 
 def test_a_killed_child_is_a_failure_that_names_the_signal(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    suicide = tmp_path / "suicide"
-    suicide.write_text("#!/bin/sh\nkill -9 $$\n")
-    suicide.chmod(0o755)
-    monkeypatch.setattr("sys.executable", str(suicide))
+    kill_itself = tmp_path / "kill_itself"
+    kill_itself.write_text("#!/bin/sh\nkill -9 $$\n")
+    kill_itself.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(kill_itself))
     failure = run_child()
     assert isinstance(failure, Failure)
     assert "SIGKILL" in failure.reason
@@ -119,10 +120,14 @@ def result_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_a_result_survives_the_disk(result_file: Path) -> None:
     report = start_report()
     report.add_record(RECORD_ID)
-    report.set_error("no data", "download them")
+    report.set_error("no data", "download them", "MissingData")
     report.write(2)
     assert read_result(result_file) == CommandResult(
-        status=2, error="no data", hint="download them", record_ids=[RECORD_ID]
+        status=2,
+        error="no data",
+        hint="download them",
+        error_class="MissingData",
+        record_ids=[RECORD_ID],
     )
 
 

@@ -65,9 +65,9 @@ class Program(TyperGroup):
     def main(self, *args: Any, **kwargs: Any) -> Any:
         result = start_report()
 
-        def fail(text: str, hint: str) -> int:
+        def fail(error: BaseException, text: str, hint: str) -> int:
             say_error(text, hint)
-            result.set_error(text, hint)
+            result.set_error(text, hint, type(error).__name__)
             return 2
 
         try:
@@ -75,13 +75,14 @@ class Program(TyperGroup):
         except WmrError as error:
             # plugins may raise errors without a hint
             hint = "`wmr --help` lists the commands, `wmr COMMAND --help` the settings of one"
-            status = fail(str(error), error.hint or hint)
+            status = fail(error, str(error), error.hint or hint)
         except typer.TyperException as error:
-            status = fail(*_said(error))
+            status = fail(error, *_said(error))
         except UnicodeEncodeError as error:
             if error.reason != "surrogates not allowed":
                 raise
             status = fail(
+                error,
                 f"a text or path is not valid UTF-8: {error.object!r}",
                 "rename the file or folder, or work in another folder",
             )
@@ -89,7 +90,7 @@ class Program(TyperGroup):
             if error.errno not in ENVIRONMENT or error.filename is None:
                 raise
             problem = f"cannot use {_name(error.filename)}: {error.strerror}"
-            status = fail(problem, ENVIRONMENT[error.errno])
+            status = fail(error, problem, ENVIRONMENT[error.errno])
         status = status if isinstance(status, int) else 0
         result.write(status)
         sys.exit(status)

@@ -100,7 +100,7 @@ def sweep(
 
 def warn_about_study(whole_study: "Study", study: "Study", quiet: bool) -> None:
     """Warn about unused evaluations and leftover folders; `study` holds the selected runs."""
-    from ..sweeps.runner import find_leftover_runs, find_runs_known_from_records
+    from ..sweeps.ledger import find_leftover_runs, find_runs_known_from_records
 
     file = whole_study.file
     for number in whole_study.unused_evaluations():
@@ -133,7 +133,7 @@ def show_plan(
     """Show every run, how far it is, and how long the rest takes on this machine."""
     from ..reporting.tables.text_table import TextTable
     from ..sweeps.dry_run import DryRun, RemainingCost, estimate_costs
-    from ..sweeps.runner import read_status
+    from ..sweeps.ledger import read_status
 
     total = len(study.runs)
     count = f"{total:,} run{'s' * (total != 1)}"
@@ -204,7 +204,7 @@ def print_failures(failures: "Mapping[str, Failure]") -> None:
 def report_failure(failures: "Mapping[str, Failure]") -> None:
     """Pass the first failure on to the sweep that submitted this one as a Slurm job."""
     for failure in failures.values():
-        current_report().set_error(failure.reason, failure.hint)
+        current_report().set_error(failure.reason, failure.hint, failure.error_class)
         return
 
 
@@ -258,7 +258,7 @@ class RemainingTime:
     """Estimates the rest of a sweep from the epochs and evaluations done since it began."""
 
     def __init__(self, study: "Study") -> None:
-        from ..sweeps.runner import count_remaining_parts
+        from ..sweeps.ledger import count_remaining_parts
 
         self._count_parts = partial(count_remaining_parts, study)
         self._unfinished = {run.name: run for run in study.runs}
@@ -288,7 +288,7 @@ class RemainingTime:
 def check_runs(study: "Study", data_dir: Path | None, quiet: bool) -> "dict[str, Failure]":
     """Return runs that cannot be trained or evaluated, before hours of work."""
     from ..sweeps.dry_run import DryRun, find_impossible_runs
-    from ..sweeps.runner import read_status
+    from ..sweeps.ledger import read_status
 
     statuses = {run.name: read_status(study, run) for run in study.runs}
     if not all(status.is_trained for status in statuses.values()):
@@ -305,7 +305,7 @@ def write_report(study: "Study", quiet: bool, *, has_failures: bool) -> bool:
     """Write one report of all records; return whether everything could be read and drawn."""
     from ..reporting.report import build_report, gather_records
     from ..storage.atomic import write_text
-    from ..sweeps.runner import record_files
+    from ..sweeps.ledger import list_records
     from .drawing import draw
     from .output import format_of, put_document
     from .report import remarks
@@ -315,7 +315,7 @@ def write_report(study: "Study", quiet: bool, *, has_failures: bool) -> bool:
     problems = dict[str, WmrError]()
     for run in study.runs:
         try:
-            files += record_files(study, run)
+            files += list_records(study, run)
         except BadFile as damaged:
             problems[str(damaged)] = damaged
     if not files:

@@ -17,8 +17,8 @@ import msgspec
 from ..config import EvaluateConfig, TrainConfig, default_data_dir
 from ..errors import BrokenContract
 from ..storage.atomic import write_text
+from .ledger import RunStatus
 from .process import Failure, last_line, limit_threads
-from .runner import RunStatus
 from .study import Run, Study
 
 COST_NEUTRAL_SETTINGS = {

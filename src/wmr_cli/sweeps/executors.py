@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from .. import local_code
 from ..config import typed
 from ..errors import BadInput, PluginError, RunFolderError, WmrError
+from .ledger import read_status
 from .process import RESULT_FILE_VARIABLE, Failure, last_line, read_result, sleep_before_poll
-from .runner import RunDone, RunFailed, RunStarted, SweepEvent, SweepEvents, read_status
+from .runner import RunDone, RunFailed, RunStarted, SweepEvent, SweepEvents
 from .study import Run, Study
 
 if TYPE_CHECKING:

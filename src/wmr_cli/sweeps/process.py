@@ -31,11 +31,13 @@ RecordId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
 
 
 class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How a command ended: exit status, error and hint of a failure, ids of measured records."""
+    """How a command ended: exit status, error of a failure, ids of measured records."""
 
     status: int
     error: str = ""
     hint: str = ""
+    error_class: str = ""
+    """name of the exception's class"""
     record_ids: list[RecordId] = []
 
 
@@ -49,16 +51,18 @@ class ResultReport:
         self._path = path
         self._error = ""
         self._hint = ""
+        self._error_class = ""
         self._record_ids: list[str] = []
 
     def add_record(self, record_id: str) -> None:
         """Report a record that the command measured, or found stored."""
         self._record_ids.append(record_id)
 
-    def set_error(self, error: str, hint: str) -> None:
+    def set_error(self, error: str, hint: str, error_class: str = "") -> None:
         """Report why the command failed."""
         self._error = _replace_surrogates(error)
         self._hint = _replace_surrogates(hint)
+        self._error_class = error_class
 
     def write(self, status: int) -> None:
         """Write the result file."""
@@ -68,7 +72,11 @@ class ResultReport:
         from ..storage.atomic import write_text
 
         result = CommandResult(
-            status=status, error=self._error, hint=self._hint, record_ids=self._record_ids
+            status=status,
+            error=self._error,
+            hint=self._hint,
+            error_class=self._error_class,
+            record_ids=self._record_ids,
         )
         write_text(self._path, msgspec.json.encode(result).decode() + "\n")
 
@@ -121,15 +129,16 @@ class ChildCommand:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a run failed, and a hint."""
+    """Why a run failed, a hint, and the class of the error if it is known."""
 
     reason: str
     hint: str = ""
+    error_class: str = ""
 
     @classmethod
     def from_error(cls, error: WmrError) -> "Failure":
-        """Return message and hint of an error."""
-        return cls(str(error), error.hint)
+        """Return message, hint and class of an error."""
+        return cls(str(error), error.hint, type(error).__name__)
 
 
 class ChildProcess:
@@ -195,7 +204,7 @@ class ChildProcess:
             return result
         if result is not None and result.error:
             problem = f"{title} ended with status {status}: {result.error}"
-            return Failure(problem, result.hint or f"see {self._log}")
+            return Failure(problem, result.hint or f"see {self._log}", result.error_class)
         # killed from inside, or a bug: a traceback ends with its exception
         line = last_line(read_log_tail(self._log, self._log_start))
         return Failure(f"{title} ended with status {status}: {line}", f"see {self._log}")
