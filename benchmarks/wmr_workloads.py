@@ -17,7 +17,7 @@ from wmr_cli.runtime import components
 from wmr_cli.runtime.fabric import Hardware, launch, synchronize
 from wmr_cli.spec import Spec
 from wmr_cli.storage import checkpoints
-from wmr_cli.training.schedules import Pace
+from wmr_cli.training.optimization import StepSettings
 from wmr_cli.training.setup import Assembly, assemble
 
 from .cases import BETA, CLASSES, LR, Case, write_data
@@ -46,7 +46,7 @@ class TrainingWorkload:
         return self.run.step(self.batch, epoch=0)
 
     def _begin(self, *, judged: bool) -> None:
-        self.run.learner.begin_step(0, 0, Pace(LR), len(self.batch.labels), judged=judged)
+        self.run.learner.begin_step(0, 0, StepSettings(LR), len(self.batch.labels), judged=judged)
 
 
 def make_training(case: Case, folder: Path, defense: str, attack: str) -> TrainingWorkload:

@@ -21,7 +21,7 @@ from wmr_cli.plugins import OURS, installed
 from wmr_cli.reporting.report import gather
 from wmr_cli.runtime.distributed import launched
 from wmr_cli.training.loop import batches
-from wmr_cli.training.schedules import Pace
+from wmr_cli.training.optimization import StepSettings
 from wmr_cli.training.setup import Assembly, assemble
 
 SEEDS = range(3)
@@ -82,7 +82,7 @@ def costs() -> dict[str, float]:
             positions = batches(run.split, run.config, epoch=0)[number % 9]
             started = time.perf_counter()
             run.learner.begin_step(
-                20, number, Pace(1e-6), len(positions)
+                20, number, StepSettings(1e-6), len(positions)
             )  # an epoch after every warm-up
             run.step(run.split.batch(positions), epoch=0)
             replays = getattr(run.defense, "replays", 1)

@@ -30,7 +30,7 @@ from wmr_cli.registry import Registry
 from wmr_cli.runtime import fabric as devices
 from wmr_cli.testing import RecordingLearner, tiny_batch, tiny_model
 from wmr_cli.training.learner import FabricLearner
-from wmr_cli.training.schedules import Pace
+from wmr_cli.training.optimization import StepSettings
 
 # three classes from two pixels: a row of weights per class, then their biases
 THETA = [1.5, -2.0, -1.0, 2.5, 0.5, 0.25, 0.1, -0.3, 0.2]
@@ -937,7 +937,7 @@ def trained(defense: Defense, learner: FabricLearner, steps: int = 4) -> tuple[T
     for step in range(steps):
         on = tiny_batch()
         rows = torch.roll(torch.arange(12), step)[:8]
-        learner.begin_step(step // 2, step, Pace(LR), count=8)
+        learner.begin_step(step // 2, step, StepSettings(LR), count=8)
         losses.append(
             defense.step(learner, Batch(on.images[rows], on.labels[rows], on.index[rows])).losses
         )
@@ -1011,7 +1011,7 @@ def test_a_defenses_own_attack_climbs_the_weighted_objective_as_the_user_says() 
         learner.model[0].register_forward_pre_hook(
             lambda layer, args, seen=seen: seen.append(args[0].detach())
         )
-        learner.begin_step(0, 0, Pace(LR), count=12)
+        learner.begin_step(0, 0, StepSettings(LR), count=12)
         FastTraining().step(learner, tiny_batch())
         images[weight_grad] = seen
     assert torch.equal(images["both"][0], images["none"][0]), "one start"

@@ -31,7 +31,7 @@ from wmr_cli.registry import Registry
 from wmr_cli.runtime import components, fabric
 from wmr_cli.testing import tiny_batch, tiny_model
 from wmr_cli.training.learner import FabricLearner
-from wmr_cli.training.schedules import Pace
+from wmr_cli.training.optimization import StepSettings
 
 LOGITS = [[2.0, 0.5, -1.0], [0.3, 0.9, 0.1], [-0.5, 0.2, 1.7]]
 CLEAN = [[2.5, 0.1, -1.0], [0.8, 0.6, 0.1], [-0.5, 0.0, 2.2]]
@@ -105,7 +105,7 @@ def log_weights(kernel: Kernel, seen: Evidence) -> list[float]:
 def weights(kernel: Kernel, seen: Evidence) -> Tensor:
     """As a training step pays them, after any burn-in."""
     learner = learner_of(kernel)
-    learner.begin_step(1000, 0, Pace(0.1), count=3)
+    learner.begin_step(1000, 0, StepSettings(0.1), count=3)
     return learner.weights(seen)
 
 
@@ -586,9 +586,9 @@ def test_every_image_counts_the_same_until_the_kernel_begins(kernel: Kernel, beg
     learner = learner_of(kernel)
     seen = evidence(survived=[0, 4, 10])
     for epoch in range(begins):
-        learner.begin_step(epoch, 0, Pace(0.1), count=3)
+        learner.begin_step(epoch, 0, StepSettings(0.1), count=3)
         assert learner.weights(seen).tolist() == [1.0, 1.0, 1.0]
-    learner.begin_step(begins, 0, Pace(0.1), count=3)
+    learner.begin_step(begins, 0, StepSettings(0.1), count=3)
     assert learner.weights(seen).tolist() != [1.0, 1.0, 1.0]
 
 

@@ -12,7 +12,7 @@ from wmr_cli.config import resolve
 from wmr_cli.registry import Registry
 from wmr_cli.runtime.fabric import Hardware, launch
 from wmr_cli.training.loop import batches
-from wmr_cli.training.schedules import Pace
+from wmr_cli.training.optimization import StepSettings
 from wmr_cli.training.setup import assemble
 
 ROOT = os.environ.get("WMR_DATA_DIR")
@@ -38,7 +38,7 @@ def shares(registry: Registry) -> dict[str, float]:
     for number in range(ROUNDS):
         batch = runs["pgd"].split.batch(positions[number])
         for name, run in runs.items():
-            run.learner.begin_step(0, number, Pace(1e-4), len(batch.labels))
+            run.learner.begin_step(0, number, StepSettings(1e-4), len(batch.labels))
             started = time.perf_counter()
             run.step(batch, epoch=0)
             spent[name].append((time.perf_counter() - started) / getattr(run.defense, "replays", 1))

@@ -29,7 +29,7 @@ from wmr_cli.registry import Registry
 from wmr_cli.scaffold import scaffold
 from wmr_cli.storage import checkpoints
 from wmr_cli.storage.records import Record
-from wmr_cli.training.statistics import Tally
+from wmr_cli.training.monitoring import EpochStatistics
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -242,9 +242,13 @@ def test_the_documented_hash_is_the_stored_one(checkpoint) -> None:
 
 
 def test_every_field_of_the_log_is_documented() -> None:
-    tally = Tally()
-    tally.add(StepReport(*(torch.ones(2) for _ in range(3)), correct=torch.tensor([True, False])))
-    assert {name for name in tally.summary() if f"`{name}`" not in page("checkpoints.md")} == set()
+    statistics = EpochStatistics()
+    statistics.add(
+        StepReport(*(torch.ones(2) for _ in range(3)), correct=torch.tensor([True, False]))
+    )
+    assert {
+        name for name in statistics.summary() if f"`{name}`" not in page("checkpoints.md")
+    } == set()
 
 
 def test_the_example_plugin_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ def assembled(config: TrainConfig, registry: Registry) -> Assembly:
 
 def begin(assembly: Assembly, epoch: int = 0, step: int = 0) -> Batch:
     count = len(assembly.split)
-    pace = SimpleNamespace(learning_rate=0.1, eps_share=1.0, alpha_share=1.0)
+    pace = SimpleNamespace(learning_rate=0.1, eps_fraction=1.0, alpha_fraction=1.0)
     assembly.learner.begin_step(epoch, step, pace, count)
     return assembly.split.batch(torch.arange(count))
 

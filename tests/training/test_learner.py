@@ -26,7 +26,7 @@ from wmr_cli.evaluation.evaluator import Evaluator
 from wmr_cli.measures import accuracy, crafted_accuracy, sampled_accuracy
 from wmr_cli.runtime import fabric as devices
 from wmr_cli.training.learner import FabricLearner
-from wmr_cli.training.schedules import Pace
+from wmr_cli.training.optimization import StepSettings
 
 SEED, EPS, STEP, K, BETA, LR = 5, 0.1, 0.03, 4, 6.0, 0.1
 ATTACK = Pgd(eps=EPS, steps=K, step=STEP, start="gauss:0.001")
@@ -81,14 +81,14 @@ def train(defense: Defense, learner: FabricLearner, steps: int = 4) -> tuple[Ten
     """The per-image losses of every step, and the parameters after the last."""
     losses = []
     for step in range(steps):
-        learner.begin_step(0, step, Pace(LR), count=16)
+        learner.begin_step(0, step, StepSettings(LR), count=16)
         losses.append(defense.step(learner, batch(step)).losses)
     return torch.stack(losses), vector(learner.model)
 
 
 def gradient(defense: Defense, learner: FabricLearner, on: Batch) -> Tensor:
     """What one step would follow; it is not taken, as it would forget its gradient."""
-    learner.begin_step(0, 0, Pace(LR), count=16)
+    learner.begin_step(0, 0, StepSettings(LR), count=16)
     learner.model.zero_grad()
     learner.optimizer_step = lambda: None
     defense.step(learner, on)
@@ -236,7 +236,7 @@ def test_trades_pays_clean_cross_entropy_plus_beta_times_weighted_batchmean_kl(
         divergence = sum(a * (math.log(a) - math.log(b)) for a, b in zip(p, q, strict=True))
         expected += (-math.log(p[label]) + BETA * weight * divergence) / 16
     learner = learner_of(Exponential(alpha), attack=Fixed())
-    learner.begin_step(0, 0, Pace(LR), count=16)
+    learner.begin_step(0, 0, StepSettings(LR), count=16)
     report = Trades(BETA).step(learner, on)
     assert report.losses.mean().item() == pytest.approx(expected, rel=1e-6)
     assert report.weights.tolist() == pytest.approx(
@@ -264,7 +264,7 @@ def test_a_report_holds_what_the_step_saw() -> None:
     model, on = network(), batch()
     logits = model(Fixed().moved(on.images)).detach()
     learner = learner_of(Exponential(2.0), attack=Fixed())
-    learner.begin_step(0, 0, Pace(LR), count=16)
+    learner.begin_step(0, 0, StepSettings(LR), count=16)
     report = PgdTraining().step(learner, on)
     torch.testing.assert_close(report.margins, margins(logits, on.labels))
     torch.testing.assert_close(report.weights, (-2 * margins(logits, on.labels)).exp())
@@ -409,7 +409,7 @@ def test_gradients_of_equal_parts_average_to_that_of_the_whole_without_normaliza
 @pytest.mark.parametrize(("attack_mode", "stays"), [("eval", True), ("train", False)])
 def test_an_attack_moves_batch_statistics_in_train_mode_only(attack_mode: str, stays: bool) -> None:
     learner = learner_of(Exponential(1.0), network_with_batch_norm(), attack_mode=attack_mode)
-    learner.begin_step(0, 0, Pace(LR), count=16)
+    learner.begin_step(0, 0, StepSettings(LR), count=16)
     before = {name: value.clone() for name, value in learner.model[2].named_buffers()}
     learner.attack(batch(), cross_entropy)
     assert [
@@ -427,11 +427,11 @@ def test_who_is_fooled_is_asked_in_some_steps_and_changes_none(
     for judged in (True, False):
         learner = learner_of(Exponential(1.0), network_with_batch_norm(), attack_mode=attack_mode)
         passes: list[Any] = []
-        learner.begin_step(0, 0, Pace(LR), count=16, judged=judged)
+        learner.begin_step(0, 0, StepSettings(LR), count=16, judged=judged)
         learner.model.register_forward_hook(lambda *_, passes=passes: passes.append(1))
         report = defense.step(learner, batch())
         found.append((report.losses, vector(learner.model), len(passes)))
-        assert (learner.fooling is not None) == (judged and attack_mode == "eval")
+        assert (learner.attack_outcome is not None) == (judged and attack_mode == "eval")
     (losses, weights, asked), (other_losses, other_weights, spared) = found
     assert torch.equal(losses, other_losses)
     assert torch.equal(weights, other_weights)
@@ -445,7 +445,7 @@ def test_a_step_updates_batch_statistics_once_per_forward_of_the_loss(
     defense: Defense, forwards: int
 ) -> None:
     learner = learner_of(Exponential(1.0), network_with_batch_norm())
-    learner.begin_step(0, 0, Pace(LR), count=16)
+    learner.begin_step(0, 0, StepSettings(LR), count=16)
     defense.step(learner, batch())
     assert learner.model[2].num_batches_tracked == forwards
 
@@ -472,13 +472,13 @@ def test_a_step_sets_learning_rate_mode_and_random_numbers_and_clears_gradients(
     learner.model.eval()
     drawn = []
     for step in (3, 4, 3):
-        learner.begin_step(1, step, Pace(0.025), count=16)
+        learner.begin_step(1, step, StepSettings(0.025), count=16)
         drawn.append(torch.rand(()).item())
     assert (learner.epoch, learner.step_index, learner.model.training) == (1, 3, True)
     assert all(parameter.grad is None for parameter in learner.model.parameters())
     assert drawn[0] == drawn[2] != drawn[1]
     before = vector(learner.model)
-    learner.begin_step(1, 3, Pace(0.0), count=16)
+    learner.begin_step(1, 3, StepSettings(0.0), count=16)
     PgdTraining().step(learner, batch())
     assert torch.equal(vector(learner.model), before)
 
@@ -491,7 +491,7 @@ def test_a_trained_network_is_less_accurate_under_an_attacker_who_chooses() -> N
     whole = Batch(images, labels, torch.arange(256))
     learner = learner_of(Exponential(1.0))
     for step in range(40):
-        learner.begin_step(0, step, Pace(LR), count=16)
+        learner.begin_step(0, step, StepSettings(LR), count=16)
         PgdTraining().step(learner, rows_of(whole, torch.arange(step % 4 * 64, step % 4 * 64 + 64)))
     kernels = {alpha: Exponential(alpha) for alpha in (0.0, 1.0, 2.0)}
     rows = Evaluator(

@@ -18,10 +18,11 @@ from wmr_cli.core.protocols import Batch
 from wmr_cli.errors import BadFile, BadInput, BrokenContract, RunFolderError
 from wmr_cli.events import EpochDone, StepDone, TrainingDone
 from wmr_cli.registry import Registry
+from wmr_cli.reporting.tables.details import make_validation_table
 from wmr_cli.storage import checkpoints
 from wmr_cli.storage.runs import RunFolder, open_run
 from wmr_cli.training.loop import batches, train
-from wmr_cli.training.schedules import pace
+from wmr_cli.training.optimization import settings_at
 from wmr_cli.training.validation import validation_attack
 
 pytestmark = pytest.mark.usefixtures("trusts_local_code")
@@ -291,17 +292,19 @@ def test_learning_rates_follow_their_schedules() -> None:
     config = resolve(
         {"epochs": 10, "lr": 1.0, "schedule": "multistep", "milestones": [4, 8], "gamma": 0.1}
     )
-    rates = [pace(config, 5 * epoch, 5).learning_rate for epoch in range(10)]
+    rates = [settings_at(config, 5 * epoch, 5).learning_rate for epoch in range(10)]
     assert rates == pytest.approx([1, 1, 1, 1, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01])
     cosine = msgspec.structs.replace(config, schedule="cosine")
-    assert [pace(cosine, step, 5).learning_rate for step in (0, 25, 50)] == pytest.approx(
+    assert [settings_at(cosine, step, 5).learning_rate for step in (0, 25, 50)] == pytest.approx(
         [1, 0.5, 0]
     )
     cycle = msgspec.structs.replace(config, schedule="one-cycle")
-    assert [pace(cycle, step, 5).learning_rate for step in (0, 15, 50)] == pytest.approx(
+    assert [settings_at(cycle, step, 5).learning_rate for step in (0, 15, 50)] == pytest.approx(
         [0.04, 1, 0]
     )
-    assert pace(msgspec.structs.replace(config, schedule="constant"), 49, 5).learning_rate == 1
+    assert (
+        settings_at(msgspec.structs.replace(config, schedule="constant"), 49, 5).learning_rate == 1
+    )
 
 
 def test_the_log_is_one_json_object_per_line(tiny_run: Path) -> None:
@@ -515,3 +518,23 @@ def test_held_out_images_meet_a_short_attack_that_gives_margins(
     assert chosen.restarts == 1
     assert not getattr(chosen, "stops_early", False)
     assert (chosen.norm, chosen.eps) == ("linf", 0.15)
+
+
+def test_the_validation_table_has_best_last_and_averaged_weights(
+    tmp_path: Path, registry: Registry
+) -> None:
+    config = resolve({"epochs": 3, "steps": 1, "validate_every": 2, "ema": 0.9, "select": "sa"})
+    *_, done = train(config, tmp_path / "run", registry, data_dir=Path(), device="cpu")
+    assert isinstance(done, TrainingDone)
+    table = make_validation_table(done.entries, done.best, "sa")
+    assert table is not None
+    assert table.headings == ("weights", "epoch", "A_nat", "A_rob", "A_sa")
+    assert len(table.rows) == 3
+    accuracy = {entry["epoch"]: entry["val_a_sa"] for entry in done.entries if "val_a_sa" in entry}
+    assert done.best == max(accuracy, key=lambda epoch: accuracy[epoch])
+    assert table.rows[1][1] == "3"
+    assert all("[" in cell for row in table.rows for cell in row[2:] if "all" not in cell)
+
+
+def test_without_validation_the_table_is_empty() -> None:
+    assert make_validation_table([{"epoch": 1, "loss": 0.1}], None, "rob") is None

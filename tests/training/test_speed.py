@@ -30,7 +30,7 @@ from wmr_cli.runtime import components, fabric
 from wmr_cli.runtime.fabric import Hardware
 from wmr_cli.storage.records import Record
 from wmr_cli.training.learner import FabricLearner
-from wmr_cli.training.schedules import Pace
+from wmr_cli.training.optimization import StepSettings
 
 EPS = 0.1
 
@@ -67,7 +67,7 @@ def train_briefly(fuse: bool, steps: int = 3) -> dict[str, Tensor]:
         attack_model=prepare_for_attack(model, whole.images, layout="contiguous", fuse=fuse),
     )
     for step in range(steps):
-        learner.begin_step(0, step, Pace(0.1), len(whole.labels))
+        learner.begin_step(0, step, StepSettings(0.1), len(whole.labels))
         Trades().step(learner, whole)
     assert learner.attack_model.num_fused == int(fuse)
     return model.state_dict()

@@ -18,7 +18,7 @@ from ..registry import Registry
 from ..runtime.distributed import Ranks
 from ..runtime.fabric import Hardware, has_accelerator, launch, synchronize
 from ..runtime.processes import count_usable_cores
-from ..training.schedules import Pace
+from ..training.optimization import StepSettings
 from ..training.setup import Assembly, assemble
 from .results import Bench, BenchDone, Rate, Trial, recommend_commands, try_processes
 from .timing import (
@@ -124,8 +124,8 @@ class Workload:
         torch.set_num_threads(self.threads)
         # the last epoch, where warm-up and ramps are complete
         last_epoch = self.run.timetable.epochs - 1
-        pace = Pace(self.run.config.lr)
-        self.run.learner.begin_step(last_epoch, 0, pace, self.images, judged=judged)
+        settings = StepSettings(self.run.config.lr)
+        self.run.learner.begin_step(last_epoch, 0, settings, self.images, judged=judged)
 
     def _end(self) -> None:
         synchronize(self.run.runtime.device)

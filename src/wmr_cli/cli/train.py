@@ -354,7 +354,7 @@ def rehearse(
     if is_first():
         for fact in run.facts():
             say(fact, quiet=quiet)
-        look = f", {duration(expected.look)} per look at held-out images" if expected.look else ""
+        look = f", {duration(expected.validation)} per validation" if expected.validation else ""
         say(
             f"about {duration(expected.run)}: {duration(expected.epoch)} per epoch{look}",
             quiet=quiet,

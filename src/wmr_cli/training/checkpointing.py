@@ -26,8 +26,7 @@ from ..reading import parse_json
 from ..runtime.distributed import Ranks
 from ..storage.checkpoints import load_tensors, save_tensors
 from ..storage.runs import RunFolder
-
-DIVERGED = "try a smaller --lr or --clip-grad 1; what was saved before is kept"
+from .monitoring import DIVERGED_HINT
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,9 @@ def store(
     for name, parameter in model.named_parameters():
         if not torch.isfinite(parameter).all():
             place = f"epoch {progress.epoch + 1}, step {progress.step}"
-            raise BrokenContract(f"{place}: {name} of the network is not finite", hint=DIVERGED)
+            raise BrokenContract(
+                f"{place}: {name} of the network is not finite", hint=DIVERGED_HINT
+            )
     drawn = json.dumps(getattr(source, "drawn", None))
     header = {
         "epoch": str(progress.epoch),

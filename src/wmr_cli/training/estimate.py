@@ -1,4 +1,4 @@
-"""How long a run would take, from a few of its steps; nothing is written."""
+"""Estimate how long a run would take, from a few of its steps. Nothing is written."""
 
 import math
 import time
@@ -10,62 +10,75 @@ from ..core.protocols import Split
 from ..registry import Registry
 from ..runtime import components
 from .loop import batches
-from .schedules import Pace
+from .optimization import StepSettings
 from .setup import Assembly
 from .validation import make_validation_evaluator
 
-STEPS, SECONDS = 5, 20.0
-"""So many steps are measured after the first, or as many as fit into this time, and one at least."""
+MAX_TIMED_STEPS = 5
+MAX_SECONDS = 20.0
+"""No further step is started after this time, but one is always measured."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds of one epoch's steps, of one look at held-out images, and of the whole run."""
+    """Seconds of one epoch's steps, of one validation, and of the whole run."""
 
     epoch: float
-    look: float
+    validation: float
     run: float
 
 
 def estimate(run: Assembly, registry: Registry) -> Estimate:
-    """Take a few steps at full strength and look at a batch of held-out images."""
+    """Run a few training steps and validate on one batch."""
     config = run.config
-    steps, look = math.ceil(len(run.split) / config.batch_size), 0.0
+    observes_validation = hasattr(run.kernel, "observe")
+    steps = math.ceil(len(run.split) / config.batch_size)
     epoch = steps * _seconds_per_step(run)
-    if config.validate_every or hasattr(run.kernel, "observe"):
-        val = components.get_split(run.source, "val")
-        look = _seconds_per_look(run, registry, val) * (1 if run.average is None else 2)
+    validation = 0.0
+    if config.validate_every or observes_validation:
+        split = components.get_split(run.source, "val")
+        # averaged weights are validated in addition
+        models = 1 if run.average is None else 2
+        validation = models * _seconds_per_validation(run, registry, split)
     epochs = run.timetable.epochs
-    every = 1 if hasattr(run.kernel, "observe") else config.validate_every
-    looks = math.ceil(epochs / every) if every else 0
-    return Estimate(epoch, look, epochs * epoch + looks * look)
+    every = 1 if observes_validation else config.validate_every
+    validations = math.ceil(epochs / every) if every else 0
+    return Estimate(epoch, validation, epochs * epoch + validations * validation)
 
 
 def _seconds_per_step(run: Assembly) -> float:
-    """The first step is not counted: it warms up what later ones use."""
-    todo = batches(run.split, run.config, epoch=0)
-    started, counted = time.perf_counter(), 0
-    for number, positions in enumerate(todo[: STEPS + 1]):
+    """Time steps at full strength, after one step of warm-up."""
+    ranks = run.runtime.ranks
+    started = time.perf_counter()
+    timed_steps = 0
+    for number, positions in enumerate(
+        batches(run.split, run.config, epoch=0)[: MAX_TIMED_STEPS + 1]
+    ):
+        # the first step allocates memory and selects algorithms
         if number == 1:
             started = time.perf_counter()
-        if run.runtime.ranks.max(int(bool(counted) and time.perf_counter() - started > SECONDS)):
+        is_over_time = timed_steps > 0 and time.perf_counter() - started > MAX_SECONDS
+        # all ranks must stop at the same step, as each step is a collective operation
+        if ranks.max(int(is_over_time)):
             break
-        after_warm_up = run.timetable.epochs - 1
-        run.learner.begin_step(
-            after_warm_up, number, Pace(run.config.lr), len(positions), judged=False
-        )
-        run.step(run.split.batch(run.runtime.ranks.share(positions)), epoch=0)
-        counted += number > 0
-    return (time.perf_counter() - started) / max(counted, 1)
+        # the last epoch, where warm-up and ramps are complete
+        last_epoch = run.timetable.epochs - 1
+        settings = StepSettings(run.config.lr)
+        run.learner.begin_step(last_epoch, number, settings, len(positions), judged=False)
+        run.step(run.split.batch(ranks.share(positions)), epoch=0)
+        timed_steps += number > 0
+    # an epoch of a single batch has only the warm-up step to time
+    return (time.perf_counter() - started) / max(timed_steps, 1)
 
 
-def _seconds_per_look(run: Assembly, registry: Registry, val: Split) -> float:
+def _seconds_per_validation(run: Assembly, registry: Registry, split: Split) -> float:
+    """Extrapolate from one batch to this rank's part of the split."""
     evaluator = make_validation_evaluator(
         run.model, run.source, run.config, run.validation, registry
     )
-    batch = val.batch(torch.arange(min(len(val), run.config.batch_size))).to(
-        run.runtime.device, evaluator.memory_format
-    )
+    positions = torch.arange(min(len(split), run.config.batch_size))
+    batch = split.batch(positions).to(run.runtime.device, evaluator.memory_format)
     started = time.perf_counter()
     evaluator.evaluate_batch(batch)
-    return (time.perf_counter() - started) * len(val) / len(batch.labels) / run.runtime.ranks.count
+    seconds_per_image = (time.perf_counter() - started) / len(batch.labels)
+    return seconds_per_image * len(split) / run.runtime.ranks.count

@@ -20,7 +20,8 @@ from ..core.run_attack import ThreatModel, run_attack
 from ..runtime.compatibility import check_evidence
 from ..runtime.components import scale_params
 from ..runtime.fabric import Runtime
-from .schedules import Pace
+from .monitoring import AttackOutcome
+from .optimization import StepSettings
 
 
 class FabricLearner:
@@ -49,29 +50,36 @@ class FabricLearner:
         self.seed = config.seed
         self.attack_model = attack_model or PreparedModel(module)
         """the model that eval-mode attacks see, fused if possible"""
-        self.fooling: tuple[Tensor, Tensor] | None = None
-        """of the last attack in a step that is judged: who was right before its first step, and who of those is wrong after it"""
-        self.begin_step(0, 0, Pace(config.lr), count=1)
+        self.attack_outcome: AttackOutcome | None = None
+        """Set by the last attack of a step that measures attack success."""
+        self.begin_step(0, 0, StepSettings(config.lr), count=1)
 
     def begin_step(
-        self, epoch: int, step_index: int, pace: Pace, count: int, *, judged: bool = True
+        self,
+        epoch: int,
+        step_index: int,
+        settings: StepSettings,
+        count: int,
+        *,
+        judged: bool = True,
     ) -> None:
         """Everything random in a step follows from (seed, step, rank): no generator's state needs saving.
 
         `count` images are in the batch of all ranks. Only where an attack is `judged` it is asked whom it fooled.
         """
-        self.epoch, self.step_index, self._count, self.fooling = epoch, step_index, count, None
+        self.epoch, self.step_index, self._count = epoch, step_index, count
+        self.attack_outcome = None
         # in train mode every pass leaves its trace in the network, and what is logged must not
         self._judges = judged and self._config.attack_mode == "eval"
-        self.eps = pace.eps_share * self._config.eps
-        self._attack = scale_params(self._full_attack, pace.eps_share, "eps", "step")
+        self.eps = settings.eps_fraction * self._config.eps
+        self._attack = scale_params(self._full_attack, settings.eps_fraction, "eps", "step")
         burns_in = epoch < getattr(self._full_kernel, "start_epoch", 0)
         self.kernel: Kernel = (
-            alike if burns_in else scale_params(self._full_kernel, pace.alpha_share, "alpha")
+            alike if burns_in else scale_params(self._full_kernel, settings.alpha_fraction, "alpha")
         )
         torch.manual_seed(derive("step", self.seed, step_index, self._ranks.index))
         for group in self._optimizer.param_groups:
-            group["lr"] = pace.learning_rate
+            group["lr"] = settings.learning_rate
         self.model.train()
 
     def forward(self, images: Tensor) -> Tensor:
@@ -110,8 +118,9 @@ class FabricLearner:
                 need_logits=self._judges,
             )
         if result.logits is not None:
-            began = result.steps_survived > 0
-            self.fooling = began, began & (result.logits.argmax(dim=1) != batch.labels)
+            was_correct = result.steps_survived > 0
+            is_misclassified = result.logits.argmax(dim=1) != batch.labels
+            self.attack_outcome = AttackOutcome(was_correct, was_correct & is_misclassified)
         return result
 
     def weights(self, evidence: Evidence) -> Tensor:

@@ -31,10 +31,16 @@ from ..registry import Registry
 from ..runtime.fabric import Hardware, launch
 from ..storage import checkpoints
 from ..storage.runs import RunFolder, open_run
-from . import diagnostics
 from .checkpointing import SAVE, Calls, Progress, restore, store
-from .loggers import Loggers, check_loggers
-from .schedules import pace
+from .monitoring import (
+    MetricLoggers,
+    check_loggers,
+    check_loss,
+    guessing_accuracy,
+    locate_errors,
+    new_warnings,
+)
+from .optimization import settings_at
 from .setup import Assembly, assemble
 from .validation import accuracies, evidence, held_out_rows
 
@@ -69,7 +75,7 @@ def train(
     run = assemble(config, registry, data_dir, runtime, compiles=compiles)
     steps, guessing = (
         math.ceil(len(run.split) / config.batch_size),
-        diagnostics.chance(run.split.labels),
+        guessing_accuracy(run.split.labels),
     )
     epochs = run.timetable.epochs
     yield from (Message(text, warns=True) for text in run.remarks())
@@ -78,7 +84,7 @@ def train(
     with ExitStack() as held:
         folder, progress = begin(held, run, path, resume=resume, overwrite=overwrite)
         logs, calls = (
-            Loggers(loggers if ranks.is_first else (), path, folder.read_log()),
+            MetricLoggers(loggers if ranks.is_first else (), path, folder.read_log()),
             Calls(save_minutes),
         )
         yield TrainingStarted(progress.epoch, progress.step, epochs, steps)
@@ -93,11 +99,15 @@ def train(
                     step = epoch * steps + progress.step
                     judged = progress.step % max(1, min(JUDGED, steps // JUDGED)) == 0
                     run.learner.begin_step(
-                        epoch, step, pace(run.timetable, step, steps), len(positions), judged=judged
+                        epoch,
+                        step,
+                        settings_at(run.timetable, step, steps),
+                        len(positions),
+                        judged=judged,
                     )
-                    with diagnostics.placed(epoch, progress.step), ranks.propagate_errors():
+                    with locate_errors(epoch, progress.step), ranks.propagate_errors():
                         loss = run.step(next(reader), epoch)
-                    diagnostics.check_loss(loss, epoch, progress.step)
+                    check_loss(loss, epoch, progress.step)
                     progress = replace(progress, step=progress.step + 1)
                     yield StepDone(epoch + 1, step, len(positions), loss)
                     call = ranks.max(calls.pending)
@@ -121,7 +131,7 @@ def train(
             yield EpochDone(epoch + 1, epochs, entry)
             yield from (
                 Message(text, warns=True)
-                for text in diagnostics.warnings(folder.read_log(), guessing, config.eps)
+                for text in new_warnings(folder.read_log(), guessing, config.eps)
             )
         if ranks.is_first:
             entries = folder.read_log()

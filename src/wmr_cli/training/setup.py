@@ -22,10 +22,9 @@ from ..runtime import compatibility, components
 from ..runtime.fabric import Runtime
 from ..runtime.shared_data import share_dataset
 from .checkpointing import OfEachRank, Stateful
-from .ema import Average
 from .learner import FabricLearner
-from .schedules import make_optimizer, pace
-from .statistics import Tally
+from .monitoring import EpochStatistics
+from .optimization import WeightAverage, make_optimizer, settings_at
 from .validation import validation_attack
 
 
@@ -47,8 +46,8 @@ class Assembly:
     learner: FabricLearner
     validation: Attack
     augment: Augmentation
-    average: Average | None
-    tally: Tally
+    average: WeightAverage | None
+    tally: EpochStatistics
     memory_format: torch.memory_format
     """how images and weights lie in memory"""
 
@@ -74,18 +73,18 @@ class Assembly:
         images = to_memory_format(images, self.memory_format)
         report = self.defense.step(self.learner, replace(batch, images=images))
         check_report(self.defense, report, len(batch.labels))
-        loss = self.tally.add(report, self.learner.fooling, self.runtime.ranks)
+        loss = self.tally.add(report, self.learner.attack_outcome, self.runtime.ranks)
         if self.average is not None:
             self.average.update(self.model)
         return loss
 
     def summary(self, epoch: int, steps: int) -> dict[str, Any]:
         """What the steps of the epoch saw, and the pace of the last."""
-        last = pace(self.timetable, (epoch + 1) * steps - 1, steps)
+        last = settings_at(self.timetable, (epoch + 1) * steps - 1, steps)
         entry = {
             **self.tally.summary(),
             "lr": last.learning_rate,
-            "eps": last.eps_share * self.config.eps,
+            "eps": last.eps_fraction * self.config.eps,
         }
         beta, terms = getattr(self.defense, "beta", None), getattr(self.defense, "terms", None)
         return (
@@ -173,7 +172,7 @@ def assemble(
         fuse=config.fold and can_fuse,
         converts_weights=True,
     )
-    average = Average(model, config.ema) if config.ema else None
+    average = WeightAverage(model, config.ema) if config.ema else None
     if compiles:
         model.compile()
     images = to_memory_format(sample.images, attack_model.memory_format)
@@ -208,6 +207,6 @@ def assemble(
         validation,
         augment,
         average,
-        Tally(),
+        EpochStatistics(),
         attack_model.memory_format,
     )

@@ -19,9 +19,14 @@ from wmr_cli.core.protocols import AttackResult, Batch, Evidence, Objective
 from wmr_cli.errors import BadInput
 from wmr_cli.registry import Registry
 from wmr_cli.runtime import compatibility, fabric
-from wmr_cli.training.ema import Average
 from wmr_cli.training.learner import FabricLearner
-from wmr_cli.training.schedules import Pace, make_optimizer, pace, parameter_groups
+from wmr_cli.training.optimization import (
+    StepSettings,
+    WeightAverage,
+    make_optimizer,
+    parameter_groups,
+    settings_at,
+)
 
 EPS, COUNT = 0.1, 8
 
@@ -59,32 +64,36 @@ def test_warm_up_and_ramps_grow_straight_to_their_full_size() -> None:
     config = TrainConfig(
         epochs=10, lr=1.0, schedule="constant", warmup=0.1, eps_ramp=0.4, alpha_ramp=0.5
     )
-    paces = [pace(config, step, steps_per_epoch=10) for step in range(100)]
+    paces = [settings_at(config, step, steps_per_epoch=10) for step in range(100)]
     assert [paces[step].learning_rate for step in (0, 4, 9, 99)] == pytest.approx([0.1, 0.5, 1, 1])
-    assert [paces[step].eps_share for step in (0, 19, 39, 40, 99)] == pytest.approx(
+    assert [paces[step].eps_fraction for step in (0, 19, 39, 40, 99)] == pytest.approx(
         [1 / 40, 0.5, 1, 1, 1]
     )
-    assert [paces[step].alpha_share for step in (0, 24, 49, 99)] == pytest.approx([0.02, 0.5, 1, 1])
-    assert pace(TrainConfig(schedule="constant", lr=0.5), 0, 10) == Pace(0.5, 1.0, 1.0)
+    assert [paces[step].alpha_fraction for step in (0, 24, 49, 99)] == pytest.approx(
+        [0.02, 0.5, 1, 1]
+    )
+    assert settings_at(TrainConfig(schedule="constant", lr=0.5), 0, 10) == StepSettings(
+        0.5, 1.0, 1.0
+    )
 
 
 def test_the_cycle_and_the_warm_up_multiply() -> None:
     config = TrainConfig(epochs=1, lr=1.0, schedule="cosine", warmup=0.5)
     plain = msgspec.structs.replace(config, warmup=0.0)
-    assert pace(config, 24, 100).learning_rate == pytest.approx(
-        0.5 * pace(plain, 24, 100).learning_rate
+    assert settings_at(config, 24, 100).learning_rate == pytest.approx(
+        0.5 * settings_at(plain, 24, 100).learning_rate
     )
 
 
 def test_a_ramp_shrinks_the_ball_of_the_attack_and_the_weights() -> None:
     learner = learner_of()
-    learner.begin_step(0, 0, Pace(0.1, eps_share=0.25, alpha_share=0.5), count=COUNT)
+    learner.begin_step(0, 0, StepSettings(0.1, eps_fraction=0.25, alpha_fraction=0.5), count=COUNT)
     attacked = learner.attack(batch(), cross_entropy)
     moved = (attacked.images - batch().images).abs().max()
     assert moved <= 0.25 * EPS + 1e-6
     assert moved > 0.2 * EPS
     assert learner.kernel == Exponential(1.0)
-    learner.begin_step(0, 1, Pace(0.1), count=COUNT)
+    learner.begin_step(0, 1, StepSettings(0.1), count=COUNT)
     assert learner.kernel == Exponential(2.0)
     assert (learner.attack(batch(), cross_entropy).images - batch().images).abs().max() > 0.9 * EPS
 
@@ -125,7 +134,7 @@ def test_gradients_are_clipped_to_their_longest(limit: float) -> None:
     steps = []
     for learner in (free, held):
         before = nn.utils.parameters_to_vector(learner.model.parameters()).detach().clone()
-        learner.begin_step(0, 0, Pace(0.1), count=COUNT)
+        learner.begin_step(0, 0, StepSettings(0.1), count=COUNT)
         Natural().step(learner, batch())
         steps.append(
             (nn.utils.parameters_to_vector(learner.model.parameters()).detach() - before) / 0.1
@@ -167,7 +176,7 @@ def test_trades_puts_the_weights_where_it_is_told(
 ) -> None:
     on, beta = batch(), 6.0
     learner = learner_of()
-    learner.begin_step(0, 0, Pace(0.0), count=COUNT)
+    learner.begin_step(0, 0, StepSettings(0.0), count=COUNT)
     seen: dict[str, Any] = {}
     forward = learner.forward
 
@@ -197,7 +206,7 @@ def test_trades_climbs_what_it_is_told() -> None:
     asked = []
     for climbs in ("kl", "ce"):
         learner = learner_of(weight_grad="none")
-        learner.begin_step(0, 0, Pace(0.0), count=COUNT)
+        learner.begin_step(0, 0, StepSettings(0.0), count=COUNT)
         attack = learner.attack
 
         def watched(
@@ -214,7 +223,7 @@ def test_trades_climbs_what_it_is_told() -> None:
 
 
 def test_the_average_is_the_moving_one_and_comes_back_equal() -> None:
-    model, average = network(), Average(network(), 0.9)
+    model, average = network(), WeightAverage(network(), 0.9)
     expected = {name: tensor.clone().double() for name, tensor in model.state_dict().items()}
     for update in range(1, 6):
         with torch.no_grad():
@@ -232,7 +241,7 @@ def test_the_average_is_the_moving_one_and_comes_back_equal() -> None:
             torch.testing.assert_close(tensor.double(), expected[name], atol=1e-5, rtol=1e-5)
         else:
             assert int(tensor) == 5
-    other = Average(network(), 0.9)
+    other = WeightAverage(network(), 0.9)
     other.load_state({name: tensor.clone() for name, tensor in average.state().items()})
     for part in (average, other):
         part.update(model)

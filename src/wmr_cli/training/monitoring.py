@@ -1,0 +1,276 @@
+"""What a run reports: statistics of an epoch, warnings about its log, and logs for other tools."""
+
+import importlib.util
+import math
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.protocols import StepReport
+from ..errors import BadFile, BadInput, BrokenContract, RunFolderError, WmrError
+from ..reporting.tables.escaping import inert_text
+from ..runtime.distributed import Ranks
+from ..runtime.fabric import make_logger
+from ..storage.atomic import refuse_link
+
+LogEntry = dict[str, Any]
+"""One line of log.jsonl: the number of its epoch, and metrics by name."""
+
+DIVERGED_HINT = "try a smaller `lr` or `clip_grad=1`; what was saved before is kept"
+ONE_RANK = Ranks()
+
+SUMS = (
+    "images",
+    "loss",
+    "correct",
+    "margin",
+    "weight",
+    "weight_squared",
+    "weight_on_misclassified",
+    "images_seen_clean",
+    "correct_clean",
+    "correct_before_attack",
+    "misclassified_by_attack",
+)
+"""What is summed over images, in the order of the tensor that checkpoints hold."""
+
+
+@dataclass(frozen=True)
+class AttackOutcome:
+    """Images that an attack received correctly classified, and those it made misclassified.
+
+    Boolean, (N,) each.
+    """
+
+    was_correct: Tensor
+    was_flipped: Tensor
+
+
+class EpochStatistics:
+    """Sums over the steps of an epoch and all ranks.
+
+    They are in float64 and in the order of the steps, so that a resumed run logs the same numbers.
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Start an epoch."""
+        self._sums = torch.zeros(len(SUMS), dtype=torch.float64)
+        self._steps = 0
+        self._relative_sample_size = 0.0
+        self._largest_weight = 0.0
+
+    def add(
+        self, report: StepReport, outcome: AttackOutcome | None = None, ranks: Ranks = ONE_RANK
+    ) -> float:
+        """Add a step of every rank, and return its mean loss."""
+        largest_weight = report.weights.max().cpu().double()
+        # one exchange per step: the largest weight travels with the sums
+        own = torch.cat([_sum_images(report, outcome), largest_weight[None]])
+        of_ranks = ranks.all_gather(own)
+        sums = of_ranks[:, :-1].sum(dim=0)
+        step = dict(zip(SUMS, sums.tolist(), strict=True))
+        self._sums += sums
+        self._steps += 1
+        # effective sample size over batch size: 1 for equal weights, 1/N if one image has them all
+        if step["weight_squared"]:
+            sample_size = step["weight"] ** 2 / step["weight_squared"]
+            self._relative_sample_size += sample_size / step["images"]
+        self._largest_weight = max(self._largest_weight, float(of_ranks[:, -1].max()))
+        return float(step["loss"] / step["images"])
+
+    def summary(self) -> dict[str, float]:
+        """Return means over the training images of the epoch, under the names of log.jsonl."""
+        total = dict(zip(SUMS, self._sums.tolist(), strict=True))
+        images = total["images"]
+        # the weights of all images are 0 if a kernel ignores the whole epoch
+        misclassified_weight = 0.0
+        if total["weight"]:
+            misclassified_weight = total["weight_on_misclassified"] / total["weight"]
+        entry = {
+            "loss": total["loss"] / images,
+            "train_accuracy": total["correct"] / images,
+            "margin_mean": total["margin"] / images,
+            "weight_mean": total["weight"] / images,
+            "weight_max": self._largest_weight,
+            "weight_ess": self._relative_sample_size / self._steps,
+            "weight_on_wrong": misclassified_weight,
+        }
+        # not every defense classifies clean images, and not every attack counts its steps
+        if total["images_seen_clean"]:
+            entry["train_clean_accuracy"] = total["correct_clean"] / total["images_seen_clean"]
+        if total["correct_before_attack"]:
+            flipped = total["misclassified_by_attack"]
+            entry["attack_success"] = flipped / total["correct_before_attack"]
+        return entry
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the sums so far, for a checkpoint in the middle of an epoch."""
+        others = [self._steps, self._relative_sample_size, self._largest_weight]
+        return {"sums": self._sums, "others": torch.tensor(others, dtype=torch.float64)}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Restore what `state` returned."""
+        self._sums = state["sums"].clone()
+        steps, self._relative_sample_size, self._largest_weight = state["others"].tolist()
+        self._steps = int(steps)
+
+
+def _sum_images(report: StepReport, outcome: AttackOutcome | None) -> Tensor:
+    """Sum this rank's images, in the order of `SUMS`."""
+    losses = report.losses.cpu().double()
+    weights = report.weights.cpu().double()
+    margins = report.margins.cpu().double()
+    correct = report.correct.cpu()
+    sums: list[Tensor | int] = [
+        len(losses),
+        losses.sum(),
+        correct.sum(),
+        margins.sum(),
+        weights.sum(),
+        weights.square().sum(),
+        weights[~correct].sum(),
+    ]
+    clean_correct = report.clean_correct
+    sums += (0, 0) if clean_correct is None else (len(clean_correct), clean_correct.sum())
+    sums += (0, 0) if outcome is None else (outcome.was_correct.sum(), outcome.was_flipped.sum())
+    return torch.stack([torch.as_tensor(value, dtype=torch.float64).cpu() for value in sums])
+
+
+COLLAPSED_EPOCHS = 2
+"""Warn after this many epochs at chance in a row."""
+CHANCE_RATIO = 1.15
+CHANCE_MARGIN = 0.02
+"""An accuracy is at chance below this multiple of guessing, but only within this distance of it."""
+COLLAPSE_CAUSES = (
+    "usual causes: a learning rate that is too high (halve `lr`, or add `warmup=0.05` or"
+    " `clip_grad=1`), an attack at full strength from the first step (`eps_ramp=0.4`), weights that"
+    " are too large (a smaller `alpha`, or `normalize=batch`)"
+)
+NO_SUCCESS = (
+    "the attack changed no prediction on the training images of this epoch: check eps, steps and"
+    " step size. If they are as intended, the network may mask its gradients;"
+    " `wmr evaluate --checks` tests that"
+)
+FULL_SUCCESS = (
+    "the attack changed every correct prediction on the training images of this epoch, so the"
+    " network learns nothing robust: try a smaller `eps`, or `eps_ramp=0.4`"
+)
+
+
+def check_loss(loss: float, epoch: int, step: int) -> None:
+    """Raise if a loss is not finite: no further step can repair the weights."""
+    if not math.isfinite(loss):
+        place = f"epoch {epoch + 1}, step {step + 1}"
+        raise BrokenContract(f"{place}: the loss is not finite", hint=DIVERGED_HINT)
+
+
+@contextmanager
+def locate_errors(epoch: int, step: int) -> Iterator[None]:
+    """Add epoch and step to the message of an error inside."""
+    try:
+        yield
+    except WmrError as problem:
+        place = f"epoch {epoch + 1}, step {step + 1}"
+        raise type(problem)(f"{place}: {problem}", hint=problem.hint) from problem
+
+
+def guessing_accuracy(labels: Tensor) -> float:
+    """Return the accuracy of always predicting the largest class."""
+    return float(labels.bincount().max()) / len(labels)
+
+
+def new_warnings(entries: list[LogEntry], guessing: float, eps: float) -> Iterator[str]:
+    """Yield warnings about the last epoch of a log that the epoch before did not cause."""
+    now = _find_causes(entries, guessing, eps)
+    before = _find_causes(entries[:-1], guessing, eps)
+    for cause, text in now.items():
+        if cause not in before:
+            yield text
+
+
+def _find_causes(entries: list[LogEntry], guessing: float, eps: float) -> dict[str, str]:
+    """Return warnings by cause, for the last epoch of a log."""
+    causes: dict[str, str] = {}
+    if not entries:
+        return causes
+    recent = entries[-COLLAPSED_EPOCHS:]
+    are_at_chance = all(_is_at_chance(entry, guessing) for entry in recent)
+    if len(recent) == COLLAPSED_EPOCHS and are_at_chance:
+        percent = f"{100 * guessing:.0f} %"
+        causes["collapse"] = (
+            f"accuracy has been at chance ({percent}) for {COLLAPSED_EPOCHS} epochs;"
+            f" {COLLAPSE_CAUSES}"
+        )
+    last = entries[-1]
+    success = last.get("attack_success")
+    # while eps is ramped up, it may still be too small for any success
+    if success == 0 and last["eps"] >= eps:
+        causes["no success"] = NO_SUCCESS
+    if success == 1 and not _is_at_chance(last, guessing):
+        causes["full success"] = FULL_SUCCESS
+    return causes
+
+
+def _is_at_chance(entry: LogEntry, guessing: float) -> bool:
+    """Whether an epoch's accuracy is that of a constant prediction."""
+    # prefer clean images: under attack even a good network may be below chance
+    names = ("val_a_nat", "train_clean_accuracy", "train_accuracy")
+    accuracy: float = next(entry[name] for name in names if name in entry)
+    return accuracy <= min(CHANCE_RATIO * guessing, guessing + CHANCE_MARGIN)
+
+
+def check_loggers(names: tuple[str, ...]) -> None:
+    """Raise if a logger needs a package that is not installed."""
+    packages = ("tensorboard", "tensorboardX")
+    if "tensorboard" in names and not any(map(importlib.util.find_spec, packages)):
+        raise BadInput(
+            "tensorboard is not installed",
+            hint="pip install 'wmr-cli[tensorboard]', or leave out `logger=tensorboard`",
+        )
+
+
+class MetricLoggers:
+    """Copies of log.jsonl for other tools, in `csv/` and `tensorboard/` of the run folder.
+
+    A resumed run rewrites them from log.jsonl, so that no epoch appears twice.
+    """
+
+    def __init__(self, names: tuple[str, ...], folder: Path, entries: list[LogEntry]) -> None:
+        for name in names:
+            refuse_link(folder / name)
+            shutil.rmtree(folder / name, ignore_errors=True)
+        self._loggers = [make_logger(name, folder) for name in names]
+        for entry in entries:
+            self.log(entry)
+
+    def log(self, entry: LogEntry) -> None:
+        """Write the metrics of one epoch."""
+        # earlier entries come from log.jsonl, which the user may have edited
+        if not isinstance(entry.get("epoch"), int):
+            raise BadFile(
+                "log.jsonl has a line without the number of its epoch",
+                hint="repair the line, or train again with `overwrite=True`",
+            )
+        numbers = {
+            inert_text(name): value
+            for name, value in entry.items()
+            if name != "epoch" and isinstance(value, int | float)
+        }
+        try:
+            for logger in self._loggers:
+                logger.log_metrics(numbers, step=entry["epoch"])
+                logger.save()
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot write the log of `logger`: {error.strerror or error}",
+                hint="free space on the disk, or leave out `logger`",
+            ) from error
