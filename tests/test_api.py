@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Never
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,13 +17,14 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import wmr_cli as wmr
+from support.typed import instance_of
 from wmr_cli import Result
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.core.contexts import placed
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.nn.preprocessing import Normalized
 from wmr_cli.core.protocols import Attack, AttackResult, Batch, Objective, Split
-from wmr_cli.errors import BadFile, BadInput, BrokenContract, UnknownName
+from wmr_cli.errors import BadFile, BadInput, BrokenContract, UnknownName, WmrError
 from wmr_cli.evaluation import run as workflow
 from wmr_cli.events import EvaluationDone
 from wmr_cli.measures import worst_case
@@ -166,10 +167,11 @@ def test_how_a_stream_is_cut_leaves_no_trace_in_its_hash() -> None:
 def few_of(
     data: Split | Dataset[Any] | Iterable[Any], model: nn.Module | None = None, **settings: Any
 ) -> Result:
+    given: dict[str, Any] = {"attack": "pgd:steps=1", "eps": 0.05, "metrics": ("nat", "rob")}
     return wmr.evaluate(
         model or tiny_model(),
         data,
-        **({"attack": "pgd:steps=1", "eps": 0.05, "metrics": ("nat", "rob")} | settings),
+        **(given | settings),
     )
 
 
@@ -186,7 +188,8 @@ def test_images_without_a_number_are_counted_and_bytes_are_scaled() -> None:
 def test_many_images_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond 2,048 images a stream goes by: none is read long before it is used."""
     monkeypatch.setattr("wmr_cli.evaluation.batching.CHUNK", 32)  # many are 256 then
-    read, used = [], []
+    read: list[int] = []
+    used: list[int] = []
     model = tiny_model()
     model.register_forward_hook(lambda *_: used.append(len(read)))
 
@@ -209,10 +212,12 @@ def test_a_loader_of_known_length_is_not_read_ahead(
     drops: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wmr_cli.evaluation.batching.CHUNK", 32)
-    read, used, model = [], [], tiny_model()
+    read: list[int] = []
+    used: list[int] = []
+    model = tiny_model()
     model.register_forward_hook(lambda *_: used.append(len(read)))
 
-    class Watched(Dataset):
+    class Watched(Dataset[tuple[Tensor, int]]):
         def __len__(self) -> int:
             return 640
 
@@ -231,13 +236,14 @@ class Switching(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.features = tiny_model()
+        self.features = instance_of(nn.Sequential, tiny_model())
         self.features[0].weight.requires_grad_(False)
         self.train()
         self.features[1].eval()
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.features(images)
+        logits: Tensor = self.features(images)
+        return logits
 
 
 def snapshot(model: nn.Module) -> dict[str, Any]:
@@ -277,7 +283,7 @@ def test_the_model_is_left_as_it_was(fails: bool) -> None:
     assert_as_before(before, model)
 
 
-def test_a_model_goes_to_another_device_and_comes_back() -> Never:
+def test_a_model_goes_to_another_device_and_comes_back() -> None:
     model = Switching()
     cross_entropy(model(tiny_batch().images), tiny_batch().labels).mean().backward()
     before = snapshot(model)
@@ -305,11 +311,13 @@ def test_the_mode_around_it_makes_no_difference(
 
 def nan_model() -> nn.Module:
     model = tiny_model()
-    model[-1].bias.data[1] = float("nan")
+    model.get_parameter("5.bias").data[1] = float("nan")
     return model
 
 
-WRONG = {
+WRONG: dict[
+    str, tuple[Callable[[Batch], Any], dict[str, Any], type[WmrError], str]
+] = {
     "pixels beyond 1": (lambda b: [(b.images * 255, b.labels)], {}, BrokenContract, r"image \d+"),
     "pixels below 0": (lambda b: [(b.images - 0.5, b.labels)], {}, BrokenContract, "image 0"),
     "a pixel that is no number": (lambda b: [(b.images * float("nan"), b.labels)], {}, BrokenContract, "image 0"),
@@ -351,12 +359,10 @@ WRONG = {
 @pytest.mark.parametrize("wrong", WRONG)
 def test_invalid_input_is_refused_with_a_hint(wrong: str) -> None:
     data, settings, kind, problem = WRONG[wrong]
-    settings = dict(settings)
-    model = settings.pop("model", None) or tiny_model()
+    given: dict[str, Any] = {"attack": "pgd:steps=1", "eps": 0.05, **settings}
+    model = given.pop("model", None) or tiny_model()
     with pytest.raises(kind, match=problem) as caught:
-        wmr.evaluate(
-            model, data(tiny_batch()), **({"attack": "pgd:steps=1", "eps": 0.05} | settings)
-        )
+        wmr.evaluate(model, data(tiny_batch()), **given)
     assert caught.value.hint
 
 
@@ -548,7 +554,7 @@ def test_the_seed_decides_the_start() -> None:
 
 def test_the_record_knows_its_weights_by_their_content() -> None:
     other = tiny_model()
-    other[0].bias.data += 0.1
+    other.get_parameter("0.bias").data += 0.1
     batch = tiny_batch()
     same, changed = (
         few_of([(batch.images, batch.labels)], model=one).record.checkpoint
@@ -563,7 +569,7 @@ def test_create_builds_models_with_their_normalisation() -> None:
     model = wmr.create(
         "model", "digits-cnn:mean=0.5,std=0.25", num_classes=CLASSES, input_shape=SHAPE
     )
-    assert float(model.mean) == 0.5
+    assert float(model.get_buffer("mean")) == 0.5
 
 
 def test_create_looks_for_data_where_the_command_does(
@@ -572,8 +578,9 @@ def test_create_looks_for_data_where_the_command_does(
     file = tmp_path / "where.py"
     file.write_text("class Where:\n    def __init__(self, root): self.root = root\n")
     monkeypatch.setenv("WMR_DATA_DIR", str(tmp_path))
-    assert wmr.create("dataset", f"{file}:Where").root == tmp_path
-    assert wmr.create("dataset", f"{file}:Where", root=Path("elsewhere")).root == Path("elsewhere")
+    assert vars(wmr.create("dataset", f"{file}:Where"))["root"] == tmp_path
+    moved = wmr.create("dataset", f"{file}:Where", root=Path("elsewhere"))
+    assert vars(moved)["root"] == Path("elsewhere")
 
 
 def test_a_split_of_ones_own_is_one() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from support.typed import not_none
 from wmr_cli.plugins import GROUP, check_targets, collect
 
 OURS = tuple(entry_points(group=GROUP).select(name="builtins"))
@@ -128,8 +129,9 @@ def test_a_broken_plugin_is_set_aside_whole_and_the_others_go_on(
     found = collect([plugin("broken", source), good, *OURS])
     (broken,) = found.broken
     assert broken.name == "broken"
-    assert reason in broken.problem
-    assert "\n" not in broken.problem
+    problem = not_none(broken.problem)
+    assert reason in problem
+    assert "\n" not in problem
     assert broken.offers == {}
     assert {owned.owner for _, owned in found.registry} == {"wmr-cli", "good"}
     assert found.registry.names("attack") == sorted(
@@ -142,7 +144,7 @@ def test_of_two_strangers_with_one_name_the_first_by_name_keeps_it(plugin: Write
     found = collect([plugin("beta", source), plugin("alpha", source)])
     assert found.registry.find("attack", "zeal").owner == "alpha"
     (broken,) = found.broken
-    assert all(name in broken.problem for name in ("'zeal'", "alpha", "beta"))
+    assert all(name in not_none(broken.problem) for name in ("'zeal'", "alpha", "beta"))
 
 
 def test_a_name_may_be_taken_by_another_kind(plugin: WritePlugin) -> None:
@@ -172,7 +174,7 @@ def test_a_plugin_that_offers_nothing_is_set_aside(plugin: WritePlugin) -> None:
     (forgetful,) = collect([plugin("forgetful", offering("None"))]).plugins
     assert forgetful.problem
     (unmarked,) = collect([plugin("unmarked", "def wmr_attacks():\n    return []\n")]).plugins
-    assert "@hookimpl" in unmarked.problem
+    assert "@hookimpl" in not_none(unmarked.problem)
 
 
 def test_check_targets_finds_what_is_not_there(plugin: WritePlugin) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.typed import mistyped, not_none
 from wmr_cli.errors import BadInput, PluginError, UnknownName, did_you_mean
 from wmr_cli.plugins import installed
 from wmr_cli.registry import Entry, Registry
@@ -226,12 +227,12 @@ def test_used_names_plugins_and_local_files_behind_specs_but_not_our_own(
         (Entry("two words", "a:b", ""), "two words"),
         (Entry("trailing-", "a:b", ""), "trailing-"),
         (Entry("climb", "package.module", ""), "package.module"),
-        (Entry("climb", "a:b", None), "climb"),
-        (Entry("climb", "a:b", "", ["eps"]), "params"),
+        (Entry("climb", "a:b", mistyped(None)), "climb"),
+        (Entry("climb", "a:b", "", mistyped(["eps"])), "params"),
     ],
 )
 def test_an_invalid_entry_names_its_problem(entry: Entry, problem: str) -> None:
-    assert problem in entry.problem()
+    assert problem in not_none(entry.problem())
 
 
 def test_a_sound_entry_has_no_problem() -> None:

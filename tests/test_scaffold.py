@@ -70,7 +70,7 @@ def test_only_public_modules_are_imported(everything: Path) -> None:
         found |= {
             node.module
             for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.ImportFrom)
+            if isinstance(node, ast.ImportFrom) and node.module
         }
     ours = {name for name in found if name.startswith("wmr_cli")}
     assert ours

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from support.optional import not_none
+from support.typed import not_none
 from wmr_cli.builtins.attacks.pgd import Pgd
 from wmr_cli.builtins.defenses.alp import LogitPairing
 from wmr_cli.builtins.defenses.fgsm_rs import FastTraining

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from support.optional import not_none
-from support.typed import instance_of
+from support.typed import instance_of, not_none
 from wmr_cli.config import EvaluateConfig, TrainConfig
 from wmr_cli.core.data.splits import MemorySource, MemorySplit
 from wmr_cli.core.nn.preprocessing import bare

@@ -24,6 +24,7 @@ from typer.testing import CliRunner, Result
 from support import bad_values as bad
 from support import synthetic
 from support.bad_values import RECORDS, RUN, STUDY, WEIGHTS, Maker, nothing
+from support.typed import not_none
 from wmr_cli.cli import app
 
 SECONDS = 20.0
@@ -61,7 +62,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         raise TookTooLong(f"still busy after {seconds:g} seconds")
 
     before = signal.signal(signal.SIGALRM, stop)
-    faulthandler.dump_traceback_later(2 * seconds, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(2 * seconds, exit=True, file=not_none(sys.__stderr__))
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
@@ -218,7 +219,8 @@ PLUGIN = ("plugins", "new", "mine", "--kind", "attack")
 """Short commands that are valid by themselves. Of a flag that is given twice the last one counts."""
 
 Table = dict[str, Case]
-A, B = TypeVar("A"), TypeVar("B")
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 def pairs(first: Iterable[A], second: Iterable[B], every: int) -> Iterator[tuple[A, B]]:

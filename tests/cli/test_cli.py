@@ -491,7 +491,8 @@ def clean_images(index: np.ndarray) -> np.ndarray:
     """The digits at these positions, (N, 1, H, W) in [0, 1]."""
     from sklearn.datasets import load_digits
 
-    return (load_digits().images[index, None] / 16).astype(np.float32)
+    pixels: np.ndarray = load_digits().images[index, None] / 16
+    return pixels.astype(np.float32)
 
 
 def test_saved_images_are_in_the_eps_ball(trained: Path, tmp_path: Path) -> None:

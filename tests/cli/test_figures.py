@@ -1,5 +1,6 @@
 """Figures as a user meets them: what was drawn is said, and so is what could not be."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from support import synthetic
 from support.cli_runner import wmr
 from wmr_cli.storage import records
+from wmr_cli.storage.records import Record
 
 
 @pytest.fixture
@@ -47,10 +49,13 @@ def test_unreadable_rows_are_an_error_after_the_table(folder: Path) -> None:
 def test_other_alphas_reach_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = synthetic.rows(40)
     synthetic.stored(tmp_path / "evaluations", synthetic.record(rows), rows)
-    seen = []
-    monkeypatch.setattr(
-        "wmr_cli.cli.drawing.draw_figures", lambda found, folder: seen.extend(found) or ()
-    )
+    seen: list[tuple[Path, Record]] = []
+
+    def keep(found: Iterable[tuple[Path, Record]], folder: Path) -> tuple[()]:
+        seen.extend(found)
+        return ()
+
+    monkeypatch.setattr("wmr_cli.cli.drawing.draw_figures", keep)
     wmr("report", tmp_path, "--alpha-test", "0,7", "--figures", tmp_path / "figures")
     ((_, record),) = seen
     assert [row.alpha_test for row in record.by_alpha] == [0.0, 7.0]

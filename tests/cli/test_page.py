@@ -4,14 +4,16 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from safetensors import safe_open
 
 from support.cli_runner import wmr
+from support.typed import not_none
 from wmr_cli.cli import report as report_module
-from wmr_cli.reporting.tables import main
+from wmr_cli.reporting.tables.formatting import format_estimate
 from wmr_cli.storage import records
 
 
@@ -26,10 +28,10 @@ def run(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def data(text: str) -> dict:
-    return json.loads(
-        re.search(r'<script type="application/json" id="data">(.*?)</script>', text)[1]
-    )
+def data(text: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text)
+    payload: dict[str, Any] = json.loads(not_none(found)[1])
+    return payload
 
 
 def test_a_page_is_written_to_out(run: Path, tmp_path: Path) -> None:
@@ -39,8 +41,7 @@ def test_a_page_is_written_to_out(run: Path, tmp_path: Path) -> None:
     text = (tmp_path / "made" / "report.html").read_text(encoding="utf-8")
     (file,) = records.find_records(run)
     assert all(
-        main.format_estimate(row.a_sa).partition(" ")[0] in text
-        for row in records.load(file).by_alpha
+        format_estimate(row.a_sa).partition(" ")[0] in text for row in records.load(file).by_alpha
     )
     assert wmr("report", run, "--format", "html", "-q").stdout == text
 

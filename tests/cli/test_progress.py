@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -61,7 +62,7 @@ def test_a_wait_of_unknown_length_is_a_bar_too(terminal: io.StringIO) -> None:
 
 
 def test_waits_inside_a_walk_are_drawn_between_its_events(terminal: io.StringIO) -> None:
-    def walk() -> Iterator[object]:
+    def walk() -> Iterator[Any]:
         yield Message("first")
         report_progress("reading pictures", 5, 9)
         yield 42
@@ -72,7 +73,7 @@ def test_waits_inside_a_walk_are_drawn_between_its_events(terminal: io.StringIO)
 
 
 def test_one_evaluation_after_the_other_has_its_bar(terminal: io.StringIO) -> None:
-    def walk() -> Iterator[object]:
+    def walk() -> Iterator[Any]:
         for number in range(3):
             report_progress("reading", 1, 1)
             yield EvaluationStarted(f"evaluation {number}", 4)

@@ -25,8 +25,8 @@ def unknown_keys(value: Any, part: dict[str, Any], whole: dict[str, Any]) -> lis
         return unknown_keys(value, whole["$defs"][part["$ref"].rpartition("/")[2]], whole)
     if "anyOf" in part:
         # the alternative of the right shape comes first: another one knows nothing inside it
-        found = [unknown_keys(value, each, whole) for each in part["anyOf"]]
-        return min(found, key=lambda keys: ("a list" in keys, len(keys)))
+        of_each = [unknown_keys(value, each, whole) for each in part["anyOf"]]
+        return min(of_each, key=lambda keys: ("a list" in keys, len(keys)))
     if isinstance(value, list):
         if part.get("type") != "array":
             return ["a list"]
@@ -35,7 +35,7 @@ def unknown_keys(value: Any, part: dict[str, Any], whole: dict[str, Any]) -> lis
         return []
     if part.get("type", "object") != "object":
         return list(value)
-    found = []
+    found: list[str] = []
     for key, inner in value.items():
         if key in part.get("properties", {}):
             found += unknown_keys(inner, part["properties"][key], whole)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from support.optional import not_none
+from support.typed import not_none
 from wmr_cli.builtins.attacks.pgd import Pgd
 from wmr_cli.core.contexts import evaluating
 from wmr_cli.core.losses import cross_entropy

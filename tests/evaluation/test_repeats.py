@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from support.optional import not_none
+from support.typed import not_none
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.errors import BadInput
 from wmr_cli.evaluation.evaluator import Evaluator

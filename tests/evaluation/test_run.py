@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from support.optional import not_none
-from support.typed import stop
+from support.typed import not_none, stop
 from wmr_cli import measures
 from wmr_cli.config import EvaluateConfig, TrainConfig
 from wmr_cli.core.protocols import Batch

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from support.optional import not_none
-from support.typed import instance_of
+from support.typed import instance_of, not_none
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.evaluation.run import evaluate
 from wmr_cli.evaluation.sanity_checks import BackwardCounter

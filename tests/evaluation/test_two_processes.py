@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.optional import not_none
+from support.typed import not_none
 from wmr_cli.storage import records
 
 TIMES = ("created", "seconds", "images_per_second")

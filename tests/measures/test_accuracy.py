@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from support.optional import not_none
+from support.typed import not_none
 from wmr_cli.measures import (
     Outcome,
     WeightedAccuracy,

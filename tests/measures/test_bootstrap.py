@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from support.optional import not_none
+from support.typed import not_none
 from wmr_cli.measures import Outcome, bootstrap, exponential_log_weights
 
 

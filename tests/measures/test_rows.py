@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.optional import not_none
+from support.typed import not_none
 from wmr_cli.measures import accuracy, at_alpha, correct, crafted_accuracy, sampled_accuracy
 
 LABELS = np.array([0, 1, 2, 1])

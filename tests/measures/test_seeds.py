@@ -3,7 +3,7 @@
 import pytest
 from scipy import stats
 
-from support.optional import not_none
+from support.typed import not_none
 from wmr_cli.measures import seeds_interval, spread
 
 THESE = {0: 0.52, 1: 0.49, 2: 0.55}

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from support import synthetic
-from support.optional import not_none
+from support.typed import not_none
 from wmr_cli.config import resolve
 from wmr_cli.errors import BadFile
 from wmr_cli.measures import worst_accuracy

@@ -188,12 +188,15 @@ def test_the_package_passes_its_own_tests(friendly: Path, tmp_path: Path) -> Non
         "-q",
         "-c",
         os.devnull,
-        "--rootdir",
-        tmp_path,
+        f"--rootdir={tmp_path}",
         "-p",
         "no:cacheprovider",
     ]
     run = subprocess.run(
-        [*command, EXAMPLE / "tests"], env=environment, capture_output=True, text=True, check=False
+        [*command, str(EXAMPLE / "tests")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert run.returncode == 0, run.stdout

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from support import synthetic
-from support.optional import not_none
+from support.typed import not_none
 from wmr_cli.measures import Estimate
 from wmr_cli.reporting.grouping import differing, group_by_setting
 from wmr_cli.reporting.rows import ReportRow, make_group_rows, row_name

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from support import synthetic
-from support.optional import not_none
+from support.typed import not_none
 from wmr_cli.reporting.grouping import group_by_setting
 from wmr_cli.reporting.ranking import (
     FEW_DIFFERING_IMAGES,

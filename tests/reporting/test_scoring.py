@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.optional import not_none
+from support.typed import not_none
 from wmr_cli import measures
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.reporting import scoring

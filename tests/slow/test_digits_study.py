@@ -9,6 +9,7 @@ from statistics import mean
 
 import pytest
 
+from support.typed import not_none
 from wmr_cli.reporting.report import gather_records
 from wmr_cli.storage import records
 
@@ -77,6 +78,7 @@ def test_weighted_training_costs_no_robust_accuracy(
     study: dict[float, list[records.Record]],
 ) -> None:
     means = {
-        alpha: mean(record.a_rob.value for record in records) for alpha, records in study.items()
+        alpha: mean(not_none(record.a_rob).value for record in records)
+        for alpha, records in study.items()
     }
     assert means[2.0] > means[0.0] - 0.02

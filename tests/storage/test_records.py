@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from support import synthetic
-from support.optional import not_none
 from support.special_files import IRREGULAR, make_fifo, time_limit
+from support.typed import not_none
 from wmr_cli.errors import BadFile
 from wmr_cli.storage import adversarial_images, records
 from wmr_cli.storage.adversarial_images import find_adversarial_images

@@ -189,6 +189,16 @@ def content(given: str | bytes) -> Maker:
     return lambda path: path.write_bytes(given.encode() if isinstance(given, str) else given)
 
 
+def in_order(*makers: Maker) -> Maker:
+    """Return a maker that calls these makers one after the other."""
+
+    def make(path: Path) -> None:
+        for maker in makers:
+            maker(path)
+
+    return make
+
+
 def folder(path: Path) -> None:
     path.mkdir()
     (path / "inside.txt").write_text("of the user")
@@ -262,7 +272,7 @@ IRREGULAR: Mapping[str, Maker] = {
 # ---- settings and studies ----
 
 
-WRONG_TYPE = [{"x": []}]
+WRONG_TYPE: list[dict[str, list[object]]] = [{"x": []}]
 """A list of tables: no setting is one."""
 
 
@@ -270,7 +280,7 @@ def nested(opening: str, closing: str, before: str = "", after: str = "") -> str
     return before + opening * DEEP + closing * DEEP + after
 
 
-NOT_JSON = {
+NOT_JSON: Mapping[str, str | bytes] = {
     "empty": "",
     "blank": " \n",
     "deep-lists": nested("[", "]"),
@@ -320,7 +330,7 @@ BROKEN_JSON = (
     "not-utf8",
     "nan",
 )
-NOT_TOML = {
+NOT_TOML: Mapping[str, str | bytes] = {
     "deep-lists": nested("[", "]", before="eps = "),
     "open-lists": "eps = " + "[" * DEEP,
     "deep-tables": nested("{a=", "}", before="eps = ").replace("=}", "=1}", 1),
@@ -733,6 +743,16 @@ def rows(change: Callable[[records.Rows], object]) -> Maker:
     return make
 
 
+def rows_file(change: Maker) -> Maker:
+    """A copy of the valid record in which a maker changes the file of the rows."""
+
+    def make(path: Path) -> None:
+        copied_record(path)
+        change(next(path.glob("*.safetensors")))
+
+    return make
+
+
 ODD_FACTS: Mapping[str, Mapping[str, Any]] = {
     "dataset/n": {
         "zero": 0,
@@ -811,9 +831,8 @@ NOT_ROWS: Mapping[str, Maker] = {
     "label-float": rows(put("label", np.zeros(IMAGES))),
     "label-number": rows(put("label", np.int64(3))),
     "prediction-huge": rows(put("uniform/prediction", np.full(IMAGES, 2**62))),
-    "cut-short": lambda path: (copied_record(path), os.truncate(next(path.glob("*.safetensors")), 300)),
-    "other-hash": lambda path: (
-        copied_record(path), safetensors.torch.save_file({"label": torch.zeros(3)}, next(path.glob("*.safetensors")))),
+    "cut-short": rows_file(lambda path: os.truncate(path, 300)),
+    "other-hash": rows_file(plain(label=torch.zeros(3))),
 }  # fmt: skip
 """Bad rows of a valid record. `wmr report` needs them only for other alphas, for rho and for figures."""
 
@@ -821,9 +840,11 @@ NOT_ROWS: Mapping[str, Maker] = {
 
 
 def npz(**arrays: Any) -> Maker:
-    return lambda path: np.savez(
-        path, **{name: np.asarray(values) for name, values in arrays.items()}
-    )
+    def make(path: Path) -> None:
+        values: dict[str, Any] = {name: np.asarray(array) for name, array in arrays.items()}
+        np.savez(path, **values)
+
+    return make
 
 
 def npz_that_claims(shape: str, descr: str = "|u1", length: int = 100) -> Maker:
@@ -884,7 +905,7 @@ NOT_ARRAYS: Mapping[str, Maker] = {
     "claims-deep-shape": npz_that_claims("(" * 1_000),
     "claims-objects": npz_that_claims("(100,)", descr="|O"),
     "claims-more-than-there-is": npz_that_claims("(200,)"),
-    "cut-short": lambda path: (npz(images=PIXELS, labels=CLASSES)(path), os.truncate(path, 500)),
+    "cut-short": in_order(npz(images=PIXELS, labels=CLASSES), lambda path: os.truncate(path, 500)),
     "single-array": lambda path: path.write_bytes(_npy(PIXELS)),
     "page": content("<!doctype html><html>Please log in</html>"),
 }
@@ -921,7 +942,7 @@ def state(**changes: str) -> Maker:
     return make
 
 
-LOGS = {
+LOGS: Mapping[str, str | bytes] = {
     "tables": "{}\n",
     "lists": "[]\n",
     "numbers": "3\n",
@@ -959,9 +980,8 @@ NOT_RUNS: Mapping[str, Maker] = {
     },
     "config-missing": run(nothing, "config.json"),
     "state-missing": run(nothing, "resume.safetensors"),
-    "config-and-state-missing": lambda path: (
-        run(nothing, "config.json")(path),
-        (path / "resume.safetensors").unlink(),
+    "config-and-state-missing": in_order(
+        run(nothing, "config.json"), lambda path: (path / "resume.safetensors").unlink()
     ),
     "state-cut-short": run(part_of(RUN / "resume.safetensors", 50_000), "resume.safetensors"),
     "state-empty": run(content(b""), "resume.safetensors"),

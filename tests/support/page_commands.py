@@ -140,7 +140,7 @@ def run(
     ]
     script = logs.with_suffix(".sh")
     script.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    bash = ["bash", "-euo", "pipefail", script]
+    bash = ["bash", "-euo", "pipefail", str(script)]
     status = subprocess.run(
         bash, cwd=folder, env=variables, stdin=subprocess.DEVNULL, check=False
     ).returncode

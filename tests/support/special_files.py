@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.optional import not_none
+from support.typed import not_none
 
 
 @contextmanager

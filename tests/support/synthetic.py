@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import safetensors.numpy
 
-from support.optional import not_none
+from support.typed import not_none
 from wmr_cli.config import METRICS, EvaluateConfig, TrainConfig
 from wmr_cli.reporting import scoring
 from wmr_cli.storage import records

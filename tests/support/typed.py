@@ -1,7 +1,7 @@
 """Narrow a value to the type that a test expects, and fail where it has another one."""
 
 from collections.abc import Generator, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 
@@ -9,6 +9,17 @@ Value = TypeVar("Value")
 def instance_of(kind: type[Value], value: object) -> Value:
     """Return the value, which the test expects to be of this type."""
     assert isinstance(value, kind), f"{value!r} is not a {kind.__name__}"
+    return value
+
+
+def not_none(value: Value | None) -> Value:
+    """Return the value, which the test expects to be present."""
+    assert value is not None
+    return value
+
+
+def mistyped(value: object) -> Any:
+    """Return a value that a test passes where its type is not accepted."""
     return value
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from support.optional import not_none
+from support.typed import not_none
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.protocols import Batch, Evidence, Learner, Losses, StepReport
 from wmr_cli.core.weighted_step import descend, pay

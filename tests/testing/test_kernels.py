@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from support.optional import not_none
+from support.typed import not_none
 from wmr_cli.core.losses import probability_margin
 from wmr_cli.core.protocols import Evidence
 from wmr_cli.testing import check_kernel

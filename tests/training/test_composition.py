@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from support.optional import not_none
+from support.typed import not_none
 from wmr_cli.config import EvaluateConfig, TrainConfig, resolve
 from wmr_cli.core.protocols import Batch, Evidence
 from wmr_cli.errors import BadInput, BrokenContract, RunFolderError

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from support.optional import not_none
+from support.typed import not_none
 from wmr_cli.builtins.attacks.pgd import Pgd
 from wmr_cli.builtins.defenses.fgsm_rs import FastTraining
 from wmr_cli.builtins.defenses.natural import Natural

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from support.optional import not_none
+from support.typed import not_none
 from wmr_cli.builtins.attacks.pgd import Pgd
 from wmr_cli.builtins.defenses.trades import Trades
 from wmr_cli.builtins.kernels.exp import Exponential

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-from support.optional import not_none
+from support.typed import not_none
 from wmr_cli.core.contexts import evaluating
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.nn.fusion import (

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from support import synthetic
-from support.optional import not_none
 from support.synthetic import ALPHAS
+from support.typed import not_none
 from wmr_cli import measures
 from wmr_cli.config import EvaluateConfig, TrainConfig
 from wmr_cli.measures import Estimate

@@ -17,8 +17,8 @@ from hatchling.builders.wheel import WheelBuilder
 from numpy.typing import NDArray
 from PIL import Image
 
-from support.optional import not_none
 from support.page_data import evaluated, made_rows, save_pictures
+from support.typed import not_none
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.measures import RHOS
 from wmr_cli.reporting.html import thumbnails

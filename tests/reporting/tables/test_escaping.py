@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from support import synthetic
-from support.optional import not_none
+from support.typed import not_none
 from wmr_cli.reporting.grouping import group_by_setting
 from wmr_cli.reporting.report import Report, build_report, gather_records
 from wmr_cli.reporting.tables import main
