@@ -101,7 +101,7 @@ def test_a_sweep_imports_no_torch_itself(tmp_path: Path) -> None:
     study = tmp_path / "study.toml"
     study.write_text(f"folder = '{tmp_path / 'runs'}'\n[report]\nfigures = ''\n")
     (evaluation,) = read_study(study, installed().registry).evaluations
-    ledger.save(
+    ledger.save_ledger(
         run,
         ledger.Ledger(settings=resolve({}), weights="", evaluations={evaluation.key: [kept.id]}),
     )
