@@ -1,4 +1,4 @@
-"""Records and rows from elsewhere: what an evaluation cannot have written is refused, and nothing but a file is opened."""
+"""Records and rows: values that an evaluation cannot have written, and special files."""
 
 import json
 import math
@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from support import synthetic
@@ -21,39 +20,38 @@ from support.typed import not_none
 from wmr_cli.errors import BadFile
 from wmr_cli.storage import adversarial_images, records
 from wmr_cli.storage.adversarial_images import find_adversarial_images
-from wmr_cli.storage.records import Record
+from wmr_cli.storage.records import Record, Rows
 
 IMAGES = 40
 
 
 @pytest.fixture(autouse=True)
-def _limited() -> Iterator[None]:
+def _time_limit() -> Iterator[None]:
     with time_limit(60):
         yield
 
 
 @pytest.fixture
-def rows() -> dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]:
+def rows() -> Rows:
     return synthetic.rows(IMAGES, logits=True)
 
 
 @pytest.fixture
-def file(
-    tmp_path: Path, rows: dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]
-) -> Path:
+def file(tmp_path: Path, rows: Rows) -> Path:
     """A record of these rows."""
     return synthetic.stored(tmp_path, synthetic.record(rows), rows)[0]
 
 
-def refusal(act: Callable[..., Any], *args: list[int] | Path | Record) -> BadFile:
-    with pytest.raises(BadFile) as refused:
-        act(*args)
-    assert refused.value.hint
-    assert "\n" not in str(refused.value)
-    return refused.value
+def get_error(function: Callable[..., Any], *args: list[int] | Path | Record) -> BadFile:
+    """Call a function that has to raise BadFile, and return the error."""
+    with pytest.raises(BadFile) as caught:
+        function(*args)
+    assert caught.value.hint
+    assert "\n" not in str(caught.value)
+    return caught.value
 
 
-def changed(file: Path, **parts: dict[str, float | list[int | list[Any]] | str]) -> None:
+def edit_record(file: Path, **parts: Any) -> None:
     """Write other values into a record: a dict changes a part, anything else replaces it."""
     stored = json.loads(file.read_text())
     for name, values in parts.items():
@@ -61,35 +59,33 @@ def changed(file: Path, **parts: dict[str, float | list[int | list[Any]] | str])
     file.write_text(json.dumps(stored))
 
 
-def test_a_record_and_its_rows_come_back(
-    file: Path, rows: dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]
-) -> None:
-    back = records.load_record_rows(file, records.load(file))
-    assert back.keys() == rows.keys()
-    assert all(np.array_equal(back[name], rows[name]) for name in rows)
+def test_a_saved_record_and_its_rows_are_loaded_equal(file: Path, rows: Rows) -> None:
+    loaded = records.load_record_rows(file, records.load(file))
+    assert loaded.keys() == rows.keys()
+    assert all(np.array_equal(loaded[name], rows[name]) for name in rows)
 
 
-IMPOSSIBLE = {
-    "no images": {"dataset": {"n": 0}},
-    "fewer than none": {"dataset": {"n": -5}},
-    "more images than there are": {"dataset": {"n": 10**18}},
+IMPOSSIBLE_VALUES = {
+    "zero images": {"dataset": {"n": 0}},
+    "negative number of images": {"dataset": {"n": -5}},
+    "too many images": {"dataset": {"n": 10**18}},
     "more than 64 bits": {"dataset": {"n": 10**30}},
-    "images as text": {"dataset": {"n": "40"}},
-    "half an image": {"dataset": {"n": 0.5}},
+    "number of images as text": {"dataset": {"n": "40"}},
+    "fractional number of images": {"dataset": {"n": 0.5}},
     "a negative eps": {"threat": {"eps": -0.1}},
     "a huge eps": {"threat": {"eps": 1e300}},
-    "eps that is not a number": {"threat": {"eps": math.nan}},
-    "eps without bounds": {"threat": {"eps": math.inf}},
+    "NaN as eps": {"threat": {"eps": math.nan}},
+    "infinite eps": {"threat": {"eps": math.inf}},
     "fewer indices than images": {"dataset": {"n": 3, "indices": [1, 2]}},
     "negative indices": {"dataset": {"n": 2, "indices": [-1, 2]}},
     "nested settings": {"config": {"metrics": [], "deep": json.loads("[" * 300 + "]" * 300)}},
 }
 
 
-@pytest.mark.parametrize("change", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
-def test_a_record_that_no_evaluation_writes_is_refused(file: Path, change: dict[str, Any]) -> None:
-    changed(file, **change)
-    assert "is not an evaluation record" in str(refusal(records.load, file))
+@pytest.mark.parametrize("change", IMPOSSIBLE_VALUES.values(), ids=IMPOSSIBLE_VALUES)
+def test_a_record_with_impossible_values_is_refused(file: Path, change: dict[str, Any]) -> None:
+    edit_record(file, **change)
+    assert str(file) in str(get_error(records.load, file))
 
 
 @pytest.mark.parametrize(
@@ -97,154 +93,120 @@ def test_a_record_that_no_evaluation_writes_is_refused(file: Path, change: dict[
 )
 def test_a_record_that_is_nested_too_deeply_is_refused(file: Path, text: str) -> None:
     file.write_text(text)
-    assert "nested too deeply" in str(refusal(records.load, file))
+    get_error(records.load, file)
 
 
 @pytest.mark.parametrize("make", IRREGULAR.values(), ids=IRREGULAR)
 def test_only_a_regular_file_is_read_as_a_record(tmp_path: Path, make: Callable[..., Any]) -> None:
-    make(tmp_path / "record.json")
-    assert "it is" in str(refusal(records.load, tmp_path / "record.json"))
-    assert list(records.find_records(tmp_path / "record.json")) == (
-        [] if make is IRREGULAR["folder"] else [tmp_path / "record.json"]
-    )
+    path = tmp_path / "record.json"
+    make(path)
+    get_error(records.load, path)
+    expected = [] if make is IRREGULAR["folder"] else [path]
+    assert list(records.find_records(path)) == expected
 
 
 @pytest.mark.parametrize("make", IRREGULAR.values(), ids=IRREGULAR)
 def test_only_a_regular_file_is_read_as_rows(file: Path, make: Callable[..., Any]) -> None:
     records.rows_path(file).unlink()
     make(records.rows_path(file))
-    assert "it is" in str(refusal(records.load_record_rows, file, records.load(file)))
+    get_error(records.load_record_rows, file, records.load(file))
 
 
 @pytest.mark.parametrize("name", ["none.json", "a" * 300, "a\0b", "\ud800"])
-def test_a_record_under_a_name_that_cannot_be_read_is_refused(name: str) -> None:
-    refusal(records.load, Path(name))
+def test_a_record_with_an_unreadable_file_name_is_refused(name: str) -> None:
+    get_error(records.load, Path(name))
     assert list(records.find_records(Path(name))) == [Path(name)]
 
 
-def test_a_search_for_records_opens_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_for_records_opens_no_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = file.parent / "evaluations"
     folder.mkdir()
     make_fifo(folder / "x.json")
     monkeypatch.setattr(os, "open", lambda *args: pytest.fail("it was opened"))
     assert set(records.find_records(file.parent)) == {file, folder / "x.json"}
-    refusal(records.load, folder / "x.json")
+    get_error(records.load, folder / "x.json")
 
 
-def spoiled(name: str, change: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda rows: {**rows, name: change(rows[name])}
-
-
-SENSELESS = {
-    "a margin without bounds": (
-        spoiled("uniform/margin", lambda values: values + np.inf),
-        "not finite",
-    ),
-    "a margin that is not a number": (
-        spoiled("uniform/margin", lambda values: values * np.nan),
-        "not finite",
-    ),
-    "a logit margin without bounds": (
-        spoiled("clean/logit_margin", lambda values: values - np.inf),
-        "not finite",
-    ),
-    "margins as whole numbers": (
-        spoiled("uniform/margin", lambda values: values.astype(int)),
-        "has type int64",
-    ),
-    "complex margins": (
-        spoiled("uniform/margin", lambda values: values.astype(np.complex64)),
-        "has type complex64",
-    ),
-    "a loss below all": (spoiled("uniform/loss", lambda values: values - np.inf), "not numbers"),
-    "no logits": (spoiled("uniform/logits", lambda values: values[:, :0]), "two classes at least"),
-    "one logit": (spoiled("uniform/logits", lambda values: values[:, :1]), "two classes at least"),
-    "fewer logits than labels": (
-        spoiled("uniform/logits", lambda values: values[:, :5]),
-        "there are 5 classes",
-    ),
-    "logits that are not numbers": (
-        spoiled("clean/logits", lambda values: values * np.nan),
-        "not numbers",
-    ),
-    "a prediction beyond the logits": (
-        spoiled("clean/prediction", lambda values: values + 9),
-        "there are 10 classes",
-    ),
-    "a negative label": (spoiled("label", lambda values: values - 1), "negative"),
-    "a negative prediction": (spoiled("uniform/prediction", lambda values: values - 5), "negative"),
-    "a negative index": (spoiled("index", lambda values: values - 5), "negative"),
-    "labels that are truth values": (
-        spoiled("label", lambda values: values > 0),
-        "no whole numbers",
-    ),
-    "no dimension": (spoiled("label", lambda values: values.max()), "has shape (1,)"),
+INVALID_ROWS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "infinite margin": ("uniform/margin", lambda values: values + np.inf),
+    "NaN as margin": ("uniform/margin", lambda values: values * np.nan),
+    "infinite logit margin": ("clean/logit_margin", lambda values: values - np.inf),
+    "integer margins": ("uniform/margin", lambda values: values.astype(int)),
+    "complex margins": ("uniform/margin", lambda values: values.astype(np.complex64)),
+    "loss of minus infinity": ("uniform/loss", lambda values: values - np.inf),
+    "zero logits": ("uniform/logits", lambda values: values[:, :0]),
+    "one logit": ("uniform/logits", lambda values: values[:, :1]),
+    "NaN as logits": ("clean/logits", lambda values: values * np.nan),
+    "prediction beyond the logits": ("clean/prediction", lambda values: values + 9),
+    "negative label": ("label", lambda values: values - 1),
+    "negative prediction": ("uniform/prediction", lambda values: values - 5),
+    "negative index": ("index", lambda values: values - 5),
+    "Boolean labels": ("label", lambda values: values > 0),
+    "scalar label": ("label", lambda values: values.max()),
 }
+"""The name of an array, and a change after which its values are not those of an evaluation."""
 
 
-@pytest.mark.parametrize(("spoil", "reason"), SENSELESS.values(), ids=SENSELESS)
-def test_rows_without_sense_are_refused_though_their_checksum_is_right(
-    file: Path,
-    rows: dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]],
-    spoil: Callable[..., Any],
-    reason: str,
+@pytest.mark.parametrize(("name", "change"), INVALID_ROWS.values(), ids=INVALID_ROWS)
+def test_invalid_rows_are_refused_although_their_checksum_is_correct(
+    file: Path, rows: Rows, name: str, change: Callable[..., Any]
 ) -> None:
     path = records.rows_path(file)
-    records.save_rows(path, spoil(rows))
-    assert reason in str(refusal(records.load_record_rows, file, records.load(file)))
+    records.save_rows(path, {**rows, name: change(rows[name])})
+    error = get_error(records.load_record_rows, file, records.load(file))
+    assert repr(name) in str(error)
     assert records.has_valid_rows(path)
     assert not records.has_valid_rows(path, IMAGES)
 
 
-def test_rows_of_no_images_are_refused(
-    file: Path, rows: dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]
-) -> None:
-    path, record = records.rows_path(file), records.load(file)
+def test_rows_with_fewer_logits_than_labels_are_refused(file: Path, rows: Rows) -> None:
+    logits = rows["uniform/logits"][:, :5]
+    records.save_rows(records.rows_path(file), {**rows, "uniform/logits": logits})
+    error = get_error(records.load_record_rows, file, records.load(file))
+    assert "'clean/prediction'" in str(error)
+
+
+def test_rows_without_images_are_refused(file: Path, rows: Rows) -> None:
+    path = records.rows_path(file)
+    record = records.load(file)
     records.save_rows(path, {name: values[:0] for name, values in rows.items()})
-    nothing = msgspec.structs.replace(record, dataset=msgspec.structs.replace(record.dataset, n=0))
-    assert "there are no images" in str(refusal(records.load_record_rows, file, nothing))
+    empty = msgspec.structs.replace(record, dataset=msgspec.structs.replace(record.dataset, n=0))
+    get_error(records.load_record_rows, file, empty)
     assert not records.has_valid_rows(path, 0)
 
 
-def test_a_huge_class_is_refused_where_no_logits_limit_it(
-    file: Path, rows: dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]
-) -> None:
-    few = {name: values for name, values in rows.items() if not name.endswith("logits")}
-    records.save_rows(records.rows_path(file), {**few, "label": few["label"] + 10**12})
-    assert "has class 10000000000" in str(
-        refusal(records.load_record_rows, file, records.load(file))
-    )
+def test_a_huge_label_is_refused_if_no_logits_limit_it(file: Path, rows: Rows) -> None:
+    kept = {name: values for name, values in rows.items() if not name.endswith("logits")}
+    records.save_rows(records.rows_path(file), {**kept, "label": kept["label"] + 10**12})
+    error = get_error(records.load_record_rows, file, records.load(file))
+    assert "'label'" in str(error)
 
 
 def test_rows_of_other_images_are_refused(file: Path) -> None:
-    changed(file, dataset={"indices": list(range(1, IMAGES + 1))})
-    assert "they are of other images" in str(
-        refusal(records.load_record_rows, file, records.load(file))
-    )
+    edit_record(file, dataset={"indices": list(range(1, IMAGES + 1))})
+    error = get_error(records.load_record_rows, file, records.load(file))
+    assert "'index'" in str(error)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
-def test_rows_of_a_type_that_numpy_does_not_have_are_refused(
-    file: Path, dtype: torch.dtype
-) -> None:
-    safetensors.torch.save_file(
-        {"label": torch.zeros(IMAGES, dtype=dtype)}, records.rows_path(file)
-    )
-    assert "cannot be read" in str(refusal(records.load_record_rows, file, records.load(file)))
+def test_rows_of_a_type_that_numpy_lacks_are_refused(file: Path, dtype: torch.dtype) -> None:
+    path = records.rows_path(file)
+    safetensors.torch.save_file({"label": torch.zeros(IMAGES, dtype=dtype)}, path)
+    get_error(records.load_record_rows, file, records.load(file))
 
 
-def test_a_chunk_is_readable_if_it_has_so_many_images_that_make_sense(
-    tmp_path: Path, rows: dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]
+def test_rows_of_a_chunk_are_valid_only_with_the_right_number_of_images(
+    tmp_path: Path, rows: Rows
 ) -> None:
     path = tmp_path / "00000000-00000040.safetensors"
     records.save_rows(path, rows)
     assert records.has_valid_rows(path)
     assert records.has_valid_rows(path, IMAGES)
     assert not records.has_valid_rows(path, IMAGES + 1)
-    records.save_rows(
-        path, {name: values for name, values in rows.items() if not name.startswith("clean/")}
-    )
-    assert records.has_valid_rows(path, IMAGES)  # of a further seed
+    # chunks of further seeds have no rows of clean images
+    attacked = {name: values for name, values in rows.items() if not name.startswith("clean/")}
+    records.save_rows(path, attacked)
+    assert records.has_valid_rows(path, IMAGES)
     records.save_rows(path, {"index": rows["index"]})
     assert not records.has_valid_rows(path, IMAGES)
     path.write_bytes(b"nothing")
@@ -252,39 +214,36 @@ def test_a_chunk_is_readable_if_it_has_so_many_images_that_make_sense(
 
 
 @pytest.mark.parametrize("make", IRREGULAR.values(), ids=IRREGULAR)
-def test_a_search_for_adversarial_images_passes_over_what_is_not_a_file(
+def test_a_search_for_adversarial_images_skips_special_files(
     file: Path, make: Callable[..., Any]
 ) -> None:
     make(file.parent / "0.safetensors")
     assert find_adversarial_images(file, records.load(file)) is None
 
 
-def attacked(file: Path, **tensors: Any) -> None:
+def save_adversarial_images(file: Path, **tensors: Any) -> None:
     """Save adversarial images of the record, as `wmr attack --save` does."""
     record = records.load(file)
-    header = {
-        name: value
-        for name, value in adversarial_images._required_header(record)
-        if value is not None
-    }
-    usual = {
+    required = dict(adversarial_images._required_header(record))
+    header = {name: value for name, value in required.items() if value is not None}
+    defaults = {
         "images": torch.zeros(2, 1, 4, 4),
         "index": torch.arange(2),
         "prediction": torch.zeros(2, dtype=torch.int64),
     }
     safetensors.torch.save_file(
-        {**usual, **tensors}, file.parent / "attack.safetensors", metadata=header
+        {**defaults, **tensors}, file.parent / "attack.safetensors", metadata=header
     )
 
 
 def test_adversarial_images_of_a_record_are_found_and_read(file: Path) -> None:
-    attacked(file, images=torch.full((2, 1, 4, 4), float("nan")))
-    found = find_adversarial_images(file, records.load(file))
-    assert not_none(found).shape == (1, 4, 4)
-    assert not_none(found).read_images([1]).tolist() == np.zeros((1, 1, 4, 4)).tolist()
-    not_none(found).path.unlink()
-    make_fifo(not_none(found).path)
-    refusal(not_none(found).read_images, [1])
+    save_adversarial_images(file, images=torch.full((2, 1, 4, 4), float("nan")))
+    found = not_none(find_adversarial_images(file, records.load(file)))
+    assert found.shape == (1, 4, 4)
+    assert found.read_images([1]).tolist() == np.zeros((1, 1, 4, 4)).tolist()
+    found.path.unlink()
+    make_fifo(found.path)
+    get_error(found.read_images, [1])
 
 
 @pytest.mark.parametrize(
@@ -302,8 +261,6 @@ def test_adversarial_images_of_a_record_are_found_and_read(file: Path) -> None:
         {"prediction": torch.zeros((), dtype=torch.int64)},
     ],
 )
-def test_adversarial_images_without_sense_are_passed_over(
-    file: Path, tensors: dict[str, Tensor]
-) -> None:
-    attacked(file, **tensors)
+def test_invalid_adversarial_images_are_skipped(file: Path, tensors: dict[str, Tensor]) -> None:
+    save_adversarial_images(file, **tensors)
     assert find_adversarial_images(file, records.load(file)) is None

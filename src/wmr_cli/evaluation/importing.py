@@ -132,7 +132,10 @@ def _config(
     )
     resolved = resolve({"dataset": dataset, "model": model, "eps": eps})
     return msgspec.structs.replace(
-        resolved, defense=checkpoints.IMPORTED_DEFENSE, kernel="none", alpha=None
+        resolved,
+        defense=checkpoints.IMPORTED_DEFENSE,
+        kernel=checkpoints.UNWEIGHTED_KERNEL,
+        alpha=None,
     )
 
 
@@ -152,11 +155,11 @@ def _from_weights(
     facts = [f"{fit.matched} tensors, {_parameters(network):,} parameters, by {match}"]
     if fit.prefix:
         facts.append(f"prefix {fit.prefix!r} dropped")
-    if found.place:
-        facts.append(f"from {'.'.join(found.place)!r}")
+    if found.wrappers:
+        facts.append(f"from {'.'.join(found.wrappers)!r}")
     yield Message(f"{found.path}: {'; '.join(facts)}")
-    if found.passed_over:
-        names = ", ".join(map(repr, found.passed_over))
+    if found.ignored:
+        names = ", ".join(map(repr, found.ignored))
         yield Message(
             f"{found.path} holds other weights too, which were passed over: {names}", warns=True
         )

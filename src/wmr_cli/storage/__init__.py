@@ -1,1 +1,1 @@
-"""Files that wmr writes: run folders, checkpoints, evaluation records. None of them can run code."""
+"""Files that wmr writes: runs, checkpoints and records. None of them can run code."""

@@ -27,6 +27,7 @@ from ..errors import FolderInUse, RunFolderError
 TEMPORARY_SUFFIX = ".tmp"
 """Suffix of temporary files. A killed process leaves them behind."""
 OPEN_DESCRIPTOR = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/(self|\d+)/fd/\d+")
+"""Paths of descriptors that are open already, such as a pipe of the shell."""
 SPACE_HINT = "choose another place, or make room there"
 OUT_HINT = "choose another folder with `out`"
 PERMISSION_HINT = "check its owner and permissions"
@@ -39,7 +40,7 @@ Nothing is written below a folder that has been moved or deleted: its new conten
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Call `write` with a temporary file beside `path`, flush the file, then rename it to `path`."""
+    """Call `write` with a temporary file beside `path`, flush it, and rename it to `path`."""
     temporary: Path | None = None
     try:
         check_in_place(path)
@@ -122,7 +123,7 @@ def check_writable(path: Path) -> None:
 
 
 def _is_stream(path: Path) -> bool:
-    """Return whether a path leads to a FIFO, a character device or an open descriptor, such as /dev/stdout."""
+    """Return whether a path leads to a FIFO, a character device or an open descriptor."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):

@@ -24,15 +24,16 @@ from ..core.norms import NORMS
 from ..errors import BadFile
 from ..reading import check_regular, is_folder, parse_json
 from .atomic import content_hash, write_atomically
+from .records import MAX_CLASSES, MAX_EPS
 
 SCHEMA = "1"
 # Headers beyond these limits are damaged. They are refused before a model of that size is built.
-MAX_CLASSES = 10**6
 MAX_IMAGE_VALUES = 2**31
-MAX_EPS = 1e9
 MAX_INTEGER = 2**63 - 1
 IMPORTED_DEFENSE = "imported"
 """The defense of weights that another program trained."""
+UNWEIGHTED_KERNEL = "none"
+"""The kernel of these weights: their training loss is not known to be weighted."""
 IMPORT_HINT = (
     "for weights of another program set `model` and `dataset`, "
     "or convert them to a checkpoint with `wmr import`"
@@ -105,7 +106,7 @@ def describe_network(
     tensors = {
         key: value.detach().cpu() for key, value in state.items() if isinstance(value, Tensor)
     }
-    config = TrainConfig(model=kind, defense=IMPORTED_DEFENSE, kernel="none")
+    config = TrainConfig(model=kind, defense=IMPORTED_DEFENSE, kernel=UNWEIGHTED_KERNEL)
     return Checkpoint(
         path=Path(name),
         sha256=tensors_hash(tensors, {"model": kind}),
@@ -320,7 +321,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         check_regular(path)
     except (FileNotFoundError, NotADirectoryError):
-        raise BadFile(f"there is no file {path}", hint=hint) from None
+        raise BadFile(f"{path} does not exist", hint=hint) from None
     except OSError as error:
         raise BadFile(f"cannot read {path}: {error.strerror}", hint=hint) from None
     try:

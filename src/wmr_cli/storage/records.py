@@ -1,10 +1,15 @@
-"""Evaluation records and their per-image rows. No torch: `wmr report` reads them."""
+"""Evaluation records and their per-image rows.
+
+A record is a JSON file. Its rows are a safetensors file of the same name, with one entry per image
+in every tensor. Nothing here imports torch, because `wmr report` reads records and has to start
+quickly.
+"""
 
 import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
@@ -22,12 +27,16 @@ from .atomic import content_hash, write_atomically, write_text
 
 SCHEMA = 1
 RECORD_NAME = re.compile("[0-9a-f]{16}")
-MOST_IMAGES = 10**10
-MOST_CLASSES = 10**6
-LARGEST_EPS = 1e9
-"""Numbers beyond these are not those of an evaluation."""
+# Records beyond these limits are damaged or forged. They are refused before a report allocates
+# arrays of that size.
+MAX_IMAGES = 10**10
+MAX_CLASSES = 10**6
+MAX_EPS = 1e9
 WRITTEN_BY = "records are written by `wmr evaluate`"
 Rows = dict[str, NDArray[Any]]
+"""One array per quantity, such as `uniform/margin`, with one entry per image."""
+INTEGER_ROWS = frozenset({"index", "label", "prediction"})
+FLOAT_ROWS = frozenset({"margin", "logit_margin", "loss", "logits", "log_weight"})
 
 
 class Struct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,7 +44,10 @@ class Struct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CheckpointFacts(Struct, frozen=True, kw_only=True):
-    """Which weights were evaluated; `epoch` and `config` are null for weights from elsewhere and in records of wmr 0.1.0."""
+    """Which weights were evaluated.
+
+    `epoch` and `config` are null for imported weights and in records of wmr 0.1.0.
+    """
 
     path: str
     sha256: str
@@ -49,7 +61,7 @@ class CheckpointFacts(Struct, frozen=True, kw_only=True):
 
 
 class DatasetFacts(Struct, frozen=True, kw_only=True):
-    """On which images; `indices` is null for a whole split, else the index of each image of a subset."""
+    """Which images were evaluated: a whole split, or the subset that `indices` lists."""
 
     name: str
     split: str
@@ -59,14 +71,14 @@ class DatasetFacts(Struct, frozen=True, kw_only=True):
 
 
 class Threat(Struct, frozen=True, kw_only=True):
-    """What the attacker may change."""
+    """The ε-ball of the attack."""
 
     norm: str
     eps: float
 
 
 class AttackFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the images were attacked; `of` names the records whose worst case this is."""
+    """How the images were attacked; `of` lists the records whose worst case this is."""
 
     spec: str
     seed: int
@@ -75,7 +87,7 @@ class AttackFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AlphaRow(Struct, frozen=True, kw_only=True):
-    """The two weighted accuracies at one alpha_test; null where not asked for or not to be had."""
+    """The two weighted accuracies at one alpha_test; null if not requested or not available."""
 
     alpha_test: float | None
     a_sa: Estimate | None
@@ -83,7 +95,7 @@ class AlphaRow(Struct, frozen=True, kw_only=True):
 
 
 class DroRow(Struct, frozen=True, kw_only=True):
-    """The worst case over all weights of images in a chi-squared ball of radius rho around equal ones."""
+    """The worst case over the weights of images in a χ² ball of radius rho around equal weights."""
 
     rho: float
     attack_loss: str
@@ -96,7 +108,7 @@ class DroRow(Struct, frozen=True, kw_only=True):
 
 
 class ClassAlphaRow(Struct, frozen=True, kw_only=True):
-    """How an attacker who chooses by weight meets one class."""
+    """A_sa of one class at one alpha_test, and the fraction of all weight on this class."""
 
     alpha_test: float | None
     a_sa: Estimate | None
@@ -104,7 +116,10 @@ class ClassAlphaRow(Struct, frozen=True, kw_only=True):
 
 
 class ClassRow(Struct, frozen=True, kw_only=True):
-    """One class by itself. Its intervals are Wilson's and logit-delta ones; `joint` allows for looking at all classes."""
+    """Accuracies of one class, with Wilson and logit-delta intervals.
+
+    `joint` has an interval that is corrected for comparing all classes.
+    """
 
     label: int
     name: str | None
@@ -116,7 +131,7 @@ class ClassRow(Struct, frozen=True, kw_only=True):
 
 
 class RepeatAlphaRow(Struct, frozen=True, kw_only=True):
-    """The values of the weighted accuracies in one repetition."""
+    """Weighted accuracies of one repetition, without intervals."""
 
     alpha_test: float | None
     a_sa: float | None
@@ -132,7 +147,10 @@ class RepeatRow(Struct, frozen=True, kw_only=True):
 
 
 class Check(Struct, frozen=True):
-    """A sign that the attack was weak, or none: a number, its meaning, and a verdict; `note` is for one that is only told."""
+    """The result of one sanity check: a number, its meaning and a verdict.
+
+    The verdict `note` is for numbers that neither pass nor fail.
+    """
 
     name: str
     value: float
@@ -141,7 +159,7 @@ class Check(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """One checkpoint under one attack at one eps, for all alpha."""
+    """One checkpoint under one attack at one eps, for all values of alpha."""
 
     schema: int = SCHEMA
     id: str
@@ -175,20 +193,27 @@ class Record(Struct, frozen=True, kw_only=True):
         return decode_json(text, cls)
 
 
+class _AnyVersion(msgspec.Struct):
+    """The part of a record that every version of the format has."""
+
+    schema: int = SCHEMA
+
+
 def record_id(determining: Mapping[str, Any]) -> str:
-    """A short hash of everything that determines a result."""
-    return hashlib.sha256(
-        json.dumps(determining, sort_keys=True, allow_nan=False).encode()
-    ).hexdigest()[:16]
+    """Return a short hash of everything that determines a result."""
+    # sorted keys: the id must not depend on the order in which the caller fills the mapping
+    text = json.dumps(determining, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def rows_path(record_path: Path) -> Path:
-    """Where the rows of a record are."""
+    """Return the path of the rows of a record."""
     return record_path.with_suffix(".safetensors")
 
 
 def save(path: Path, record: Record, rows: Rows) -> None:
-    """The rows first: a record that exists has its rows."""
+    """Write a record and its rows."""
+    # rows first: a crash in between leaves rows without a record, which readers ignore
     save_rows(rows_path(path), rows)
     write_text(path, record.to_json() + "\n")
 
@@ -198,7 +223,7 @@ def load(path: Path) -> Record:
     try:
         content = read_bytes(path)
         # the schema first: a later one may have fields that this version does not know
-        schema = decode_json(content, _Versioned).schema
+        schema = decode_json(content, _AnyVersion).schema
         if schema != SCHEMA:
             raise BadFile(
                 f"{path} has schema {schema}",
@@ -209,9 +234,10 @@ def load(path: Path) -> Record:
         raise BadFile(
             f"cannot read {path}: {error.strerror}", hint=f"name a record; {WRITTEN_BY}"
         ) from None
-    except ValueError as error:  # msgspec's own are among them
+    # msgspec's own errors are ValueErrors as well
+    except ValueError as error:
         raise BadFile(f"{path} is not an evaluation record: {error}", hint=WRITTEN_BY) from None
-    problem = next(_impossible(record), None)
+    problem = next(_find_impossible_values(record), None)
     if problem is not None:
         raise BadFile(
             f"{path} is not an evaluation record: {problem}", hint=f"evaluate again; {WRITTEN_BY}"
@@ -219,52 +245,62 @@ def load(path: Path) -> Record:
     return record
 
 
-def _impossible(record: Record) -> Iterator[str]:
-    """Yield what no evaluation can have measured."""
-    data, eps = record.dataset, record.threat.eps
-    if not 1 <= data.n <= MOST_IMAGES:
-        yield f"it is of {data.n} images"
+def _find_impossible_values(record: Record) -> Iterator[str]:
+    """Yield a description of each value that an evaluation cannot have measured."""
+    data = record.dataset
+    if not 1 <= data.n <= MAX_IMAGES:
+        yield f"its number of images is {data.n}"
     if data.indices is not None and (len(data.indices) != data.n or min(data.indices) < 0):
         yield f"its indices are not those of {data.n} images"
-    if not 0 <= eps <= LARGEST_EPS:
-        yield f"its eps is {eps}"
-    alphas = [row.alpha_test for row in record.by_alpha]
-    alphas += [row.alpha_test for of_class in record.per_class for row in of_class.by_alpha]
-    alphas += [row.alpha_test for repeat in record.repeats for row in repeat.by_alpha]
-    for alpha in (record.checkpoint.alpha_train, *alphas):
+    # NaN fails every comparison, so that it is refused as well
+    if not 0 <= record.threat.eps <= MAX_EPS:
+        yield f"its eps is {record.threat.eps}"
+    for alpha in _list_alphas(record):
         if alpha is not None and not math.isfinite(alpha):
             yield f"it has an alpha of {alpha}"
-    for of_class in record.per_class:
-        if not (0 <= of_class.label < MOST_CLASSES and 0 <= of_class.n <= data.n):
-            yield f"its class {of_class.label} has {of_class.n} images"
-    for share in _shares(record):
-        if not (0 <= share.low <= share.high <= 1 and 0 <= share.value <= 1):
-            yield f"{share.value} [{share.low}, {share.high}] is not a fraction with its interval"
+    for row in record.per_class:
+        if not (0 <= row.label < MAX_CLASSES and 0 <= row.n <= data.n):
+            yield f"its class {row.label} has {row.n} images"
+    for estimate in _list_estimates(record):
+        is_ordered = 0 <= estimate.low <= estimate.high <= 1
+        if not (is_ordered and 0 <= estimate.value <= 1):
+            yield (
+                f"{estimate.value} [{estimate.low}, {estimate.high}] "
+                "is not a fraction with its interval"
+            )
     if not isinstance(record.config.get("metrics", []), list):
-        yield "its config has metrics that are no list"
+        yield "the metrics of its config are not a list"
 
 
-class _Versioned(msgspec.Struct):
-    """What every version's records have."""
+def _list_alphas(record: Record) -> Iterator[float | None]:
+    """Yield every alpha in a record."""
+    yield record.checkpoint.alpha_train
+    for row in record.by_alpha:
+        yield row.alpha_test
+    for class_row in record.per_class:
+        for class_alpha in class_row.by_alpha:
+            yield class_alpha.alpha_test
+    for repeat in record.repeats:
+        for repeat_alpha in repeat.by_alpha:
+            yield repeat_alpha.alpha_test
 
-    schema: int = SCHEMA
 
-
-def _shares(record: Record) -> Iterator[Estimate]:
-    """Every share with an interval in the record."""
-    weighted = (share for row in record.by_alpha for share in (row.a_sa, row.a_tr))
-    by_class = (
-        share
-        for row in record.per_class
-        for share in (row.a_nat, row.a_rob, row.joint, *(at.a_sa for at in row.by_alpha))
-    )
-    yield from (
-        share for share in (record.a_nat, record.a_rob, *weighted, *by_class) if share is not None
-    )
+def _list_estimates(record: Record) -> Iterator[Estimate]:
+    """Yield every fraction with an interval in a record."""
+    found = [record.a_nat, record.a_rob]
+    for row in record.by_alpha:
+        found += [row.a_sa, row.a_tr]
+    for class_row in record.per_class:
+        found += [class_row.a_nat, class_row.a_rob, class_row.joint]
+        found += [class_alpha.a_sa for class_alpha in class_row.by_alpha]
+    for estimate in found:
+        if estimate is not None:
+            yield estimate
 
 
 def save_rows(path: Path, rows: Rows) -> None:
-    """One entry per image in every tensor, and their hash."""
+    """Write rows with their hash."""
+    # safetensors refuses strided arrays
     own = {name: np.ascontiguousarray(values) for name, values in rows.items()}
     header = {"content_sha256": _rows_hash(own)}
     write_atomically(
@@ -273,8 +309,9 @@ def save_rows(path: Path, rows: Rows) -> None:
 
 
 def load_rows(path: Path) -> Rows:
-    """Return the rows of a file, checksum verified; raise BadFile for a file that does not hold rows."""
+    """Return the rows of a file, checksum verified; raise BadFile for any other file."""
     try:
+        # safe_open would block on a FIFO
         check_regular(path)
         with safe_open(path, framework="numpy") as file:
             header = file.metadata() or {}
@@ -283,7 +320,7 @@ def load_rows(path: Path) -> Rows:
         raise BadFile(
             f"the rows {path} cannot be read: {error.strerror or error}", hint="evaluate again"
         ) from None
-    # the last two are raised for types that numpy does not have, such as bfloat16
+    # the last two are raised for types that NumPy does not have, such as bfloat16
     except (SafetensorError, UnicodeDecodeError, TypeError, AttributeError) as error:
         raise BadFile(f"the rows {path} cannot be read: {error}", hint="evaluate again") from None
     if header.get("content_sha256") != _rows_hash(rows):
@@ -294,117 +331,125 @@ def load_rows(path: Path) -> Rows:
 
 
 def load_record_rows(path: Path, record: Record) -> Rows:
-    """Return the rows beside a record; raise BadFile if they do not fit it, or hold values that no evaluation writes."""
+    """Return the rows beside a record; raise BadFile if they do not belong to it."""
     rows = load_rows(rows_path(path))
-    problem = next(_misfits(rows, record.dataset.n, "index", "label", "clean/prediction"), None)
+    required = ("index", "label", "clean/prediction")
+    problem = next(_find_row_problems(rows, record.dataset.n, required), None)
     indices = record.dataset.indices
     if problem is None and indices is not None and not np.array_equal(rows["index"], indices):
-        problem = "they are of other images"
+        problem = "'index' differs from the indices of the record"
     if problem is not None:
         raise BadFile(
-            f"the rows {rows_path(path)} are not those of their record: {problem}",
+            f"the rows {rows_path(path)} do not belong to their record: {problem}",
             hint="evaluate again",
         )
     return rows
 
 
-def _misfits(rows: Rows, images: int, *needed: str) -> Iterator[str]:
-    """Yield what is wrong with the rows of so many images."""
+def _find_row_problems(rows: Rows, images: int, required: Sequence[str]) -> Iterator[str]:
+    """Yield a description of each problem of the rows of this number of images.
+
+    The hash only proves that the file is unchanged. It does not prove that the values come from an
+    evaluation, and a report computes with them.
+    """
     if images < 1:
         yield "there are no images"
-    yield from (f"there is no {name!r}" for name in needed if name not in rows)
-    yield from (
-        f"{name!r} {problem}"
-        for name, values in rows.items()
-        if (problem := _misfit(name, values, images))
-    )
-    # by now every row has its shape and its type, unless a problem was yielded before
-    classes = min(
-        (values.shape[1] for name, values in rows.items() if _kind(name) == "logits"),
-        default=MOST_CLASSES,
-    )
+    for name in required:
+        if name not in rows:
+            yield f"{name!r} is missing"
     for name, values in rows.items():
-        if _kind(name) in ("label", "prediction") and values.max() >= classes:
-            yield f"{name!r} has class {values.max()}, and there are {classes} classes"
+        problem = _find_shape_problem(name, values, images) or _find_value_problem(name, values)
+        if problem is not None:
+            yield f"{name!r} {problem}"
+    # callers stop at the first problem, so that from here on all shapes and types are valid
+    classes = MAX_CLASSES
+    for name, values in rows.items():
+        if _quantity_of(name) == "logits":
+            classes = min(classes, values.shape[1])
+    for name, values in rows.items():
+        if _quantity_of(name) in ("label", "prediction") and values.max() >= classes:
+            yield f"{name!r} has class {values.max()}, but there are {classes} classes"
 
 
-def _misfit(name: str, values: NDArray[Any], images: int) -> str:
-    """Return what is wrong with one row by itself; empty if nothing is."""
-    kind = _kind(name)
-    is_whole = kind in ("index", "label", "prediction")
-    if values.ndim != (2 if kind == "logits" else 1) or len(values) != images:
-        return f"has shape {values.shape}, and there are {images} images"
-    if is_whole and values.dtype.kind not in "iu":
-        return "holds no whole numbers"
-    if is_whole and values.min() < 0:
-        return "holds a negative number"
-    if kind == "logits" and values.shape[1] < 2:
-        return f"has shape {values.shape}, and a classifier has two classes at least"
-    if (
-        kind in ("margin", "logit_margin", "loss", "logits", "log_weight")
-        and values.dtype.kind != "f"
-    ):
-        return f"has type {values.dtype}"
-    if kind in ("margin", "logit_margin") and not np.isfinite(values).all():
-        return "holds a number that is not finite"
-    if (
-        kind == "loss" and (np.isnan(values) | (values == -np.inf)).any()
-    ):  # a loss may be without an upper bound
-        return "holds values that are not numbers"
-    if kind == "logits" and np.isnan(values).any():
-        return "holds values that are not numbers"
-    if kind == "log_weight" and (np.isnan(values) | (values == np.inf)).any():
-        return "holds weights that are no numbers"
-    return ""
+def _find_shape_problem(name: str, values: NDArray[Any], images: int) -> str | None:
+    """Return why the shape or type of one array is not valid, or None."""
+    quantity = _quantity_of(name)
+    dimensions = 2 if quantity == "logits" else 1
+    if values.ndim != dimensions or len(values) != images:
+        return f"has shape {values.shape}, but there are {images} images"
+    if quantity == "logits" and values.shape[1] < 2:
+        return f"has shape {values.shape}, but a classifier has at least two classes"
+    if quantity in INTEGER_ROWS and values.dtype.kind not in "iu":
+        return f"has type {values.dtype}, not an integer type"
+    if quantity in FLOAT_ROWS and values.dtype.kind != "f":
+        return f"has type {values.dtype}, not a floating-point type"
+    return None
 
 
-def _kind(name: str) -> str:
-    """Return what a row holds: `margin` for `uniform/margin`, `log_weight` for `uniform/log_weight@2.0`."""
+def _find_value_problem(name: str, values: NDArray[Any]) -> str | None:
+    """Return why the values of one array are not valid, or None."""
+    quantity = _quantity_of(name)
+    if quantity in INTEGER_ROWS and values.min() < 0:
+        return "has a negative number"
+    if quantity in ("margin", "logit_margin") and not np.isfinite(values).all():
+        return "has a value that is not finite"
+    if quantity in ("loss", "logits", "log_weight") and np.isnan(values).any():
+        return "has a value that is not a number"
+    # a loss may be infinite, and a log-weight of minus infinity is a weight of zero
+    if quantity == "loss" and np.isneginf(values).any():
+        return "has a loss of minus infinity"
+    if quantity == "log_weight" and np.isposinf(values).any():
+        return "has an infinite weight"
+    return None
+
+
+def _quantity_of(name: str) -> str:
+    """Return what an array holds: `log_weight` for `uniform/log_weight@2.0`."""
     return name.rpartition("/")[2].partition("@")[0]
 
 
 def has_valid_rows(path: Path, images: int | None = None) -> bool:
-    """Return whether a file holds rows whose checksum is right, and, with `images`, rows of so many images that make sense.
+    """Return whether a file holds rows whose checksum is correct.
 
-    Rows of clean images may be missing: an evaluation with several seeds of the attack stores them once.
+    With `images`, the rows must also be valid ones of this number of images. Rows of clean images
+    may be missing: an evaluation with several seeds of the attack stores them once.
     """
     try:
         rows = load_rows(path)
     except BadFile:
         return False
-    return images is None or next(_misfits(rows, images, "index", "label"), None) is None
+    if images is None:
+        return True
+    return next(_find_row_problems(rows, images, ("index", "label")), None) is None
 
 
 def _rows_hash(rows: Rows) -> str:
-    return content_hash(
-        (
-            (name, str(values.dtype), values.shape, values.tobytes())
-            for name, values in sorted(rows.items(), key=itemgetter(0))
-        ),
-        {},
+    parts = (
+        (name, str(values.dtype), values.shape, values.tobytes())
+        for name, values in sorted(rows.items(), key=itemgetter(0))
     )
+    return content_hash(parts, {})
 
 
 def find_records(path: Path) -> Iterator[Path]:
     """Yield every record file at or below a path: a record, a run folder, or a folder of runs.
 
-    A path that is not a folder is yielded as it is, so that `load` gives the reason if it cannot be read.
+    A path that is not a folder is yielded as it is, so that `load` gives the reason if it cannot be
+    read.
     """
     if not is_folder(path):
         yield path
         return
     for folder in sorted([path, *path.rglob("*")]):
-        if folder.is_dir() and (
-            folder.name == "evaluations" or folder.suffix == ".evaluations" or folder == path
-        ):
-            is_ours = folder.name == "evaluations" or folder.suffix == ".evaluations"
-            yield from (
-                file
-                for file in sorted(folder.glob("*.json"))
-                if is_ours or _looks_like_a_record(file)
-            )
+        holds_records = folder.name == "evaluations" or folder.suffix == ".evaluations"
+        if not folder.is_dir() or not (holds_records or folder == path):
+            continue
+        for file in sorted(folder.glob("*.json")):
+            # the folder that the user names may also hold configs and reports
+            if holds_records or _looks_like_a_record(file):
+                yield file
 
 
 def _looks_like_a_record(file: Path) -> bool:
-    """Among other files, such as reports and configs: by its name, or by the rows beside it."""
+    """Return whether a file has the name of a record, or rows beside it."""
     return RECORD_NAME.fullmatch(file.stem) is not None or rows_path(file).exists()

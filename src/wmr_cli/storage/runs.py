@@ -93,7 +93,7 @@ def default_run_name(config: TrainConfig) -> str:
         parts.append(Path(str(dataset.params["path"])).stem)
     parts.append(Spec.parse(config.defense).short)
     # the default kernel is left out, as in the names of runs of wmr 0.1
-    if config.kernel != "exp":
+    if config.kernel != TrainConfig().kernel:
         parts.append(Spec.parse(config.kernel).short)
     if config.alpha is not None:
         parts.append(f"a{format_number(config.alpha)}")

@@ -1,4 +1,4 @@
-"""Weights from elsewhere, fitted to a network's state: by name or by shape, completely or not at all."""
+"""Match imported weights with the state dict of a model: by name or by shape, all or nothing."""
 
 import re
 from collections.abc import Mapping
@@ -11,34 +11,46 @@ from torch import Tensor
 from ..errors import BadFile
 from .torch_files import ExternalWeights
 
-COUNTER = "num_batches_tracked"
-"""A count that evaluation never reads; old versions of torch do not save it."""
-SHOWN = 3
-"""How many names of a group an error lists."""
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-NORMALISER = re.compile(
+BATCH_COUNTER = "num_batches_tracked"
+"""Suffix of a buffer that evaluation never reads, and that old versions of torch do not save."""
+SHOWN_NAMES = 3
+"""Names of a group that an error lists."""
+FLOAT_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+NORMALIZER_NAME = re.compile(
     r"(?:.*\.)?(?:image_|pixel_|input_|data_|norm_|_)?(?:(?P<mean>mean|mu)|(?P<std>std|sigma))_?"
 )
-ROUNDING = 1e-3
-"""Means and deviations are written with three digits or four."""
+NORMALIZER_TOLERANCE = 1e-3
+"""Means and deviations are usually written with three or four digits."""
 
 
 @dataclass(frozen=True)
 class MatchedWeights:
-    """Weights under the network's own names, how many of them the file has, and the prefix that its names had to lose."""
+    """Weights under the model's own names."""
 
     tensors: dict[str, Tensor]
     matched: int
+    """Tensors that come from the file."""
     prefix: str = ""
+    """Prefix that was removed from the names of the file."""
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Names that stand on one side only, and those whose shapes differ."""
+    """Names that only one side has, and names whose shapes differ. Empty lists: all match."""
 
     missing: list[str]
     unexpected: list[str]
     misshaped: list[str]
+
+    @classmethod
+    def of(cls, weights: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> "Mismatch":
+        """Compare the weights of a file with the state dict of a model."""
+        common = [name for name in weights if name in state]
+        return cls(
+            missing=[name for name in _without_counters(state) if name not in weights],
+            unexpected=[name for name in weights if name not in state],
+            misshaped=[name for name in common if weights[name].shape != state[name].shape],
+        )
 
     def __bool__(self) -> bool:
         return bool(self.missing or self.unexpected or self.misshaped)
@@ -47,117 +59,131 @@ class Mismatch:
 def match_weights(
     weights: ExternalWeights, state: Mapping[str, Tensor], match: str
 ) -> MatchedWeights:
-    """The weights as a state of the network, or why they are none. `match` is "name" or "shape"."""
+    """Return the weights as a state dict of the model; raise BadFile if they do not fit.
+
+    `match` is "name", or "shape": then the n-th tensor of the file becomes the n-th of the model.
+    """
     if match == "shape":
-        if problem := _order_problem(weights, state):
-            raise BadFile(
-                f"{weights.path} does not fit the network by shape: {problem}",
-                hint=_general_hint(weights.tensors),
-            )
-        pairs, prefix = (
-            dict(zip(_counted(state), _counted(weights.tensors).values(), strict=True)),
-            "",
-        )
+        prefix = ""
+        by_name = _match_by_shape(weights, state)
     else:
-        own, prefix = _without_prefix(weights.tensors, state)
-        if mismatch := _compared(own, state):
-            problem = f"{weights.path} does not fit the network: {_told(mismatch, own, state)}"
-            raise BadFile(problem, hint=_hint(mismatch, own, state, weights))
-        pairs = own
-    tensors = {
-        name: _like(pairs[name], tensor, name, weights)
-        if name in pairs
-        else tensor.detach().clone()
-        for name, tensor in state.items()
-    }
-    return MatchedWeights(tensors, len(pairs), prefix)
+        by_name, prefix = _remove_prefix(weights.tensors, state)
+        if mismatch := Mismatch.of(by_name, state):
+            raise BadFile(
+                f"{weights.path} does not fit the model: {_describe(mismatch, by_name, state)}",
+                hint=_suggest(mismatch, by_name, state, weights),
+            )
+    tensors = {}
+    for name, own in state.items():
+        if name in by_name:
+            tensors[name] = _convert(by_name[name], own, name, weights)
+        else:
+            # only counters of batches can be missing here
+            tensors[name] = own.detach().clone()
+    return MatchedWeights(tensors, len(by_name), prefix)
 
 
 def drop_normalization(weights: ExternalWeights, spec: Mapping[str, Tensor]) -> ExternalWeights:
-    """The weights without a mean and std that the model's spec sets as well. Other values than those are refused."""
+    """Return the weights without a mean and std that the model's spec sets as well.
+
+    Raise BadFile if their values differ from those of the spec.
+    """
     kept = {}
     for name, tensor in weights.tensors.items():
-        kind = _normaliser(name)
+        kind = _normalizer_kind(name)
         if kind is None or kind not in spec:
             kept[name] = tensor
         elif not _agree(tensor.double().flatten(), spec[kind].double().flatten()):
-            problem = f"{name!r} in {weights.path} is {_values(tensor)}, but the model's spec says {kind}={_values(spec[kind])}"
-            raise BadFile(problem, hint=f"write {kind}={_values(tensor)}")
+            stored = _format_values(tensor)
+            raise BadFile(
+                f"{name!r} in {weights.path} is {stored}, "
+                f"but the spec of the model has {kind}={_format_values(spec[kind])}",
+                hint=f"write {kind}={stored}",
+            )
     return replace(weights, tensors=kept)
 
 
-def _normaliser(name: str) -> str | None:
-    """Whether a tensor is called like the `mean` or the `std` of a normalising layer."""
-    found = NORMALISER.fullmatch(name)
+def _normalizer_kind(name: str) -> str | None:
+    """Return "mean" or "std" for the name of a buffer of a normalising layer, else None."""
+    found = NORMALIZER_NAME.fullmatch(name)
     return found.lastgroup if found else None
 
 
-def _agree(given: Tensor, said: Tensor) -> bool:
-    """Whether two means, of all channels or one for all, are the same."""
-    if given.numel() != said.numel() and 1 not in (given.numel(), said.numel()):
+def _agree(first: Tensor, second: Tensor) -> bool:
+    """Return whether two means or deviations agree; one value stands for all channels."""
+    if first.numel() != second.numel() and 1 not in (first.numel(), second.numel()):
         return False
-    return bool(((given - said).abs() < ROUNDING).all())
+    return bool(((first - second).abs() < NORMALIZER_TOLERANCE).all())
 
 
-def _values(tensor: Tensor) -> str:
-    """`0.485:0.456:0.406`, as a spec has it."""
+def _format_values(tensor: Tensor) -> str:
+    """Return values as a spec has them, such as `0.485:0.456:0.406`."""
     return ":".join(f"{value:.4g}" for value in tensor.double().flatten().tolist())
 
 
-def _without_prefix(
+def _remove_prefix(
     tensors: Mapping[str, Tensor], state: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], str]:
-    """The weights without leading words that all their names share, such as `module.`, unless the network has them too."""
-    forms = [(dict(tensors), "")]
+    """Return the weights without a prefix that all names share, such as `module.`, and the prefix.
+
+    Of all prefixes the one is removed after which most names are those of the model.
+    """
+    candidates = [(dict(tensors), "")]
     while True:
-        names, prefix = forms[-1]
+        names, prefix = candidates[-1]
         words = {name.partition(".")[0] if "." in name else "" for name in names}
         if len(words) != 1 or "" in words:
             break
-        forms.append(
-            (
-                {name.partition(".")[2]: tensor for name, tensor in names.items()},
-                f"{prefix}{words.pop()}.",
-            )
+        shorter = {name.partition(".")[2]: tensor for name, tensor in names.items()}
+        candidates.append((shorter, f"{prefix}{words.pop()}."))
+    # max returns the first of equals, so that no more is removed than necessary
+    return max(candidates, key=lambda candidate: len(candidate[0].keys() & state.keys()))
+
+
+def _without_counters(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if not name.endswith(BATCH_COUNTER)}
+
+
+def _match_by_shape(weights: ExternalWeights, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights by the model's names, in the order of both."""
+    problem = _find_order_problem(weights, state)
+    if problem is not None:
+        raise BadFile(
+            f"{weights.path} does not fit the model by shape: {problem}",
+            hint=_suggest_model(weights.tensors),
         )
-    # of equals the first: nothing is dropped that need not be
-    return max(forms, key=lambda form: len(form[0].keys() & state.keys()))
+    stored = _without_counters(weights.tensors).values()
+    return dict(zip(_without_counters(state), stored, strict=True))
 
 
-def _counted(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in tensors.items() if not name.endswith(COUNTER)}
-
-
-def _order_problem(weights: ExternalWeights, state: Mapping[str, Tensor]) -> str | None:
-    """Where the two orders of shapes part, if they do."""
+def _find_order_problem(weights: ExternalWeights, state: Mapping[str, Tensor]) -> str | None:
+    """Return where the shapes of both sides first differ in order, or None if they agree."""
     if not weights.keeps_order:
         return "safetensors files do not keep the order of layers"
-    nothing = ("nothing", None)
-    both = zip_longest(
-        _counted(weights.tensors).items(), _counted(state).items(), fillvalue=nothing
+    pairs = zip_longest(
+        _without_counters(weights.tensors).items(),
+        _without_counters(state).items(),
+        fillvalue=("nothing", None),
     )
-    for number, ((name, tensor), (own_name, own)) in enumerate(both, start=1):
+    for number, ((name, tensor), (own_name, own)) in enumerate(pairs, start=1):
         if tensor is None or own is None or tensor.shape != own.shape:
-            found, wanted = (
-                what if of is None else f"{what} of {_shape(of)}"
-                for what, of in ((name, tensor), (own_name, own))
-            )
-            return f"as tensor {number} the file has {found}, the network has {wanted}"
+            stored = _describe_tensor(name, tensor)
+            expected = _describe_tensor(own_name, own)
+            return f"tensor {number} is {stored} in the file, {expected} in the model"
     return None
 
 
-def _compared(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Mismatch:
-    return Mismatch(
-        missing=[name for name in _counted(state) if name not in own],
-        unexpected=[name for name in own if name not in state],
-        misshaped=[name for name in own if name in state and own[name].shape != state[name].shape],
-    )
+def _describe_tensor(name: str, tensor: Tensor | None) -> str:
+    return name if tensor is None else f"{name} of shape {_format_shape(tensor)}"
 
 
-def _told(mismatch: Mismatch, own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
-    """Every group with its size and its first few names, on one line."""
+def _describe(
+    mismatch: Mismatch, weights: Mapping[str, Tensor], state: Mapping[str, Tensor]
+) -> str:
+    """Return every group of names with its size and its first names, on one line."""
     shapes = [
-        f"{name}: {_shape(own[name])} in the file, {_shape(state[name])} in the network"
+        f"{name}: {_format_shape(weights[name])} in the file, "
+        f"{_format_shape(state[name])} in the model"
         for name in mismatch.misshaped
     ]
     groups = {
@@ -165,80 +191,98 @@ def _told(mismatch: Mismatch, own: Mapping[str, Tensor], state: Mapping[str, Ten
         "unexpected": mismatch.unexpected,
         "of another shape": shapes,
     }
-    told = [
-        f"{len(names)} {what} ({'; '.join(names[:SHOWN])}{'; …' if len(names) > SHOWN else ''})"
-        for what, names in groups.items()
-        if names
-    ]
-    return ", ".join(told)
+    return ", ".join(
+        f"{len(names)} {title} ({_join_first(names)})" for title, names in groups.items() if names
+    )
 
 
-def _hint(
+def _join_first(names: list[str]) -> str:
+    ending = "; …" if len(names) > SHOWN_NAMES else ""
+    return "; ".join(names[:SHOWN_NAMES]) + ending
+
+
+def _suggest(
     mismatch: Mismatch,
     own: Mapping[str, Tensor],
     state: Mapping[str, Tensor],
     weights: ExternalWeights,
 ) -> str:
-    """The likeliest way to make them fit."""
-    if outputs := _outputs(mismatch, own, state):
-        return f"the weights have {outputs[0]} outputs, the data set has {outputs[1]} classes: name their own data set"
-    if any(map(_normaliser, mismatch.unexpected)):
-        return _general_hint({name: own[name] for name in mismatch.unexpected})
-    if _order_problem(weights, state) is None:
-        return "all shapes agree in order: if the layers do too, `wmr import` takes them with --match shape"
-    return _general_hint({})
+    """Return a hint with the most likely remedy."""
+    if outputs := _compare_outputs(mismatch, own, state):
+        stored, expected = outputs
+        return (
+            f"the weights have {stored} outputs, the dataset has {expected} classes: "
+            "set `dataset` to the one they were trained on"
+        )
+    if any(map(_normalizer_kind, mismatch.unexpected)):
+        return _suggest_model({name: own[name] for name in mismatch.unexpected})
+    if _find_order_problem(weights, state) is None:
+        return (
+            "all shapes agree in order: if the layers do too, "
+            "`wmr import` accepts them with `match=shape`"
+        )
+    return _suggest_model({})
 
 
-def _general_hint(unmatched: Mapping[str, Tensor]) -> str:
-    """Which --model to name: one that normalises, where the weights tell how."""
-    found = {
-        kind: _values(tensor) for name, tensor in unmatched.items() if (kind := _normaliser(name))
-    }
-    if found:
-        written = ",".join(f"{kind}={values}" for kind, values in found.items())
-        return f"the weights normalise their images: put {written} into the model's spec"
-    return "name the network that they were saved from with --model; `wmr list models`, or file.py:Class"
-
-
-def _outputs(
-    mismatch: Mismatch, own: Mapping[str, Tensor], state: Mapping[str, Tensor]
-) -> tuple[int, int] | None:
-    """How many classes weights and network have, if that is all they differ in."""
-    last = "".join([*state][-1:]).rpartition(".")[0]
-    if (
-        mismatch.missing
-        or mismatch.unexpected
-        or any(name.rpartition(".")[0] != last for name in mismatch.misshaped)
-    ):
-        return None
-    pairs = [(own[name].shape, state[name].shape) for name in mismatch.misshaped]
-    if any(len(theirs) != len(ours) or theirs[1:] != ours[1:] for theirs, ours in pairs):
-        return None
-    return pairs[0][0][0], pairs[0][1][0]
-
-
-def _like(tensor: Tensor, own: Tensor, name: str, weights: ExternalWeights) -> Tensor:
-    """A copy in the network's own type; whole numbers are no weights, and neither is a NaN."""
-    fits = (
-        tensor.dtype in FLOATS
-        if own.is_floating_point()
-        else not (tensor.is_floating_point() or tensor.is_complex())
+def _suggest_model(unmatched: Mapping[str, Tensor]) -> str:
+    """Return a hint on `model`: with a normalisation if unmatched tensors are one."""
+    values = {}
+    for name, tensor in unmatched.items():
+        kind = _normalizer_kind(name)
+        if kind is not None:
+            values[kind] = _format_values(tensor)
+    if values:
+        params = ",".join(f"{kind}={text}" for kind, text in values.items())
+        return f"the weights normalise their images: add {params} to the spec of the model"
+    return (
+        "set `model` to the one that they were saved from: a name of `wmr list models`, "
+        "or file.py:Class"
     )
-    if not fits:
-        problem = f"{name!r} in {weights.path} is {_dtype(tensor)}, the network has {_dtype(own)}"
-        raise BadFile(problem, hint="quantised weights cannot be used: save them in float32")
-    made = tensor.to(own.dtype, copy=True).contiguous()
-    if not made.isfinite().all():
+
+
+def _compare_outputs(
+    mismatch: Mismatch, weights: Mapping[str, Tensor], state: Mapping[str, Tensor]
+) -> tuple[int, int] | None:
+    """Return the numbers of outputs of weights and model if nothing else differs, else None."""
+    last_layer = "".join([*state][-1:]).rpartition(".")[0]
+    if mismatch.missing or mismatch.unexpected:
+        return None
+    if any(name.rpartition(".")[0] != last_layer for name in mismatch.misshaped):
+        return None
+    pairs = [(weights[name].shape, state[name].shape) for name in mismatch.misshaped]
+    for stored, expected in pairs:
+        if len(stored) != len(expected) or stored[1:] != expected[1:]:
+            return None
+    stored, expected = pairs[0]
+    return stored[0], expected[0]
+
+
+def _convert(tensor: Tensor, own: Tensor, name: str, weights: ExternalWeights) -> Tensor:
+    """Return a copy in the model's own type; refuse types that lose meaning, and NaN."""
+    if own.is_floating_point():
+        is_compatible = tensor.dtype in FLOAT_TYPES
+    else:
+        is_compatible = not (tensor.is_floating_point() or tensor.is_complex())
+    if not is_compatible:
+        raise BadFile(
+            f"{name!r} in {weights.path} is {_format_dtype(tensor)}, "
+            f"the model has {_format_dtype(own)}",
+            hint="quantised weights are not supported: save them in float32",
+        )
+    # a copy even if the type is the same: tensors of a file may share memory
+    converted = tensor.to(own.dtype, copy=True).contiguous()
+    # after the conversion, because a float64 may overflow to infinity in float32
+    if not converted.isfinite().all():
         raise BadFile(
             f"{name!r} in {weights.path} holds NaN or infinity",
-            hint="the training that made it diverged",
+            hint="the training that produced it diverged",
         )
-    return made
+    return converted
 
 
-def _shape(tensor: Tensor) -> str:
+def _format_shape(tensor: Tensor) -> str:
     return "x".join(map(str, tensor.shape)) or "a single number"
 
 
-def _dtype(tensor: Tensor) -> str:
+def _format_dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
