@@ -1,4 +1,4 @@
-"""Only regular files are replaced, a lock touches nothing but itself, and a folder that is gone is not made again."""
+"""Atomic writes replace regular files only; locks and watched folders leave other files alone."""
 
 import contextlib
 import os
@@ -28,12 +28,12 @@ def make_fifo(path: Path) -> None:
 
 
 def make_device(path: Path) -> None:
-    """Like /dev/full. It needs root, and a file system that allows devices."""
+    """Create a device like /dev/full; this needs root, and a file system that allows devices."""
     with contextlib.suppress(PermissionError):
         os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 7))
         path.open("rb").close()
         return
-    pytest.skip("devices cannot be made here")
+    pytest.skip("devices cannot be created here")
 
 
 def make_link(path: Path) -> None:
@@ -45,7 +45,7 @@ def make_dangling_link(path: Path) -> None:
     path.symlink_to(path.with_name("nowhere"))
 
 
-SPECIAL: dict[str, Callable[[Path], None]] = {
+SPECIAL_FILES: dict[str, Callable[[Path], None]] = {
     "fifo": make_fifo,
     "device": make_device,
     "link": make_link,
@@ -54,10 +54,10 @@ SPECIAL: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("kind", SPECIAL)
-def test_nothing_but_a_regular_file_is_replaced(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", SPECIAL_FILES)
+def test_only_a_regular_file_is_replaced(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "file"
-    SPECIAL[kind](path)
+    SPECIAL_FILES[kind](path)
     before = path.lstat()
     with pytest.raises(RunFolderError, match="cannot write"):
         write_text(path, "new")
@@ -68,9 +68,7 @@ def test_nothing_but_a_regular_file_is_replaced(kind: str, tmp_path: Path) -> No
     assert {"nowhere", "file", "target"} >= set(os.listdir(tmp_path))
 
 
-def test_a_file_that_the_user_names_by_a_link_is_written_where_the_link_leads(
-    tmp_path: Path,
-) -> None:
+def test_output_to_a_link_of_the_user_is_written_to_its_target(tmp_path: Path) -> None:
     make_link(tmp_path / "file")
     write_output(tmp_path / "file", "new")
     assert (tmp_path / "file").is_symlink()
@@ -78,7 +76,7 @@ def test_a_file_that_the_user_names_by_a_link_is_written_where_the_link_leads(
     assert resolve_output(tmp_path / "file") == tmp_path / "target"
 
 
-def test_output_goes_through_a_fifo_to_its_reader(tmp_path: Path) -> None:
+def test_output_to_a_fifo_reaches_its_reader(tmp_path: Path) -> None:
     make_fifo(tmp_path / "fifo")
     reader = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
     write_output(tmp_path / "fifo", "new")
@@ -87,7 +85,7 @@ def test_output_goes_through_a_fifo_to_its_reader(tmp_path: Path) -> None:
     assert stat.S_ISFIFO((tmp_path / "fifo").lstat().st_mode)
 
 
-def test_a_fifo_without_a_reader_is_refused_instead_of_waiting(tmp_path: Path) -> None:
+def test_output_to_a_fifo_without_a_reader_fails_without_blocking(tmp_path: Path) -> None:
     make_fifo(tmp_path / "fifo")
     with pytest.raises(RunFolderError, match="cannot write"):
         write_output(tmp_path / "fifo", "new")
@@ -100,20 +98,25 @@ def test_a_full_device_is_an_error_and_stays_a_device(tmp_path: Path) -> None:
     assert stat.S_ISCHR((tmp_path / "full").lstat().st_mode)
 
 
-def test_standard_output_can_be_named_as_a_file(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_to_dev_stdout_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     write_output(Path("/dev/stdout"), "new\n")
     assert capfd.readouterr().out == "new\n"
 
 
-def test_standard_output_that_a_shell_appends_to_keeps_its_beginning(tmp_path: Path) -> None:
-    code = "from wmr_cli.storage.atomic import write_output; from pathlib import Path; write_output(Path('/dev/stdout'), 'new')"
-    (tmp_path / "log").write_text("old text\n")
-    with (tmp_path / "log").open("a") as log:
+def test_output_to_dev_stdout_keeps_a_file_that_the_shell_appends_to(tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path\n"
+        "from wmr_cli.storage.atomic import write_output\n"
+        "write_output(Path('/dev/stdout'), 'new')"
+    )
+    log_file = tmp_path / "log"
+    log_file.write_text("old text\n")
+    with log_file.open("a") as log:
         subprocess.run([sys.executable, "-c", code], stdout=log, check=True)
-    assert (tmp_path / "log").read_text() == "old text\nnew"
+    assert log_file.read_text() == "old text\nnew"
 
 
-def test_a_file_of_the_user_is_left_alone_by_the_check(tmp_path: Path) -> None:
+def test_the_check_leaves_similar_file_names_of_the_user_alone(tmp_path: Path) -> None:
     for name in ("report.md.probe", "report.md.tmp", ".report.md.tmp"):
         (tmp_path / name).write_text("precious")
     check_writable(tmp_path / "report.md")
@@ -121,7 +124,7 @@ def test_a_file_of_the_user_is_left_alone_by_the_check(tmp_path: Path) -> None:
     assert {(tmp_path / name).read_text() for name in os.listdir(tmp_path)} == {"precious"}
 
 
-def test_a_name_as_long_as_the_file_system_allows_is_written(tmp_path: Path) -> None:
+def test_the_longest_possible_file_name_is_written(tmp_path: Path) -> None:
     check_writable(tmp_path / ("a" * 255))
     write_text(tmp_path / ("a" * 255), "new")
     with pytest.raises(RunFolderError, match="File name too long"):
@@ -132,34 +135,34 @@ def test_a_lock_does_not_follow_or_truncate_a_link(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("content")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(RunFolderError, match="is not a lock file"), lock_folder(tmp_path / "run"):
+    with pytest.raises(RunFolderError, match=r"\.lock"), lock_folder(tmp_path / "run"):
         pass
-    with pytest.raises(RunFolderError, match="is not a lock file"):
+    with pytest.raises(RunFolderError, match=r"\.lock"):
         is_locked(tmp_path / "run")
     assert (tmp_path / "precious").read_text() == "content"
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "folder"])
 def test_a_special_file_is_not_a_lock(kind: str, tmp_path: Path) -> None:
-    SPECIAL[kind](tmp_path / ".lock")
-    with pytest.raises(RunFolderError, match="is not a lock file"), lock_folder(tmp_path):
+    SPECIAL_FILES[kind](tmp_path / ".lock")
+    with pytest.raises(RunFolderError, match=r"\.lock"), lock_folder(tmp_path):
         pass
 
 
 def test_a_lock_file_keeps_its_content(tmp_path: Path) -> None:
-    (tmp_path / ".lock").write_text("somebody's note")
+    (tmp_path / ".lock").write_text("a note")
     with lock_folder(tmp_path):
         assert is_locked(tmp_path)
-    assert (tmp_path / ".lock").read_text() == "somebody's note"
+    assert (tmp_path / ".lock").read_text() == "a note"
     assert not is_locked(tmp_path)
 
 
-def test_a_folder_is_locked_once(tmp_path: Path) -> None:
+def test_a_folder_cannot_be_locked_twice(tmp_path: Path) -> None:
     with lock_folder(tmp_path / "run"), pytest.raises(FolderInUse), lock_folder(tmp_path / "run"):
         pass
 
 
-def test_a_folder_that_is_moved_takes_its_lock_along(tmp_path: Path) -> None:
+def test_the_lock_moves_with_its_folder(tmp_path: Path) -> None:
     with lock_folder(tmp_path / "run"):
         (tmp_path / "run").rename(tmp_path / "moved")
         with pytest.raises(FolderInUse), lock_folder(tmp_path / "moved"):
@@ -169,7 +172,7 @@ def test_a_folder_that_is_moved_takes_its_lock_along(tmp_path: Path) -> None:
         assert not (tmp_path / "run").exists()
 
 
-def test_another_folder_in_the_place_of_a_moved_one_is_left_alone(tmp_path: Path) -> None:
+def test_a_new_folder_at_the_path_of_a_moved_one_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     with watch_folder(tmp_path / "run"):
         (tmp_path / "run").rename(tmp_path / "moved")
@@ -180,7 +183,7 @@ def test_another_folder_in_the_place_of_a_moved_one_is_left_alone(tmp_path: Path
     write_text(tmp_path / "run" / "file", "")
 
 
-def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:
+def test_a_failed_write_keeps_the_old_file_and_removes_the_temporary_one(tmp_path: Path) -> None:
     write_text(tmp_path / "file", "old")
 
     def fail(temporary: Path) -> None:
