@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 from . import measures
 from .config import METRICS, EvaluateConfig, default_data_dir
-from .core.contexts import device_of, placed, undisturbed
+from .core.contexts import model_device, placed, plain_autograd
 from .core.data.loaders import images_of
 from .core.nn.fusion import SAMPLE_SIZE
 from .core.protocols import Attack, DataSource, Defense, Kernel, Split
@@ -242,9 +242,9 @@ def evaluate(
     )
     images, where = (
         images_of(data, batch_size),
-        device_of(model) if device is None else torch.device(device),
+        model_device(model) if device is None else torch.device(device),
     )
-    with placed(model, where), undisturbed(where):
+    with placed(model, where), plain_autograd(where):
         batches = batch_images(images, batch_size)
         first = next(batches, None)
         if first is None:

@@ -20,7 +20,7 @@ from wmr_cli.builtins.kernels.exp import Exponential
 from wmr_cli.core import rng
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.norms import NORMS
-from wmr_cli.core.objectives import objective_named, weighted_objective
+from wmr_cli.core.objectives import get_objective, weighted_objective
 from wmr_cli.core.protocols import Attack, AttackResult, Batch, Evidence, Objective
 from wmr_cli.errors import BadInput, UnknownName
 from wmr_cli.registry import Registry
@@ -66,7 +66,7 @@ def test_noise_is_a_floor_that_attacks_beat(norm: Literal["linf", "l2"]) -> None
         Square(norm, eps, 300),
     ]
     found = [
-        accuracy(run(attack, objective=objective_named(getattr(attack, "loss", "ce"))), labels)
+        accuracy(run(attack, objective=get_objective(getattr(attack, "loss", "ce"))), labels)
         for attack in attacks
     ]
     assert max(found) < floor
@@ -129,7 +129,7 @@ def test_with_the_margin_the_authors_evaluation_scores_survivors_on_their_clean_
     images, labels = problem()
     attacked = run(
         AuthorsEval(eps=0.03, steps=3, restarts=2, loss="margin"),
-        objective=objective_named("margin"),
+        objective=get_objective("margin"),
     )
     survives = attacked.require_logits().argmax(dim=1) == labels
     assert 0 < survives.sum() < 40
@@ -228,7 +228,7 @@ def test_square_without_edges_stays_in_the_ball_and_fools_fewer(
 ) -> None:
     eps, (images, labels) = 0.04 if norm == "linf" else 0.25, problem()
     inner, whole = (
-        run(Square(norm, eps, 300, p_init=p_init, edges=edges), objective=objective_named("margin"))
+        run(Square(norm, eps, 300, p_init=p_init, edges=edges), objective=get_objective("margin"))
         for edges in (False, True)
     )
     assert (NORMS[norm].size(inner.images - images) <= eps + 1e-6).all()
@@ -247,7 +247,7 @@ def test_square_without_edges_keeps_the_last_row_and_column_of_its_first_guess()
 def test_square_that_stops_early_leaves_fooled_images_alone() -> None:
     _, labels = problem()
     patient, hasty = WithoutGradients(), WithoutGradients()
-    margin = objective_named("margin")
+    margin = get_objective("margin")
     whole = run(Square(eps=0.05, queries=350), patient, margin)
     early = run(Square(eps=0.05, queries=350, stops_early=True), hasty, margin)
     assert torch.equal(

@@ -24,7 +24,7 @@ from wmr_cli.builtins.kernels.uniform import Uniform
 from wmr_cli.builtins.kernels.wat import Wat
 from wmr_cli.config import TrainConfig
 from wmr_cli.core.losses import cross_entropy
-from wmr_cli.core.objectives import Divergence
+from wmr_cli.core.objectives import KlObjective
 from wmr_cli.core.protocols import Evidence, Kernel
 from wmr_cli.errors import BadFile, BadInput
 from wmr_cli.registry import Registry
@@ -512,7 +512,7 @@ def test_an_attack_climbs_a_weight_that_carries_a_gradient_and_no_other(
     name: str, registry: Registry, tmp_path: Path
 ) -> None:
     on = tiny_batch()
-    divergence = Divergence.from_logits(tiny_model()(on.images))
+    divergence = KlObjective.from_logits(tiny_model()(on.images))
     for objective, moves in ((divergence, CARRY), (cross_entropy, CARRY - {"focal"})):
         # (1 - p)^gamma * -log(p) falls with p as -log(p) does: no other image, unless the loss knows more than p
         plain = learner_of(Uniform()).attack(on, objective)

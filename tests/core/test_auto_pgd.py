@@ -11,7 +11,7 @@ from wmr_cli.builtins.attacks.pgd import Pgd
 from wmr_cli.core.auto_pgd import checkpoints, run_auto_pgd
 from wmr_cli.core.losses import cross_entropy, logit_margin
 from wmr_cli.core.norms import NORMS
-from wmr_cli.core.objectives import OBJECTIVES, Divergence
+from wmr_cli.core.objectives import OBJECTIVES, KlObjective
 from wmr_cli.core.protocols import AttackResult, Batch, Objective
 
 
@@ -144,7 +144,7 @@ def test_without_radius_or_steps_the_image_or_the_start_comes_back(norm: str) ->
 
 def test_an_objective_with_state_follows_the_images_still_standing() -> None:
     model, (images, labels) = network(), problem()
-    divergence = Divergence.from_logits(model(images))
+    divergence = KlObjective.from_logits(model(images))
     attack = Apgd(eps=0.05, steps=5, restarts=3, stops_early=True)
     whole = attack(model, Batch(images, labels, torch.arange(24)), divergence, seed=3)
     rows = torch.tensor([5, 1, 9])

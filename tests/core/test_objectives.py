@@ -15,10 +15,10 @@ from wmr_cli.core.losses import cross_entropy, probability_margin
 from wmr_cli.core.norms import Linf
 from wmr_cli.core.objectives import (
     OBJECTIVES,
-    Divergence,
-    Weighted,
-    at_rows,
-    ranks,
+    KlObjective,
+    WeightedObjective,
+    ranking_scores,
+    select_rows,
     weighted_objective,
 )
 from wmr_cli.core.pgd import PgdSettings, run_pgd
@@ -72,7 +72,7 @@ def test_the_weighted_gradient_is_that_of_loss_minus_alpha_loss_times_that_of_ma
     logits, labels = spread_logits()
     loss, of_loss, margin, of_margin = by_hand(logits, labels)
     bracket = of_loss - alpha * loss[:, None] * of_margin
-    relative = gradient_of(Weighted(cross_entropy, Exponential(alpha)), logits, labels)
+    relative = gradient_of(WeightedObjective(cross_entropy, Exponential(alpha)), logits, labels)
     torch.testing.assert_close(relative, bracket, rtol=1e-11, atol=1e-13)
 
     def weight_times_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -88,7 +88,8 @@ def test_the_weighted_gradient_is_that_of_loss_minus_alpha_loss_times_that_of_ma
 def test_the_value_of_a_weighted_objective_is_the_loss(alpha: float) -> None:
     logits, labels = spread_logits()
     assert torch.equal(
-        Weighted(cross_entropy, Exponential(alpha))(logits, labels), cross_entropy(logits, labels)
+        WeightedObjective(cross_entropy, Exponential(alpha))(logits, labels),
+        cross_entropy(logits, labels),
     )
 
 
@@ -101,7 +102,7 @@ def test_the_relative_form_steps_where_weight_times_loss_steps(alpha: float) -> 
     others = p.masked_fill(functional.one_hot(labels, 4).bool(), -1).amax(dim=1)
     weight = (-alpha * (p.gather(1, labels[:, None]).squeeze(1) - others)).exp()
     plain = weight * functional.cross_entropy(logits, labels, reduction="none")
-    relative = Weighted(cross_entropy, Exponential(alpha))(logits, labels)
+    relative = WeightedObjective(cross_entropy, Exponential(alpha))(logits, labels)
     (expected,) = torch.autograd.grad(plain.sum(), images, retain_graph=True)
     (found,) = torch.autograd.grad(relative.sum(), images)
     assert torch.equal(found.sign(), expected.sign())
@@ -115,7 +116,7 @@ def test_the_relative_form_is_finite_where_the_weight_overflows() -> None:
     )
     kernel = Exponential(1000.0)
     assert kernel(Evidence(logits, labels)).exp().isinf().any()
-    objective = Weighted(cross_entropy, kernel)
+    objective = WeightedObjective(cross_entropy, kernel)
     gradient = gradient_of(objective, logits, labels)
     assert objective(logits, labels).isfinite().all()
     assert gradient.isfinite().all()
@@ -149,7 +150,7 @@ def test_a_detached_weight_leaves_plain_pgd_and_ours_does_not(alpha: float) -> N
 
     plain = iterates(cross_entropy)
     assert torch.equal(iterates(detached), plain)
-    assert not torch.equal(iterates(Weighted(cross_entropy, Exponential(alpha))), plain)
+    assert not torch.equal(iterates(WeightedObjective(cross_entropy, Exponential(alpha))), plain)
 
 
 def test_divergence_is_batchmean_kl_by_hand() -> None:
@@ -160,7 +161,7 @@ def test_divergence_is_batchmean_kl_by_hand() -> None:
         clean.softmax(dim=1).tolist(), adversarial.softmax(dim=1).tolist(), strict=True
     ):
         total += sum(p * (math.log(p) - math.log(q)) for p, q in zip(natural, moved, strict=True))
-    mean = Divergence.from_logits(clean)(adversarial, labels).mean()
+    mean = KlObjective.from_logits(clean)(adversarial, labels).mean()
     assert mean.item() == pytest.approx(total / 40, rel=1e-12)
     published = functional.kl_div(
         adversarial.log_softmax(dim=1), clean.softmax(dim=1), reduction="batchmean"
@@ -171,7 +172,7 @@ def test_divergence_is_batchmean_kl_by_hand() -> None:
 def test_divergence_is_finite_for_saturated_logits() -> None:
     clean = torch.tensor([[1e4, 0.0], [1e4, 0.0]])
     adversarial = torch.tensor([[0.0, 1e4], [1e4, 0.0]])
-    objective, labels = Divergence.from_logits(clean), torch.tensor([0, 0])
+    objective, labels = KlObjective.from_logits(clean), torch.tensor([0, 0])
     assert objective(adversarial, labels).tolist() == [1e4, 0.0]
     assert gradient_of(objective, adversarial, labels).isfinite().all()
 
@@ -179,16 +180,18 @@ def test_divergence_is_finite_for_saturated_logits() -> None:
 def test_divergence_holds_the_natural_side_constant() -> None:
     clean, labels = spread_logits()
     clean.requires_grad_()
-    objective = Divergence.from_logits(clean)
+    objective = KlObjective.from_logits(clean)
     assert not objective.natural.requires_grad
     assert not objective(clean.detach(), labels).requires_grad
 
 
-@pytest.mark.parametrize("wrap", [lambda loss: loss, lambda loss: Weighted(loss, Exponential(2.0))])
+@pytest.mark.parametrize(
+    "wrap", [lambda loss: loss, lambda loss: WeightedObjective(loss, Exponential(2.0))]
+)
 def test_an_objective_with_state_follows_its_rows(wrap: Callable[..., Any]) -> None:
     clean, labels = spread_logits(seed=6)
     adversarial, _ = spread_logits(seed=7)
-    objective, rows = wrap(Divergence.from_logits(clean)), torch.tensor([3, 0, 17])
+    objective, rows = wrap(KlObjective.from_logits(clean)), torch.tensor([3, 0, 17])
     assert torch.equal(
         objective[rows](adversarial[rows], labels[rows]), objective(adversarial, labels)[rows]
     )
@@ -196,7 +199,7 @@ def test_an_objective_with_state_follows_its_rows(wrap: Callable[..., Any]) -> N
 
 def test_a_weighted_objective_without_state_is_the_same_for_any_rows() -> None:
     logits, labels = spread_logits()
-    objective = Weighted(cross_entropy, Exponential(2.0))
+    objective = WeightedObjective(cross_entropy, Exponential(2.0))
     assert torch.equal(objective[torch.tensor([1, 2])](logits, labels), objective(logits, labels))
 
 
@@ -240,7 +243,7 @@ def test_a_weighted_cross_entropy_is_weighted_as_it_is() -> None:
     logits, labels = spread_logits()
     found = gradient_of(weighted_objective("ce", Exponential(2.0)), logits, labels)
     assert torch.equal(
-        found, gradient_of(Weighted(cross_entropy, Exponential(2.0)), logits, labels)
+        found, gradient_of(WeightedObjective(cross_entropy, Exponential(2.0)), logits, labels)
     )
 
 
@@ -286,29 +289,35 @@ def test_the_rank_of_a_weighted_objective_is_the_logarithm_of_weight_times_loss(
     alpha: float,
 ) -> None:
     logits, labels = spread_logits()
-    objective = Weighted(cross_entropy, Exponential(alpha))
+    objective = WeightedObjective(cross_entropy, Exponential(alpha))
     loss, _, margin, _ = by_hand(logits, labels)
-    torch.testing.assert_close(ranks(objective, logits, labels), -alpha * margin + loss.log())
-    assert not ranks(objective, logits.requires_grad_(), labels).requires_grad
+    torch.testing.assert_close(
+        ranking_scores(objective, logits, labels), -alpha * margin + loss.log()
+    )
+    assert not ranking_scores(objective, logits.requires_grad_(), labels).requires_grad
 
 
 def test_a_loss_of_zero_has_a_finite_rank() -> None:
     logits, labels = torch.tensor([[200.0, 0.0], [100.0, 0.0]]), torch.tensor([0, 0])
     assert cross_entropy(logits, labels).tolist() == [0.0, 0.0]
-    assert ranks(Weighted(cross_entropy, Exponential(5.0)), logits, labels).isfinite().all()
+    assert (
+        ranking_scores(WeightedObjective(cross_entropy, Exponential(5.0)), logits, labels)
+        .isfinite()
+        .all()
+    )
 
 
 def test_the_rank_of_any_other_objective_is_its_value() -> None:
     logits, labels = spread_logits()
     for objective in OBJECTIVES.values():
-        assert torch.equal(ranks(objective, logits, labels), objective(logits, labels))
+        assert torch.equal(ranking_scores(objective, logits, labels), objective(logits, labels))
 
 
 def test_an_objective_without_state_serves_any_rows() -> None:
-    assert at_rows(cross_entropy, torch.tensor([1])) is cross_entropy
+    assert select_rows(cross_entropy, torch.tensor([1])) is cross_entropy
     clean, _ = spread_logits()
-    selected = at_rows(Divergence.from_logits(clean), torch.tensor([1, 3]))
-    assert len(instance_of(Divergence, selected).natural) == 2
+    selected = select_rows(KlObjective.from_logits(clean), torch.tensor([1, 3]))
+    assert len(instance_of(KlObjective, selected).natural) == 2
 
 
 def test_a_weight_of_zero_leaves_an_image_its_plain_gradient() -> None:
@@ -317,7 +326,7 @@ def test_a_weight_of_zero_leaves_an_image_its_plain_gradient() -> None:
         return torch.where(margins < 0.1, -margins, -torch.inf)
 
     logits = torch.tensor([[5.0, 0.0], [0.0, 5.0]], requires_grad=True)
-    values = Weighted(cross_entropy, kernel)(logits, torch.tensor([0, 0]))
+    values = WeightedObjective(cross_entropy, kernel)(logits, torch.tensor([0, 0]))
     (gradient,) = torch.autograd.grad(values.sum(), logits)
     assert values.isfinite().all()
     assert gradient.isfinite().all()

@@ -25,12 +25,12 @@ PLUGIN_MODULES = {"wmr_cli", "wmr_cli.core"}
 PYTHON_BLOCK = re.compile(r"^( *)```python[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 
 CORE_NAMES = """
-Attack AttackResult Batch DataSource Decoder Defense Divergence Evidence Kernel LazySplits Learner
+Attack AttackResult Batch DataSource Decoder Defense KlObjective Evidence Kernel LazySplits Learner
 Losses MemorySource MemorySplit NORMS Norm Normalized OBJECTIVES Objective PgdSettings
-PictureSplit Remote Resized Source Split StepReport UniformStartPgd at_least_float32 at_rows
-attack_until_misclassified balanced_subset cross_entropy descend evaluating fetch finest held_out
-input_gradient kl_divergence log_probabilities logit_margin loss_of margin objective_named pay
-pgd_steps pick_stronger pick_worse_case probability_margin project_to_ball ranks report_progress
+PictureSplit Remote Resized Source Split StepReport UniformStartPgd upcast_half select_rows
+attack_until_misclassified balanced_subset cross_entropy descend evaluating fetch widest_float_dtype held_out
+input_gradient kl_divergence log_probabilities logit_margin kernel_loss margin get_objective pay
+pgd_steps pick_stronger pick_worse_case probability_margin project_to_ball ranking_scores report_progress
 rng run_pgd run_restarts start_images torchvision_compat unpack weighted_objective with_logits
 """
 

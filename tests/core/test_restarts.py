@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from wmr_cli.builtins.attacks.autoattack import AutoAttack
 from wmr_cli.core.losses import cross_entropy
-from wmr_cli.core.objectives import objective_named
+from wmr_cli.core.objectives import get_objective
 from wmr_cli.core.protocols import AttackResult, Batch
 from wmr_cli.core.restarts import attack_until_misclassified, run_restarts
 from wmr_cli.testing import tiny_batch, tiny_model
@@ -81,7 +81,7 @@ def test_autoattack_is_the_worst_case_of_its_parts() -> None:
     batch = replace(batch, labels=labels)
     whole = AutoAttack(eps=0.02, steps=5, queries=30)
     parts = [
-        part(model, batch, objective_named(getattr(part, "loss", "ce")), seed=3)
+        part(model, batch, get_objective(getattr(part, "loss", "ce")), seed=3)
         .require_logits()
         .argmax(dim=1)
         == labels

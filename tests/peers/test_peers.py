@@ -14,7 +14,7 @@ from wmr_cli.config import resolve
 from wmr_cli.core import torchvision_compat
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.norms import NORMS
-from wmr_cli.core.objectives import objective_named
+from wmr_cli.core.objectives import get_objective
 from wmr_cli.registry import Registry
 from wmr_cli.runtime import components
 from wmr_cli.storage import checkpoints
@@ -61,7 +61,7 @@ def batch(registry: Registry):
 
 def ours(registry: Registry, spec, model, batch, norm, eps, seed=0):
     attack = registry.create("attack", spec, norm=norm, eps=eps)
-    objective = objective_named(getattr(attack, "loss", "ce"))
+    objective = get_objective(getattr(attack, "loss", "ce"))
     return attack(model, batch, objective, seed=seed).images
 
 

@@ -325,7 +325,7 @@ MUTANTS = {
     DrawsFromPython: "same seed gives other images",
     DrawsByPlace: "depends on the other images of its batch",
     LooksAtNeighbours: "depends on the other images of its batch",
-    ForgetsRows: "at_rows",
+    ForgetsRows: "select_rows",
     MovesWithoutRadius: "with a radius of 0",
     LeavesEvalMode: "changed the model's mode",
     FreezesParameters: "which parameters of the model want gradients",

@@ -218,7 +218,7 @@ def test_trades_climbs_what_it_is_told() -> None:
 
         learner.attack = watched
         Trades(climbs=climbs).step(learner, batch())
-    assert type(asked[0]).__name__ == "Divergence"
+    assert type(asked[0]).__name__ == "KlObjective"
     assert asked[1] is cross_entropy
 
 

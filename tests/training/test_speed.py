@@ -19,7 +19,7 @@ from wmr_cli.config import EvaluateConfig, TrainConfig
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.nn.fusion import prepare_for_attack
 from wmr_cli.core.norms import NORMS
-from wmr_cli.core.objectives import Weighted
+from wmr_cli.core.objectives import WeightedObjective
 from wmr_cli.core.protocols import AttackResult, Batch
 from wmr_cli.core.run_attack import ThreatModel, run_attack
 from wmr_cli.evaluation.evaluator import Evaluator
@@ -140,7 +140,7 @@ def test_k_values_of_alpha_cost_one_attack_and_k_more_for_a_tr(crafts: bool, att
     attack = Pgd(eps=EPS, steps=1)
 
     def counted(
-        *args: Callable[..., Any] | nn.Module | Weighted | Batch, **settings: Any
+        *args: Callable[..., Any] | nn.Module | WeightedObjective | Batch, **settings: Any
     ) -> AttackResult:
         calls.append(1)
         return attack(*args, **settings)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from wmr_cli import BadInput, UnknownName, create
-from wmr_cli.core import cross_entropy, objective_named
+from wmr_cli.core import cross_entropy, get_objective
 from wmr_cli.testing import tiny_batch, tiny_model
 from wmr_torchattacks.draws import drawn_by
 
@@ -163,7 +163,7 @@ def test_an_image_without_a_gradient_stays_as_it_is() -> None:
 @pytest.mark.parametrize("loss", ["ce", "margin"])
 def test_nothing_is_worse_than_the_clean_image(loss: str) -> None:
     model, batch = tiny_model(), tiny_batch(40)
-    objective = objective_named(loss)
+    objective = get_objective(loss)
     result = run(
         create("attack", "torchattacks:GN,std=0.3", eps=0.2), model, batch, objective=objective
     )

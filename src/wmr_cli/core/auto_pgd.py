@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from .norms import Norm
-from .objectives import ranks
+from .objectives import ranking_scores
 from .pgd import input_gradient, project_to_ball
 from .protocols import AttackResult, Batch, Objective
 from .restarts import is_stronger
@@ -129,4 +129,4 @@ def _evaluate(
         with torch.no_grad():
             logits = model(images)
         gradient = torch.zeros_like(images)
-    return Point(images, logits, ranks(objective, logits, labels), gradient)
+    return Point(images, logits, ranking_scores(objective, logits, labels), gradient)

@@ -46,7 +46,7 @@ def placed(model: nn.Module, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def undisturbed(device: torch.device) -> Iterator[None]:
+def plain_autograd(device: torch.device) -> Iterator[None]:
     """Inside, gradients can be taken and nothing is cast to another precision, whatever mode the caller is in."""
     casts = torch.is_autocast_enabled(device.type)
     with (
@@ -56,7 +56,7 @@ def undisturbed(device: torch.device) -> Iterator[None]:
         yield
 
 
-def device_of(model: nn.Module) -> torch.device:
+def model_device(model: nn.Module) -> torch.device:
     """Where a network is; one without parameters and buffers works anywhere, and so where torch works by default."""
     first = next(
         (tensor for tensors in (model.parameters(), model.buffers()) for tensor in tensors), None

@@ -19,24 +19,24 @@ def margin(scores: Tensor, labels: Tensor) -> Tensor:
     return true - others.amax(dim=1)
 
 
-def at_least_float32(logits: Tensor) -> Tensor:
+def upcast_half(logits: Tensor) -> Tensor:
     """Half precision is too coarse for a softmax; anything finer stays as it is."""
     return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
 
 
 def probability_margin(logits: Tensor, labels: Tensor) -> Tensor:
     """The paper's margin, p_y - max p_t, in [-1, 1] (Definition 1)."""
-    return margin(at_least_float32(logits).softmax(dim=1), labels)
+    return margin(upcast_half(logits).softmax(dim=1), labels)
 
 
 def logit_margin(logits: Tensor, labels: Tensor) -> Tensor:
     """z_y - max z_t: the same sign as the probability margin, and never saturated."""
-    return margin(at_least_float32(logits), labels)
+    return margin(upcast_half(logits), labels)
 
 
 @cache
-def finest(device: torch.device) -> torch.dtype:
-    """The finest numbers that a device can hold: float64, but not everywhere."""
+def widest_float_dtype(device: torch.device) -> torch.dtype:
+    """The widest_float_dtype numbers that a device can hold: float64, but not everywhere."""
     try:
         torch.empty(0, dtype=torch.float64, device=device)
     except (TypeError, RuntimeError):
@@ -47,13 +47,13 @@ def finest(device: torch.device) -> torch.dtype:
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
     """-log p_y; with smoothing, that share of the mean over all classes instead."""
     return functional.cross_entropy(
-        at_least_float32(logits), labels, reduction="none", label_smoothing=smoothing
+        upcast_half(logits), labels, reduction="none", label_smoothing=smoothing
     )
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
     """log softmax. (N, C) to the same."""
-    return at_least_float32(logits).log_softmax(dim=1)
+    return upcast_half(logits).log_softmax(dim=1)
 
 
 def kl_divergence(target: Tensor, log_probs: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ def kl_divergence(target: Tensor, log_probs: Tensor) -> Tensor:
     return functional.kl_div(log_probs, target, reduction="none", log_target=True).sum(dim=1)
 
 
-def loss_of(evidence: Evidence) -> Tensor:
+def kernel_loss(evidence: Evidence) -> Tensor:
     """The loss that a kernel weighs by, (N,) without gradient: the one it is told, or cross-entropy."""
     told = (
         cross_entropy(evidence.logits, evidence.labels) if evidence.loss is None else evidence.loss

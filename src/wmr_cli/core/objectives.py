@@ -15,69 +15,69 @@ from torch.nn import functional
 
 from ..errors import UnknownName, did_you_mean
 from .losses import (
-    at_least_float32,
     cross_entropy,
-    finest,
     kl_divergence,
     log_probabilities,
     logit_margin,
     probability_margin,
+    upcast_half,
+    widest_float_dtype,
 )
 from .protocols import Evidence, Kernel, Objective
 
 CW_CONFIDENCE = 50.0
 """How far another class must be ahead before `cw` is content."""
-DLR_CLASSES = 3
+MIN_DLR_CLASSES = 3
 """The difference-of-logits ratio divides by the distance from the first to the third logit."""
 _TINY = 1e-12
 """Added to a ratio's denominator, which is 0 where its logits are alike."""
 
 
-def overtake(logits: Tensor, labels: Tensor) -> Tensor:
+def margin_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """`margin`: the best other logit minus the true one, without a clamp."""
     return -logit_margin(logits, labels)
 
 
-def probability_overtake(logits: Tensor, labels: Tensor) -> Tensor:
+def probability_margin_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """`pmargin`: minus the probability margin."""
     return -probability_margin(logits, labels)
 
 
-def confident_overtake(logits: Tensor, labels: Tensor) -> Tensor:
+def cw_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """`cw`: the margin loss, which stops climbing at `CW_CONFIDENCE` (Carlini and Wagner 2017, arXiv:1608.04644)."""
-    return overtake(logits, labels).clamp(max=CW_CONFIDENCE)
+    return margin_loss(logits, labels).clamp(max=CW_CONFIDENCE)
 
 
-def logit_ratio(logits: Tensor, labels: Tensor) -> Tensor:
+def dlr_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """`dlr`: the margin loss over the distance from the first to the third logit (Croce and Hein 2020, arXiv:2003.01690).
 
     Shifting or scaling all logits does not change it; it is -1 at least. With two classes it is the margin loss.
     """
-    if logits.shape[1] < DLR_CLASSES:
-        return overtake(logits, labels)
-    largest = at_least_float32(logits).topk(3, dim=1).values
-    return overtake(logits, labels) / (largest[:, 0] - largest[:, 2] + _TINY)
+    if logits.shape[1] < MIN_DLR_CLASSES:
+        return margin_loss(logits, labels)
+    largest = upcast_half(logits).topk(3, dim=1).values
+    return margin_loss(logits, labels) / (largest[:, 0] - largest[:, 2] + _TINY)
 
 
 @dataclass(frozen=True, eq=False)
-class Divergence:
+class KlObjective:
     """`kl`: KL(p(x) || p(x')). The natural log-probabilities (N, C) are constant during an attack: computed once."""
 
     natural: Tensor
 
     @classmethod
-    def from_logits(cls, clean_logits: Tensor) -> "Divergence":
+    def from_logits(cls, clean_logits: Tensor) -> "KlObjective":
         return cls(log_probabilities(clean_logits.detach()))
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         return kl_divergence(self.natural, log_probabilities(logits))
 
-    def __getitem__(self, rows: Tensor) -> "Divergence":
-        return Divergence(self.natural[rows])
+    def __getitem__(self, rows: Tensor) -> "KlObjective":
+        return KlObjective(self.natural[rows])
 
 
 @dataclass(frozen=True, eq=False)
-class Weighted:
+class WeightedObjective:
     """`wce`, `wkl`: weight times loss, in the form that cannot overflow.
 
     exp(a - stopgrad(a)) * loss has the value of the loss and the gradient of exp(a) * loss divided by exp(a): with a
@@ -97,64 +97,66 @@ class Weighted:
         """log(weight * loss), (N,), finite: what the value cannot show. A loss of 0 counts as the smallest number."""
         values = self.loss(logits, labels)
         log_weights = self.kernel(Evidence(logits, labels, loss=values))
-        fine = finest(values.device)  # a logarithm in float32 would take close losses for equal
+        fine = widest_float_dtype(
+            values.device
+        )  # a logarithm in float32 would take close losses for equal
         return log_weights.to(fine) + values.to(fine).clamp(min=torch.finfo(fine).tiny).log()
 
-    def __getitem__(self, rows: Tensor) -> "Weighted":
-        return Weighted(at_rows(self.loss, rows), self.kernel)
+    def __getitem__(self, rows: Tensor) -> "WeightedObjective":
+        return WeightedObjective(select_rows(self.loss, rows), self.kernel)
 
 
-def at_rows(objective: Objective, rows: Tensor) -> Objective:
+def select_rows(objective: Objective, rows: Tensor) -> Objective:
     """The objective of these images alone: for one without state per image, the objective itself."""
     part: Objective = objective[rows] if hasattr(objective, "__getitem__") else objective
     return part
 
 
-def ranks(objective: Objective, logits: Tensor, labels: Tensor) -> Tensor:
+def ranking_scores(objective: Objective, logits: Tensor, labels: Tensor) -> Tensor:
     """What an attack that compares images of one row goes by, (N,) without gradient: the objective's `rank`, or its value."""
     judge: Objective = getattr(objective, "rank", objective)
     return judge(logits, labels).detach()
 
 
-def positive_overtake(logits: Tensor, labels: Tensor) -> Tensor:
+def positive_margin_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """softplus of the margin loss. The margin loss is negative where the image survives: a larger weight would lower it."""
-    return functional.softplus(overtake(logits, labels))
+    return functional.softplus(margin_loss(logits, labels))
 
 
-def positive_probability_overtake(logits: Tensor, labels: Tensor) -> Tensor:
+def positive_probability_margin_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """1 - m, for the same reason."""
     return 1 - probability_margin(logits, labels)
 
 
-def positive_confident_overtake(logits: Tensor, labels: Tensor) -> Tensor:
+def positive_cw_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """softplus of `cw`, for the same reason."""
-    return functional.softplus(confident_overtake(logits, labels))
+    return functional.softplus(cw_loss(logits, labels))
 
 
-def positive_logit_ratio(logits: Tensor, labels: Tensor) -> Tensor:
+def positive_dlr_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """1 + dlr, for the same reason; with two classes, where that is the margin loss, its softplus."""
-    is_ratio = logits.shape[1] >= DLR_CLASSES
-    return 1 + logit_ratio(logits, labels) if is_ratio else positive_overtake(logits, labels)
+    is_ratio = logits.shape[1] >= MIN_DLR_CLASSES
+    return 1 + dlr_loss(logits, labels) if is_ratio else positive_margin_loss(logits, labels)
 
 
 OBJECTIVES: Mapping[str, Objective] = {
     "ce": cross_entropy,
-    "margin": overtake,
-    "pmargin": probability_overtake,
-    "cw": confident_overtake,
-    "dlr": logit_ratio,
+    "margin": margin_loss,
+    "pmargin": probability_margin_loss,
+    "cw": cw_loss,
+    "dlr": dlr_loss,
 }
 """Objectives that need nothing but logits and labels, so that an attack may name one as its `loss`."""
 
 _WEIGHABLE: Mapping[str, Objective] = {
-    "margin": positive_overtake,
-    "pmargin": positive_probability_overtake,
-    "cw": positive_confident_overtake,
-    "dlr": positive_logit_ratio,
+    "margin": positive_margin_loss,
+    "pmargin": positive_probability_margin_loss,
+    "cw": positive_cw_loss,
+    "dlr": positive_dlr_loss,
 }
 
 
-def objective_named(loss: str) -> Objective:
+def get_objective(loss: str) -> Objective:
     """The objective that an attack names as its `loss`."""
     if loss not in OBJECTIVES:
         raise UnknownName(f"no objective is called {loss!r}", hint=did_you_mean(loss, OBJECTIVES))
@@ -167,32 +169,32 @@ def weighted_objective(loss: str, kernel: Kernel) -> Objective:
     Weights without gradient are none to climb.
     """
     if getattr(kernel, "detached", False):
-        return objective_named(loss)
-    return Weighted(_WEIGHABLE.get(loss) or objective_named(loss), kernel)
+        return get_objective(loss)
+    return WeightedObjective(_WEIGHABLE.get(loss) or get_objective(loss), kernel)
 
 
-MOST_TARGETS = 9
+MAX_TARGETS = 9
 """As in the standard AutoAttack: of ten classes, all that are wrong."""
-RATIO_CLASSES = 4
+MIN_TARGETED_DLR_CLASSES = 4
 """The targeted ratio divides by the distance from the first logit to the third and fourth."""
 
 
-def likely_wrong(logits: Tensor, labels: Tensor, count: int = MOST_TARGETS) -> Tensor:
+def most_likely_targets(logits: Tensor, labels: Tensor, count: int = MAX_TARGETS) -> Tensor:
     """The most likely wrong classes of each image, the likeliest first. (N, C) to (N, min(count, C - 1))."""
     others = logits.detach().scatter(1, labels[:, None], float("-inf"))
     return others.topk(min(count, logits.shape[1] - 1), dim=1).indices
 
 
-def targeted_overtake(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+def targeted_margin_loss(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
     """The target's logit minus the true one, (N,)."""
     return (
-        at_least_float32(logits).gather(1, targets[:, None])
-        - at_least_float32(logits).gather(1, labels[:, None])
+        upcast_half(logits).gather(1, targets[:, None])
+        - upcast_half(logits).gather(1, labels[:, None])
     ).squeeze(1)
 
 
 @dataclass(frozen=True, eq=False)
-class TargetedRatio:
+class TargetedDlrLoss:
     """The targeted difference-of-logits ratio (Croce and Hein 2020, arXiv:2003.01690), for targets (N,).
 
     The target's logit minus the true one, over the distance from the largest logit to the mean of the third and the
@@ -202,11 +204,11 @@ class TargetedRatio:
     targets: Tensor
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
-        ahead = targeted_overtake(logits, labels, self.targets)
-        if logits.shape[1] < RATIO_CLASSES:
+        ahead = targeted_margin_loss(logits, labels, self.targets)
+        if logits.shape[1] < MIN_TARGETED_DLR_CLASSES:
             return ahead
-        largest = at_least_float32(logits).topk(4, dim=1).values
+        largest = upcast_half(logits).topk(4, dim=1).values
         return ahead / (largest[:, 0] - (largest[:, 2] + largest[:, 3]) / 2 + _TINY)
 
-    def __getitem__(self, rows: Tensor) -> "TargetedRatio":
-        return TargetedRatio(self.targets[rows])
+    def __getitem__(self, rows: Tensor) -> "TargetedDlrLoss":
+        return TargetedDlrLoss(self.targets[rows])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .losses import logit_margin
-from .objectives import ranks
+from .objectives import ranking_scores
 from .protocols import AttackResult, Batch, Objective
 
 Attempt = Callable[[Tensor], AttackResult]
@@ -98,9 +98,9 @@ def pick_stronger(
     second_logits = second.require_logits()
     takes_second = is_stronger(
         second_logits,
-        ranks(objective, second_logits, labels),
+        ranking_scores(objective, second_logits, labels),
         first_logits,
-        ranks(objective, first_logits, labels),
+        ranking_scores(objective, first_logits, labels),
         labels,
     )
     return _merge(first, second, takes_second)

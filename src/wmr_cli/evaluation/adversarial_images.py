@@ -14,7 +14,7 @@ from ..core.contexts import evaluating
 from ..core.data.splits import ahead
 from ..core.nn.fusion import SAMPLE_SIZE
 from ..core.norms import NORMS
-from ..core.objectives import objective_named, weighted_objective
+from ..core.objectives import get_objective, weighted_objective
 from ..core.protocols import AttackResult, Batch
 from ..core.rng import derive
 from ..core.run_attack import (
@@ -142,7 +142,7 @@ def craft(
     objective = (
         weighted_objective(loss, next(iter(task.kernels.values())))
         if weighted
-        else objective_named(loss)
+        else get_objective(loss)
     )
     num_classes, norm = task.checkpoint.num_classes, NORMS[task.norm]
     check_batch(batch, num_classes)

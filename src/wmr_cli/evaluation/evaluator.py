@@ -15,7 +15,7 @@ from ..core.contexts import evaluating
 from ..core.losses import cross_entropy, logit_margin, probability_margin
 from ..core.nn.fusion import prepare_for_attack
 from ..core.norms import NORMS
-from ..core.objectives import objective_named, weighted_objective
+from ..core.objectives import get_objective, weighted_objective
 from ..core.protocols import Attack, Batch, Evidence, Kernel, Objective
 from ..core.rng import derive
 from ..core.run_attack import (
@@ -103,7 +103,7 @@ class Evaluator:
 
     def _evaluate_attack(self, batch: Batch) -> Rows:
         loss = getattr(self.attack, "loss", "ce")
-        uniform_logits = self._attack(objective_named(loss), batch)
+        uniform_logits = self._attack(get_objective(loss), batch)
         rows = _score_logits("uniform", uniform_logits, batch.labels)
         if not self.has_margins:
             return {"uniform/prediction": rows["uniform/prediction"]}

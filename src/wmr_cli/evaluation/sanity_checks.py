@@ -19,7 +19,7 @@ from .. import measures
 from ..core.contexts import evaluating
 from ..core.data.splits import balanced_subset
 from ..core.norms import NORMS
-from ..core.objectives import objective_named
+from ..core.objectives import get_objective
 from ..core.protocols import Attack, Batch, Objective
 from ..core.run_attack import ThreatModel, predictions, run_attack
 from ..measures import Estimate
@@ -58,7 +58,7 @@ class CheckedModel:
     def accuracy(self, attack: Attack, eps: float) -> Estimate:
         """Robust accuracy of the subset under another attack."""
         evaluator = self.evaluator
-        objective = objective_named(getattr(attack, "loss", "ce"))
+        objective = get_objective(getattr(attack, "loss", "ce"))
         threat = ThreatModel(NORMS[evaluator.norm], eps, evaluator.num_classes)
         correct = []
         for batch in self.batches:
@@ -175,7 +175,7 @@ def _check_no_autograd(checked: CheckedModel) -> Check:
 
 def _check_gradients(checked: CheckedModel) -> Check:
     """Check that the images have gradients: without one, gradient attacks stay at the start."""
-    objective = objective_named(getattr(checked.task.attack, "loss", "ce"))
+    objective = get_objective(getattr(checked.task.attack, "loss", "ce"))
     model = checked.evaluator.model
     unusable = [_has_no_gradient(model, batch, objective) for batch in checked.batches]
     fraction = float(torch.cat(unusable).double().mean())

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..core.contexts import evaluating
 from ..core.losses import cross_entropy
 from ..core.norms import NORMS
-from ..core.objectives import OBJECTIVES, Divergence, at_rows
+from ..core.objectives import OBJECTIVES, KlObjective, select_rows
 from ..core.protocols import Attack, AttackResult, Batch, Objective
 from ..core.run_attack import in_range, outside
 from .assertions import all_close, batch_unchanged, copy_state, require
@@ -150,7 +150,7 @@ def _check_repeatable(attack: Attack, result: AttackResult, model: nn.Module, ba
 def _check_rows(attack: Attack, model: nn.Module, batch: Batch) -> None:
     """An objective may know something of each image; here it insists on being asked about as many as it knows."""
     with torch.no_grad():
-        objective = _PerImage(Divergence.from_logits(model(batch.images)))
+        objective = _PerImage(KlObjective.from_logits(model(batch.images)))
     result = _run(attack, model, batch, objective)
     _check_images(attack, result.images, batch)
 
@@ -176,18 +176,18 @@ class _Asked:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _PerImage:
-    inner: Divergence
+    inner: KlObjective
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         require(
             len(logits) == len(self.inner.natural),
-            f"the objective of {len(self.inner.natural)} images was asked about {len(logits)}: take at_rows(objective, rows)",
+            f"the objective of {len(self.inner.natural)} images was asked about {len(logits)}: take select_rows(objective, rows)",
         )
         return self.inner(logits, labels)
 
     def __getitem__(self, rows: Tensor) -> "_PerImage":
-        part = at_rows(self.inner, rows)
-        assert isinstance(part, Divergence)
+        part = select_rows(self.inner, rows)
+        assert isinstance(part, KlObjective)
         return _PerImage(part)
 
 

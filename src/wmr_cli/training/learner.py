@@ -13,7 +13,7 @@ from ..core.contexts import evaluating
 from ..core.losses import cross_entropy
 from ..core.nn.fusion import PreparedModel
 from ..core.norms import NORMS
-from ..core.objectives import Weighted
+from ..core.objectives import WeightedObjective
 from ..core.protocols import Attack, AttackResult, Batch, Evidence, Kernel, Objective
 from ..core.rng import derive
 from ..core.run_attack import ThreatModel, run_attack
@@ -102,7 +102,7 @@ class FabricLearner:
         if self._config.weight_grad in ("both", "attack") and not getattr(
             self.kernel, "detached", False
         ):
-            objective = Weighted(objective, self.kernel)
+            objective = WeightedObjective(objective, self.kernel)
         attack, eps = (
             (self._attack, self.eps) if own is None else (own, getattr(own, "eps", self.eps))
         )

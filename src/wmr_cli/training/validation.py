@@ -7,7 +7,7 @@ from torch import nn
 
 from .. import measures
 from ..config import TrainConfig
-from ..core.contexts import device_of
+from ..core.contexts import model_device
 from ..core.data.splits import ahead
 from ..core.nn.fusion import SAMPLE_SIZE
 from ..core.protocols import Attack, DataSource, Evidence
@@ -43,7 +43,7 @@ def make_validation_evaluator(
 ) -> Evaluator:
     """Clean, under the short attack, and under its weighted form where the best weights are chosen by it."""
     alpha, split = _alpha(config), components.get_split(source, "val")
-    images = split.batch(torch.arange(min(SAMPLE_SIZE, len(split)))).images.to(device_of(model))
+    images = split.batch(torch.arange(min(SAMPLE_SIZE, len(split)))).images.to(model_device(model))
     evaluator = Evaluator(
         model=model,
         attack=attack,

@@ -19,7 +19,7 @@ from wmr_cli.core import (
     StepReport,
     cross_entropy,
     descend,
-    ranks,
+    ranking_scores,
     rng,
 )
 
@@ -110,7 +110,7 @@ class RandomCorners:
                 )
                 candidate = (images + self.eps * signs).clamp(0, 1)
                 candidate_logits = model(candidate)
-                is_worse = ranks(objective, candidate_logits, labels) > ranks(
+                is_worse = ranking_scores(objective, candidate_logits, labels) > ranking_scores(
                     objective, logits, labels
                 )
                 best = torch.where(is_worse[:, None, None, None], candidate, best)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from wmr_cli import BadInput
-from wmr_cli.core import Evidence, finest, logit_margin
+from wmr_cli.core import Evidence, logit_margin, widest_float_dtype
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Rank:
 
     def __call__(self, evidence: Evidence) -> Tensor:
         fine = evidence.logits.detach().to(
-            finest(evidence.logits.device)
+            widest_float_dtype(evidence.logits.device)
         )  # float32 would take close margins for equal
         ranks = spread_ranks(logit_margin(fine, evidence.labels))
         return (-self.alpha * ranks).to(evidence.logits.dtype)

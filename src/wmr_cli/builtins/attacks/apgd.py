@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from ...core.auto_pgd import run_auto_pgd
 from ...core.norms import NORMS
 from ...core.objectives import (
-    DLR_CLASSES,
-    MOST_TARGETS,
-    RATIO_CLASSES,
-    TargetedRatio,
-    at_rows,
-    likely_wrong,
-    objective_named,
+    MAX_TARGETS,
+    MIN_DLR_CLASSES,
+    MIN_TARGETED_DLR_CLASSES,
+    TargetedDlrLoss,
+    get_objective,
+    most_likely_targets,
+    select_rows,
 )
 from ...core.pgd import start_images
 from ...core.protocols import AttackResult, Batch, Objective
@@ -47,13 +47,13 @@ class Apgd:
                 f"{self} cannot be run",
                 hint="eps and steps are not negative; restarts is 1 or more",
             )
-        objective_named(self.loss)
+        get_objective(self.loss)
 
     def remarks(self, num_classes: int) -> Iterator[str]:
         """Yield what differs with this number of classes."""
-        if self.loss == "dlr" and num_classes < DLR_CLASSES:
+        if self.loss == "dlr" and num_classes < MIN_DLR_CLASSES:
             yield (
-                f"the DLR loss needs {DLR_CLASSES} classes: "
+                f"the DLR loss needs {MIN_DLR_CLASSES} classes: "
                 f"with {num_classes} the attack maximises the margin loss"
             )
 
@@ -71,7 +71,7 @@ class Apgd:
         def run(rows: Tensor, restart: int) -> AttackResult:
             part = batch.select(rows)
             start = start_images("uniform", part, norm, self.eps, seed=seed, restart=restart)
-            part_objective = at_rows(objective, rows)
+            part_objective = select_rows(objective, rows)
             return run_auto_pgd(
                 model, part, part_objective, start, norm=norm, eps=self.eps, steps=self.steps
             )
@@ -93,7 +93,7 @@ class TargetedApgd:
     eps: float = 8 / 255
     steps: int = 100
     restarts: int = 1
-    targets: int = MOST_TARGETS
+    targets: int = MAX_TARGETS
     stops_early: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -105,9 +105,9 @@ class TargetedApgd:
 
     def remarks(self, num_classes: int) -> Iterator[str]:
         """Yield what differs with this number of classes."""
-        if num_classes < RATIO_CLASSES:
+        if num_classes < MIN_TARGETED_DLR_CLASSES:
             yield (
-                f"the targeted DLR loss needs {RATIO_CLASSES} classes: "
+                f"the targeted DLR loss needs {MIN_TARGETED_DLR_CLASSES} classes: "
                 f"with {num_classes} the attack maximises the targeted margin"
             )
 
@@ -122,13 +122,13 @@ class TargetedApgd:
     ) -> AttackResult:
         norm = NORMS[self.norm]
         with torch.no_grad():
-            targets = likely_wrong(model(batch.images), batch.labels, self.targets)
+            targets = most_likely_targets(model(batch.images), batch.labels, self.targets)
         num_targets = targets.shape[1]
 
         def run(rows: Tensor, attempt: int) -> AttackResult:
             part = batch.select(rows)
             start = start_images("uniform", part, norm, self.eps, seed=seed, restart=attempt)
-            targeted = TargetedRatio(targets[rows, attempt % num_targets])
+            targeted = TargetedDlrLoss(targets[rows, attempt % num_targets])
             return run_auto_pgd(
                 model, part, targeted, start, norm=norm, eps=self.eps, steps=self.steps
             )

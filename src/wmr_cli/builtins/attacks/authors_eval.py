@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ...core.norms import NORMS
-from ...core.objectives import objective_named
+from ...core.objectives import get_objective
 from ...core.pgd import PgdSettings, run_pgd
 from ...core.protocols import AttackResult, Batch, Objective
 from ...errors import BadInput
@@ -40,7 +40,7 @@ class AuthorsEval:
                 f"{self} cannot be run",
                 hint="eps and step are not negative; steps and restarts are 1 or more",
             )
-        objective_named(self.loss)
+        get_objective(self.loss)
 
     def __call__(
         self,
@@ -52,7 +52,7 @@ class AuthorsEval:
         need_logits: bool = True,
     ) -> AttackResult:
         norm = NORMS[self.norm]
-        loss = objective_named(self.loss)
+        loss = get_objective(self.loss)
         step = self.eps / 10 if self.step is None else self.step
         settings = PgdSettings(norm, self.eps, step, self.steps)
         current = batch.images

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
-from ...core.objectives import objective_named
+from ...core.objectives import get_objective
 from ...core.protocols import AttackResult, Batch, Objective
 from ...core.restarts import attack_until_misclassified
 from ...errors import BadInput, UnknownName, did_you_mean
@@ -80,7 +80,7 @@ class AutoAttack:
         need_logits: bool = True,
     ) -> AttackResult:
         def run(rows: Tensor, part: Part) -> AttackResult:
-            own_objective = objective_named(getattr(part, "loss", "ce"))
+            own_objective = get_objective(getattr(part, "loss", "ce"))
             return part(model, batch.select(rows), own_objective, seed=seed)
 
         attempts = [partial(run, part=part) for part in self.parts()]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ...core.fab import step_onto
 from ...core.norms import NORMS
-from ...core.objectives import MOST_TARGETS, likely_wrong, targeted_overtake
+from ...core.objectives import MAX_TARGETS, most_likely_targets, targeted_margin_loss
 from ...core.pgd import input_gradient
 from ...core.protocols import AttackResult, Batch, Objective
 from ...core.restarts import attack_until_misclassified
@@ -30,7 +30,7 @@ class TargetedFab:
     eps: float = 8 / 255
     steps: int = 100
     restarts: int = 1
-    targets: int = MOST_TARGETS
+    targets: int = MAX_TARGETS
     alpha_max: float = 0.1
     eta: float = 1.05
     beta: float = 0.9
@@ -58,7 +58,7 @@ class TargetedFab:
         need_logits: bool = True,
     ) -> AttackResult:
         with torch.no_grad():
-            targets = likely_wrong(model(batch.images), batch.labels, self.targets)
+            targets = most_likely_targets(model(batch.images), batch.labels, self.targets)
         num_targets = targets.shape[1]
 
         def search(rows: Tensor, attempt: int) -> AttackResult:
@@ -90,7 +90,7 @@ class TargetedFab:
         steps_survived = torch.zeros_like(batch.labels)
 
         def lead(logits: Tensor, labels: Tensor) -> Tensor:
-            return targeted_overtake(logits, labels, targets)
+            return targeted_margin_loss(logits, labels, targets)
 
         for _ in range(self.steps):
             gradient, logits = input_gradient(model, current, batch.labels, lead)

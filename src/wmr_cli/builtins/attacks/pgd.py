@@ -6,7 +6,7 @@ from typing import Literal
 from torch import nn
 
 from ...core.norms import NORMS
-from ...core.objectives import objective_named
+from ...core.objectives import get_objective
 from ...core.pgd import GAUSS_SCALE, PgdSettings, run_pgd, start_images
 from ...core.protocols import AttackResult, Batch, Objective
 from ...core.restarts import pick_worse_case
@@ -37,7 +37,7 @@ class Pgd:
                 f"{self} cannot be run",
                 hint="eps, step and steps are not negative; restarts is 1 or more",
             )
-        objective_named(self.loss)
+        get_objective(self.loss)
         _parse_start(self.start)
 
     def __call__(

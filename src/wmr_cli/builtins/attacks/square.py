@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core import rng, square
-from ...core.objectives import at_rows, objective_named, ranks
+from ...core.objectives import get_objective, ranking_scores, select_rows
 from ...core.protocols import AttackResult, Batch, Objective
 from ...core.restarts import is_stronger, run_restarts
 from ...errors import BadInput
@@ -35,7 +35,7 @@ class _Search:
     ) -> "_Search":
         """Query the model with changed images and keep each change that is better for the attack."""
         logits = model(moved)
-        rank = ranks(objective, logits, labels)
+        rank = ranking_scores(objective, logits, labels)
         takes = is_stronger(logits, rank, self.logits, self.ranks, labels)
         kept_logits = torch.where(takes[:, None], logits, self.logits)
         return _Search(
@@ -73,7 +73,7 @@ class Square:
         if self.eps < 0 or self.queries < 1 or self.restarts < 1 or not 0 < self.p_init <= 1:
             hint = "eps is not negative; queries and restarts are 1 or more; p_init lies between 0 and 1"
             raise BadInput(f"{self} cannot be run", hint=hint)
-        objective_named(self.loss)
+        get_objective(self.loss)
 
     def __call__(
         self,
@@ -86,7 +86,9 @@ class Square:
     ) -> AttackResult:
         def search(rows: Tensor, restart: int) -> AttackResult:
             part = batch.select(rows)
-            return self._search(model, part, at_rows(objective, rows), seed=seed, restart=restart)
+            return self._search(
+                model, part, select_rows(objective, rows), seed=seed, restart=restart
+            )
 
         with torch.no_grad():
             return run_restarts(
@@ -107,7 +109,7 @@ class Square:
         state = _Search(
             images,
             logits,
-            ranks(objective, logits, batch.labels),
+            ranking_scores(objective, logits, batch.labels),
             (logits.argmax(dim=1) == batch.labels).long(),
         )
         rows = torch.arange(len(batch.labels), device=batch.labels.device)
@@ -125,7 +127,7 @@ class Square:
                 restart,
                 step=chunk,
             )
-            part_objective = at_rows(objective, rows)
+            part_objective = select_rows(objective, rows)
             part_state = state.at(rows)
             for query in range(first, min(first + CHUNK, self.queries)):
                 moved = self._propose(part.images, part_state, query, draws[:, query - first])

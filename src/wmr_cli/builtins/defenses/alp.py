@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from ...core.losses import at_least_float32, cross_entropy
+from ...core.losses import cross_entropy, upcast_half
 from ...core.protocols import Batch, Evidence, Learner, Losses, StepReport
 from ...core.weighted_step import descend
 from ...errors import BadInput
@@ -40,7 +40,7 @@ class LogitPairing:
         natural, robust = (
             learner.label_loss(logits, batch.labels) for logits in (clean, adversarial)
         )
-        pairing = (at_least_float32(clean) - at_least_float32(adversarial)).square().mean(dim=1)
+        pairing = (upcast_half(clean) - upcast_half(adversarial)).square().mean(dim=1)
         # the attack counts steps before which the prediction stayed; an image that was wrong was never still right
         survived = attacked.steps_survived * (target.labels == batch.labels)
         evidence = Evidence(

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...core.losses import at_least_float32, cross_entropy, kl_divergence, log_probabilities
+from ...core.losses import cross_entropy, kl_divergence, log_probabilities, upcast_half
 from ...core.protocols import Batch, Evidence, Learner, StepReport
 from ...core.weighted_step import descend, terms_of
 from ...errors import BadInput
@@ -60,5 +60,5 @@ class Mart:
 
 def second_place(logits: Tensor, labels: Tensor) -> Tensor:
     """-log(1 - the largest probability of another class), (N,), with the authors' constants that keep it finite."""
-    others = at_least_float32(logits).softmax(dim=1).scatter(1, labels[:, None], 0.0)
+    others = upcast_half(logits).softmax(dim=1).scatter(1, labels[:, None], 0.0)
     return -torch.log(1.0001 - others.amax(dim=1) + 1e-12)

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 
 from ...core.losses import cross_entropy, kl_divergence, log_probabilities
-from ...core.objectives import Divergence
+from ...core.objectives import KlObjective
 from ...core.protocols import Batch, Evidence, Learner, Objective, StepReport
 from ...core.weighted_step import descend, terms_of
 from ...errors import BadInput
@@ -59,4 +59,4 @@ class Trades:
         if self.climbs == "ce":
             return cross_entropy
         with learner.attack_mode() as network, torch.no_grad():
-            return Divergence.from_logits(network(batch.images))
+            return KlObjective.from_logits(network(batch.images))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...core.losses import loss_of
+from ...core.losses import kernel_loss
 from ...core.protocols import Evidence
 from ...errors import BadInput, BrokenContract
 from ...measures import worst_case
@@ -32,7 +32,7 @@ class ChiSquared:
             )
 
     def __call__(self, evidence: Evidence) -> Tensor:
-        losses = loss_of(evidence)
+        losses = kernel_loss(evidence)
         if not losses.isfinite().all():
             raise BrokenContract(
                 "the loss of an image is not finite", hint="try a smaller --lr or --clip-grad 1"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...core.losses import loss_of
+from ...core.losses import kernel_loss
 from ...core.protocols import Evidence
 from ...errors import BadInput
 
@@ -29,7 +29,7 @@ class Cvar:
             raise BadInput(f"share is {self.share:g}", hint="share is above 0 and at most 1")
 
     def __call__(self, evidence: Evidence) -> Tensor:
-        losses = loss_of(evidence)
+        losses = kernel_loss(evidence)
         count = self.share * len(losses)
         border = losses.topk(min(int(-(-count // 1)), len(losses))).values[-1]
         above, tied = (losses > border).to(losses), (losses == border).to(losses)

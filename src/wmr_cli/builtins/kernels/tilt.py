@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ...core.losses import loss_of
+from ...core.losses import kernel_loss
 from ...core.protocols import Evidence
 from ...errors import BadInput
 
@@ -30,4 +30,4 @@ class Tilt:
             )
 
     def __call__(self, evidence: Evidence) -> Tensor:
-        return self.t * loss_of(evidence)
+        return self.t * kernel_loss(evidence)
