@@ -20,7 +20,7 @@ import wmr_cli as wmr
 from support.typed import instance_of
 from wmr_cli import Result
 from wmr_cli.config import EvaluateConfig
-from wmr_cli.core.contexts import placed
+from wmr_cli.core.contexts import on_device
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.nn.preprocessing import Normalized
 from wmr_cli.core.protocols import Attack, AttackResult, Batch, Objective, Split
@@ -287,12 +287,12 @@ def test_a_model_goes_to_another_device_and_comes_back() -> None:
     model = Switching()
     cross_entropy(model(tiny_batch().images), tiny_batch().labels).mean().backward()
     before = snapshot(model)
-    with placed(model, torch.device("meta")):
+    with on_device(model, torch.device("meta")):
         assert {tensor.device.type for tensor in (*model.parameters(), *model.buffers())} == {
             "meta"
         }
     assert_as_before(before, model)
-    with pytest.raises(RuntimeError, match="stop"), placed(model, torch.device("meta")):
+    with pytest.raises(RuntimeError, match="stop"), on_device(model, torch.device("meta")):
         raise RuntimeError("stop")
     assert_as_before(before, model)
 

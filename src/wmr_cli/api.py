@@ -18,8 +18,8 @@ from torch.utils.data import Dataset
 
 from . import measures
 from .config import METRICS, EvaluateConfig, default_data_dir
-from .core.contexts import model_device, placed, plain_autograd
-from .core.data.loaders import images_of
+from .core.contexts import model_device, on_device, plain_autograd
+from .core.data.loaders import as_split_or_stream
 from .core.nn.fusion import SAMPLE_SIZE
 from .core.protocols import Attack, DataSource, Defense, Kernel, Split
 from .errors import BadInput
@@ -241,10 +241,10 @@ def evaluate(
         registry,
     )
     images, where = (
-        images_of(data, batch_size),
+        as_split_or_stream(data, batch_size),
         model_device(model) if device is None else torch.device(device),
     )
-    with placed(model, where), plain_autograd(where):
+    with on_device(model, where), plain_autograd(where):
         batches = batch_images(images, batch_size)
         first = next(batches, None)
         if first is None:

@@ -22,7 +22,7 @@ from wmr_cli.builtins.kernels.exp import Exponential
 from wmr_cli.builtins.kernels.uniform import Uniform
 from wmr_cli.config import TrainConfig
 from wmr_cli.core.losses import cross_entropy
-from wmr_cli.core.nn.hooks import first_layer
+from wmr_cli.core.nn.hooks import find_first_layer
 from wmr_cli.core.norms import NORMS
 from wmr_cli.core.protocols import Attack, AttackResult, Batch, Defense, Evidence, Kernel, Objective
 from wmr_cli.errors import BadInput, BrokenContract
@@ -588,7 +588,7 @@ def test_the_first_layer_is_found_in_every_built_in_network(spec: str, registry:
     name, shape = FIRST[spec]
     with torch.device("meta"):  # its parameters have shapes and no values: nothing is computed
         model = registry.create("model", spec, num_classes=3, input_shape=shape)
-        assert first_layer(model, torch.zeros(1, *shape)) is model.get_submodule(name)
+        assert find_first_layer(model, torch.zeros(1, *shape)) is model.get_submodule(name)
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 

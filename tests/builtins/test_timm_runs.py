@@ -10,8 +10,8 @@ import torch
 from support.typed import instance_of, not_none
 from wmr_cli.config import EvaluateConfig, TrainConfig
 from wmr_cli.core.data.splits import MemorySource, MemorySplit
-from wmr_cli.core.nn.preprocessing import bare
-from wmr_cli.core.rng import derive
+from wmr_cli.core.nn.preprocessing import unwrap_preprocessing
+from wmr_cli.core.rng import derive_seed
 from wmr_cli.evaluation.run import evaluate
 from wmr_cli.events import EvaluationDone, TrainingDone
 from wmr_cli.plugins import collect
@@ -101,7 +101,7 @@ def test_a_network_of_timm_is_trained_and_evaluated(
     )
 
     checkpoint = checkpoints.load(run)
-    torch.manual_seed(derive("model", config.seed))
+    torch.manual_seed(derive_seed("model", config.seed))
     fresh = components.build_model(
         with_colours, model, checkpoint.num_classes, checkpoint.input_shape
     )
@@ -126,7 +126,7 @@ def test_a_network_of_timm_is_trained_and_evaluated(
     moved = np.abs(rows["uniform/logits"] - rows["clean/logits"]).max(axis=1)
     assert (moved > 0).all(), "the attack finds a way through the network to every image"
 
-    network, _ = bare(components.restore_model(with_colours, checkpoint))
+    network, _ = unwrap_preprocessing(components.restore_model(with_colours, checkpoint))
     torch.save(network.state_dict(), tmp_path / "weights.pt")  # as timm itself names them
     foreign = EvaluateConfig(
         model=model, dataset=dataset, metrics=("nat", "rob"), limit=8, steps=1, alpha_test=(1.0,)

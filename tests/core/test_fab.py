@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog, minimize
 from torch import Tensor
 
-from wmr_cli.core.fab import step_onto
+from wmr_cli.core.fab import step_to_hyperplane
 from wmr_cli.core.norms import NORMS
 
 
@@ -57,7 +57,7 @@ def test_the_step_is_the_smallest_that_solvers_find(
     norm: str, smallest: Callable[..., Any], reach: float
 ) -> None:
     points, normal, change = problem(reach=reach)
-    step = step_onto(points, normal, change, norm)
+    step = step_to_hyperplane(points, normal, change, norm)
     torch.testing.assert_close((normal * step).sum(dim=1), change, atol=1e-12, rtol=1e-12)
     assert (points + step).min() >= 0
     assert (points + step).max() <= 1
@@ -71,7 +71,7 @@ def test_the_step_is_the_smallest_that_solvers_find(
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_out_of_reach_it_goes_to_the_nearest_corner(norm: str) -> None:
     points, normal, change = problem(reach=1.5)
-    step = step_onto(points, normal, change, norm)
+    step = step_to_hyperplane(points, normal, change, norm)
     helps = normal * change.sign()[:, None]
     corner = torch.where(helps > 0, 1.0, 0.0)
     moves = helps != 0
@@ -82,4 +82,6 @@ def test_out_of_reach_it_goes_to_the_nearest_corner(norm: str) -> None:
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_without_a_direction_nothing_moves(norm: str) -> None:
     points = torch.rand(3, 5, generator=torch.Generator().manual_seed(1))
-    assert (step_onto(points, torch.zeros(3, 5), torch.tensor([1.0, -1.0, 0.0]), norm) == 0).all()
+    assert (
+        step_to_hyperplane(points, torch.zeros(3, 5), torch.tensor([1.0, -1.0, 0.0]), norm) == 0
+    ).all()

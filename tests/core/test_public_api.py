@@ -27,8 +27,8 @@ PYTHON_BLOCK = re.compile(r"^( *)```python[^\n]*\n(.*?)^\1```", re.MULTILINE | r
 CORE_NAMES = """
 Attack AttackResult Batch DataSource Decoder Defense KlObjective Evidence Kernel LazySplits Learner
 Losses MemorySource MemorySplit NORMS Norm Normalized OBJECTIVES Objective PgdSettings
-PictureSplit Remote Resized Source Split StepReport UniformStartPgd upcast_half select_rows
-attack_until_misclassified balanced_subset cross_entropy descend evaluating fetch widest_float_dtype held_out
+ImageFileSplit Remote Resized Source Split StepReport UniformStartPgd upcast_half select_rows
+attack_until_misclassified balanced_subset cross_entropy descend evaluating fetch widest_float_dtype holdout_mask
 input_gradient kl_divergence log_probabilities logit_margin kernel_loss margin get_objective pay
 pgd_steps pick_stronger pick_worse_case probability_margin project_to_ball ranking_scores report_progress
 rng run_pgd run_restarts start_images torchvision_compat unpack weighted_objective with_logits

@@ -45,7 +45,9 @@ def test_philox_gives_its_published_answers(counter: str, key: str, answer: str)
 
 
 def test_words_are_philox_over_block_image_restart_and_step() -> None:
-    found = rng.words(torch.tensor([9]), 6, seed=(5 << 32) + 7, restart=2, step=3)[0].tolist()
+    found = rng.random_words(torch.tensor([9]), 6, seed=(5 << 32) + 7, restart=2, step=3)[
+        0
+    ].tolist()
     expected = []
     for block in (0, 1):
         counter = (torch.tensor([block]), torch.tensor([9]), torch.tensor([2]), torch.tensor([3]))
@@ -136,7 +138,7 @@ def test_derived_seeds_are_fixed_distinct_and_of_63_bits() -> None:
         (1, 11),
         (11, 1),
     ]
-    seeds = [rng.derive(*part) for part in parts]
-    assert seeds == [rng.derive(*part) for part in parts]
+    seeds = [rng.derive_seed(*part) for part in parts]
+    assert seeds == [rng.derive_seed(*part) for part in parts]
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**63 for seed in seeds)

@@ -20,7 +20,7 @@ from wmr_cli.core.run_attack import (
     check_log_weights,
     check_logits,
     check_report,
-    outside,
+    exceeds_eps,
     predictions,
     run_attack,
 )
@@ -161,8 +161,8 @@ def test_the_rounding_of_large_images_is_not_taken_for_leaving_the_ball(eps: flo
         eps,
     )
     size = NORMS["l2"].size(moved - images)
-    assert not outside(size, eps).any()
-    assert outside(size * 1.001, eps).all()
+    assert not exceeds_eps(size, eps).any()
+    assert exceeds_eps(size * 1.001, eps).all()
 
 
 def test_the_first_of_several_broken_images_is_named() -> None:

@@ -2,7 +2,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wmr_cli.core.data.loaders import images_of
+from wmr_cli.core.data.loaders import as_split_or_stream
 from wmr_cli.evaluation.batching import CHUNK, CHUNKS, FEWEST, batch_images, batches, chunks
 
 ROUNDED_BY_THREADS = 12
@@ -41,10 +41,12 @@ def test_no_batch_of_few_images_is_a_handful(images: int, batch_size: int) -> No
 def test_a_stream_is_cut_as_a_split_of_as_many_images() -> None:
     for images in (1, 37, 69, 257, 552, 2047, 2048, 2350):
         pictures, labels = torch.zeros(images, 1, 1, 1), torch.zeros(images, dtype=torch.int64)
-        stream = images_of(iter(zip(pictures.split(7), labels.split(7), strict=True)), 100)
+        stream = as_split_or_stream(iter(zip(pictures.split(7), labels.split(7), strict=True)), 100)
         assert [len(batch.labels) for batch in batch_images(stream, 100)] == cut(images, 100)
 
 
 def test_a_stream_of_an_empty_batch_ends() -> None:
-    empty = images_of(iter([(torch.zeros(0, 1, 1, 1), torch.zeros(0, dtype=torch.int64))]), 100)
+    empty = as_split_or_stream(
+        iter([(torch.zeros(0, 1, 1, 1), torch.zeros(0, dtype=torch.int64))]), 100
+    )
     assert list(batch_images(empty, 100)) == []

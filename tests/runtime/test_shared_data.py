@@ -54,7 +54,7 @@ import json
 from pathlib import Path
 import numpy as np, torch
 from PIL import Image
-from wmr_cli.core.data.image_files import Decoder, PictureSplit
+from wmr_cli.core.data.image_files import Decoder, ImageFileSplit
 from wmr_cli.core.data.splits import Source
 from wmr_cli.runtime.fabric import Hardware, launch
 from wmr_cli.runtime.shared_data import share_dataset
@@ -64,9 +64,9 @@ if ranks.index == 0:
     for number, path in enumerate(paths):
         Image.fromarray(np.full((5, 4, 3), 20 * number, dtype=np.uint8)).save(path)
 ranks.barrier()
-decoded, decode = [], PictureSplit._decode
-PictureSplit._decode = lambda self, path: decoded.append(path) or decode(self, path)
-split = PictureSplit(paths, torch.arange(12) % 2, torch.arange(12), Decoder(), (3, 5, 4), "pictures", 1)
+decoded, decode = [], ImageFileSplit._decode
+ImageFileSplit._decode = lambda self, path: decoded.append(path) or decode(self, path)
+split = ImageFileSplit(paths, torch.arange(12) % 2, torch.arange(12), Decoder(), (3, 5, 4), "pictures", 1)
 source = share_dataset(Source(2, (3, 5, 4), {"train": split, "val": split}), ranks)
 source.splits["train"].prepare()
 pixels = source.splits["train"].batch(torch.arange(12)).images
@@ -128,5 +128,9 @@ def test_pictures_are_decoded_by_the_first_alone(tmp_path: Path) -> None:
     assert (
         first
         == second
-        == {"pixels": [20.0 * number for number in range(12)], "type": "PictureSplit", "same": True}
+        == {
+            "pixels": [20.0 * number for number in range(12)],
+            "type": "ImageFileSplit",
+            "same": True,
+        }
     )

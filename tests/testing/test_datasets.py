@@ -154,7 +154,7 @@ MUTANTS = {
     ),
     "labels of another order": (OtherLabels, "labels of batch and split differ"),
     "another length": (CountsOne, "601 images and 600 labels"),
-    "no images": (lambda split: split.part(torch.arange(0)), "0 images and 0 labels"),
+    "no images": (lambda split: split.subset(torch.arange(0)), "0 images and 0 labels"),
     "an index twice": (
         lambda split: replace(split, index=last(split.index, 2 * SIZE)),
         "an index occurs twice",

@@ -110,7 +110,7 @@ def kl(clean: Tensor, adversarial: Tensor) -> Tensor:
 
 def attacked_by_hand(model: nn.Module, on: Batch, step: int, objective: Objective) -> Tensor:
     """x + 0.001 noise, then K sign steps, each back into ball and range."""
-    drawn = rng.normal(on.images, on.index, rng.derive("attack", SEED, step))
+    drawn = rng.normal(on.images, on.index, rng.derive_seed("attack", SEED, step))
     moved = (on.images + (0.001 * drawn + on.images - on.images).clamp(-EPS, EPS)).clamp(0, 1)
     for _ in range(K):
         moved.requires_grad_()

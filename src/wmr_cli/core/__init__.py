@@ -7,8 +7,15 @@ this package are private and may change in any release. Errors and hooks are nam
 from . import rng, torchvision_compat
 from .contexts import evaluating
 from .data.downloads import Remote, fetch, unpack
-from .data.image_files import Decoder, PictureSplit
-from .data.splits import LazySplits, MemorySource, MemorySplit, Source, balanced_subset, held_out
+from .data.image_files import Decoder, ImageFileSplit
+from .data.splits import (
+    LazySplits,
+    MemorySource,
+    MemorySplit,
+    Source,
+    balanced_subset,
+    holdout_mask,
+)
 from .losses import (
     cross_entropy,
     kernel_loss,
@@ -73,6 +80,7 @@ __all__ = [
     "Decoder",
     "Defense",
     "Evidence",
+    "ImageFileSplit",
     "Kernel",
     "KlObjective",
     "LazySplits",
@@ -84,7 +92,6 @@ __all__ = [
     "Normalized",
     "Objective",
     "PgdSettings",
-    "PictureSplit",
     "Remote",
     "Resized",
     "Source",
@@ -98,7 +105,7 @@ __all__ = [
     "evaluating",
     "fetch",
     "get_objective",
-    "held_out",
+    "holdout_mask",
     "input_gradient",
     "kernel_loss",
     "kl_divergence",

@@ -20,7 +20,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def placed(model: nn.Module, device: torch.device) -> Iterator[None]:
+def on_device(model: nn.Module, device: torch.device) -> Iterator[None]:
     """On this device inside; on the way out every parameter, gradient and buffer is the one it was, where it was.
 
     Nothing is copied back: what was there before is kept and put in its place again.

@@ -9,7 +9,7 @@ _PACES: Mapping[str, Callable[[Tensor], Tensor]] = {"linf": torch.ones_like, "l2
 """How fast each pixel moves as the distance grows: all alike in Linf, in proportion to the normal in L2."""
 
 
-def step_onto(points: Tensor, normal: Tensor, change: Tensor, norm: str) -> Tensor:
+def step_to_hyperplane(points: Tensor, normal: Tensor, change: Tensor, norm: str) -> Tensor:
     """The smallest step, in this norm, that changes <normal, point> by `change` (N,) without leaving [0, 1].
 
     Points and normal (N, d) to (N, d). Where the cube does not reach the hyperplane, the step to the nearest corner.

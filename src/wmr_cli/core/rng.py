@@ -33,7 +33,7 @@ def philox(
     return a, b, c, d
 
 
-def words(index: Tensor, count: int, seed: int, restart: int = 0, step: int = 0) -> Tensor:
+def random_words(index: Tensor, count: int, seed: int, restart: int = 0, step: int = 0) -> Tensor:
     """`count` words of 32 random bits for each image. (N,) to (N, count) int64."""
     blocks = torch.arange(-(-count // 4), device=index.device, dtype=torch.int64)
     block, image = torch.broadcast_tensors(blocks[None, :], index.to(torch.int64)[:, None] & _WORD)
@@ -44,19 +44,19 @@ def words(index: Tensor, count: int, seed: int, restart: int = 0, step: int = 0)
 
 def uniform(like: Tensor, index: Tensor, seed: int, restart: int = 0, step: int = 0) -> Tensor:
     """Uniform on [0, 1), 24 bits each, in the shape of `like` (N, ...)."""
-    bits = words(index, math.prod(like.shape[1:]), seed, restart, step) >> 8
+    bits = random_words(index, math.prod(like.shape[1:]), seed, restart, step) >> 8
     return (bits.to(like.dtype) * 2**-24).reshape(like.shape)
 
 
 def normal(like: Tensor, index: Tensor, seed: int, restart: int = 0, step: int = 0) -> Tensor:
     """Standard normal (Box-Muller), in the shape of `like` (N, ...)."""
     count = math.prod(like.shape[1:])
-    bits = words(index, 2 * count, seed, restart, step) >> 8
+    bits = random_words(index, 2 * count, seed, restart, step) >> 8
     radius, angle = ((bits.to(like.dtype) + 0.5) * 2**-24).chunk(2, dim=1)
     return ((-2 * radius.log()).sqrt() * (2 * math.pi * angle).cos()).reshape(like.shape)
 
 
-def derive(*parts: int | str) -> int:
+def derive_seed(*parts: int | str) -> int:
     """A seed of 63 bits from several parts: a run's seed with an epoch or a step."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest) >> 1

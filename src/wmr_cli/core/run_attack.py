@@ -16,17 +16,17 @@ ABSOLUTE, RELATIVE = 1e-6, 1e-5
 """What float32 may add to the size of a perturbation: rounding of pixels adds up over a large image."""
 
 
-def outside(size: Tensor, eps: float | Tensor) -> Tensor:
+def exceeds_eps(size: Tensor, eps: float | Tensor) -> Tensor:
     """Which perturbations of these sizes (N,) are beyond the ball, whose radius may be one per image (N,)."""
     return size > eps * (1 + RELATIVE) + ABSOLUTE
 
 
-def in_range(images: Tensor) -> Tensor:
+def is_in_unit_range(images: Tensor) -> Tensor:
     """Which images (N, C, H, W) lie in [0, 1]; one with a NaN does not."""
     return ((images >= 0) & (images <= 1)).flatten(1).all(dim=1)
 
 
-def refuse(broken: Tensor, index: Tensor, what: str, hint: str = "") -> None:
+def raise_for_images(broken: Tensor, index: Tensor, what: str, hint: str = "") -> None:
     """Raise for the first image of the mask (N,), by its index in the data set."""
     if broken.any():
         image = int(index[int(broken.nonzero()[0, 0])])
@@ -47,8 +47,10 @@ def check_batch(batch: Batch, num_classes: int) -> None:
         )
         raise BrokenContract(f"the data set returned a batch of {shapes}", hint=form)
     hint = "scale images to [0, 1]; normalisation belongs inside the model"
-    refuse(~in_range(batch.images), batch.index, "its pixels are not in [0, 1]", hint)
-    refuse(
+    raise_for_images(
+        ~is_in_unit_range(batch.images), batch.index, "its pixels are not in [0, 1]", hint
+    )
+    raise_for_images(
         (batch.labels < 0) | (batch.labels >= num_classes),
         batch.index,
         f"its label is not in 0…{num_classes - 1}",
@@ -85,7 +87,7 @@ def check_logits(logits: Tensor, index: Tensor, num_classes: int) -> None:
             hint="a model returns logits of shape (images, classes), and needs two classes at least",
         )
     hint = "the network has diverged, or its weights are damaged"
-    refuse(~logits.isfinite().all(dim=1), index, "its logits are not finite", hint)
+    raise_for_images(~logits.isfinite().all(dim=1), index, "its logits are not finite", hint)
 
 
 def check_log_weights(kernel: object, log_weights: Tensor, count: int) -> None:
@@ -138,7 +140,7 @@ def run_attack(
     need_logits: bool = True,
 ) -> AttackResult:
     """Run an attack and verify its result: inside the ε-ball and [0, 1], finite logits, model unchanged."""
-    with _reporting_failures(attack), untouched(model, attack):
+    with _reporting_failures(attack), require_unchanged(model, attack):
         result = attack(model, batch, objective, seed=seed, need_logits=need_logits)
     _check_result(attack, result, batch, need_logits=need_logits)
     _check_images(attack, result.images, batch, threat.norm, threat.eps)
@@ -180,15 +182,15 @@ def _check_images(
             f"{name} made images of shape {shapes}",
             hint="an attack returns images of the shape it was given",
         )
-    refuse(
-        ~in_range(images),
+    raise_for_images(
+        ~is_in_unit_range(images),
         batch.index,
         f"{name} left [0, 1]",
         "clamp the images of the attack to [0, 1]",
     )
     ball = "its ball" if isinstance(eps, Tensor) else f"the ball of radius {eps:g}"
-    refuse(
-        outside(norm.size(images - batch.images), eps),
+    raise_for_images(
+        exceeds_eps(norm.size(images - batch.images), eps),
         batch.index,
         f"{name} left {ball}",
         "project the change of the attack into the ball",
@@ -212,7 +214,7 @@ def _reporting_failures(attack: Attack) -> Iterator[None]:
 
 
 @contextmanager
-def untouched(model: nn.Module, attack: Attack) -> Iterator[None]:
+def require_unchanged(model: nn.Module, attack: Attack) -> Iterator[None]:
     """Refuse that what happens inside changes the model: its modes, parameters, their gradients, or its buffers.
 
     Parameters are known by identity and version, so that a large model costs no copy. Buffers are few and are compared by

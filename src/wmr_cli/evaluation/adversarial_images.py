@@ -11,19 +11,19 @@ from torch import Tensor, nn
 from .. import measures
 from ..config import EvaluateConfig
 from ..core.contexts import evaluating
-from ..core.data.splits import ahead
+from ..core.data.splits import read_ahead
 from ..core.nn.fusion import SAMPLE_SIZE
 from ..core.norms import NORMS
 from ..core.objectives import get_objective, weighted_objective
 from ..core.protocols import AttackResult, Batch
-from ..core.rng import derive
+from ..core.rng import derive_seed
 from ..core.run_attack import (
     ThreatModel,
     check_batch,
     check_logits,
-    outside,
+    exceeds_eps,
     predictions,
-    refuse,
+    raise_for_images,
     run_attack,
 )
 from ..errors import BadInput
@@ -97,7 +97,7 @@ def attack(
     started = time.perf_counter()
     pieces: list[Crafted] = []
     done, wanted = 0, len(task.positions) if save else GRID_ROWS if grid else 0
-    for batch in ahead(task.split, task.positions.split(config.batch_size)):
+    for batch in read_ahead(task.split, task.positions.split(config.batch_size)):
         with components.exact_float32():
             piece = craft(
                 task,
@@ -150,7 +150,7 @@ def craft(
         with torch.no_grad():
             clean_logits = model(batch.images)
         check_logits(clean_logits, batch.index, num_classes)
-        seed = derive("evaluate", task.config.seed)
+        seed = derive_seed("evaluate", task.config.seed)
         threat = ThreatModel(norm, task.eps, num_classes)
         attacked = run_attack(task.attack, model, batch, objective, threat, seed=seed)
         if as_uint8:
@@ -179,8 +179,8 @@ def rounded(
         attacked.images.cpu() >= batch.images.cpu(), levels.floor(), levels.ceil()
     )
     images = (towards_clean / 255).float().to(batch.images.device)
-    is_outside = outside(NORMS[task.norm].size(images - batch.images), task.eps)
-    refuse(
+    is_outside = exceeds_eps(NORMS[task.norm].size(images - batch.images), task.eps)
+    raise_for_images(
         is_outside,
         batch.index,
         "it has no 8-bit neighbour inside the ball",

@@ -11,8 +11,8 @@ from itertools import chain, cycle
 import torch
 from torch import Tensor
 
-from ..core.data.loaders import Stream, recut
-from ..core.data.splits import ahead
+from ..core.data.loaders import BatchStream, rebatch
+from ..core.data.splits import read_ahead
 from ..core.protocols import Batch, Split
 
 CHUNK, FEWEST, CHUNKS = 256, 32, 8
@@ -53,10 +53,10 @@ def _are_many(images: int) -> bool:
     return images >= CHUNK * CHUNKS
 
 
-def batch_images(images: Split | Stream, batch_size: int) -> Iterator[Batch]:
+def batch_images(images: Split | BatchStream, batch_size: int) -> Iterator[Batch]:
     """All images in their batches. A stream is read ahead as far as it takes to know whether its images are few."""
-    if not isinstance(images, Stream):
-        yield from ahead(images, _cut(len(images), batch_size))
+    if not isinstance(images, BatchStream):
+        yield from read_ahead(images, _cut(len(images), batch_size))
         return
     arriving, held = iter(images), deque[Batch]()
     while (
@@ -69,7 +69,7 @@ def batch_images(images: Split | Stream, batch_size: int) -> Iterator[Batch]:
         return
     # of many images the first chunks show how all are cut
     lengths = map(len, _cut(CHUNK * CHUNKS if _are_many(count) else count, batch_size))
-    yield from recut(chain(_released(held), arriving), cycle(lengths))
+    yield from rebatch(chain(_released(held), arriving), cycle(lengths))
 
 
 def _cut(images: int, batch_size: int) -> Iterator[Tensor]:

@@ -17,7 +17,7 @@ from ..core.nn.fusion import prepare_for_attack
 from ..core.norms import NORMS
 from ..core.objectives import get_objective, weighted_objective
 from ..core.protocols import Attack, Batch, Evidence, Kernel, Objective
-from ..core.rng import derive
+from ..core.rng import derive_seed
 from ..core.run_attack import (
     ThreatModel,
     check_batch,
@@ -140,7 +140,7 @@ def make_evaluator(task: EvaluationTask, model: nn.Module, sample_images: Tensor
         norm=task.norm,
         eps=task.eps,
         num_classes=task.checkpoint.num_classes,
-        seed=derive("evaluate", task.config.seed),
+        seed=derive_seed("evaluate", task.config.seed),
         kernels=task.kernels if metrics & {"sa", "tr"} else {},
         is_attacked=bool(metrics - {"nat"}),
         has_margins=task.has_margins,

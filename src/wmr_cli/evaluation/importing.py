@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config import EvaluateConfig, TrainConfig, resolve
-from ..core.nn.preprocessing import Normalized, bare
+from ..core.nn.preprocessing import Normalized, unwrap_preprocessing
 from ..core.protocols import DataSource
 from ..core.run_attack import check_batch, check_logits
 from ..errors import BadInput
@@ -144,7 +144,7 @@ def _from_weights(
 ) -> Generator[Event, None, Checkpoint]:
     """Foreign weights under the names of the network they are for."""
     network = _network(registry, components.spec_without_weights(registry, config.model), source)
-    inner, prefix = bare(network)
+    inner, prefix = unwrap_preprocessing(network)
     if isinstance(network, Normalized):
         found = drop_normalization(found, {"mean": network.mean, "std": network.std})
     fit = match_weights(found, inner.state_dict(), match)

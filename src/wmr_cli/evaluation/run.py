@@ -12,9 +12,9 @@ import msgspec
 from torch import Tensor
 
 from ..config import EvaluateConfig
-from ..core.data.splits import ahead
+from ..core.data.splits import read_ahead
 from ..core.nn.fusion import SAMPLE_SIZE
-from ..core.rng import derive
+from ..core.rng import derive_seed
 from ..events import EvaluationDone, EvaluationStarted, Event, ImagesDone, Message
 from ..measures import worst_rows
 from ..registry import Registry
@@ -225,9 +225,9 @@ def run_jobs(
     for job in jobs[ranks.index :: ranks.count]:
         parts: list[Rows] = []
         if not job.file.exists():
-            seeded = replace(evaluator, seed=derive("evaluate", job.seed))
+            seeded = replace(evaluator, seed=derive_seed("evaluate", job.seed))
             positions = batches(job.chunk, len(task.positions), task.config.batch_size)
-            loaded = ahead(task.split, positions)
+            loaded = read_ahead(task.split, positions)
             for part in seeded.evaluate_batches(loaded, runtime.device):
                 parts.append(part)
                 images += len(part["index"])

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config import METRICS, EvaluateConfig
-from ..core.data.loaders import Stream
+from ..core.data.loaders import BatchStream
 from ..core.data.splits import balanced_subset
 from ..core.norms import NORMS
 from ..core.protocols import Attack, DataSource, Kernel, Split
@@ -393,7 +393,7 @@ def make_task(
     request: CheckedRequest,
     registry: Registry,
     checkpoint: Checkpoint,
-    images: Split | Stream,
+    images: Split | BatchStream,
     dataset: str,
 ) -> EvaluationTask:
     """Make the task of a request. The images of a stream are counted as far as they are known."""

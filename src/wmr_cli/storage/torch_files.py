@@ -23,7 +23,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ..core.data.downloads import looks_like_a_page
+from ..core.data.downloads import looks_like_html
 from ..errors import BadFile
 from ..reading import is_folder, open_regular
 
@@ -109,7 +109,7 @@ def _read_head(path: Path) -> bytes:
         raise BadFile(f"{path} is empty", hint=AGAIN_HINT)
     # a safetensors file starts with a length, whose bytes may happen to be " <" and zeros
     is_text = b"\0" not in head
-    if is_text and looks_like_a_page(head):
+    if is_text and looks_like_html(head):
         raise BadFile(
             f"{path} is a web page, not weights",
             hint="download it again: the link leads to a page, which may need a login or a click",

@@ -16,7 +16,7 @@ import torch
 
 from ..config import EvaluateConfig, TrainConfig
 from ..core.nn.fusion import SAMPLE_SIZE
-from ..core.rng import derive
+from ..core.rng import derive_seed
 from ..errors import WmrError
 from ..evaluation.evaluator import make_evaluator
 from ..evaluation.tasks import EvaluationTask, plan_tasks
@@ -114,7 +114,7 @@ def main(request_file: Path, report_file: Path) -> None:
     """Answer every request of one file in another."""
     started = time.perf_counter()
     # a fixed seed: an untrained network has the same weights, and so the same cost, every time
-    torch.manual_seed(derive("rehearsal"))
+    torch.manual_seed(derive_seed("rehearsal"))
     registry = installed().registry
     requests = msgspec.json.decode(request_file.read_bytes(), type=list[ProbeRequest])
     results = [answer_request(request, registry) for request in requests]

@@ -13,7 +13,7 @@ from ..core.losses import cross_entropy
 from ..core.norms import NORMS
 from ..core.objectives import OBJECTIVES, KlObjective, select_rows
 from ..core.protocols import Attack, AttackResult, Batch, Objective
-from ..core.run_attack import in_range, outside
+from ..core.run_attack import exceeds_eps, is_in_unit_range
 from .assertions import all_close, batch_unchanged, copy_state, require
 from .fixtures import tiny_batch, tiny_model
 
@@ -80,10 +80,10 @@ def _check_images(attack: Attack, images: Tensor, batch: Batch) -> None:
         images.dtype == batch.images.dtype,
         f"images of type {images.dtype} for {batch.images.dtype}",
     )
-    require(in_range(images).all(), "images left [0, 1]")
+    require(is_in_unit_range(images).all(), "images left [0, 1]")
     norm, eps = getattr(attack, "norm", "linf"), getattr(attack, "eps", None)
     if eps is not None:
-        is_outside = outside(NORMS[norm].size(images - batch.images), eps)
+        is_outside = exceeds_eps(NORMS[norm].size(images - batch.images), eps)
         require(~is_outside.any(), f"images left the {norm} ball of radius {eps}")
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core.protocols import DataSource, Split
-from ..core.run_attack import in_range
+from ..core.run_attack import is_in_unit_range
 from .assertions import require
 
 CHUNK = 500
@@ -80,7 +80,7 @@ def _check_rows(name: str, split: Split, source: DataSource, rows: Tensor) -> Te
     require(
         batch.images.dtype == torch.float32, f"{name}: images are {batch.images.dtype}, not float32"
     )
-    require(in_range(batch.images).all(), f"{name}: images are not in [0, 1]")
+    require(is_in_unit_range(batch.images).all(), f"{name}: images are not in [0, 1]")
     require(
         torch.equal(batch.labels, split.labels[rows]), f"{name}: labels of batch and split differ"
     )

@@ -15,7 +15,7 @@ from ..core.nn.fusion import PreparedModel
 from ..core.norms import NORMS
 from ..core.objectives import WeightedObjective
 from ..core.protocols import Attack, AttackResult, Batch, Evidence, Kernel, Objective
-from ..core.rng import derive
+from ..core.rng import derive_seed
 from ..core.run_attack import ThreatModel, run_attack
 from ..runtime.compatibility import check_evidence
 from ..runtime.components import scale_params
@@ -77,7 +77,7 @@ class FabricLearner:
         self.kernel: Kernel = (
             alike if burns_in else scale_params(self._full_kernel, settings.alpha_fraction, "alpha")
         )
-        torch.manual_seed(derive("step", self.seed, step_index, self._ranks.index))
+        torch.manual_seed(derive_seed("step", self.seed, step_index, self._ranks.index))
         for group in self._optimizer.param_groups:
             group["lr"] = settings.learning_rate
         self.model.train()
@@ -106,7 +106,7 @@ class FabricLearner:
         attack, eps = (
             (self._attack, self.eps) if own is None else (own, getattr(own, "eps", self.eps))
         )
-        seed = derive("attack", self.seed, self.step_index)
+        seed = derive_seed("attack", self.seed, self.step_index)
         with self.attack_mode() as model:
             result = run_attack(
                 attack,

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn import Module
 
 from ..config import TrainConfig
-from ..core.data.splits import ahead
+from ..core.data.splits import read_ahead
 from ..core.protocols import Split
-from ..core.rng import derive
+from ..core.rng import derive_seed
 from ..errors import RunFolderError
 from ..events import (
     EpochDone,
@@ -94,7 +94,7 @@ def train(
                 time.perf_counter(),
             )
             with calls.noted():
-                reader = ahead(run.split, [ranks.share(positions) for positions in todo])
+                reader = read_ahead(run.split, [ranks.share(positions) for positions in todo])
                 for positions in todo:
                     step = epoch * steps + progress.step
                     judged = progress.step % max(1, min(JUDGED, steps // JUDGED)) == 0
@@ -244,6 +244,6 @@ def best_epoch(entries: list[dict[str, Any]], select: str) -> int | None:
 
 def batches(split: Split, config: TrainConfig, epoch: int) -> tuple[Tensor, ...]:
     """The positions of each batch of an epoch: an order that seed and epoch fix, dealt into batches of nearly equal size."""
-    generator = torch.Generator().manual_seed(derive("order", config.seed, epoch))
+    generator = torch.Generator().manual_seed(derive_seed("order", config.seed, epoch))
     order = torch.randperm(len(split), generator=generator)
     return order.tensor_split(math.ceil(len(split) / config.batch_size))

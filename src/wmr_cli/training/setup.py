@@ -14,7 +14,7 @@ from ..core.contexts import evaluating
 from ..core.data.augment import Augmentation
 from ..core.nn.fusion import SAMPLE_SIZE, prepare_for_attack, to_memory_format
 from ..core.protocols import Attack, Batch, DataSource, Defense, Kernel, Split
-from ..core.rng import derive
+from ..core.rng import derive_seed
 from ..core.run_attack import check_batch, check_logits, check_report
 from ..errors import BadInput
 from ..registry import Registry
@@ -69,7 +69,9 @@ class Assembly:
         """One step of the defense on this rank's share of a batch; the mean loss over all ranks."""
         check_batch(batch, self.source.num_classes)
         batch = batch.to(self.runtime.device)
-        images = self.augment(batch.images, batch.index, derive("augment", self.config.seed, epoch))
+        images = self.augment(
+            batch.images, batch.index, derive_seed("augment", self.config.seed, epoch)
+        )
         images = to_memory_format(images, self.memory_format)
         report = self.defense.step(self.learner, replace(batch, images=images))
         check_report(self.defense, report, len(batch.labels))
@@ -125,7 +127,7 @@ def assemble(
     compiles: bool = False,
 ) -> Assembly:
     """Build everything, and try it on one image."""
-    torch.manual_seed(derive("model", config.seed))
+    torch.manual_seed(derive_seed("model", config.seed))
     source = share_dataset(
         components.build_dataset(registry, config.dataset, data_dir, config.split_seed),
         runtime.ranks,

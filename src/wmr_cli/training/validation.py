@@ -8,10 +8,10 @@ from torch import nn
 from .. import measures
 from ..config import TrainConfig
 from ..core.contexts import model_device
-from ..core.data.splits import ahead
+from ..core.data.splits import read_ahead
 from ..core.nn.fusion import SAMPLE_SIZE
 from ..core.protocols import Attack, DataSource, Evidence
-from ..core.rng import derive
+from ..core.rng import derive_seed
 from ..evaluation.evaluator import Evaluator, stack_rows
 from ..registry import Registry
 from ..runtime import components
@@ -50,7 +50,7 @@ def make_validation_evaluator(
         norm=config.norm,
         eps=config.eps,
         num_classes=source.num_classes,
-        seed=derive("validate", config.seed),
+        seed=derive_seed("validate", config.seed),
         kernels={alpha: components.build_kernel(registry, "exp", alpha)},
         runs_weighted_attack=config.select == "tr",
     )
@@ -71,7 +71,7 @@ def held_out_rows(
     mine = runtime.ranks.share(torch.arange(len(split)))
     size = max(config.batch_size // runtime.ranks.count, 1)
     with runtime.ranks.collective():
-        batches = ahead(split, mine.split(size)) if len(mine) else ()
+        batches = read_ahead(split, mine.split(size)) if len(mine) else ()
         parts = list(evaluator.evaluate_batches(batches, runtime.device))
     return everybodys(runtime.ranks, stack_rows(parts) if parts else None)
 

@@ -17,7 +17,7 @@ import pytest
 
 from support.special_files import IRREGULAR, make_fifo, time_limit
 from wmr_cli.core.data import downloads
-from wmr_cli.core.data.downloads import Remote, fetch, looks_like_a_page, unpack
+from wmr_cli.core.data.downloads import Remote, fetch, looks_like_html, unpack
 from wmr_cli.core.progress import watch_progress
 from wmr_cli.errors import BadFile, MissingData
 
@@ -195,8 +195,8 @@ def test_progress_is_reported_in_megabytes(
 
 @pytest.mark.parametrize("beginning", [b"<html>", b"  \n<!DOCTYPE", b"\xef\xbb\xbf<?xml"])
 def test_pages_are_recognised(beginning: bytes) -> None:
-    assert looks_like_a_page(beginning)
-    assert not looks_like_a_page(b"PK\x03\x04<")
+    assert looks_like_html(beginning)
+    assert not looks_like_html(b"PK\x03\x04<")
 
 
 def packed(tmp_path: Path, kind: str, files: dict[str, bytes]) -> Path:

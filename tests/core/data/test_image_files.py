@@ -15,8 +15,8 @@ from PIL import Image
 from support.miniature_datasets import picture_tree
 from support.special_files import IRREGULAR, time_limit
 from wmr_cli.core.data import image_files
-from wmr_cli.core.data.image_files import Decoder, PictureSplit
-from wmr_cli.core.data.splits import ahead
+from wmr_cli.core.data.image_files import Decoder, ImageFileSplit
+from wmr_cli.core.data.splits import read_ahead
 from wmr_cli.core.progress import watch_progress
 from wmr_cli.core.torchvision_compat import torchvision
 from wmr_cli.errors import BadFile
@@ -142,7 +142,7 @@ def test_what_eight_bits_cannot_hold_is_refused_with_its_path(tmp_path: Path, ca
     assert caught.value.hint
 
 
-def split_of(tmp_path: Path, **changes: Any) -> PictureSplit:
+def split_of(tmp_path: Path, **changes: Any) -> ImageFileSplit:
     paths = sorted(picture_tree(tmp_path / "tree", count=6).rglob("*.png"))
     facts = {
         "labels": torch.arange(12) % 2,
@@ -150,7 +150,7 @@ def split_of(tmp_path: Path, **changes: Any) -> PictureSplit:
         "decoder": Decoder(),
         "shape": (3, 16, 16),
     }
-    return PictureSplit(paths, **{**facts, **changes})
+    return ImageFileSplit(paths, **{**facts, **changes})
 
 
 def test_streaming_gives_the_same_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_streaming_gives_the_same_batches(tmp_path: Path, monkeypatch: pytest.Mo
     assert not split.streams
     monkeypatch.setattr(image_files, "LARGE", 0)
     assert split.streams
-    for streamed, kept in zip(ahead(split, order), in_memory, strict=True):
+    for streamed, kept in zip(read_ahead(split, order), in_memory, strict=True):
         assert torch.equal(streamed.images, kept.images)
         assert torch.equal(streamed.labels, kept.labels)
         assert torch.equal(streamed.index, kept.index)
@@ -190,14 +190,16 @@ def test_streams_read_a_batch_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(image_files, "LARGE", 0)
     split, read = split_of(tmp_path), []
     monkeypatch.setattr(
-        PictureSplit, "batch", lambda self, positions: read.append(int(positions)) or int(positions)
+        ImageFileSplit,
+        "batch",
+        lambda self, positions: read.append(int(positions)) or int(positions),
     )
-    batches = ahead(split, torch.arange(4).split(1))
+    batches = read_ahead(split, torch.arange(4).split(1))
     assert next(batches) == 0
     assert next(batches) == 1
     batches.close()
     assert read in ([0, 1], [0, 1, 2])
-    assert list(ahead(split, torch.arange(4).split(1))) == [0, 1, 2, 3]
+    assert list(read_ahead(split, torch.arange(4).split(1))) == [0, 1, 2, 3]
 
 
 def test_an_error_of_the_reading_thread_arrives(
@@ -207,7 +209,7 @@ def test_an_error_of_the_reading_thread_arrives(
     split = split_of(tmp_path)
     split.paths[4].write_bytes(b"spoilt")
     with pytest.raises(BadFile, match=split.paths[4].name):
-        list(ahead(split, torch.arange(12).split(3)))
+        list(read_ahead(split, torch.arange(12).split(3)))
 
 
 def test_the_check_finds_a_picture_of_another_size_by_its_header(tmp_path: Path) -> None:
@@ -231,7 +233,7 @@ def test_the_hash_follows_bytes_labels_index_and_cut(tmp_path: Path) -> None:
         split_of(tmp_path / "d", decoder=Decoder(3, 16)),
     ]
     saved(split.paths[0], "RGB", (16, 16))
-    others.append(split.part(torch.arange(12)))
+    others.append(split.subset(torch.arange(12)))
     assert split_of(tmp_path / "e").sha256 == first
     assert len({first, *(other.sha256 for other in others)}) == 5
 
@@ -239,7 +241,7 @@ def test_the_hash_follows_bytes_labels_index_and_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize("make", IRREGULAR.values(), ids=IRREGULAR)
 def test_only_a_regular_file_is_read_as_a_picture(tmp_path: Path, make: Callable[..., Any]) -> None:
     make(tmp_path / "x.png")
-    split = PictureSplit(
+    split = ImageFileSplit(
         [tmp_path / "x.png"], torch.tensor([0]), torch.tensor([0]), Decoder(), (3, 4, 4)
     )
     with time_limit(60):

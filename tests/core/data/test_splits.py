@@ -15,9 +15,9 @@ from wmr_cli.core.data.splits import (
     LazySplits,
     MemorySource,
     MemorySplit,
-    ahead,
     balanced_subset,
-    held_out,
+    holdout_mask,
+    read_ahead,
 )
 
 labels = st.lists(st.integers(0, 4), min_size=1, max_size=60)
@@ -128,7 +128,7 @@ def test_a_source_knows_the_shape_of_its_images() -> None:
 def test_of_every_class_a_share_is_held_out_but_never_all_of_it(
     given_labels: list[int], share: float, seed: int
 ) -> None:
-    mask = held_out(torch.tensor(given_labels), share, seed).tolist()
+    mask = holdout_mask(torch.tensor(given_labels), share, seed).tolist()
     assert len(mask) == len(given_labels)
     for label in set(given_labels):
         size = given_labels.count(label)
@@ -140,8 +140,8 @@ def test_of_every_class_a_share_is_held_out_but_never_all_of_it(
 
 def test_what_is_held_out_follows_the_seed() -> None:
     many = torch.arange(500) % 10
-    assert torch.equal(held_out(many, 0.1, seed=0), held_out(many, 0.1, seed=0))
-    assert not torch.equal(held_out(many, 0.1, seed=0), held_out(many, 0.1, seed=1))
+    assert torch.equal(holdout_mask(many, 0.1, seed=0), holdout_mask(many, 0.1, seed=0))
+    assert not torch.equal(holdout_mask(many, 0.1, seed=0), holdout_mask(many, 0.1, seed=1))
 
 
 def test_lazy_splits_are_made_once_and_only_when_asked_for() -> None:
@@ -167,6 +167,6 @@ def test_a_split_in_memory_is_not_read_ahead() -> None:
             taken.append(position)
             yield torch.tensor([position])
 
-    batches = ahead(split(), order())
+    batches = read_ahead(split(), order())
     assert next(batches).index.tolist() == [10]
     assert taken == [0]

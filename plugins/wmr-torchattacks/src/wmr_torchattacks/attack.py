@@ -127,7 +127,7 @@ class FromTorchattacks:
             "norm": {"linf": "Linf", "l2": "L2"}[self.norm],
             "n_classes": clean.require_logits().shape[1],
         }
-        settled["seed"] = rng.derive("torchattacks", seed, restart) % 2**31
+        settled["seed"] = rng.derive_seed("torchattacks", seed, restart) % 2**31
         with (
             torch.enable_grad(),
             parameters_at_rest(model),

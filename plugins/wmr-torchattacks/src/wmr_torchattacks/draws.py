@@ -67,7 +67,7 @@ class _Draws(TorchFunctionMode):
 
     def _seed_generators(self) -> None:
         # not torch.manual_seed, which notes the whole stack where CUDA has not been used yet
-        number = rng.derive("draw", self._seed, self._restart, self._draws)
+        number = rng.derive_seed("draw", self._seed, self._restart, self._draws)
         torch.default_generator.manual_seed(number)
         if self._index.device.type == "cuda":
             torch.cuda.manual_seed(number)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ...core.fab import step_onto
+from ...core.fab import step_to_hyperplane
 from ...core.norms import NORMS
 from ...core.objectives import MAX_TARGETS, most_likely_targets, targeted_margin_loss
 from ...core.pgd import input_gradient
@@ -117,8 +117,8 @@ class TargetedFab:
         normal = gradient.flatten(1)
         # the linearisation has this value at the original
         value_at_original = value + ((original - here) * normal).sum(dim=1)
-        from_here = step_onto(here, normal, -value, self.norm)
-        from_original = step_onto(original, normal, -value_at_original, self.norm)
+        from_here = step_to_hyperplane(here, normal, -value, self.norm)
+        from_original = step_to_hyperplane(original, normal, -value_at_original, self.norm)
         length_here = norm.size(from_here.reshape(images.shape))
         length_original = norm.size(from_original.reshape(images.shape))
         total = length_here + length_original

@@ -13,8 +13,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from ...core.data.downloads import looks_like_a_page
-from ...core.data.splits import MemorySource, MemorySplit, check_share, divided
+from ...core.data.downloads import looks_like_html
+from ...core.data.splits import MemorySource, MemorySplit, add_missing_splits, check_fraction
 from ...errors import BadFile, BadInput
 from ...reading import check_regular, open_regular
 
@@ -55,8 +55,8 @@ def arrays(
     Images are (N, H, W), (N, H, W, C) or (N, C, H, W), bytes in 0…255 or floats in [0, 1]; labels are whole numbers from 0.
     What is not there is held out as for `folder`; the number of classes is one more than the largest label unless given.
     """
-    check_share("holdout", holdout)
-    check_share("test", test)
+    check_fraction("holdout", holdout)
+    check_fraction("test", test)
     if classes is not None and not 2 <= classes <= MOST_CLASSES:
         hint = f"classes is a number from 2 to {MOST_CLASSES:,}, or left out"
         raise BadInput(f"{classes} is not a number of classes", hint=hint)
@@ -97,7 +97,7 @@ def arrays(
             f"{path} has images of different shapes: {', '.join(map(str, sorted(shapes)))}",
             hint="one shape for all",
         )
-    made = divided(splits, holdout, test, split_seed)
+    made = add_missing_splits(splits, holdout, test, split_seed)
     drawn = (
         None if "test" in splits or "val" in splits or "train" not in made else made["train"].sha256
     )
@@ -138,7 +138,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         with open_regular(path) as stream:
             head = stream.read(64)
-            if looks_like_a_page(head):
+            if looks_like_html(head):
                 raise BadFile(f"{path} is a web page, not arrays", hint="download it again")
             if path.suffix.lower() == ".safetensors":
                 from safetensors.numpy import load_file

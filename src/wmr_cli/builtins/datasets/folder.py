@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...core.data.image_files import ENDINGS, Decoder, PictureSplit
-from ...core.data.splits import Source, check_share, divided
+from ...core.data.image_files import ENDINGS, Decoder, ImageFileSplit
+from ...core.data.splits import Source, add_missing_splits, check_fraction
 from ...errors import BadFile, BadInput
 from ...reading import is_folder
 
@@ -55,11 +55,11 @@ def folder(
         )
     if size is None and resize is not None:
         raise BadInput("resize alone leaves sides of different length", hint="say size=… too")
-    check_share("holdout", holdout)
-    check_share("test", test)
+    check_fraction("holdout", holdout)
+    check_fraction("test", test)
     places = _places(path)
     names = _classes(places.get("train") or next(iter(places.values())))
-    decoder, splits, count = Decoder(channels, size, resize), dict[str, PictureSplit](), 0
+    decoder, splits, count = Decoder(channels, size, resize), dict[str, ImageFileSplit](), 0
     for split, place in places.items():
         paths, labels = _pictures(place, names)
         shape = next(iter(splits.values())).shape if splits else decoder.shape(paths[0])
@@ -67,12 +67,12 @@ def folder(
         there = set(labels.tolist())
         lacking = [name for label, name in enumerate(names) if label not in there]
         note = f"there are no pictures of {', '.join(lacking[:5])} in {place}" if lacking else None
-        splits[split] = PictureSplit(
+        splits[split] = ImageFileSplit(
             paths, labels, index, decoder, shape, f"{path.name} {split}", workers, note
         )
         splits[split].check()
         count += len(paths)
-    made = divided(splits, holdout, test, split_seed)
+    made = add_missing_splits(splits, holdout, test, split_seed)
     drawn = (
         None
         if "test" in splits or "val" in splits or "train" not in made
@@ -81,7 +81,7 @@ def folder(
     return Source(len(names), shape, made, class_names=tuple(names), drawn=drawn)
 
 
-def _membership(split: PictureSplit, path: Path) -> str:
+def _membership(split: ImageFileSplit, path: Path) -> str:
     """A hash over the names of the pictures that are trained on."""
     digest = hashlib.sha256()
     for picture in split.paths:

@@ -8,8 +8,14 @@ from pathlib import Path
 import torch
 
 from ...core.data.downloads import Remote, fetch, unpack
-from ...core.data.image_files import Decoder, PictureSplit
-from ...core.data.splits import LazySplits, Source, check_leaves_some, check_share, held_out
+from ...core.data.image_files import Decoder, ImageFileSplit
+from ...core.data.splits import (
+    LazySplits,
+    Source,
+    check_fraction,
+    check_training_images_remain,
+    holdout_mask,
+)
 from ...errors import BadFile
 from ...reading import is_regular, read_text
 
@@ -32,7 +38,7 @@ def tiny_imagenet(
     Classes are numbered in the order of their WordNet ids. An image keeps its official number: training image k of class c
     is 500 c + k, test image k is 100,000 + k.
     """
-    check_share("holdout", holdout)
+    check_fraction("holdout", holdout)
     folder = root / TOP
     if not folder.exists():
         (archive,) = fetch([ARCHIVE], root)
@@ -40,15 +46,15 @@ def tiny_imagenet(
     wnids = _class_ids(folder)
 
     @cache
-    def training() -> PictureSplit:
+    def training() -> ImageFileSplit:
         return _pictures("training", _training_files(folder, wnids), PER_CLASS * CLASSES, workers)
 
-    def part(validates: bool) -> PictureSplit:
-        check_leaves_some("holdout", holdout, training().labels)
-        chosen = held_out(training().labels, holdout, split_seed) == validates
-        return training().part(chosen.nonzero().squeeze(1))
+    def part(validates: bool) -> ImageFileSplit:
+        check_training_images_remain("holdout", holdout, training().labels)
+        chosen = holdout_mask(training().labels, holdout, split_seed) == validates
+        return training().subset(chosen.nonzero().squeeze(1))
 
-    def test() -> PictureSplit:
+    def test() -> ImageFileSplit:
         return _pictures("test", _test_files(folder, wnids), 10_000, workers)
 
     makers = {"train": lambda: part(False), "val": lambda: part(True), "test": test}
@@ -144,7 +150,7 @@ def _number(path: Path) -> int:
     return int(match[1])
 
 
-def _pictures(name: str, found: Iterable[Found], official: int, workers: int) -> PictureSplit:
+def _pictures(name: str, found: Iterable[Found], official: int, workers: int) -> ImageFileSplit:
     paths, labels, index = zip(*found, strict=True)
     is_whole = len(paths) == official
     note = (
@@ -152,7 +158,7 @@ def _pictures(name: str, found: Iterable[Found], official: int, workers: int) ->
         if is_whole
         else f"{len(paths):,} of the {official:,} {name} pictures of Tiny ImageNet are there"
     )
-    return PictureSplit(
+    return ImageFileSplit(
         paths,
         torch.tensor(labels),
         torch.tensor(index),

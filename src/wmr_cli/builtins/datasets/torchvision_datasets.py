@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ...core.data.splits import LazySplits, MemorySplit, Source, check_share, divided
+from ...core.data.splits import LazySplits, MemorySplit, Source, add_missing_splits, check_fraction
 from ...errors import BadFile
 
 Read = Callable[[bool], tuple[Any, Any]]
@@ -27,7 +27,7 @@ def source(
 
     Test images are numbered after the training images, so that every image has a number of its own.
     """
-    check_share("holdout", holdout)
+    check_fraction("holdout", holdout)
 
     def whole(training: bool) -> MemorySplit:
         try:
@@ -60,7 +60,7 @@ def source(
     @cache
     def learning() -> dict[str, MemorySplit]:
         images = whole(True)  # let go of as soon as it is divided
-        return divided({"train": images}, holdout, 0, split_seed)
+        return add_missing_splits({"train": images}, holdout, 0, split_seed)
 
     makers = {
         "train": lambda: learning()["train"],

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from ...core.contexts import evaluating
-from ...core.nn.hooks import first_layer, up_to, watched
+from ...core.nn.hooks import find_first_layer, forward_up_to, record_outputs
 from ...core.nn.small_channel_conv import matmul_input_gradient
 from ...core.pgd import project_to_ball, start_images
 from ...core.protocols import Batch, Evidence, Learner, Losses, StepReport
-from ...core.rng import derive
+from ...core.rng import derive_seed
 from ...core.weighted_step import pay
 from ...errors import BadInput, did_you_mean
 
@@ -48,14 +48,14 @@ class Yopo:
     def step(self, learner: Learner, batch: Batch) -> StepReport:
         layer = self._first(learner.model, batch.images)
         first = _parameters_up_to(learner.model, layer, batch.images[:1])
-        seed = derive("yopo", learner.seed, learner.step_index)
+        seed = derive_seed("yopo", learner.seed, learner.step_index)
         images = start_images("uniform", batch, learner.norm, learner.eps, seed=seed)
         for _ in range(self.m):
             before = {
                 parameter: None if parameter.grad is None else parameter.grad.clone()
                 for parameter in first
             }
-            with watched(layer) as seen:
+            with record_outputs(layer) as seen:
                 logits = learner.forward(images)
             loss = learner.label_loss(logits, batch.labels)
             report = pay(
@@ -87,7 +87,7 @@ class Yopo:
 
     def _first(self, model: nn.Module, images: Tensor) -> nn.Module:
         if not self.layer:
-            return first_layer(model, images[:1])
+            return find_first_layer(model, images[:1])
         layers: dict[str, nn.Module] = {
             name: module for name, module in model.named_modules() if name
         }
@@ -102,7 +102,7 @@ def _parameters_up_to(model: nn.Module, layer: nn.Module, image: Tensor) -> list
     """The parameters that what the layer gives depends on: its own, and those of layers before it."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with torch.enable_grad(), evaluating(model):
-        output = up_to(model, layer, image)
+        output = forward_up_to(model, layer, image)
         if not output.requires_grad:
             raise BadInput(
                 "no parameters are trained up to the layer that yopo goes through",
@@ -127,5 +127,5 @@ def _through(
     images = images.detach().requires_grad_(towards is None)
     with torch.enable_grad(), matmul_input_gradient(layer) if towards is None else nullcontext():
         return torch.autograd.grad(
-            up_to(model, layer, images), [images] if towards is None else towards, slope
+            forward_up_to(model, layer, images), [images] if towards is None else towards, slope
         )

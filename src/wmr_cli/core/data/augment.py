@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..rng import words
+from ..rng import random_words
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Augmentation:
         if not (self.padding or self.flips):
             return images
         height, width = images.shape[2:]
-        down, right, flip = words(index, 3, seed).to(images.device).unbind(dim=1)
+        down, right, flip = random_words(index, 3, seed).to(images.device).unbind(dim=1)
         rows, columns = (
             torch.arange(height, device=images.device),
             torch.arange(width, device=images.device),

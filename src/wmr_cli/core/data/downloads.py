@@ -169,11 +169,11 @@ def _prove(path: Path, remote: Remote, says: str, hint: str) -> None:
 
 
 def _refuse_page(beginning: bytes, remote: Remote, says: str, hint: str = "") -> None:
-    if looks_like_a_page(beginning):
+    if looks_like_html(beginning):
         raise BadFile(f"{says} a web page instead of {remote.name}", hint=hint)
 
 
-def looks_like_a_page(beginning: bytes) -> bool:
+def looks_like_html(beginning: bytes) -> bool:
     """Whether a file that begins like this is HTML or XML: what many servers send in place of a file."""
     return beginning.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<")
 

@@ -17,7 +17,7 @@ from ...errors import BadFile, BadInput
 from ...reading import open_regular
 from ..progress import report_progress
 from ..protocols import Batch
-from .splits import as_float
+from .splits import to_unit_floats
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -143,7 +143,7 @@ def _file_hash(path: Path) -> bytes:
 
 
 @dataclass(frozen=True, eq=False)
-class PictureSplit:
+class ImageFileSplit:
     """Pictures by path, their labels (N,) and indices (N,). All have one shape (C, H, W) once they are decoded."""
 
     paths: Sequence[Path]
@@ -175,7 +175,7 @@ class PictureSplit:
         else:
             self._read(positions)
             images = self._pixels[positions]
-        return Batch(as_float(images), self.labels[positions], self.index[positions])
+        return Batch(to_unit_floats(images), self.labels[positions], self.index[positions])
 
     def prepare(self) -> None:
         """Read everything that will be kept in memory now, so that a broken picture is met before any work."""
@@ -241,13 +241,13 @@ class PictureSplit:
         """All pixels, uint8 (N, C, H, W), once they are in memory."""
         return self._pixels if not self.streams and self._is_read.all() else None
 
-    def keeping(self, pixels: Tensor) -> "PictureSplit":
+    def keeping(self, pixels: Tensor) -> "ImageFileSplit":
         """The same split with all its pixels where somebody has put them."""
         other = replace(self)
         other.__dict__.update(_pixels=pixels, _is_read=torch.ones(len(self), dtype=torch.bool))
         return other
 
-    def part(self, positions: Tensor) -> "PictureSplit":
+    def subset(self, positions: Tensor) -> "ImageFileSplit":
         """The pictures at these positions, as a split of their own."""
         paths = [self.paths[position] for position in positions.tolist()]
         return replace(

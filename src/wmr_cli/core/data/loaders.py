@@ -11,12 +11,12 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampl
 
 from ...errors import BadInput
 from ..protocols import Batch, Split
-from .splits import as_float
+from .splits import to_unit_floats
 
 FORM = "give (images, labels) or (images, labels, index): images (N, C, H, W), labels and index (N,), as tensors or arrays"
 
 
-class Stream:
+class BatchStream:
     """What an iterable of batches gives: (images, labels), (images, labels, index) or `Batch`.
 
     Without an index images are counted. To others it is a split, which knows its length, its labels and its hash as far as it
@@ -87,20 +87,22 @@ class Stream:
         )
 
 
-def images_of(data: Split | Dataset[Any] | Iterable[Any], batch_size: int) -> Split | Stream:
+def as_split_or_stream(
+    data: Split | Dataset[Any] | Iterable[Any], batch_size: int
+) -> Split | BatchStream:
     """A split as it is; a torch data set, read batch by batch, or any other iterable of batches as a stream."""
     if all(hasattr(data, name) for name in ("batch", "labels", "sha256")):
         return data  # type: ignore[return-value]
     if hasattr(data, "splits"):
         raise BadInput("a data set has several splits", hint='choose one: data.splits["test"]')
     if isinstance(data, Dataset):
-        return Stream(DataLoader(data, batch_size=batch_size))
+        return BatchStream(DataLoader(data, batch_size=batch_size))
     if isinstance(data, Tensor | str) or not isinstance(data, Iterable):
         raise BadInput(
             f"a {type(data).__name__} gives no batches",
             hint="one batch by itself is written [(images, labels)]",
         )
-    return Stream(data)
+    return BatchStream(data)
 
 
 def read_batch(given: Any, first: int, where: str) -> Batch:
@@ -129,10 +131,10 @@ def read_batch(given: Any, first: int, where: str) -> Batch:
             f"the images of {where} are {images.dtype}",
             hint="give floats in [0, 1], or uint8 in 0…255",
         )
-    return Batch(as_float(images).detach().float().contiguous(), labels.long(), index.long())
+    return Batch(to_unit_floats(images).detach().float().contiguous(), labels.long(), index.long())
 
 
-def recut(batches: Iterable[Batch], sizes: Iterator[int]) -> Iterator[Batch]:
+def rebatch(batches: Iterable[Batch], sizes: Iterator[int]) -> Iterator[Batch]:
     """The same images in the same order, in batches of these sizes; the last may be smaller."""
     held, count, wanted = list[Batch](), 0, next(sizes)
     for batch in batches:

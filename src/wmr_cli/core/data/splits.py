@@ -28,10 +28,10 @@ class MemorySplit:
     def batch(self, positions: Tensor) -> Batch:
         """The images at these positions, as float32 in [0, 1]."""
         return Batch(
-            as_float(self.images[positions]), self.labels[positions], self.index[positions]
+            to_unit_floats(self.images[positions]), self.labels[positions], self.index[positions]
         )
 
-    def part(self, positions: Tensor) -> "MemorySplit":
+    def subset(self, positions: Tensor) -> "MemorySplit":
         """The images at these positions, as a split of their own."""
         return MemorySplit(self.images[positions], self.labels[positions], self.index[positions])
 
@@ -45,7 +45,7 @@ class MemorySplit:
         return digest.hexdigest()
 
 
-def as_float(images: Tensor) -> Tensor:
+def to_unit_floats(images: Tensor) -> Tensor:
     """Bytes as float32 in [0, 1]; floats as they are."""
     return images.float() / 255 if images.dtype == torch.uint8 else images
 
@@ -78,15 +78,15 @@ class Source:
     """where we drew the splits: a hash of who is trained on"""
 
 
-class Divisible(Split, Protocol):
+class SubsettableSplit(Split, Protocol):
     """A split that can be divided."""
 
-    def part(self, positions: Tensor) -> Self:
+    def subset(self, positions: Tensor) -> Self:
         """The images at these positions, as a split of their own."""
         ...
 
 
-Part = TypeVar("Part", bound=Divisible)
+SplitT = TypeVar("SplitT", bound=SubsettableSplit)
 
 
 class LazySplits(Mapping[str, Split]):
@@ -111,7 +111,7 @@ class LazySplits(Mapping[str, Split]):
         return len(self._makers)
 
 
-def ahead(split: Split, order: Iterable[Tensor]) -> Iterator[Batch]:
+def read_ahead(split: Split, order: Iterable[Tensor]) -> Iterator[Batch]:
     """Batches in this order. Where images are read from files, each batch is read while the one before it is in use."""
     if not getattr(split, "streams", False):
         yield from map(split.batch, order)
@@ -127,7 +127,7 @@ def ahead(split: Split, order: Iterable[Tensor]) -> Iterator[Batch]:
             yield waiting.result()
 
 
-def held_out(labels: Tensor, share: float, seed: int) -> Tensor:
+def holdout_mask(labels: Tensor, share: float, seed: int) -> Tensor:
     """Which images (N,) are held out: of every class this share, chosen at random, but neither none of a class nor all of it."""
     order, turn = _dealt(labels, seed)
     sizes = labels.bincount()
@@ -137,7 +137,9 @@ def held_out(labels: Tensor, share: float, seed: int) -> Tensor:
     return mask
 
 
-def divided(splits: Mapping[str, Part], holdout: float, test: float, seed: int) -> dict[str, Part]:
+def add_missing_splits(
+    splits: Mapping[str, SplitT], holdout: float, test: float, seed: int
+) -> dict[str, SplitT]:
     """Splits with `test` and then `val` held out of the training images, or of `all`, where they do not exist.
 
     A `val` without `test` is what others call their test set.
@@ -150,16 +152,16 @@ def divided(splits: Mapping[str, Part], holdout: float, test: float, seed: int) 
         return made
     for name, share in {"test": test, "val": holdout}.items():
         if name not in made and share:
-            check_leaves_some("holdout" if name == "val" else name, share, rest.labels)
-            chosen = held_out(rest.labels, share, seed)
+            check_training_images_remain("holdout" if name == "val" else name, share, rest.labels)
+            chosen = holdout_mask(rest.labels, share, seed)
             made[name], rest = (
-                rest.part(chosen.nonzero().squeeze(1)),
-                rest.part((~chosen).nonzero().squeeze(1)),
+                rest.subset(chosen.nonzero().squeeze(1)),
+                rest.subset((~chosen).nonzero().squeeze(1)),
             )
     return made | {"train": rest}
 
 
-def check_share(name: str, share: float) -> None:
+def check_fraction(name: str, share: float) -> None:
     """Refuse what is no share of the images."""
     if not 0 <= share < 1:
         raise BadInput(
@@ -167,7 +169,7 @@ def check_share(name: str, share: float) -> None:
         )
 
 
-def check_leaves_some(name: str, share: float, labels: Tensor) -> None:
+def check_training_images_remain(name: str, share: float, labels: Tensor) -> None:
     """Refuse a share that holds out all images of a class; one that has a single image keeps it for training."""
     sizes = labels.bincount()
     emptied = ((sizes > 1) & ((share * sizes).round() >= sizes)).nonzero().flatten().tolist()

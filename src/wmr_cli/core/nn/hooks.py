@@ -16,7 +16,7 @@ class _Reached(Exception):
         self.found = found
 
 
-def first_layer(model: nn.Module, images: Tensor) -> nn.Module:
+def find_first_layer(model: nn.Module, images: Tensor) -> nn.Module:
     """The layer with parameters of its own, and no layers inside, that a forward pass enters first."""
 
     def entered(module: nn.Module, args: Any) -> None:
@@ -41,7 +41,7 @@ def first_layer(model: nn.Module, images: Tensor) -> nn.Module:
     )
 
 
-def up_to(model: nn.Module, layer: nn.Module, images: Tensor) -> Tensor:
+def forward_up_to(model: nn.Module, layer: nn.Module, images: Tensor) -> Tensor:
     """What a layer gives for these images; the layers after it are not run."""
 
     def left(module: nn.Module, args: Any, output: Any) -> None:
@@ -59,7 +59,7 @@ def up_to(model: nn.Module, layer: nn.Module, images: Tensor) -> Tensor:
 
 
 @contextmanager
-def watched(layer: nn.Module) -> Iterator[list[Tensor]]:
+def record_outputs(layer: nn.Module) -> Iterator[list[Tensor]]:
     """What the layer gives inside, as tensors that keep their gradient."""
     seen: list[Tensor] = []
 

@@ -51,7 +51,7 @@ class Resized(nn.Module):
         return logits
 
 
-def bare(model: nn.Module) -> tuple[nn.Module, str]:
+def unwrap_preprocessing(model: nn.Module) -> tuple[nn.Module, str]:
     """The network behind these layers, and what the names of its weights begin with."""
     prefix = ""
     while isinstance(model, Normalized | Resized):
