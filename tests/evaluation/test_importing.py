@@ -8,12 +8,13 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from support.typed import instance_of
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.core.protocols import Batch
 from wmr_cli.errors import BadFile, BadInput, RunFolderError
 from wmr_cli.evaluation.importing import import_weights
 from wmr_cli.evaluation.run import evaluate
-from wmr_cli.events import EvaluationDone, ImportDone, Message
+from wmr_cli.events import EvaluationDone, Event, ImportDone, Message
 from wmr_cli.registry import Registry
 from wmr_cli.runtime import components
 from wmr_cli.runtime.fabric import Hardware
@@ -85,6 +86,10 @@ def accuracy(network: nn.Module, batch: Batch) -> float:
         return float((network(batch.images).argmax(1) == batch.labels).double().mean())
 
 
+def evaluate_on_cpu(path: Path | None, config: EvaluateConfig, registry: Registry) -> list[Event]:
+    return list(evaluate(path, config, registry, data_dir=Path(), hardware=Hardware("cpu")))
+
+
 def imported(
     registry: Registry,
     weights: Path | str = "net.pt",
@@ -97,8 +102,7 @@ def imported(
         Path(weights), model, dataset, registry, data_dir=Path(), **settings
     )
     assert isinstance(done, ImportDone)
-    assert all(isinstance(event, Message) for event in events)
-    return done.checkpoint, [event.text for event in events]
+    return done.checkpoint, [instance_of(Message, event).text for event in events]
 
 
 def a_nat(path: Path, registry: Registry, **settings: Any) -> float:
@@ -167,7 +171,9 @@ def test_normalisation_of_the_spec_is_a_layer_before_the_weights(
     net: nn.Sequential, registry: Registry, test_images: Batch
 ) -> None:
     scaled = {**net.state_dict()}
-    scaled["0.weight"] = net[0].weight * 2  # undoes std, as padding is zero on both sides
+    scaled["0.weight"] = (
+        net.get_parameter("0.weight") * 2
+    )  # undoes std, as padding is zero on both sides
     torch.save(
         {"0.mean": torch.zeros(1), "0.std": torch.tensor([2.0])}
         | {f"1.{name}": t for name, t in scaled.items()},
@@ -210,12 +216,10 @@ def test_foreign_weights_are_evaluated_as_the_checkpoint_they_would_be(
 ) -> None:
     torch.save(net.state_dict(), "net.pt")
     config = EvaluateConfig(model="networks.py:Net", dataset="digits", limit=20, steps=2)
-    *_, first = evaluate(
-        Path("net.pt"), config, registry, data_dir=Path(), hardware=Hardware("cpu")
-    )
-    *_, again = evaluate(
-        Path("net.pt"), config, registry, data_dir=Path(), hardware=Hardware("cpu")
-    )
+    first = evaluate_on_cpu(Path("net.pt"), config, registry)[-1]
+    again = evaluate_on_cpu(Path("net.pt"), config, registry)[-1]
+    assert isinstance(first, EvaluationDone)
+    assert isinstance(again, EvaluationDone)
     assert (first.stored, again.stored) == (False, True)
     assert again.record == first.record
     assert first.record.checkpoint.path == "net.pt"
@@ -236,13 +240,15 @@ def test_a_config_of_somebody_elses_beside_the_weights_makes_no_run(
 def test_a_network_is_evaluated_as_it_is_built(networks: str, registry: Registry) -> None:
     config = EvaluateConfig(model=f"{networks}:Net", dataset="digits", metrics=("nat",))
     torch.manual_seed(5)
-    warning, *_, done = evaluate(None, config, registry, data_dir=Path(), hardware=Hardware("cpu"))
+    warning, *_, done = evaluate_on_cpu(None, config, registry)
+    assert isinstance(warning, Message)
+    assert isinstance(done, EvaluationDone)
     assert warning.warns
     assert "its weights are random: 4 of the 9 tensors" in warning.text
     assert done.rows.parent == Path("Net.evaluations")
     assert torch.initial_seed() == 5  # nobody's generator was touched
-    *_, again = evaluate(None, config, registry, data_dir=Path(), hardware=Hardware("cpu"))
-    assert again.stored
+    again = evaluate_on_cpu(None, config, registry)[-1]
+    assert instance_of(EvaluationDone, again).stored
 
 
 def test_a_network_that_brings_its_weights_is_not_called_random(

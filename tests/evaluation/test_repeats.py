@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from support.typed import not_none
+from support.typed import not_none, stop
 from wmr_cli.config import EvaluateConfig
+from wmr_cli.core.protocols import Batch
 from wmr_cli.errors import BadInput
 from wmr_cli.evaluation.evaluator import Evaluator
 from wmr_cli.evaluation.run import evaluate
@@ -17,9 +18,9 @@ from wmr_cli.events import EvaluationDone, EvaluationStarted, ImagesDone
 from wmr_cli.registry import Registry
 from wmr_cli.runtime.fabric import Hardware
 from wmr_cli.storage import checkpoints, records
-from wmr_cli.storage.records import Record
+from wmr_cli.storage.records import Record, Rows
 
-SETTINGS = {"alpha_test": (0.0, 2.0), "steps": 2, "limit": 100}
+SETTINGS: dict[str, Any] = {"alpha_test": (0.0, 2.0), "steps": 2, "limit": 100}
 
 
 def events(
@@ -35,8 +36,9 @@ def events(
     )
 
 
-def measured(*args: Path | Registry, **settings: Any) -> Record:
-    (done,) = [event for event in events(*args, **settings) if isinstance(event, EvaluationDone)]
+def measured(path: Path, registry: Registry, out: Path, **settings: Any) -> Record:
+    walk = events(path, registry, out, **settings)
+    (done,) = [event for event in walk if isinstance(event, EvaluationDone)]
     return done.record
 
 
@@ -44,7 +46,7 @@ def same(record: Record) -> Record:
     return msgspec.structs.replace(record, created="", seconds=0, images_per_second=0)
 
 
-def values(record: Record) -> tuple[float, list[tuple[float, float, float]]]:
+def values(record: Record) -> tuple[float, list[tuple[float | None, float, float]]]:
     return not_none(record.a_rob).value, [
         (row.alpha_test, not_none(row.a_sa).value, not_none(row.a_tr).value)
         for row in record.by_alpha
@@ -103,14 +105,15 @@ def test_an_interruption_in_any_repetition_leaves_no_trace(
             else 0
         )
     next(walk)
-    walk.close()
-    examined = []
-    rows = Evaluator.evaluate_batch
-    monkeypatch.setattr(
-        Evaluator,
-        "evaluate_batch",
-        lambda self, batch: examined.append(len(batch.labels)) or rows(self, batch),
-    )
+    stop(walk)
+    examined: list[int] = []
+    evaluate_batch = Evaluator.evaluate_batch
+
+    def count_and_evaluate(self: Evaluator, batch: Batch) -> Rows:
+        examined.append(len(batch.labels))
+        return evaluate_batch(self, batch)
+
+    monkeypatch.setattr(Evaluator, "evaluate_batch", count_and_evaluate)
     resumed = measured(tiny_run, registry, tmp_path, resume=True, seed=5, repeats=3)
     assert 0 < sum(examined) <= 300 - seen
     assert same(resumed) == same(thrice[0])
@@ -147,7 +150,12 @@ def test_defaults_of_later_settings_are_not_part_of_the_id(
     tiny_run: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashed: list[Mapping[str, Any]] = []
-    monkeypatch.setattr(records, "record_id", lambda facts: hashed.append(facts) or "id")
+
+    def keep(facts: Mapping[str, Any]) -> str:
+        hashed.append(facts)
+        return "id"
+
+    monkeypatch.setattr(records, "record_id", keep)
     task = next(plan_tasks(checkpoints.load(tiny_run), EvaluateConfig(), registry, Path()))
     assert task.id == "id"
     assert not hashed[0].keys() & set(LATER_SETTINGS)

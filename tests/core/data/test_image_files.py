@@ -11,13 +11,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 
 from support.miniature_datasets import picture_tree
 from support.special_files import IRREGULAR, time_limit
+from support.typed import stop
 from wmr_cli.core.data import image_files
 from wmr_cli.core.data.image_files import Decoder, ImageFileSplit
 from wmr_cli.core.data.splits import read_ahead
 from wmr_cli.core.progress import watch_progress
+from wmr_cli.core.protocols import Batch
 from wmr_cli.core.torchvision_compat import torchvision
 from wmr_cli.errors import BadFile
 
@@ -112,7 +115,12 @@ def animated(path: Path) -> Path:
     return path
 
 
-REFUSED = {
+def written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
     "16 bits, grey": (lambda folder: saved(folder / "a.png", "I;16"), "more than 8 bits"),
     "16 bits, tiff": (lambda folder: saved(folder / "a.tiff", "I;16"), "more than 8 bits"),
     "16 bits, colour": (lambda folder: sixteen_bit_colour(folder / "a.png"), "more than 8 bits"),
@@ -123,10 +131,10 @@ REFUSED = {
     "transparent": (lambda folder: transparent(folder / "a.png"), "transparent in places"),
     "cut short": (lambda folder: cut_short(folder / "a.png"), "cannot be read"),
     "a web page": (
-        lambda folder: (folder / "a.jpg").write_text("<html></html>") and folder / "a.jpg",
+        lambda folder: written(folder / "a.jpg", b"<html></html>"),
         "it is not an image",
     ),
-    "empty": (lambda folder: (folder / "a.jpg").touch() or folder / "a.jpg", "it is not an image"),
+    "empty": (lambda folder: written(folder / "a.jpg", b""), "it is not an image"),
     "animated": (lambda folder: animated(folder / "a.gif"), "2 pictures in one file"),
     "missing": (lambda folder: folder / "a.jpg", "No such file"),
 }
@@ -157,9 +165,9 @@ def test_streaming_gives_the_same_batches(tmp_path: Path, monkeypatch: pytest.Mo
     split = split_of(tmp_path)
     order = torch.tensor([7, 0, 11, 3, 5]).split(2)
     in_memory = [split.batch(positions) for positions in order]
-    assert not split.streams
+    streams_when_small = split.streams
     monkeypatch.setattr(image_files, "LARGE", 0)
-    assert split.streams
+    assert (streams_when_small, split.streams) == (False, True)
     for streamed, kept in zip(read_ahead(split, order), in_memory, strict=True):
         assert torch.equal(streamed.images, kept.images)
         assert torch.equal(streamed.labels, kept.labels)
@@ -188,18 +196,22 @@ def test_small_splits_are_read_once(tmp_path: Path) -> None:
 
 def test_streams_read_a_batch_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_files, "LARGE", 0)
-    split, read = split_of(tmp_path), []
-    monkeypatch.setattr(
-        ImageFileSplit,
-        "batch",
-        lambda self, positions: read.append(int(positions)) or int(positions),
-    )
+    split = split_of(tmp_path)
+    read: list[int] = []
+    read_batch = ImageFileSplit.batch
+
+    def keep_position(self: ImageFileSplit, positions: Tensor) -> Batch:
+        read.append(int(positions))
+        return read_batch(self, positions)
+
+    monkeypatch.setattr(ImageFileSplit, "batch", keep_position)
     batches = read_ahead(split, torch.arange(4).split(1))
-    assert next(batches) == 0
-    assert next(batches) == 1
-    batches.close()
+    assert next(batches).index.tolist() == [split.index[0]]
+    assert next(batches).index.tolist() == [split.index[1]]
+    stop(batches)
     assert read in ([0, 1], [0, 1, 2])
-    assert list(read_ahead(split, torch.arange(4).split(1))) == [0, 1, 2, 3]
+    assert len(list(read_ahead(split, torch.arange(4).split(1)))) == 4
+    assert read[-4:] == [0, 1, 2, 3]
 
 
 def test_an_error_of_the_reading_thread_arrives(
