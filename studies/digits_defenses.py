@@ -1,15 +1,19 @@
-"""Every defense on the embedded digits, each by its preset, over three seeds: `python studies/digits_defenses.py [OUT]`.
+"""Compare all built-in defenses on the embedded digits, each with the settings of its preset.
 
-Writes the accuracies of every run, and what a defense costs beside natural training, as JSON; `docs/generate.py` turns the
-file beside this one into a table.
+Usage: `python studies/digits_defenses.py [OUT] [--seeds N] [--epochs N]`.
+
+Writes the accuracies of every run, and the cost of each defense relative to natural training, as
+JSON. `docs/generate.py` makes a table of the file next to this one.
 """
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -17,93 +21,135 @@ from statistics import median
 import torch
 
 from wmr_cli.config import resolve
-from wmr_cli.plugins import OURS, installed
-from wmr_cli.reporting.report import gather
-from wmr_cli.runtime.distributed import launched
+from wmr_cli.core.protocols import Defense
+from wmr_cli.plugins import installed
+from wmr_cli.registry import OWN_DISTRIBUTION
+from wmr_cli.reporting.report import gather_records
+from wmr_cli.runtime.fabric import Hardware, launch
 from wmr_cli.training.loop import batches
-from wmr_cli.training.optimization import StepSettings
+from wmr_cli.training.schedules import StepSettings
 from wmr_cli.training.setup import Assembly, assemble
 
-SEEDS = range(3)
+SEEDS = 3
 ROUNDS = 15
-FOUND = Path(__file__).with_suffix(".json")
+"""Steps of each defense that are timed, after one to warm up."""
+BATCHES = 9
+"""The timed steps repeat this many batches."""
+LATE_EPOCH = 20
+"""An epoch after the warm-up of every defense."""
+OUT = Path(__file__).with_suffix(".json")
+
+Accuracies = dict[str, list[float]]
+"""A_nat, A_rob, A_sa(2) and A_tr(2), one value per seed."""
 
 
-def defenses() -> list[str]:
-    """Ours, by name."""
+def builtin_defenses() -> list[str]:
+    """Return the names of the defenses of `wmr` itself."""
     registry = installed().registry
     return [
-        name for name in registry.names("defense") if registry.find("defense", name).owner == OURS
+        name
+        for name in registry.names("defense")
+        if registry.find("defense", name).owner == OWN_DISTRIBUTION
     ]
 
 
-def wmr(folder: Path, *words: object) -> None:
-    """A command, on one thread: several run at a time."""
-    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+def run_wmr(folder: Path, *words: object) -> None:
+    """Run a command with one thread, because several run at a time."""
     subprocess.run(
         [sys.executable, "-m", "wmr_cli", *map(str, words), "--quiet"],
         cwd=folder,
-        env=one_thread,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=True,
     )
 
 
-def accuracies(folder: Path) -> dict[str, dict[str, list[float]]]:
-    """A_nat, A_rob, A_sa(2) and A_tr(2) on the test images, for every defense and seed."""
+def measure_accuracies(
+    folder: Path, seeds: int, train_flags: Sequence[object]
+) -> dict[str, Accuracies]:
+    """Train and evaluate every defense with every seed."""
 
     def run(case: tuple[int, str]) -> None:
         seed, defense = case
         out = folder / f"{defense}-{seed}"
-        wmr(folder, "train", "--defense", defense, "--seed", seed, "--out", out)
-        wmr(folder, "evaluate", out, "--alpha-test", "2")
+        flags = ["--defense", defense, "--seed", seed, "--out", out, *train_flags]
+        run_wmr(folder, "train", *flags)
+        run_wmr(folder, "evaluate", out, "--alpha-test", "2")
 
+    cases = [(seed, defense) for seed in range(seeds) for defense in builtin_defenses()]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(run, [(seed, defense) for seed in SEEDS for defense in defenses()]))
-    found: dict[str, dict[str, list[float]]] = {}
-    for defense in defenses():
-        records = gather([folder / f"{defense}-{seed}" for seed in SEEDS]).records
-        chosen = [record.by_alpha[0] for record in records]
-        found[defense] = {
-            "a_nat": [record.a_nat.value for record in records],
-            "a_rob": [record.a_rob.value for record in records],
-            "a_sa": [row.a_sa.value for row in chosen],
-            "a_tr": [row.a_tr.value for row in chosen],
-        }
-    return found
-
-
-def costs() -> dict[str, float]:
-    """The time for the same images, natural training being 1: steps in turn in one process, the median of the ratios."""
-    torch.set_num_threads(1)
-    runs = {defense: assembled(defense) for defense in defenses()}
-    spent: dict[str, list[float]] = {defense: [] for defense in runs}
-    for number in range(ROUNDS + 1):
-        for defense, run in runs.items():
-            positions = batches(run.split, run.config, epoch=0)[number % 9]
-            started = time.perf_counter()
-            run.learner.begin_step(
-                20, number, StepSettings(1e-6), len(positions)
-            )  # an epoch after every warm-up
-            run.step(run.split.batch(positions), epoch=0)
-            replays = getattr(run.defense, "replays", 1)
-            spent[defense].append((time.perf_counter() - started) / replays)
+        list(pool.map(run, cases))
     return {
-        defense: median(
-            mine / natural for mine, natural in zip(seconds[1:], spent["natural"][1:], strict=True)
-        )
-        for defense, seconds in spent.items()
+        defense: _read_accuracies([folder / f"{defense}-{seed}" for seed in range(seeds)])
+        for defense in builtin_defenses()
     }
 
 
-def assembled(defense: str) -> Assembly:
-    """A run that is ready for its first step."""
-    return assemble(resolve({"defense": defense}), installed().registry, Path(), launched("cpu"))
+def _read_accuracies(runs: Sequence[Path]) -> Accuracies:
+    found: Accuracies = {"a_nat": [], "a_rob": [], "a_sa": [], "a_tr": []}
+    for record in gather_records(runs).records:
+        row = record.by_alpha[0]
+        assert record.a_rob is not None
+        assert row.a_sa is not None
+        assert row.a_tr is not None
+        found["a_nat"].append(record.a_nat.value)
+        found["a_rob"].append(record.a_rob.value)
+        found["a_sa"].append(row.a_sa.value)
+        found["a_tr"].append(row.a_tr.value)
+    return found
+
+
+def measure_costs() -> dict[str, float]:
+    """Return the time per image of each defense, divided by that of natural training."""
+    torch.set_num_threads(1)
+    runs = {defense: _assemble(defense) for defense in builtin_defenses()}
+    seconds: dict[str, list[float]] = {defense: [] for defense in runs}
+    for number in range(ROUNDS + 1):
+        # defenses alternate, so that other load on the machine affects all of them equally
+        for defense, run in runs.items():
+            seconds[defense].append(_time_step(run, number))
+    # the first step warms up
+    natural = seconds["natural"][1:]
+    return {
+        defense: median(own / other for own, other in zip(times[1:], natural, strict=True))
+        for defense, times in seconds.items()
+    }
+
+
+def _time_step(run: Assembly, number: int) -> float:
+    positions = batches(run.split, run.config, epoch=0)[number % BATCHES]
+    started = time.perf_counter()
+    # a small learning rate: later steps should cost the same as the first ones
+    run.learner.begin_step(LATE_EPOCH, number, StepSettings(1e-6), len(positions), judged=False)
+    run.step(run.split.batch(positions), epoch=0)
+    # a defense that replays a batch needs fewer epochs
+    return (time.perf_counter() - started) / _replays(run.defense)
+
+
+def _replays(defense: Defense) -> int:
+    return int(getattr(defense, "replays", 1))
+
+
+def _assemble(defense: str) -> Assembly:
+    config = resolve({"defense": defense})
+    return assemble(config, installed().registry, Path(), launch(Hardware("cpu")))
+
+
+def main() -> None:
+    """Run the study and write its results."""
+    parser = argparse.ArgumentParser(description="Compare all built-in defenses on the digits.")
+    parser.add_argument("out", nargs="?", type=Path, default=OUT)
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--epochs", type=int, help="default: those of the preset")
+    options = parser.parse_args()
+    train_flags = [] if options.epochs is None else ["--epochs", options.epochs]
+    with tempfile.TemporaryDirectory() as folder:
+        accuracies = measure_accuracies(Path(folder), options.seeds, train_flags)
+    costs = measure_costs()
+    rows = {
+        defense: {**accuracies[defense], "cost": costs[defense]} for defense in builtin_defenses()
+    }
+    options.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    out = Path(sys.argv[1]) if len(sys.argv) > 1 else FOUND
-    with tempfile.TemporaryDirectory() as folder:
-        found = accuracies(Path(folder))
-    spent = costs()
-    rows = {defense: {**found[defense], "cost": spent[defense]} for defense in found}
-    out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    main()

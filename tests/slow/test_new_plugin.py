@@ -1,4 +1,4 @@
-"""From nothing to a measured method in a clean environment: what the README of a new plugin says works as it is written."""
+"""A new plugin works in a clean environment with the commands of its README."""
 
 import json
 import re
@@ -10,58 +10,51 @@ import pytest
 from support.virtualenvs import ROOT, Environment
 
 pytestmark = pytest.mark.slow
-KINDS = {
+REGISTERED_KINDS = {
     "attack": "attack",
     "model": "model",
     "dataset": "dataset",
     "loss": "defense",
     "kernel": "kernel",
 }
+"""By the value of `--kind`, the kind in the registry."""
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    clean = Environment(tmp_path_factory.mktemp("clean") / "venv")
-    clean.install(ROOT)
-    return clean
+    environment = Environment(tmp_path_factory.mktemp("clean") / "venv")
+    environment.install(ROOT)
+    return environment
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_new_plugin_does_what_its_readme_says(
+@pytest.mark.parametrize("kind", REGISTERED_KINDS)
+def test_the_commands_in_the_readme_of_a_new_plugin_work(
     kind: str, environment: Environment, tmp_path: Path
 ) -> None:
     name = f"fresh-{kind}"
-    folder = (
-        tmp_path / environment.run(tmp_path, "wmr", "plugins", "new", name, "--kind", kind).strip()
-    )
+    created = environment.run(tmp_path, "wmr", "plugins", "new", name, "--kind", kind).strip()
+    folder = tmp_path / created
     environment.install(folder)
     listed = environment.run(tmp_path, "wmr", "plugins", "--check")
-    assert f"wmr-{name} 0.1.0 {KINDS[kind]}s {name}" in [
-        " ".join(line.split()) for line in listed.splitlines()
-    ]
+    rows = [" ".join(line.split()) for line in listed.splitlines()]
+    assert f"wmr-{name} 0.1.0 {REGISTERED_KINDS[kind]}s {name}" in rows
 
-    commands = re.findall(
-        r"^wmr .*$", (folder / "README.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    assert [shlex.split(command)[1] for command in commands] == [
-        "plugins",
-        "list",
-        "train",
-        "evaluate",
-    ]
-    listing, training, evaluation = (shlex.split(command) for command in commands[1:])
-    assert name in environment.run(tmp_path, *listing)
-    environment.run(tmp_path, *training)
-    records = json.loads(environment.run(tmp_path, *evaluation, "--format", "json"))
-    if kind == "loss":  # which an evaluation does not run
+    readme = (folder / "README.md").read_text(encoding="utf-8")
+    commands = [shlex.split(line) for line in re.findall(r"^wmr .*$", readme, re.MULTILINE)]
+    assert [words[1] for words in commands] == ["plugins", "list", "train", "evaluate"]
+    _, list_command, train_command, evaluate_command = commands
+    assert name in environment.run(tmp_path, *list_command)
+    environment.run(tmp_path, *train_command)
+    records = json.loads(environment.run(tmp_path, *evaluate_command, "--format", "json"))
+    if kind == "loss":
+        # an evaluation does not run the defense, so its plugin is not in the record
         assert records[0]["checkpoint"]["defense"] == f"{name}:beta=10"
     else:
         assert records[0]["plugins"] == {f"wmr-{name}": "0.1.0"}
     assert records[0]["a_nat"]["value"] > 0.5
     assert all(record["a_rob"]["value"] <= record["a_nat"]["value"] for record in records)
 
-    tests = environment.run(
-        folder, "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"
-    )
+    pytest_command = ["python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    tests = environment.run(folder, *pytest_command)
     assert re.search(r"\b[1-9]\d* passed", tests)
     assert "failed" not in tests

@@ -1,4 +1,4 @@
-"""What the README, the quickstart and the tutorials tell their reader to type works as it is written, page by page."""
+"""The commands of the README, the quickstart and the tutorials work in the order of each page."""
 
 import os
 import re
@@ -17,9 +17,10 @@ PAGES = [
     ROOT / "docs" / "index.md",
     *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
 ]
-DATA = os.environ.get("WMR_DATA_DIR")
+DATA_DIR = os.environ.get("WMR_DATA_DIR")
+CI_SCRIPT = ROOT / ".ci" / "run"
 
-# commands that are left out, each with its reason; .ci/run is held to the first kind by a test below
+# commands that are not run here, by page; a test below requires the first kind in .ci/run
 RUN_BY_CI = {("README.md", "make test")}
 ON_DOWNLOADED_DATA = {
     ("README.md", "wmr train --preset cpu/mnist --dry-run"),
@@ -27,20 +28,22 @@ ON_DOWNLOADED_DATA = {
     ("README.md", "wmr import net.pth --model net.py:Net --dataset mnist"),
     ("README.md", "wmr evaluate net.safetensors"),
 }
-LEFT_OUT = RUN_BY_CI | ON_DOWNLOADED_DATA
+SKIPPED = RUN_BY_CI | ON_DOWNLOADED_DATA
 
-# pages that begin before anything is installed
-BEGIN_WITH_NOTHING = ("README.md", "index.md")
+# pages whose commands install `wmr` themselves
+INSTALLING_PAGES = ("README.md", "index.md")
 
-# files that prose speaks of, and no flag, tree or title
-TOLD = {
+# files that the text of a page mentions, but no flag, file tree or title
+MENTIONED_FILES = {
     "README.md": [
-        f"runs/digits-trades-a2-s0/{name}"
-        for name in ("config.json", "log.jsonl", "last.safetensors", "best.safetensors")
-    ]
-    + [
+        "runs/digits-trades-a2-s0/config.json",
+        "runs/digits-trades-a2-s0/log.jsonl",
+        "runs/digits-trades-a2-s0/last.safetensors",
+        "runs/digits-trades-a2-s0/best.safetensors",
         "runs/digits-trades-a2-s0/evaluations",
-        *(f"figures/*.{kind}" for kind in ("png", "svg", "pdf")),
+        "figures/*.png",
+        "figures/*.svg",
+        "figures/*.pdf",
     ],
     "index.md": [".venv/bin/wmr"],
 }
@@ -55,17 +58,16 @@ class Net(nn.Sequential):
 """
 
 
-def lay_files(page: Path, folder: Path) -> None:
-    """What a page takes for the reader's own."""
+def write_reader_files(page: Path, folder: Path) -> None:
+    """Write the files that a page expects the reader to have."""
     if page.name == "README.md":
         miniature_datasets.picture_tree(folder / "pics", side=40)
         (folder / "net.py").write_text(NET, encoding="utf-8")
-        torch.save(
-            {"1.weight": torch.randn(10, 784), "1.bias": torch.zeros(10)}, folder / "net.pth"
-        )
+        weights = {"1.weight": torch.randn(10, 784), "1.bias": torch.zeros(10)}
+        torch.save(weights, folder / "net.pth")
 
 
-def read(page: Path) -> list[Block]:
+def read_blocks(page: Path) -> list[Block]:
     return blocks(page.read_text(encoding="utf-8"))
 
 
@@ -75,44 +77,41 @@ def key(page: Path, step: Step) -> tuple[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_works_as_it_is_written(page: Path, tmp_path: Path) -> None:
+def test_the_commands_of_a_page_work_and_print_what_it_shows(page: Path, tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
-    if page.name not in BEGIN_WITH_NOTHING:
+    if page.name not in INSTALLING_PAGES:
         workspace.environment.install(workspace.root)
-    lay_files(page, workspace.root)
-    chosen = [step for step in steps(read(page)) if key(page, step) not in LEFT_OUT]
+    write_reader_files(page, workspace.root)
+    chosen = [step for step in steps(read_blocks(page)) if key(page, step) not in SKIPPED]
     printed, folder = run(chosen, workspace.root, tmp_path / "logs", workspace.variables())
-    assert missing(read(page), printed, folder) == []
-    assert [path for path in TOLD.get(page.name, []) if not list(workspace.root.glob(path))] == []
+    assert missing(read_blocks(page), printed, folder) == []
+    mentioned = MENTIONED_FILES.get(page.name, [])
+    assert [path for path in mentioned if not list(workspace.root.glob(path))] == []
 
 
 @pytest.mark.data
-@pytest.mark.skipif(DATA is None, reason="WMR_DATA_DIR names no folder with real data")
-@pytest.mark.parametrize(
-    "page",
-    [page for page in PAGES if page.name in {name for name, _ in ON_DOWNLOADED_DATA}],
-    ids=lambda page: page.stem,
-)
-def test_commands_on_downloaded_data_work_as_they_are_written(page: Path, tmp_path: Path) -> None:
+@pytest.mark.skipif(DATA_DIR is None, reason="WMR_DATA_DIR is not set to a folder with real data")
+def test_the_commands_on_downloaded_data_work(tmp_path: Path) -> None:
+    page = ROOT / "README.md"
     workspace = Workspace(tmp_path)
     workspace.environment.install(workspace.root)
-    lay_files(page, workspace.root)
-    chosen = [step for step in steps(read(page)) if key(page, step) in ON_DOWNLOADED_DATA]
-    run(chosen, workspace.root, tmp_path / "logs", workspace.variables(DATA))
+    write_reader_files(page, workspace.root)
+    chosen = [step for step in steps(read_blocks(page)) if key(page, step) in ON_DOWNLOADED_DATA]
+    assert len(chosen) == len(ON_DOWNLOADED_DATA)
+    run(chosen, workspace.root, tmp_path / "logs", workspace.variables(DATA_DIR))
 
 
-def test_a_command_that_is_left_out_is_still_on_its_page() -> None:
-    there = {key(page, step) for page in PAGES for step in steps(read(page))}
-    assert sorted(LEFT_OUT - there) == []
+def test_a_skipped_command_is_still_on_its_page() -> None:
+    on_pages = {key(page, step) for page in PAGES for step in steps(read_blocks(page))}
+    assert sorted(SKIPPED - on_pages) == []
 
 
 @pytest.mark.parametrize(("page", "command"), sorted(RUN_BY_CI))
-def test_what_is_too_long_to_be_run_here_is_run_before_a_change_lands(
-    page: str, command: str
-) -> None:
-    assert command in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+def test_a_command_that_takes_too_long_here_is_run_by_ci(page: str, command: str) -> None:
+    assert command in CI_SCRIPT.read_text(encoding="utf-8").splitlines()
 
 
-def test_the_site_is_built_before_a_change_lands() -> None:
-    assert "make docs" in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    assert re.search(r"mkdocs build --strict", (ROOT / "Makefile").read_text(encoding="utf-8"))
+def test_ci_builds_the_site_and_fails_on_warnings() -> None:
+    assert "make docs" in CI_SCRIPT.read_text(encoding="utf-8").splitlines()
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert re.search(r"mkdocs build --strict", makefile)
