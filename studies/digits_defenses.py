@@ -27,7 +27,7 @@ from wmr_cli.registry import OWN_DISTRIBUTION
 from wmr_cli.reporting.report import gather_records
 from wmr_cli.runtime.fabric import Hardware, launch
 from wmr_cli.training.loop import batches
-from wmr_cli.training.schedules import StepSettings
+from wmr_cli.training.optimization import StepSettings
 from wmr_cli.training.setup import Assembly, assemble
 
 SEEDS = 3
