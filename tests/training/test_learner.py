@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ from wmr_cli.training.optimization import StepSettings
 
 SEED, EPS, STEP, K, BETA, LR = 5, 0.1, 0.03, 4, 6.0, 0.1
 ATTACK = Pgd(eps=EPS, steps=K, step=STEP, start="gauss:0.001")
-DEFENSES = {"pgd": PgdTraining(), "trades": Trades(BETA)}
+DEFENSES: dict[str, Defense] = {"pgd": PgdTraining(), "trades": Trades(BETA)}
 
 
 def network() -> nn.Sequential:
@@ -63,12 +64,13 @@ def sgd(model: nn.Module) -> torch.optim.SGD:
 
 
 def learner_of(
-    kernel: "Shifted | Kernel",
+    kernel: Kernel,
     model: nn.Module | None = None,
-    attack: "Fixed | Never | Attack" = ATTACK,
+    attack: Attack = ATTACK,
     **settings: Any,
 ) -> FabricLearner:
-    fabric, model = devices.single_process("cpu"), model or network()
+    fabric = devices.single_process("cpu")
+    model = model or network()
     config = TrainConfig(eps=EPS, seed=SEED, **settings)
     return FabricLearner(fabric, model, sgd(model), attack, kernel, config, num_classes=3)
 
@@ -90,8 +92,8 @@ def gradient(defense: Defense, learner: FabricLearner, on: Batch) -> Tensor:
     """What one step would follow; it is not taken, as it would forget its gradient."""
     learner.begin_step(0, 0, StepSettings(LR), count=16)
     learner.model.zero_grad()
-    learner.optimizer_step = lambda: None
-    defense.step(learner, on)
+    with patch.object(learner, "optimizer_step"):
+        defense.step(learner, on)
     return torch.cat(
         [not_none(parameter.grad).flatten() for parameter in learner.model.parameters()]
     )
@@ -108,7 +110,9 @@ def kl(clean: Tensor, adversarial: Tensor) -> Tensor:
     return (natural.exp() * (natural - adversarial.log_softmax(dim=1))).sum(dim=1)
 
 
-def attacked_by_hand(model: nn.Module, on: Batch, step: int, objective: Objective) -> Tensor:
+def attacked_by_hand(
+    model: nn.Module, on: Batch, step: int, objective: Callable[[Tensor], Tensor]
+) -> Tensor:
     """x + 0.001 noise, then K sign steps, each back into ball and range."""
     drawn = rng.normal(on.images, on.index, rng.derive_seed("attack", SEED, step))
     moved = (on.images + (0.001 * drawn + on.images - on.images).clamp(-EPS, EPS)).clamp(0, 1)
@@ -183,7 +187,7 @@ class Never:
         *,
         seed: int,
         need_logits: bool = True,
-    ) -> None:
+    ) -> AttackResult:
         raise AssertionError("attacked")
 
 
@@ -319,8 +323,8 @@ class Shifted:
     def __init__(self, constant: float) -> None:
         self.constant = constant
 
-    def __call__(self, seen: Evidence) -> Tensor:
-        return Exponential(2.0)(seen) + self.constant
+    def __call__(self, evidence: Evidence) -> Tensor:
+        return Exponential(2.0)(evidence) + self.constant
 
 
 @pytest.mark.parametrize("constant", [-5.0, 3.0])
@@ -410,10 +414,13 @@ def test_gradients_of_equal_parts_average_to_that_of_the_whole_without_normaliza
 def test_an_attack_moves_batch_statistics_in_train_mode_only(attack_mode: str, stays: bool) -> None:
     learner = learner_of(Exponential(1.0), network_with_batch_norm(), attack_mode=attack_mode)
     learner.begin_step(0, 0, StepSettings(LR), count=16)
-    before = {name: value.clone() for name, value in learner.model[2].named_buffers()}
+    before = {
+        name: value.clone() for name, value in learner.model.get_submodule("2").named_buffers()
+    }
     learner.attack(batch(), cross_entropy)
     assert [
-        torch.equal(value, before[name]) for name, value in learner.model[2].named_buffers()
+        torch.equal(value, before[name])
+        for name, value in learner.model.get_submodule("2").named_buffers()
     ] == [stays] * 3
     assert all(module.training for module in learner.model.modules())
 
@@ -447,7 +454,7 @@ def test_a_step_updates_batch_statistics_once_per_forward_of_the_loss(
     learner = learner_of(Exponential(1.0), network_with_batch_norm())
     learner.begin_step(0, 0, StepSettings(LR), count=16)
     defense.step(learner, batch())
-    assert learner.model[2].num_batches_tracked == forwards
+    assert learner.model.get_buffer("2.num_batches_tracked") == forwards
 
 
 @pytest.mark.parametrize("alpha", [0.0, 2.0])
@@ -493,7 +500,7 @@ def test_a_trained_network_is_less_accurate_under_an_attacker_who_chooses() -> N
     for step in range(40):
         learner.begin_step(0, step, StepSettings(LR), count=16)
         PgdTraining().step(learner, rows_of(whole, torch.arange(step % 4 * 64, step % 4 * 64 + 64)))
-    kernels = {alpha: Exponential(alpha) for alpha in (0.0, 1.0, 2.0)}
+    kernels: dict[float | None, Kernel] = {alpha: Exponential(alpha) for alpha in (0.0, 1.0, 2.0)}
     rows = Evaluator(
         model=learner.model,
         attack=ATTACK,

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from support.typed import stop
 from wmr_cli import load
 from wmr_cli.config import TrainConfig, resolve
 from wmr_cli.core.data.splits import MemorySplit
@@ -32,7 +34,7 @@ def run(config: TrainConfig, path: Path, registry: Registry, **more: Any) -> lis
     return list(train(config, path, registry, data_dir=Path(), device="cpu", **more))
 
 
-def weights(path: Path) -> dict[str, Tensor]:
+def weights(path: Path) -> Mapping[str, Tensor]:
     return checkpoints.load(path).tensors
 
 
@@ -145,7 +147,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
         pass
     for _ in range(4):  # into the second epoch, which is lost
         next(walk)
-    walk.close()
+    stop(walk)
     assert event.epoch == 1
     resumed = run(tiny_config, tmp_path / "run", registry, resume=True)
     assert [event.epoch for event in resumed if isinstance(event, EpochDone)] == [2]
@@ -271,7 +273,7 @@ def test_every_defense_and_optimizer_trains_and_resumes(
     walk = train(config, tmp_path / "run", registry, data_dir=Path(), device="cpu")
     while not isinstance(next(walk), EpochDone):
         pass
-    walk.close()
+    stop(walk)
     run(config, tmp_path / "run", registry, resume=True)
     run(config, tmp_path / "straight", registry)
     assert_equal_weights(tmp_path / "run", tmp_path / "straight")
@@ -513,11 +515,11 @@ def test_held_out_images_meet_a_short_attack_that_gives_margins(
     body = "def handing(eps=0.1, **options):\n    assert 'steps' not in options\n    return lambda *given, **more: None\n"
     Path("handing.py").write_text(body)
     config = resolve({"evaluate": {"attack": attack}})
-    chosen = validation_attack(registry, config)
-    assert chosen.steps <= 10
-    assert chosen.restarts == 1
-    assert not getattr(chosen, "stops_early", False)
-    assert (chosen.norm, chosen.eps) == ("linf", 0.15)
+    settings = vars(validation_attack(registry, config))
+    assert settings["steps"] <= 10
+    assert settings["restarts"] == 1
+    assert not settings.get("stops_early", False)
+    assert (settings["norm"], settings["eps"]) == ("linf", 0.15)
 
 
 def test_the_validation_table_has_best_last_and_averaged_weights(

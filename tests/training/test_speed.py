@@ -19,8 +19,7 @@ from wmr_cli.config import EvaluateConfig, TrainConfig
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.nn.fusion import prepare_for_attack
 from wmr_cli.core.norms import NORMS
-from wmr_cli.core.objectives import WeightedObjective
-from wmr_cli.core.protocols import AttackResult, Batch
+from wmr_cli.core.protocols import AttackResult, Batch, Kernel, Objective
 from wmr_cli.core.run_attack import ThreatModel, run_attack
 from wmr_cli.evaluation.evaluator import Evaluator
 from wmr_cli.evaluation.run import evaluate
@@ -84,7 +83,7 @@ class Live(TorchDispatchMode):
     """The most bytes that tensors made inside held at once; views hold what they are views of."""
 
     def __init__(self) -> None:
-        super().__init__()
+        TorchDispatchMode.__init__(self)  # mypy takes super() for an untyped call
         self.held: dict[str, Any] = {}
         self.peak = 0
 
@@ -140,13 +139,18 @@ def test_k_values_of_alpha_cost_one_attack_and_k_more_for_a_tr(crafts: bool, att
     attack = Pgd(eps=EPS, steps=1)
 
     def counted(
-        *args: Callable[..., Any] | nn.Module | WeightedObjective | Batch, **settings: Any
+        model: nn.Module,
+        batch: Batch,
+        objective: Objective,
+        *,
+        seed: int,
+        need_logits: bool = True,
     ) -> AttackResult:
         calls.append(1)
-        return attack(*args, **settings)
+        return attack(model, batch, objective, seed=seed, need_logits=need_logits)
 
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 3)).eval()
-    kernels = {alpha: Exponential(alpha) for alpha in (1.0, 1.5, 2.0)}
+    kernels: dict[float | None, Kernel] = {alpha: Exponential(alpha) for alpha in (1.0, 1.5, 2.0)}
     Evaluator(
         model=model,
         attack=counted,
@@ -165,8 +169,8 @@ def test_attacks_of_one_evaluation_share_the_clean_pass(
 ) -> None:
     passes, seen = [], Evaluator._clean_logits
 
-    def counting(self: object, whole: Batch) -> Tensor:
-        if whole.index.numpy().tobytes() not in self.clean_logits:
+    def counting(self: Evaluator, whole: Batch) -> Tensor:
+        if whole.index.numpy().tobytes() not in not_none(self.clean_logits):
             passes.append(len(whole.labels))
         return seen(self, whole)
 
