@@ -25,9 +25,9 @@ import wmr_cli
 from wmr_cli import measures, presets
 from wmr_cli.cli import app
 from wmr_cli.config import resolve
+from wmr_cli.core.traits import ALWAYS_PROVIDED, KernelTraits
 from wmr_cli.plugins import installed
 from wmr_cli.registry import INJECTED_PARAMS, KINDS, OWN_DISTRIBUTION, Entry
-from wmr_cli.runtime.compatibility import ALWAYS_KNOWN
 from wmr_cli.spec import Spec, format_number
 from wmr_cli.storage.records import Record
 
@@ -138,7 +138,7 @@ def _weighed(objective: str, target: Callable[..., Any]) -> str:
     term = re.search(r"weight\(x'?\) \* (\w+\((?:[^()]|\([^()]*\))*\))", objective)
     assert term, f"{objective} has no weight"
     choice = " or as `terms` says" if "terms" in inspect.signature(target).parameters else ""
-    if getattr(target, "one_gradient", False):
+    if target().traits.shares_gradient:
         return f"`{term[1]}`{choice}; the attack, by the same gradient"
     return f"`{term[1]}`{choice}" + (
         "; the attack" if re.search(r"weight \* |the same", objective) else ""
@@ -207,9 +207,12 @@ def preset_alphas() -> Iterator[str]:
 
 def uses(kernel: Any) -> Iterator[str]:
     """Where a kernel can weigh, by what its class says of itself."""
-    needs, compares = set(getattr(kernel, "needs", ())), getattr(kernel, "compares", False)
-    burn_in = getattr(kernel, "start_epoch", 0)
-    rare = sorted(name.replace("_", " ") for name in needs - set(ALWAYS_KNOWN))
+    declared = kernel.traits
+    # a property depends on parameters: build the kernel with its defaults
+    traits = declared if isinstance(declared, KernelTraits) else kernel().traits
+    compares = traits.compares_images
+    burn_in = traits.start_epoch
+    rare = sorted(name.replace("_", " ") for name in traits.needs - ALWAYS_PROVIDED)
     known = f" with a defense that knows {' and '.join(rare)}" if rare else ""
     yield (
         "training"
@@ -217,9 +220,9 @@ def uses(kernel: Any) -> Iterator[str]:
         + f" after {burn_in} epochs" * bool(burn_in)
         + known
     )
-    if not (getattr(kernel, "detached", False) or compares or needs - {"loss"}):
+    if traits.differentiable and not (compares or traits.needs - {"loss"}):
         yield "weighted attack"
-    if not (getattr(kernel, "needs_training", False) or rare):
+    if traits.usable_as_metric and not rare:
         yield "evaluate" + " over all images" * compares
 
 

@@ -126,7 +126,7 @@ def _time_step(run: Assembly, number: int) -> float:
 
 
 def _replays(defense: Defense) -> int:
-    return int(getattr(defense, "replays", 1))
+    return int(defense.traits.replays)
 
 
 def _assemble(defense: str) -> Assembly:

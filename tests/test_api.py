@@ -24,6 +24,7 @@ from wmr_cli.core.contexts import on_device
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.nn.preprocessing import Normalized
 from wmr_cli.core.protocols import Attack, AttackResult, Batch, Objective, Split
+from wmr_cli.core.traits import AttackTraits
 from wmr_cli.errors import BadFile, BadInput, BrokenContract, UnknownName, WmrError
 from wmr_cli.evaluation import run as workflow
 from wmr_cli.events import EvaluationDone
@@ -485,6 +486,8 @@ def test_names_are_text_and_not_markup() -> None:
 class Darker:
     eps: float = 0.05
     strength: float = 0.5
+
+    traits = AttackTraits()
 
     def __call__(
         self,

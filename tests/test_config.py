@@ -373,7 +373,7 @@ def test_every_preset_can_train_every_defense(name: str, defense: str, registry:
     timetable = compatibility.shorten_for_replays(config, chosen)
     compatibility.check_ramps(attack, kernel, config)
     compatibility.check_kernel_and_defense(chosen, kernel, timetable)
-    assert getattr(chosen, "warmup", 0) < timetable.epochs
+    assert chosen.traits.warmup_epochs < timetable.epochs
     if config.schedule == "multistep" and not name.startswith(
         "authors/"
     ):  # whose last milestones no run of theirs reaches

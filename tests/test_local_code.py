@@ -57,6 +57,8 @@ def sha256(path: str | Path) -> str:
 
 class Digits:
     num_classes, input_shape = 10, (1, 8, 8)
+    class_names = None
+    random_split_sha256 = None
 
 
 def checkpoint(path: str, **settings: Any) -> str:

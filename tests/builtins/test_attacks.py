@@ -66,7 +66,7 @@ def test_noise_is_a_floor_that_attacks_beat(norm: Literal["linf", "l2"]) -> None
         Square(norm, eps, 300),
     ]
     found = [
-        accuracy(run(attack, objective=get_objective(getattr(attack, "loss", "ce"))), labels)
+        accuracy(run(attack, objective=get_objective(attack.traits.objective)), labels)
         for attack in attacks
     ]
     assert max(found) < floor

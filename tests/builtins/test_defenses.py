@@ -291,8 +291,8 @@ def test_a_defense_knows_what_it_says_and_nothing_else(name: str, registry: Regi
     assert evidence.labels.tolist() == LABELS
     assert evidence.loss is not None
     for what in ("clean_logits", "steps_survived"):
-        assert (getattr(evidence, what) is not None) == (what in defense.knows)
-    assert any(own is None for own in learner.own) == getattr(defense, "uses_attack", True)
+        assert (getattr(evidence, what) is not None) == (what in defense.traits.provides)
+    assert any(own is None for own in learner.own) == defense.traits.uses_attack
 
 
 def test_fast_training_takes_one_step_from_a_random_start() -> None:

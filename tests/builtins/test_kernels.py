@@ -119,7 +119,7 @@ def table(tmp_path: Path) -> Callable[..., Any]:
     return write
 
 
-BY_HAND = {
+BY_HAND: dict[Kernel, list[float]] = {
     Uniform(): [1.0, 1.0, 1.0],
     Exponential(0.0): [1.0, 1.0, 1.0],
     Exponential(2.0): [math.exp(-2 * m) for m in MARGINS],
@@ -154,7 +154,7 @@ def test_three_images_by_hand(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize(
-    "kernel", [kernel for kernel in BY_HAND if not getattr(kernel, "mean_one", False)], ids=str
+    "kernel", [kernel for kernel in BY_HAND if not kernel.traits.normalized], ids=str
 )
 def test_a_kernel_gives_the_logarithms_of_these_weights(kernel: Kernel) -> None:
     expected = [math.log(weight) if weight else -math.inf for weight in BY_HAND[kernel]]
@@ -504,7 +504,7 @@ def test_weights_carry_a_gradient_where_the_kernel_says_so(
     kernel = made(name, registry, tmp_path)
     learner = learner_of(kernel)
     assert learner.weights(seen_by(learner)).requires_grad == (name in CARRY)
-    assert getattr(kernel, "detached", False) == (name not in CARRY | {"none"})
+    assert (not kernel.traits.differentiable) == (name not in CARRY | {"none"})
 
 
 @pytest.mark.parametrize("name", NAMES)

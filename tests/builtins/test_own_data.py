@@ -191,14 +191,14 @@ def test_who_is_trained_on_has_a_hash_where_we_drew_the_splits(
 ) -> None:
     pics = picture_tree(tmp_path / "pics")
     spec = f"folder:path={pics}"
-    drawn = make(spec).drawn
-    assert drawn == make(spec).drawn != make(spec, split_seed=1).drawn
-    assert make(f"{spec},test=0.5").drawn != drawn
+    drawn = make(spec).random_split_sha256
+    assert drawn == make(spec).random_split_sha256 != make(spec, split_seed=1).random_split_sha256
+    assert make(f"{spec},test=0.5").random_split_sha256 != drawn
     shutil.copy(pics / "cat" / "000.png", pics / "cat" / "new.png")
-    assert make(spec).drawn != drawn
+    assert make(spec).random_split_sha256 != drawn
     picture_tree(tmp_path / "divided" / "train")
     picture_tree(tmp_path / "divided" / "test")
-    assert make(f"folder:path={tmp_path / 'divided'}").drawn is None
+    assert make(f"folder:path={tmp_path / 'divided'}").random_split_sha256 is None
 
 
 def test_a_class_that_is_not_trained_on_is_refused(

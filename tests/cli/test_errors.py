@@ -253,6 +253,8 @@ class StoredShape:
 
     num_classes: int = 10
     input_shape: tuple[int, int, int] = (1, 8, 8)
+    class_names: tuple[str, ...] | None = None
+    random_split_sha256: str | None = None
 
 
 def write_checkpoint(config: TrainConfig, stored_shape: StoredShape | None = None) -> str:

@@ -23,6 +23,7 @@ from wmr_cli.core.objectives import (
 )
 from wmr_cli.core.pgd import PgdSettings, run_pgd
 from wmr_cli.core.protocols import Batch, Evidence, Objective
+from wmr_cli.core.traits import KernelTraits
 
 
 def network(dtype: torch.dtype = torch.float64) -> nn.Module:
@@ -321,12 +322,15 @@ def test_an_objective_without_state_serves_any_rows() -> None:
 
 
 def test_a_weight_of_zero_leaves_an_image_its_plain_gradient() -> None:
-    def kernel(evidence: Evidence) -> Tensor:
-        margins = probability_margin(evidence.logits, evidence.labels)
-        return torch.where(margins < 0.1, -margins, -torch.inf)
+    class LowMargins:
+        traits = KernelTraits()
+
+        def __call__(self, evidence: Evidence) -> Tensor:
+            margins = probability_margin(evidence.logits, evidence.labels)
+            return torch.where(margins < 0.1, -margins, -torch.inf)
 
     logits = torch.tensor([[5.0, 0.0], [0.0, 5.0]], requires_grad=True)
-    values = WeightedObjective(cross_entropy, kernel)(logits, torch.tensor([0, 0]))
+    values = WeightedObjective(cross_entropy, LowMargins())(logits, torch.tensor([0, 0]))
     (gradient,) = torch.autograd.grad(values.sum(), logits)
     assert values.isfinite().all()
     assert gradient.isfinite().all()

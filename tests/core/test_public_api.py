@@ -25,13 +25,16 @@ PLUGIN_MODULES = {"wmr_cli", "wmr_cli.core"}
 PYTHON_BLOCK = re.compile(r"^( *)```python[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 
 CORE_NAMES = """
-Attack AttackResult Batch DataSource Decoder Defense KlObjective Evidence Kernel LazySplits Learner
-Losses MemorySource MemorySplit NORMS Norm Normalized OBJECTIVES Objective PgdSettings
-ImageFileSplit Remote Resized Source Split StepReport UniformStartPgd upcast_half select_rows
-attack_until_misclassified balanced_subset cross_entropy descend evaluating fetch widest_float_dtype holdout_mask
-input_gradient kl_divergence log_probabilities logit_margin kernel_loss margin get_objective pay
-pgd_steps pick_stronger pick_worse_case probability_margin project_to_ball ranking_scores report_progress
-rng run_pgd run_restarts start_images torchvision_compat unpack weighted_objective with_logits
+Attack AttackResult AttackTraits Batch CountsWeightedImages DataSource Decoder Defense
+DefenseTraits Evidence HasIndex HasNote HasRemarks HasState HoldsRows ImageFileSplit Kernel
+KernelTraits KlObjective LazySplits Learner Losses MemorySource MemorySplit NORMS Norm Normalized
+OBJECTIVES Objective ObservesValidation PgdSettings Preparable RanksImages Remote Resized Source
+Split StepReport StreamsImages The UniformStartPgd attack_until_misclassified backward_weighted
+balanced_subset below cross_entropy evaluating fetch get_objective holdout_mask input_gradient
+kernel_loss kl_divergence log_probabilities logit_margin margin modules pgd_steps pick_stronger
+pick_worse_case probability_margin project_to_ball ranking_scores report_progress rng run_pgd
+run_restarts select_rows start_images step_weighted torchvision_compat unpack upcast_half
+weight_terms weighted_objective widest_float_dtype with_logits
 """
 
 TOP_LEVEL_NAMES = """

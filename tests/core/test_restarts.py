@@ -81,7 +81,7 @@ def test_autoattack_is_the_worst_case_of_its_parts() -> None:
     batch = replace(batch, labels=labels)
     whole = AutoAttack(eps=0.02, steps=5, queries=30)
     parts = [
-        part(model, batch, get_objective(getattr(part, "loss", "ce")), seed=3)
+        part(model, batch, get_objective(part.traits.objective), seed=3)
         .require_logits()
         .argmax(dim=1)
         == labels

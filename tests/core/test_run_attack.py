@@ -24,6 +24,7 @@ from wmr_cli.core.run_attack import (
     predictions,
     run_attack,
 )
+from wmr_cli.core.traits import AttackTraits
 from wmr_cli.errors import BrokenContract
 
 BATCH = Batch(
@@ -50,6 +51,8 @@ class Returns:
 
     images: Tensor
     logits: Tensor = LOGITS
+
+    traits = AttackTraits()
 
     def __call__(
         self,
@@ -202,6 +205,8 @@ def watched(model: nn.Module, damage: Callable[..., Any]) -> AttackResult:
     """Run an attack that does this to the model."""
 
     class Careless:
+        traits = AttackTraits()
+
         def __call__(
             self,
             model: nn.Module,
@@ -264,6 +269,8 @@ class Gives:
     """An attack that returns this, whatever it is."""
 
     result: Any
+
+    traits = AttackTraits()
 
     def __call__(
         self,

@@ -41,7 +41,7 @@ def shares(registry: Registry) -> dict[str, float]:
             run.learner.begin_step(0, number, StepSettings(1e-4), len(batch.labels))
             started = time.perf_counter()
             run.step(batch, epoch=0)
-            spent[name].append((time.perf_counter() - started) / getattr(run.defense, "replays", 1))
+            spent[name].append((time.perf_counter() - started) / run.defense.traits.replays)
     torch.manual_seed(0)
     return {name: median(seconds) / median(spent["pgd"]) for name, seconds in spent.items()}
 

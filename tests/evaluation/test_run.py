@@ -258,7 +258,8 @@ def test_the_code_of_a_local_attack_and_its_settings_are_part_of_the_id(
     tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
     file = tmp_path / "mine.py"
-    code = "class Mine:\n    def __init__(self, steps: int = 1): self.steps = steps\n"
+    code = "from wmr_cli.core import AttackTraits\nclass Mine:\n    traits = AttackTraits()\n"
+    code += "    def __init__(self, steps: int = 1): self.steps = steps\n"
     code += "    def __call__(self, model, batch, objective, *, seed, need_logits=True): ...\n"
     file.write_text(code)
 
@@ -456,8 +457,9 @@ def test_an_attack_that_stops_early_gives_a_rob_only(
 ) -> None:
     (tmp_path / "early.py").write_text(
         "from wmr_cli.core.protocols import AttackResult\n"
+        "from wmr_cli.core import AttackTraits\n"
         "class Early:\n"
-        "    stops_early = True\n"
+        "    traits = AttackTraits(stops_early=True)\n"
         "    def __call__(self, model, batch, objective, *, seed, need_logits=True):\n"
         "        return AttackResult(batch.images, batch.labels, model(batch.images).detach())\n"
     )

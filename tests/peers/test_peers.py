@@ -61,7 +61,7 @@ def batch(registry: Registry):
 
 def ours(registry: Registry, spec, model, batch, norm, eps, seed=0):
     attack = registry.create("attack", spec, norm=norm, eps=eps)
-    objective = get_objective(getattr(attack, "loss", "ce"))
+    objective = get_objective(attack.traits.objective)
     return attack(model, batch, objective, seed=seed).images
 
 

@@ -246,8 +246,7 @@ def test_what_an_attack_remarks_on_few_classes_reaches_the_user(registry: Regist
 
 BROKEN = """
 import torch
-from wmr_cli.core.protocols import Batch
-from wmr_cli.core.data.splits import MemorySource, MemorySplit
+from wmr_cli.core import AttackTraits, Batch, KernelTraits, MemorySource, MemorySplit
 
 SPLIT = MemorySplit(torch.zeros(4, 1, 8, 8), torch.tensor([0, 1, 0, 1]), torch.arange(4))
 
@@ -261,14 +260,17 @@ class Few:
 
 
 class NoWeights:
+    traits = KernelTraits()
     def __call__(self, evidence): ...
 
 
 class OneWeight:
+    traits = KernelTraits()
     def __call__(self, evidence): return torch.zeros(1)
 
 
 class NotANumber:
+    traits = KernelTraits()
     def __call__(self, evidence): return evidence.logits[:, 0] * float("nan")
 
 
@@ -276,9 +278,21 @@ class WrongStep:
     def step(self, learner): ...
 
 
-class OddLoss:
-    loss = ["ce"]
+class NoTraits:
     def __call__(self, model, batch, objective, *, seed, need_logits=True): ...
+
+
+class KernelWithoutTraits:
+    def __call__(self, evidence): ...
+
+
+class DefenseWithoutTraits:
+    def step(self, learner, batch): ...
+
+
+class OldLoss(NoTraits):
+    loss = "margin"
+    traits = AttackTraits()
 
 
 def nothing(): return None
@@ -321,7 +335,8 @@ def broken(problem: str, act: Callable[..., Any], *args: object, **flags: Any) -
         ("Nothing", "builds a Nothing, which cannot be called"),
         ("nothing", "builds a NoneType, which cannot be called"),
         ("Few", "cannot be called: too many positional arguments"),
-        ("OddLoss", "loss of attack .* is not text"),
+        ("NoTraits", "without `traits`"),
+        ("OldLoss", "`loss` of wmr 0.1"),
     ],
 )
 def test_an_attack_that_cannot_be_called_is_refused(

@@ -15,7 +15,7 @@ from wmr_cli.errors import BadFile
 from wmr_cli.storage import checkpoints
 
 NAMES = ("ant", "cat", "dog")
-DATA = Source(3, (1, 8, 8), {}, class_names=NAMES, drawn="abc")
+DATA = Source(3, (1, 8, 8), {}, class_names=NAMES, random_split_sha256="abc")
 TENSORS = {"weight": torch.ones(2)}
 DEEPLY_NESTED = "[" * 100_000
 

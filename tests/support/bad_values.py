@@ -469,7 +469,8 @@ NOT_CODE: Mapping[str, Maker] = {
         "import abc\nclass B(abc.ABC):\n    @abc.abstractmethod\n    def x(self): ..."
     ),
 }
-ATTACK = "class B:\n    def __call__(self, model, batch, objective, *, seed, need_logits=True):\n        "
+ATTACK = "from wmr_cli.core import AttackTraits\nclass B:\n    traits = AttackTraits()\n"
+ATTACK += "    def __call__(self, model, batch, objective, *, seed, need_logits=True):\n        "
 MODEL = "import torch\nclass B(torch.nn.Module):\n    def forward(self, images):\n        "
 NOT_ATTACKS: Mapping[str, Maker] = {
     "returns-none": content(ATTACK + "return None"),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from wmr_cli.core import rng
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.protocols import AttackResult, Batch, Objective
+from wmr_cli.core.traits import AttackTraits, KernelTraits
 from wmr_cli.testing import check_attack, tiny_batch, tiny_model
 from wmr_cli.testing.attacks import _Asked, _PerImage
 
@@ -21,6 +22,8 @@ class OneStep:
     """A random start and one signed gradient step. Each method is a promise that a mutant below breaks."""
 
     eps: float = 0.1
+
+    traits = AttackTraits()
 
     def __call__(
         self,
@@ -298,8 +301,40 @@ class HoldsTensor(OneStep):
     radii: Tensor = field(default_factory=lambda: torch.ones(3))
 
 
-class NamesNoLoss(OneStep):
-    loss = "cross-entropy"
+class UnknownObjective(OneStep):
+    traits = AttackTraits(objective="cross-entropy")
+
+
+class UnknownNorm(OneStep):
+    traits = AttackTraits(norms=frozenset({"linf", "l1"}))
+
+
+@dataclass(frozen=True)
+class WithoutTraits(OneStep):
+    traits = None  # type: ignore[assignment]
+
+
+class TraitsOfAKernel(OneStep):
+    traits = KernelTraits()  # type: ignore[assignment]
+
+
+class LossOf01(OneStep):
+    loss = "ce"
+
+
+class StopsEarlyOf01(OneStep):
+    @property
+    def stops_early(self) -> bool:
+        return False
+
+
+class FollowsPresetOf01(OneStep):
+    follows_preset = True
+
+
+@dataclass(frozen=True)
+class IgnoredLoss(OneStep):
+    loss: str = "margin"
 
 
 class RemarksNumbers(OneStep):
@@ -337,7 +372,14 @@ MUTANTS = {
     NotFrozen: "frozen dataclass",
     HoldsModel: "never a network or tensors: model",
     HoldsTensor: "never a network or tensors: radii",
-    NamesNoLoss: "`loss` is 'cross-entropy'",
+    UnknownObjective: "`objective` is 'cross-entropy'",
+    UnknownNorm: "`norms` has l1",
+    WithoutTraits: r"without `traits`: add `traits = AttackTraits\(\)`",
+    TraitsOfAKernel: "`traits` of the attack is a KernelTraits",
+    LossOf01: "`loss` of wmr 0.1.*objective",
+    StopsEarlyOf01: "`stops_early` of wmr 0.1",
+    FollowsPresetOf01: "`follows_preset` of wmr 0.1",
+    IgnoredLoss: "`loss` and the trait `objective` .* differ",
     RemarksNumbers: "`remarks`",
 }
 
@@ -357,7 +399,7 @@ def test_a_broken_promise_is_named(mutant: type[Any], broken: str) -> None:
 
 def test_an_attack_that_stops_early_may_climb_its_own() -> None:
     class StopsEarly(ClimbsItsOwn):
-        stops_early = True
+        traits = AttackTraits(stops_early=True)
 
     check_attack(StopsEarly())
 

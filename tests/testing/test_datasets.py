@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -225,3 +226,26 @@ def test_a_large_split_is_looked_at_from_end_to_end(monkeypatch: pytest.MonkeyPa
     damaged = replace(source.splits["test"], images=last(source.splits["test"].images, 1.1))
     with pytest.raises(AssertionError, match="not in"):
         check_dataset(MemorySource(2, {**source.splits, "test": damaged}))
+
+
+@pytest.mark.parametrize("member", ["class_names", "random_split_sha256"])
+def test_a_dataset_declares_what_is_unknown_as_none(member: str) -> None:
+    members = {
+        "num_classes": 2,
+        "input_shape": (1, 4, 4),
+        "splits": sound().splits,
+        "class_names": None,
+        "random_split_sha256": None,
+    }
+    check_dataset(SimpleNamespace(**members))
+    del members[member]
+    with pytest.raises(AssertionError, match=member):
+        check_dataset(SimpleNamespace(**members))
+
+
+def test_the_attribute_drawn_of_0_1_is_refused() -> None:
+    class Drawn(MemorySource):
+        drawn = "abc"
+
+    with pytest.raises(AssertionError, match=r"`drawn` of wmr 0.1.*random_split_sha256"):
+        check_dataset(Drawn(2, sound().splits))

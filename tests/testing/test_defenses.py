@@ -11,14 +11,15 @@ from torch import Tensor
 from support.typed import not_none
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.protocols import Batch, Evidence, Learner, Losses, StepReport
-from wmr_cli.core.weighted_step import descend, pay
+from wmr_cli.core.traits import DefenseTraits, KernelTraits
+from wmr_cli.core.weighted_step import backward_weighted, step_weighted
 from wmr_cli.testing import check_defense
 
 
 class Sound:
     """Adversarial training. Each method is a promise that a mutant below breaks."""
 
-    knows = ("steps_survived",)
+    traits = DefenseTraits(provides=frozenset({"steps_survived"}))
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
         return self.reported(self.descended(learner, batch, self.losses(learner, batch)))
@@ -35,7 +36,7 @@ class Sound:
         return learner.label_loss(logits, labels)
 
     def descended(self, learner: Learner, batch: Batch, losses: Losses) -> StepReport:
-        return descend(learner, batch, losses)
+        return step_weighted(learner, batch, losses)
 
     def reported(self, report: StepReport) -> StepReport:
         return report
@@ -43,7 +44,7 @@ class Sound:
 
 class NeverSteps(Sound):
     def descended(self, learner: Learner, batch: Batch, losses: Losses) -> StepReport:
-        return pay(learner, batch, losses)
+        return backward_weighted(learner, batch, losses)
 
 
 class StepsWithoutGradient(Sound):
@@ -54,7 +55,7 @@ class StepsWithoutGradient(Sound):
             return super().losses(learner, batch)
 
     def descended(self, learner: Learner, batch: Batch, losses: Losses) -> StepReport:
-        report = pay(learner, batch, losses)
+        report = backward_weighted(learner, batch, losses)
         learner.model.zero_grad()
         learner.optimizer_step()
         return report
@@ -63,7 +64,7 @@ class StepsWithoutGradient(Sound):
 class PaysPerImage(Sound):
     def descended(self, learner: Learner, batch: Batch, losses: Losses) -> StepReport:
         learner.backward(losses.weighted)
-        return pay(learner, batch, losses)
+        return backward_weighted(learner, batch, losses)
 
 
 class PaysNothingFinite(Sound):
@@ -73,7 +74,7 @@ class PaysNothingFinite(Sound):
 
 class Climbs(Sound):
     def descended(self, learner: Learner, batch: Batch, losses: Losses) -> StepReport:
-        report = pay(learner, batch, losses)
+        report = backward_weighted(learner, batch, losses)
         for parameter in learner.model.parameters():
             not_none(parameter.grad).neg_()
         learner.optimizer_step()
@@ -120,20 +121,57 @@ class ReportsOneClean(Sound):
         return replace(report, clean_correct=report.correct[:1])
 
 
-class SaysItReplays(Sound):
-    replays = 4
+class DeclaresReplays(Sound):
+    traits = DefenseTraits(replays=4)
 
 
-class SaysItNeedsNoAttack(Sound):
-    uses_attack = False
+class DeclaresNoAttack(Sound):
+    traits = DefenseTraits(uses_attack=False)
 
 
-class SaysItKnows(Sound):
-    knows = ("clean_logits",)
+class DeclaresMoreEvidence(Sound):
+    traits = DefenseTraits(provides=frozenset({"clean_logits"}))
 
 
-class SaysItKnowsNonsense(Sound):
-    knows = ("gradients",)
+class WithoutTraits:
+    step = Sound.step
+    losses = Sound.losses
+    loss = Sound.loss
+    descended = Sound.descended
+    reported = Sound.reported
+
+
+class TraitsOfAKernel(WithoutTraits):
+    traits = KernelTraits()
+
+
+class KnowsOf01(Sound):
+    knows = ("steps_survived",)
+
+
+class UsesAttackOf01(Sound):
+    uses_attack = True
+
+
+class OneGradientOf01(Sound):
+    one_gradient = True
+
+
+class ReplaysOf01(Sound):
+    replays = 1
+
+
+class PerRankOf01(Sound):
+    per_rank = True
+
+
+class WarmupOf01(Sound):
+    warmup = 3
+
+
+class HalfAState(Sound):
+    def state(self) -> dict[str, Tensor]:
+        return {}
 
 
 class HidesIndex(Sound):
@@ -143,7 +181,7 @@ class HidesIndex(Sound):
 
 
 class HidesLoss(Sound):
-    """Weighs by itself instead of by `pay`."""
+    """Weighs by itself instead of by `backward_weighted`."""
 
     def losses(self, learner: Learner, batch: Batch) -> Losses:
         losses = super().losses(learner, batch)
@@ -201,7 +239,7 @@ class Remembers(Forgets):
 
 
 class ReplaysTwice(Sound):
-    replays = 2
+    traits = DefenseTraits(provides=frozenset({"steps_survived"}), replays=2)
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
         super().step(learner, batch)
@@ -222,12 +260,20 @@ MUTANTS = {
     ReportsLogitMargins: r"margins of the report are not in \[-1, 1\]",
     ReportsAllRight: "correct and margins of the report contradict each other",
     ReportsHalf: "losses of the report have a mean of",
-    SaysItReplays: "says `replays = 4` and steps 1 times",
-    SaysItNeedsNoAttack: "says `uses_attack = False` and asks for the training attack",
-    SaysItKnows: "a kernel is not told clean_logits",
-    SaysItKnowsNonsense: "`knows` names gradients, which is no evidence",
-    HidesIndex: "a kernel is not told index",
-    HidesLoss: "a kernel is not told loss",
+    DeclaresReplays: "`replays` is 4, but it steps 1 times",
+    DeclaresNoAttack: "`uses_attack` is False",
+    DeclaresMoreEvidence: "evidence has no clean_logits",
+    WithoutTraits: r"without `traits`: add `traits = DefenseTraits\(\)`",
+    TraitsOfAKernel: "`traits` of the defense is a KernelTraits",
+    KnowsOf01: "`knows` of wmr 0.1.*provides",
+    UsesAttackOf01: "`uses_attack` of wmr 0.1",
+    OneGradientOf01: "`one_gradient` of wmr 0.1.*shares_gradient",
+    ReplaysOf01: "`replays` of wmr 0.1",
+    PerRankOf01: "`per_rank` of wmr 0.1.*state_per_rank",
+    WarmupOf01: "`warmup` of wmr 0.1.*warmup_epochs",
+    HalfAState: "one of `state` and `load_state`",
+    HidesIndex: "evidence has no index",
+    HidesLoss: "evidence has no loss",
     Gambles: "same seed gives another step",
     WritesImages: "wrote into the images",
     FearsKernels: "weights of alpha = 0 give another step than no weights",

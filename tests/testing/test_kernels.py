@@ -10,6 +10,8 @@ from torch import Tensor
 from support.typed import not_none
 from wmr_cli.core.losses import probability_margin
 from wmr_cli.core.protocols import Evidence
+from wmr_cli.core.traits import AttackTraits, KernelTraits
+from wmr_cli.errors import BrokenContract
 from wmr_cli.testing import check_kernel
 
 
@@ -18,6 +20,8 @@ class Sound:
     """The paper's kernel."""
 
     alpha: float = 1.0
+
+    traits = KernelTraits()
 
     def __call__(self, evidence: Evidence) -> Tensor:
         return -self.alpha * probability_margin(evidence.logits, evidence.labels)
@@ -65,7 +69,7 @@ class Normalises(Sound):
 
 
 class Comparing(Normalises):
-    compares = True
+    traits = KernelTraits(compares_images=True)
 
 
 class Coarse(Sound):
@@ -82,12 +86,52 @@ class Asks(Sound):
         return super().__call__(evidence) * evidence.index  # type: ignore[operator]
 
 
-class Invents(Sound):
-    needs = ("gradients",)
+class WithoutTraits:
+    def __call__(self, evidence: Evidence) -> Tensor:
+        return evidence.logits.new_zeros(len(evidence.labels))
+
+
+class TraitsOfAnAttack(WithoutTraits):
+    traits = AttackTraits()
+
+
+class NeedsOf01(Sound):
+    needs = ("index",)
+
+
+class DetachedOf01(Sound):
+    detached = True
+
+
+class ComparesOf01(Sound):
+    compares = True
+
+
+class MeanOneOf01(Sound):
+    mean_one = True
+
+
+class NeedsTrainingOf01(Sound):
+    @property
+    def needs_training(self) -> bool:
+        return True
+
+
+class StartEpochOf01(Sound):
+    start_epoch = 60
+
+
+class LargestMarginOf01(Sound):
+    largest_margin = 10.0
+
+
+@dataclass(frozen=True)
+class IgnoredStartEpoch(Sound):
+    start_epoch: int = 5
 
 
 class Counting(Sound):
-    needs = ("steps_survived",)
+    traits = KernelTraits(needs=frozenset({"steps_survived"}))
 
     def __call__(self, evidence: Evidence) -> Tensor:
         return -self.alpha * not_none(evidence.steps_survived).float()
@@ -132,7 +176,7 @@ class HalfAState(Sound):
 class Overwhelmed:
     """Divides by what it has observed, and its images are all right."""
 
-    detached = True
+    traits = KernelTraits(differentiable=False)
 
     def __init__(self) -> None:
         self.scale = torch.ones(())
@@ -153,12 +197,21 @@ MUTANTS = {
     Overwhelmed: "not a number or -inf",
     Dice: "same evidence gives other log-weights",
     Backwards: "not in the order of the images",
-    Normalises: "say `compares = True`",
-    Comparing: "a kernel that compares images says `detached = True`",
+    Normalises: "compares_images=True",
+    Comparing: "differentiable=False",
     Coarse: "float64",
-    Asks: "fails with logits, labels alone; what else it cannot do without belongs in `needs`",
-    Invents: "`needs` names gradients, which is no evidence",
-    Counting: "does not know steps_survived: say `detached = True`",
+    Asks: "fails with logits, labels alone; .* `needs`",
+    WithoutTraits: r"without `traits`: add `traits = KernelTraits\(\)`",
+    TraitsOfAnAttack: "`traits` of the kernel is a AttackTraits",
+    NeedsOf01: "`needs` of wmr 0.1",
+    DetachedOf01: "`detached` of wmr 0.1.*differentiable=False",
+    ComparesOf01: "`compares` of wmr 0.1.*compares_images=True",
+    MeanOneOf01: "`mean_one` of wmr 0.1.*normalized=True",
+    NeedsTrainingOf01: "`needs_training` of wmr 0.1.*usable_as_metric=False",
+    StartEpochOf01: "`start_epoch` of wmr 0.1",
+    LargestMarginOf01: "`largest_margin` of wmr 0.1.*max_margin",
+    IgnoredStartEpoch: "`start_epoch` .* differ",
+    Counting: "steps_survived: set the trait `differentiable=False`",
     SteepEnd: "gradient of a log-weight is not finite",
     NeverPlain: "with alpha = 0 a weight is not 1",
     Blank: "does not come back from `state",
@@ -181,14 +234,14 @@ def test_a_broken_promise_is_named(mutant: type[Any], broken: str) -> None:
 
 def test_a_kernel_that_counts_steps_passes_once_it_is_detached() -> None:
     class Detached(Counting):
-        detached = True
+        traits = KernelTraits(needs=frozenset({"steps_survived"}), differentiable=False)
 
     check_kernel(Detached())
 
 
 def test_a_kernel_that_compares_images_passes_once_it_is_detached() -> None:
     class Ranks:
-        compares = detached = True
+        traits = KernelTraits(compares_images=True, differentiable=False)
 
         def __call__(self, evidence: Evidence) -> Tensor:
             return probability_margin(evidence.logits, evidence.labels).log_softmax(dim=0)
@@ -197,8 +250,18 @@ def test_a_kernel_that_compares_images_passes_once_it_is_detached() -> None:
 
 
 def test_no_weight_at_all_is_a_weight() -> None:
-    def wrong_alone(evidence: Evidence) -> Tensor:
-        is_right = evidence.logits.argmax(dim=1) == evidence.labels
-        return torch.where(is_right, -torch.inf, 0.0).to(evidence.logits)
+    class MisclassifiedOnly:
+        traits = KernelTraits()
 
-    check_kernel(wrong_alone)
+        def __call__(self, evidence: Evidence) -> Tensor:
+            is_correct = evidence.logits.argmax(dim=1) == evidence.labels
+            return torch.where(is_correct, -torch.inf, 0.0).to(evidence.logits)
+
+    check_kernel(MisclassifiedOnly())
+
+
+def test_a_misspelt_trait_or_evidence_fails_where_it_is_declared() -> None:
+    with pytest.raises(TypeError, match="detached"):
+        KernelTraits(detached=True)  # type: ignore[call-arg]
+    with pytest.raises(BrokenContract, match="gradients"):
+        KernelTraits(needs=frozenset({"gradients"}))  # type: ignore[arg-type]

@@ -23,6 +23,7 @@ from wmr_cli.config import TrainConfig
 from wmr_cli.core import rng
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.protocols import Attack, AttackResult, Batch, Defense, Evidence, Kernel, Objective
+from wmr_cli.core.traits import AttackTraits, KernelTraits
 from wmr_cli.evaluation.evaluator import Evaluator
 from wmr_cli.measures import accuracy, crafted_accuracy, sampled_accuracy
 from wmr_cli.runtime import fabric as devices
@@ -158,6 +159,8 @@ def train_by_hand(losses_of: Callable[..., Any], steps: int = 4) -> tuple[Tensor
 class Fixed:
     """An attack that always moves images by the same small pattern."""
 
+    traits = AttackTraits()
+
     def __call__(
         self,
         model: nn.Module,
@@ -178,6 +181,8 @@ class Fixed:
 
 class Never:
     """An attack that nobody should run."""
+
+    traits = AttackTraits()
 
     def __call__(
         self,
@@ -319,6 +324,8 @@ def test_gradient_flows_through_the_weights_of_the_loss_where_asked(
 
 class Shifted:
     """The paper's kernel plus a constant."""
+
+    traits = KernelTraits()
 
     def __init__(self, constant: float) -> None:
         self.constant = constant

@@ -512,13 +512,21 @@ def test_held_out_images_meet_a_short_attack_that_gives_margins(
     attack: str, registry: Registry
 ) -> None:
     # what hands options on accepts `steps`, and has none
-    body = "def handing(eps=0.1, **options):\n    assert 'steps' not in options\n    return lambda *given, **more: None\n"
+    body = """
+from wmr_cli.core import AttackTraits
+def attack(*args, **kwargs): ...
+attack.traits = AttackTraits()
+def handing(eps=0.1, **options):
+    assert 'steps' not in options
+    return attack
+"""
     Path("handing.py").write_text(body)
     config = resolve({"evaluate": {"attack": attack}})
-    settings = vars(validation_attack(registry, config))
+    chosen = validation_attack(registry, config)
+    settings = vars(chosen)
     assert settings["steps"] <= 10
     assert settings["restarts"] == 1
-    assert not settings.get("stops_early", False)
+    assert not chosen.traits.stops_early
     assert (settings["norm"], settings["eps"]) == ("linf", 0.15)
 
 

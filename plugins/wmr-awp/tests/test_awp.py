@@ -13,7 +13,7 @@ from torch import nn
 import wmr_awp
 from wmr_awp.defense import Awp, awp
 from wmr_cli import BadInput, BrokenContract, Spec, create
-from wmr_cli.core import AttackResult, Batch
+from wmr_cli.core import AttackResult, Batch, DefenseTraits, HasState
 from wmr_cli.testing import RecordingLearner, check_defense, tiny_batch, tiny_model
 
 BASES = (
@@ -240,7 +240,7 @@ def test_a_base_that_does_not_fit_is_refused_with_the_reason(base: str, reason: 
 
 def test_a_base_that_replays_batches_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Replaying:
-        replays = 3
+        traits = DefenseTraits(replays=3)
 
     monkeypatch.setattr("wmr_awp.defense.create", lambda kind, spec: Replaying())
     with pytest.raises(BadInput, match="it steps 3 times on each batch"):
@@ -261,6 +261,8 @@ def test_negative_numbers_are_refused(params: dict[str, float] | dict[str, int])
 
 
 class Greedy:
+    traits = DefenseTraits()
+
     def step(self, learner, batch) -> None:
         for _ in range(2):
             learner.backward(learner.forward(batch.images).square().mean())
@@ -279,6 +281,7 @@ class Restless:
     """Attacks again where the network's own outputs say so."""
 
     calls = 0
+    traits = DefenseTraits()
 
     def __deepcopy__(self, memo):
         return Restless()
@@ -297,13 +300,19 @@ def test_attacks_that_were_not_made_at_the_old_weights_are_refused() -> None:
         Awp(base).step(RecordingLearner(tiny_model().train()), tiny_batch())
 
 
-def test_it_says_of_itself_what_its_base_says() -> None:
-    trades, natural = made("trades:beta=2"), made("natural")
-    assert trades.knows == ("clean_logits", "steps_survived")
-    assert trades.beta == 2
-    assert not natural.uses_attack
-    assert not hasattr(trades, "uses_attack")
-    assert not hasattr(trades, "state")
+@pytest.mark.parametrize("base", ["trades:beta=2", "natural", "iaat:warmup=3"])
+def test_its_traits_are_those_of_its_base(base: str) -> None:
+    assert made(base).traits == create("defense", base).traits
+
+
+@pytest.mark.parametrize(("own", "longer"), [(2, 3), (5, 5)])
+def test_the_longer_warm_up_of_the_two_counts(own: int, longer: int) -> None:
+    assert made("iaat:warmup=3", warmup=own).traits.warmup_epochs == longer
+
+
+def test_it_has_a_state_exactly_where_its_base_has_one() -> None:
+    assert isinstance(made("iaat"), HasState)
+    assert not isinstance(made("trades"), HasState)
 
 
 def test_what_the_base_remembers_is_remembered_once_and_saved() -> None:

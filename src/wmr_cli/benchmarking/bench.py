@@ -12,6 +12,7 @@ from ..config import TrainConfig
 from ..core.losses import cross_entropy
 from ..core.nn.fusion import MEMORY_FORMATS, to_memory_format
 from ..core.protocols import Batch
+from ..core.traits import read_parameter
 from ..errors import out_of_memory
 from ..events import Event, Message
 from ..registry import Registry
@@ -152,6 +153,7 @@ def measure_rates(run: Assembly, seconds: float) -> Bench:
     """Measure attack and training with the given settings."""
     load = Workload.make(run)
     times = time_work({"attack": load.attack, "step": load.step}, seconds, run.runtime.ranks)
+    steps = read_parameter(run.attack, "steps")
     return Bench(
         model=run.config.model,
         dataset=run.config.dataset,
@@ -161,7 +163,7 @@ def measure_rates(run: Assembly, seconds: float) -> Bench:
         threads=torch.get_num_threads(),
         precision=run.config.precision,
         batch_size=load.images,
-        steps=getattr(run.attack, "steps", 1),
+        steps=1 if steps is None else steps,
         attack=image_rate(times["attack"], load.images),
         training=image_rate(times["step"], load.images),
     )

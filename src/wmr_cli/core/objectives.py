@@ -23,7 +23,7 @@ from .losses import (
     upcast_half,
     widest_float_dtype,
 )
-from .protocols import Evidence, Kernel, Objective
+from .protocols import Evidence, HoldsRows, Kernel, Objective, RanksImages
 
 CW_CONFIDENCE = 50.0
 """How far another class must be ahead before `cw` is content."""
@@ -108,14 +108,13 @@ class WeightedObjective:
 
 def select_rows(objective: Objective, rows: Tensor) -> Objective:
     """The objective of these images alone: for one without state per image, the objective itself."""
-    part: Objective = objective[rows] if hasattr(objective, "__getitem__") else objective
-    return part
+    return objective[rows] if isinstance(objective, HoldsRows) else objective
 
 
 def ranking_scores(objective: Objective, logits: Tensor, labels: Tensor) -> Tensor:
     """What an attack that compares images of one row goes by, (N,) without gradient: the objective's `rank`, or its value."""
-    judge: Objective = getattr(objective, "rank", objective)
-    return judge(logits, labels).detach()
+    values = objective.rank if isinstance(objective, RanksImages) else objective
+    return values(logits, labels).detach()
 
 
 def positive_margin_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -168,7 +167,7 @@ def weighted_objective(loss: str, kernel: Kernel) -> Objective:
 
     Weights without gradient are none to climb.
     """
-    if getattr(kernel, "detached", False):
+    if not kernel.traits.differentiable:
         return get_objective(loss)
     return WeightedObjective(_WEIGHABLE.get(loss) or get_objective(loss), kernel)
 

@@ -10,6 +10,7 @@ from . import rng
 from .norms import Norm, Radius
 from .protocols import AttackResult, Batch, Objective
 from .restarts import pick_worse_case
+from .traits import AttackTraits
 
 GAUSS_SCALE = 0.001
 """Standard deviation of the `gauss` start, in pixel values."""
@@ -130,6 +131,8 @@ class UniformStartPgd:
     eps: float | Tensor
     step: float | Tensor
     steps: int
+
+    traits = AttackTraits()
 
     def __call__(
         self,

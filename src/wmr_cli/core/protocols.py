@@ -1,12 +1,14 @@
-"""What the parts promise each other. Everything is per image, (N,), until the last step of a walk.
+"""The contracts between components. All values are per image, (N,), until the mean of a step.
 
-A plugin's class meets a contract by having its shape; nobody inherits.
+A class meets a contract by having its members; it does not inherit from these protocols. What a
+component declares about itself are its traits (`core.traits`); rare abilities are protocols of
+their own, which are tested with `isinstance`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +16,12 @@ from torch import Tensor, nn
 from ..errors import BrokenContract
 from .nn.fusion import to_memory_format
 from .norms import Norm
+from .traits import AttackTraits, DefenseTraits, KernelTraits
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Images (N, C, H, W) in [0, 1], labels (N,), and the index (N,) that each image has in its data set."""
+    """Images (N, C, H, W) in [0, 1], labels (N,), and each image's index (N,) in its dataset."""
 
     images: Tensor
     labels: Tensor
@@ -43,7 +46,7 @@ class Batch:
         steps_survived: Tensor | None = None,
         loss: Tensor | None = None,
     ) -> "Evidence":
-        """Return what a kernel may weight these images by, with their labels and indices filled in."""
+        """Return the evidence for a kernel, with the labels and indices of this batch."""
         return Evidence(
             logits,
             self.labels,
@@ -55,31 +58,69 @@ class Batch:
 
 
 class Split(Protocol):
-    """One part of a data set, in a fixed order.
+    """One part of a dataset, in a fixed order.
 
-    `streams = True` marks one that reads its images from files every time: it is then read a batch ahead. `note` may hold
-    what a user should know about it.
+    Optional abilities are `HasIndex`, `HasNote`, `Preparable` and `StreamsImages`.
     """
 
     @property
     def labels(self) -> Tensor:
-        """(N,) int64, in the split's order"""
+        """Labels (N,), int64, in the order of the split."""
         ...
 
     @property
     def sha256(self) -> str:
-        """A hash of the split's images and labels."""
+        """A hash of the images and labels."""
         ...
 
     def __len__(self) -> int: ...
 
     def batch(self, positions: Tensor) -> Batch:
-        """The images at these positions of the split's order."""
+        """Return the images at these positions (N,) of the split."""
+        ...
+
+
+@runtime_checkable
+class HasIndex(Protocol):
+    """A split that knows the index of each image without reading the images."""
+
+    @property
+    def index(self) -> Tensor:
+        """Index (N,) of each image in the dataset."""
+        ...
+
+
+@runtime_checkable
+class HasNote(Protocol):
+    """A split with a note for the user."""
+
+    @property
+    def note(self) -> str | None:
+        """One sentence, or None."""
+        ...
+
+
+@runtime_checkable
+class Preparable(Protocol):
+    """A split that can read its images into memory before training starts."""
+
+    def prepare(self) -> None:
+        """Read and check all images that will be kept in memory."""
+        ...
+
+
+@runtime_checkable
+class StreamsImages(Protocol):
+    """A split that may read its images from files for every batch."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether it does: batches are then read one ahead."""
         ...
 
 
 class DataSource(Protocol):
-    """A data set: `train`, `val` and `test` splits whose images share one shape. `class_names` are there where they are known."""
+    """A dataset: `train`, `val` and `test` splits whose images have one shape."""
 
     @property
     def num_classes(self) -> int: ...
@@ -87,20 +128,46 @@ class DataSource(Protocol):
     def input_shape(self) -> tuple[int, int, int]: ...
     @property
     def splits(self) -> Mapping[str, Split]: ...
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """A name for each class, or None where they are not known."""
+        ...
+
+    @property
+    def random_split_sha256(self) -> str | None:
+        """A hash of the training images where the splits were chosen at random, else None.
+
+        Evaluation compares it with that of the checkpoint: after a change of the data another
+        random choice could put training images into the test split.
+        """
+        ...
 
 
 class Objective(Protocol):
-    """What an attack climbs: per-image values (N,) from logits (N, C) and labels (N,).
-
-    One whose values do not tell which of two images is the better has a method `rank` of the same shape that does.
-    """
+    """The objective that an attack maximises: values (N,) from logits (N, C) and labels (N,)."""
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor: ...
 
 
+@runtime_checkable
+class RanksImages(Protocol):
+    """An objective whose values do not order the candidates of an image; `rank` does."""
+
+    def rank(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return values (N,) that are higher for the stronger candidate."""
+        ...
+
+
+@runtime_checkable
+class HoldsRows(Protocol):
+    """An objective with state per image, which can be restricted to rows of the batch."""
+
+    def __getitem__(self, rows: Tensor) -> Objective: ...
+
+
 @dataclass(frozen=True)
 class AttackResult:
-    """Adversarial images and, for each image, the number of steps before which it was still classified correctly.
+    """Adversarial images, and for each the number of steps before which it was still correct.
 
     `logits` are those of exactly these images. They may be None only when the caller does not need them.
     """
@@ -125,12 +192,14 @@ class AttackResult:
 
 
 class Attack(Protocol):
-    """A frozen dataclass of numbers, never a model. Its random numbers are a pure function of (seed, index, restart, step).
+    """A frozen dataclass of numbers, without a model.
 
-    `loss` names the objective it climbs in evaluation ("ce" where it says nothing); `stops_early = True` marks an attack
-    that leaves an image alone once it is fooled: it gives A_rob, never margins. A method `remarks(num_classes)` may yield
-    what the user is to be told.
+    Its random numbers are a pure function of (seed, index, restart, step). An optional ability is
+    `HasRemarks`.
     """
+
+    @property
+    def traits(self) -> AttackTraits: ...
 
     def __call__(
         self,
@@ -145,10 +214,21 @@ class Attack(Protocol):
         ...
 
 
+@runtime_checkable
+class HasRemarks(Protocol):
+    """An attack that informs the user about how it behaves."""
+
+    def remarks(self, num_classes: int) -> Iterable[str]:
+        """Yield sentences about an attack on a model of this many classes."""
+        ...
+
+
 @dataclass(frozen=True)
 class Evidence:
-    """What a kernel may weigh an image by. The loss of a training step fills in all it has, and `loss` is what the weight is
-    multiplied with; the weighted attack knows logits, labels and loss, the metric the index, too.
+    """What a kernel may weight an image by.
+
+    A defense fills in all that it has; `loss` is the loss that the weight is multiplied with. A
+    weighted attack has logits, labels and loss; an evaluation has the index, too.
     """
 
     logits: Tensor
@@ -160,22 +240,51 @@ class Evidence:
 
 
 class Kernel(Protocol):
-    """Log-weights (N,) of images; -inf is a weight of zero. What a kernel may say of itself, each by an attribute:
+    """Log-weights (N,) of images; -inf is a weight of zero.
 
-    `needs = ("steps_survived",)` names the evidence it cannot do without beside logits and labels; `detached = True`: its
-    weights carry no gradient, and attacks climb the plain objective; `mean_one = True`: a training step divides them by
-    their mean over the batch; `compares = True`: it weighs images against each other, so that it is shown the batch of all
-    ranks, or all images of an evaluation, at once; `start_epoch = 60`: every image counts the same for so many epochs;
-    `needs_training = True`: it cannot serve as a metric. A method `observe(evidence)` is called after every epoch with the
-    held-out images under attack; a method `reach(index)` says how many of these images (N,) have any weight, before any work.
+    Optional abilities are `HasState`, `ObservesValidation` and `CountsWeightedImages`.
     """
+
+    @property
+    def traits(self) -> KernelTraits: ...
 
     def __call__(self, evidence: Evidence) -> Tensor: ...
 
 
+@runtime_checkable
+class ObservesValidation(Protocol):
+    """A kernel that learns from the validation set after every epoch."""
+
+    def observe(self, evidence: Evidence) -> None:
+        """Learn from the evidence of the validation set under attack."""
+        ...
+
+
+@runtime_checkable
+class CountsWeightedImages(Protocol):
+    """A kernel that knows by index alone which images have any weight."""
+
+    def count_weighted(self, index: Tensor) -> int:
+        """Return how many of the images with these indices (N,) have a weight above zero."""
+        ...
+
+
+@runtime_checkable
+class HasState(Protocol):
+    """A kernel or defense that keeps tensors from step to step, which checkpoints store."""
+
+    def state(self) -> Mapping[str, Tensor]:
+        """Return the tensors by name; an empty mapping is not stored."""
+        ...
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Restore what `state` returned."""
+        ...
+
+
 @dataclass(frozen=True)
 class Losses:
-    """What a training step pays per image: `plain` as it is, `weighted` times the kernel's weight."""
+    """The training loss per image: `plain` plus the kernel's weight times `weighted`."""
 
     weighted: Tensor
     evidence: Evidence
@@ -184,9 +293,10 @@ class Losses:
 
 @dataclass(frozen=True)
 class StepReport:
-    """What a training step saw, per image and detached: what was paid, the weights, the adversarial margins and hits.
+    """Statistics of a training step, per image and detached.
 
-    `clean_correct` says which images are right without the attack, where the defense saw that, too.
+    Margins and `correct` are those of the adversarial images. `clean_correct` is set where the
+    defense computed the logits of the clean images as well.
     """
 
     losses: Tensor
@@ -197,67 +307,70 @@ class StepReport:
 
 
 class Learner(Protocol):
-    """What a defense may touch during one training step."""
+    """What a defense may use during one training step."""
 
     model: nn.Module
-    """the plain module, for attacks and input gradients"""
+    """The module without the parallel wrapper, for attacks and input gradients."""
     kernel: Kernel
     norm: Norm
     eps: float
-    """the radius of the ball in this step"""
+    """The radius of the ε-ball in this step."""
     epoch: int
     step_index: int
     seed: int
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits through the parallel wrapper, for parameter gradients."""
+        """Compute logits through the parallel wrapper, for parameter gradients."""
         ...
 
     def attack_mode(self) -> AbstractContextManager[nn.Module]:
-        """The network as training attacks see it, in the mode in which they do."""
+        """Return a context with the model that training attacks use, in their mode."""
         ...
 
     def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> AttackResult:
-        """The training attack on this batch, weighted by the kernel unless the user said otherwise.
+        """Run the training attack on this batch, weighted by the kernel if so configured.
 
-        A defense may bring its `own` attack, which names its radius as `eps`: a number, or one per image (N,).
+        A defense may pass its `own` attack, whose radius is its `eps`: a number, or one per image.
         """
         ...
 
     def weights(self, evidence: Evidence) -> Tensor:
-        """The kernel's weights (N,), with gradient or without and normalised or not, as the user said."""
+        """Return the kernel's weights (N,), detached and normalised as configured."""
         ...
 
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropy (N,) for a training loss, with labels smoothed as the user said."""
+        """Return the cross-entropy (N,) of a training loss, with label smoothing as configured."""
         ...
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean of values (N,) over the batch of all ranks, in the form whose gradients add up to its gradient."""
+        """Return the mean of values (N,) over the batch of all ranks.
+
+        The ranks' gradients of the result add up to the gradient of the mean.
+        """
         ...
 
     def gather(self, values: Tensor) -> Tensor:
-        """Values (N, ...) of this rank's images to those of all ranks', in an order that is the same for all values."""
+        """Gather values (N, ...) from all ranks, in the same order for all values."""
         ...
 
     def backward(self, loss: Tensor) -> None: ...
 
     def add_gradients(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
-        """Add gradients made by hand to those of `backward`, as the mean over all ranks."""
+        """Add gradients that `backward` did not compute, as their mean over all ranks."""
         ...
 
     def optimizer_step(self) -> None:
-        """Move the parameters, and forget their gradients."""
+        """Update the parameters and reset their gradients."""
         ...
 
 
 class Defense(Protocol):
-    """Owns one training step. What a defense may say of itself, each by an attribute:
+    """Runs one training step: attack, loss, backward pass, optimizer step.
 
-    `knows = ("clean_logits",)` names the evidence that it fills in beside logits, labels, index and loss; `uses_attack =
-    False`: it never asks for the training attack; `one_gradient = True`: the same backward pass moves images and
-    parameters; `replays = 8`: it steps so many times on each batch, so that epochs and milestones are divided by that;
-    `per_rank = True`: its state is each rank's own.
+    An optional ability is `HasState`.
     """
+
+    @property
+    def traits(self) -> DefenseTraits: ...
 
     def step(self, learner: Learner, batch: Batch) -> StepReport: ...

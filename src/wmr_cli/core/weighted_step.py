@@ -1,4 +1,4 @@
-"""The step that most defenses share: weigh, take the mean, go backward, step."""
+"""The step that most defenses share: weights, mean, backward pass, optimizer step."""
 
 from dataclasses import replace
 
@@ -9,26 +9,26 @@ from .losses import probability_margin
 from .protocols import Batch, Evidence, Learner, Losses, StepReport
 
 
-def descend(learner: Learner, batch: Batch, losses: Losses) -> StepReport:
-    """Pay for the losses and step."""
-    report = pay(learner, batch, losses)
+def step_weighted(learner: Learner, batch: Batch, losses: Losses) -> StepReport:
+    """Run the backward pass of the weighted losses, then step the optimizer."""
+    report = backward_weighted(learner, batch, losses)
     learner.optimizer_step()
     return report
 
 
-def pay(learner: Learner, batch: Batch, losses: Losses) -> StepReport:
-    """Pay plain + weights * weighted per image, without a step yet; the mean is taken here and nowhere else."""
-    evidence = replace(
-        losses.evidence, loss=losses.weighted
-    )  # who weighs by a loss weighs by the one that is weighted
+def backward_weighted(learner: Learner, batch: Batch, losses: Losses) -> StepReport:
+    """Run the backward pass of mean(plain + weights * weighted), without an optimizer step."""
+    # loss-based kernels must see the loss they multiply
+    evidence = replace(losses.evidence, loss=losses.weighted)
     weights = learner.weights(evidence)
-    paid = weights * losses.weighted
+    total = weights * losses.weighted
     if losses.plain is not None:
-        paid = losses.plain + paid
-    learner.backward(learner.mean(paid))
+        total = losses.plain + total
+    # the only place where a mean is taken: everything before is per image
+    learner.backward(learner.mean(total))
     logits = losses.evidence.logits.detach()
     return StepReport(
-        losses=paid.detach(),
+        losses=total.detach(),
         weights=weights.detach(),
         margins=probability_margin(logits, batch.labels),
         correct=logits.argmax(dim=1) == batch.labels,
@@ -36,21 +36,22 @@ def pay(learner: Learner, batch: Batch, losses: Losses) -> StepReport:
     )
 
 
-def terms_of(
-    first: Tensor, second: Tensor, evidence: Evidence, *, weighs_first: bool, weighs_second: bool
+def weight_terms(
+    first: Tensor, second: Tensor, evidence: Evidence, *, weights_first: bool, weights_second: bool
 ) -> Losses:
-    """A loss of two terms (N,) each, with the weights on either, both or none."""
-    if weighs_first and weighs_second:
+    """Return the loss of two terms (N,), with the weights on either, both or none of them."""
+    if weights_first and weights_second:
         return Losses(weighted=first + second, evidence=evidence)
-    if weighs_first:
+    if weights_first:
         return Losses(weighted=first, evidence=evidence, plain=second)
-    if weighs_second:
+    if weights_second:
         return Losses(weighted=second, evidence=evidence, plain=first)
     return Losses(weighted=torch.zeros_like(first), evidence=evidence, plain=first + second)
 
 
 def _clean_correct(evidence: Evidence) -> Tensor | None:
-    """Which images (N,) are right without an attack, where both were seen."""
+    """Return which images (N,) are correct without the attack, if clean logits were computed."""
+    # without an attack both logits are the same tensor, and `correct` has it already
     if evidence.clean_logits is None or evidence.clean_logits is evidence.logits:
         return None
     return evidence.clean_logits.detach().argmax(dim=1) == evidence.labels

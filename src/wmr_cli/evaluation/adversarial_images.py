@@ -138,7 +138,7 @@ def craft(
     task: EvaluationTask, model: nn.Module, batch: Batch, weighted: bool, as_uint8: bool
 ) -> Crafted:
     """One batch, on its way back to the CPU."""
-    loss = getattr(task.attack, "loss", "ce")
+    loss = task.attack.traits.objective
     objective = (
         weighted_objective(loss, next(iter(task.kernels.values())))
         if weighted

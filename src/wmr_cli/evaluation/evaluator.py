@@ -102,21 +102,21 @@ class Evaluator:
         return cache[key]
 
     def _evaluate_attack(self, batch: Batch) -> Rows:
-        loss = getattr(self.attack, "loss", "ce")
+        loss = self.attack.traits.objective
         uniform_logits = self._attack(get_objective(loss), batch)
         rows = _score_logits("uniform", uniform_logits, batch.labels)
         if not self.has_margins:
             return {"uniform/prediction": rows["uniform/prediction"]}
         for alpha, kernel in self.kernels.items():
             # kernels that compare images need all rows: see add_log_weights
-            stores = self.stores_log_weights and not getattr(kernel, "compares", False)
+            stores = self.stores_log_weights and not kernel.traits.compares_images
             if stores:
                 name = at_alpha("uniform/log_weight", alpha)
                 rows[name] = _log_weights(kernel, uniform_logits, batch)
             if not self.runs_weighted_attack:
                 continue
             logits = uniform_logits
-            if not getattr(kernel, "detached", False):
+            if kernel.traits.differentiable:
                 logits = self._attack(weighted_objective(loss, kernel), batch)
             prefix = at_alpha("weighted", alpha)
             rows |= _score_logits(prefix, logits, batch.labels)
@@ -159,7 +159,7 @@ def add_log_weights(task: EvaluationTask, rows: Rows) -> Rows:
     """Add the log-weights of kernels that compare images, which need the rows of all images."""
     complete = dict(rows)
     for alpha, kernel in task.kernels.items():
-        if not getattr(kernel, "compares", False):
+        if not kernel.traits.compares_images:
             continue
         weighted = at_alpha("weighted", alpha)
         targets = {

@@ -22,6 +22,7 @@ from ..core.norms import NORMS
 from ..core.objectives import get_objective
 from ..core.protocols import Attack, Batch, Objective
 from ..core.run_attack import ThreatModel, predictions, run_attack
+from ..core.traits import read_parameter
 from ..measures import Estimate
 from ..registry import Registry
 from ..runtime import components
@@ -58,7 +59,7 @@ class CheckedModel:
     def accuracy(self, attack: Attack, eps: float) -> Estimate:
         """Robust accuracy of the subset under another attack."""
         evaluator = self.evaluator
-        objective = get_objective(getattr(attack, "loss", "ce"))
+        objective = get_objective(attack.traits.objective)
         threat = ThreatModel(NORMS[evaluator.norm], eps, evaluator.num_classes)
         correct = []
         for batch in self.batches:
@@ -175,7 +176,7 @@ def _check_no_autograd(checked: CheckedModel) -> Check:
 
 def _check_gradients(checked: CheckedModel) -> Check:
     """Check that the images have gradients: without one, gradient attacks stay at the start."""
-    objective = get_objective(getattr(checked.task.attack, "loss", "ce"))
+    objective = get_objective(checked.task.attack.traits.objective)
     model = checked.evaluator.model
     unusable = [_has_no_gradient(model, batch, objective) for batch in checked.batches]
     fraction = float(torch.cat(unusable).double().mean())
@@ -216,7 +217,7 @@ def _check_more_effort(checked: CheckedModel, baseline: Estimate) -> Check:
     spec = Spec.parse(task.attack_spec)
     settable = [key for key in EFFORT_PARAMS if checked.registry.accepts("attack", spec.name, key)]
     # an attack that forwards its options accepts any key, so its attributes decide as well
-    doubled = {key: 2 * value for key in settable if (value := getattr(task.attack, key, None))}
+    doubled = {key: 2 * value for key in settable if (value := read_parameter(task.attack, key))}
     if not doubled:
         return Check(name, baseline.value, "note", "the attack has no steps or restarts to double")
     # without its own step size, the attack derives one that suits the new number of steps

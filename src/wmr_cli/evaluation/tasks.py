@@ -18,6 +18,7 @@ from ..core.data.loaders import BatchStream
 from ..core.data.splits import balanced_subset
 from ..core.norms import NORMS
 from ..core.protocols import Attack, DataSource, Kernel, Split
+from ..core.traits import ALWAYS_PROVIDED, read_parameter
 from ..errors import BadInput, UnknownName, did_you_mean
 from ..registry import Registry
 from ..runtime import compatibility, components
@@ -51,17 +52,17 @@ class EvaluationTask:
     @property
     def restarts(self) -> int:
         """Restarts of the attack."""
-        return getattr(self.attack, "restarts", 1)
+        return read_parameter(self.attack, "restarts") or 1
 
     @property
     def has_margins(self) -> bool:
         """Whether margins under the attack mean anything: attacks that stop early leave none."""
-        return not getattr(self.attack, "stops_early", False)
+        return not self.attack.traits.stops_early
 
     @property
     def compares_images(self) -> bool:
         """Whether the weight of an image depends on other images."""
-        return any(getattr(kernel, "compares", False) for kernel in self.kernels.values())
+        return any(kernel.traits.compares_images for kernel in self.kernels.values())
 
     @property
     def label(self) -> str:
@@ -186,13 +187,14 @@ def list_attacks(
         spec = Spec.parse(text)
         if spec.name == preset_spec.name:
             spec = Spec(spec.name, spec.value, {**preset_spec.params, **spec.params})
-        follows_preset = _follows_preset(registry, spec, preset_spec)
+        threats = list_threats(spec, config, checkpoint)
+        follows_preset = _follows_preset(registry, spec, preset_spec, *threats[0])
         steps = config.steps
         if follows_preset and steps is None and "steps" not in spec.params:
             steps = preset.steps
         step_size = config.step_size
         keeps_ratio = follows_preset and step_size is None and "step" not in spec.params
-        for norm, eps in list_threats(spec, config, checkpoint):
+        for norm, eps in threats:
             if keeps_ratio and preset.step_size and checkpoint.eps:
                 step_size = scale_exactly(preset.step_size, eps, checkpoint.eps)
             yield AttackSettings(
@@ -204,13 +206,19 @@ def list_attacks(
             )
 
 
-def _follows_preset(registry: Registry, spec: Spec, preset_spec: Spec) -> bool:
+def _follows_preset(
+    registry: Registry, spec: Spec, preset_spec: Spec, norm: str, eps: float
+) -> bool:
     """Return whether an attack takes its steps from the preset."""
-    target = registry.target("attack", spec.name)
-    if spec.name == preset_spec.name or getattr(target, "follows_preset", False):
+    if spec.name == preset_spec.name:
         return True
     # do not import a local class that the checkpoint names only to compare it
-    return not preset_spec.is_local and target is registry.target("attack", preset_spec.name)
+    if not preset_spec.is_local:
+        target = registry.target("attack", spec.name)
+        if target is registry.target("attack", preset_spec.name):
+            return True
+    attack = components.build_attack(registry, spec.without("norm", "eps"), norm=norm, eps=eps)
+    return attack.traits.follows_preset
 
 
 def list_threats(
@@ -254,14 +262,13 @@ def make_kernels(
 def _check_usable(kernel: Kernel, name: str) -> None:
     """Refuse kernels that need evidence which only training provides."""
     hint = "evaluate with `kernel=exp`"
-    if getattr(kernel, "needs_training", False):
+    if not kernel.traits.usable_as_metric:
         raise BadInput(f"kernel {name!r} uses values that exist only in training", hint=hint)
     compatibility.check_attackable(kernel)
-    for needed in getattr(kernel, "needs", ()):
-        if needed not in compatibility.ALWAYS_KNOWN:
-            evidence = needed.replace("_", " ")
-            problem = f"kernel {name!r} needs {evidence}, which an evaluation does not provide"
-            raise BadInput(problem, hint=hint)
+    for needed in sorted(kernel.traits.needs - ALWAYS_PROVIDED):
+        evidence = needed.replace("_", " ")
+        problem = f"kernel {name!r} needs {evidence}, which an evaluation does not provide"
+        raise BadInput(problem, hint=hint)
 
 
 def choose_positions(split: Split, limit: int | None) -> Tensor:
@@ -287,7 +294,7 @@ def check_dataset(checkpoint: Checkpoint, source: DataSource, config: EvaluateCo
             hint=hint,
         )
     _check_holdout(checkpoint, source, config)
-    names = getattr(source, "class_names", None)
+    names = source.class_names
     if checkpoint.class_names and names and checkpoint.class_names != names:
         pairs = zip(checkpoint.class_names, names, strict=True)
         expected_name, actual_name = next((old, new) for old, new in pairs if old != new)
@@ -304,7 +311,7 @@ def _check_holdout(checkpoint: Checkpoint, source: DataSource, config: EvaluateC
         return
     if config.dataset is not None and _location(config.dataset) != _location(checkpoint.dataset):
         return
-    if checkpoint.drawn != getattr(source, "drawn", None):
+    if checkpoint.drawn != source.random_split_sha256:
         raise BadInput(
             f"the data have changed since {checkpoint.path} was trained, "
             "so test images may have been used for training",
@@ -443,9 +450,12 @@ def _build_attack(registry: Registry, request: EvaluationRequest) -> tuple[Attac
             hint='name one, such as "pgd:steps=20", or create it',
         )
     norm, eps = _choose_threat(
-        request, own_norm=getattr(attack, "norm", None), own_eps=getattr(attack, "eps", None)
+        request,
+        own_norm=read_parameter(attack, "norm"),
+        own_eps=read_parameter(attack, "eps"),
     )
     spec = components.find_attack_spec(attack, registry)
+    components.check_attack_traits(attack, f"attack {str(spec)!r}", norm)
     return attack, components.describe_attack(attack, spec, registry), norm, eps
 
 

@@ -8,12 +8,18 @@ import msgspec
 from torch import Tensor
 
 from ..config import TrainConfig
-from ..core.protocols import Defense, Evidence, Kernel, Split
+from ..core.protocols import (
+    CountsWeightedImages,
+    Defense,
+    Evidence,
+    HasIndex,
+    HasState,
+    Kernel,
+    Split,
+)
+from ..core.traits import ALWAYS_PROVIDED, read_parameter
 from ..errors import BadInput, BrokenContract
 from ..spec import Spec
-
-ALWAYS_KNOWN = ("index", "loss")
-"""Evidence that every defense fills in."""
 
 
 def check_ramps(made: Any, chosen: Any, config: TrainConfig) -> None:
@@ -24,7 +30,9 @@ def check_ramps(made: Any, chosen: Any, config: TrainConfig) -> None:
     ):
         # a part with a state would lose it when it is made anew for every step
         if share and (
-            not dataclasses.is_dataclass(part) or not hasattr(part, name) or hasattr(part, "state")
+            not dataclasses.is_dataclass(part)
+            or read_parameter(part, name) is None
+            or isinstance(part, HasState)
         ):
             raise BadInput(f"{what} has no {name} that could grow", hint=f"leave out {flag}")
 
@@ -32,10 +40,7 @@ def check_ramps(made: Any, chosen: Any, config: TrainConfig) -> None:
 def check_kernel_and_defense(chosen: Defense, kernel: Kernel, config: TrainConfig) -> None:
     """Refuse a kernel and a defense that make no sense together."""
     names = f"kernel {config.kernel!r}", f"defense {config.defense!r}"
-    needs = getattr(kernel, "needs", ())
-    unknown = [
-        name for name in needs if name not in (*getattr(chosen, "knows", needs), *ALWAYS_KNOWN)
-    ]
+    unknown = sorted(kernel.traits.needs - chosen.traits.provides - ALWAYS_PROVIDED)
     if unknown:
         problem = (
             f"{names[0]} weighs by {unknown[0].replace('_', ' ')}, which {names[1]} does not know"
@@ -44,7 +49,7 @@ def check_kernel_and_defense(chosen: Defense, kernel: Kernel, config: TrainConfi
             problem, hint="choose another kernel, or a defense with a training attack such as pgd"
         )
     check_attackable(kernel)
-    begins = getattr(kernel, "start_epoch", 0)
+    begins = kernel.traits.start_epoch
     if begins >= config.epochs:
         problem = (
             f"{names[0]} begins to weigh after {begins} epochs, and the run has {config.epochs}"
@@ -52,38 +57,36 @@ def check_kernel_and_defense(chosen: Defense, kernel: Kernel, config: TrainConfi
         raise BadInput(
             problem, hint=f"write {Spec.parse(config.kernel).name}:start-epoch={config.epochs // 2}"
         )
-    warmup = getattr(chosen, "warmup", 0)
+    warmup = chosen.traits.warmup_epochs
     if warmup and warmup >= config.epochs:
         problem = f"{names[1]} warms up for {warmup} epochs, and the run has {config.epochs}"
         raise BadInput(
             problem, hint=f"write {Spec.parse(config.defense).name}:warmup={config.epochs // 3}"
         )
-    if getattr(chosen, "one_gradient", False) and config.weight_grad in ("outer", "attack"):
+    if chosen.traits.shares_gradient and config.weight_grad in ("outer", "attack"):
         problem = f"{names[1]} moves images and parameters by one gradient, so --weight-grad {config.weight_grad} cannot be"
         raise BadInput(problem, hint="use --weight-grad both or none")
 
 
 def check_attackable(kernel: Kernel) -> None:
     """Weights that an attack climbs follow from one image's logits, label and loss."""
-    if getattr(kernel, "detached", False):
+    if not kernel.traits.differentiable:
         return
-    beyond = [name for name in getattr(kernel, "needs", ()) if name != "loss"]
-    if beyond or getattr(kernel, "compares", False):
+    beyond = sorted(kernel.traits.needs - {"loss"})
+    if beyond or kernel.traits.compares_images:
         what = f"weighs by {beyond[0].replace('_', ' ')}" if beyond else "compares images"
         problem = (
             f"kernel {type(kernel).__name__} {what}, which an attack on its weights cannot know"
         )
-        raise BrokenContract(
-            problem, hint="its class says `detached = True`: its weights carry no gradient"
-        )
+        raise BrokenContract(problem, hint="its weights need the trait `differentiable=False`")
 
 
 def check_covers_split(kernel: Kernel, split: Split, positions: Tensor | None = None) -> None:
     """Refuse a kernel that has no weight for any of these images, where that can be told without reading them."""
-    index, reach = getattr(split, "index", None), getattr(kernel, "reach", None)
-    if index is None or reach is None:
+    if not isinstance(split, HasIndex) or not isinstance(kernel, CountsWeightedImages):
         return
-    if not reach(index if positions is None else index[positions]):
+    index = split.index if positions is None else split.index[positions]
+    if not kernel.count_weighted(index):
         problem = (
             f"kernel {type(kernel).__name__.lower()} gives no weight to any image of the split"
         )
@@ -94,7 +97,7 @@ def check_covers_split(kernel: Kernel, split: Split, positions: Tensor | None = 
 
 def check_evidence(kernel: Kernel, evidence: Evidence) -> None:
     """A defense that does not say what it knows is found out when it counts."""
-    for name in getattr(kernel, "needs", ()):
+    for name in sorted(kernel.traits.needs):
         if getattr(evidence, name) is None:
             problem = f"kernel {type(kernel).__name__} weighs by {name.replace('_', ' ')}, which the defense does not know"
             raise BadInput(
@@ -105,7 +108,7 @@ def check_evidence(kernel: Kernel, evidence: Evidence) -> None:
 
 def shorten_for_replays(config: TrainConfig, chosen: Defense) -> TrainConfig:
     """Epochs and milestones as a defense counts them that steps several times on each batch."""
-    replays = getattr(chosen, "replays", 1)
+    replays = chosen.traits.replays
     milestones = tuple(math.ceil(milestone / replays) for milestone in config.milestones)
     return msgspec.structs.replace(
         config, epochs=math.ceil(config.epochs / replays), milestones=milestones

@@ -19,8 +19,20 @@ from ..core.data.augment import Augmentation
 from ..core.losses import cross_entropy
 from ..core.nn.preprocessing import Normalized
 from ..core.norms import NORMS
-from ..core.protocols import Attack, DataSource, Defense, Evidence, Kernel, Split
+from ..core.objectives import get_objective
+from ..core.protocols import (
+    Attack,
+    DataSource,
+    Defense,
+    Evidence,
+    HasNote,
+    HasRemarks,
+    Kernel,
+    Preparable,
+    Split,
+)
 from ..core.run_attack import check_batch, check_log_weights
+from ..core.traits import AttackTraits, DefenseTraits, KernelTraits, read_parameter, read_traits
 from ..errors import BadFile, BadInput, BrokenContract, UnknownName, WmrError, did_you_mean
 from ..registry import SHARED_PARAMS, Registry
 from ..spec import Spec, format_number
@@ -44,12 +56,16 @@ def build_dataset(registry: Registry, spec: str, data_dir: Path, split_seed: int
 
 def _check_source(source: DataSource, name: str) -> None:
     """Refuse what a data set builds unless it has splits, classes and a shape, and names for all of its classes or none."""
-    hint = "a data set has splits (by name), num_classes and input_shape; see docs/hooks.md"
+    hint = (
+        "a dataset has splits (by name), num_classes, input_shape, class_names and "
+        "random_split_sha256, the last two may be None; see docs/hooks.md"
+    )
     try:
         splits: object = source.splits
         classes: Any = source.num_classes
         shape: Any = source.input_shape
-        names: object = getattr(source, "class_names", None)
+        names: object = source.class_names
+        _ = source.random_split_sha256
     except WmrError:
         raise
     except Exception as error:  # of any kind: properties of the user's are among them
@@ -128,7 +144,7 @@ def check_data(source: DataSource, config: TrainConfig) -> None:
         )
     for name in (name for name in ("train", "val", "test") if name in source.splits):
         split = _find_split(source, name)
-        if hasattr(split, "prepare"):
+        if isinstance(split, Preparable):
             split.prepare()
         if name != "test":  # training never looks at a test image
             check_batch(
@@ -138,9 +154,8 @@ def check_data(source: DataSource, config: TrainConfig) -> None:
 
 def list_dataset_notes(split: Split) -> Iterator[str]:
     """What a user should know about these data."""
-    note = getattr(split, "note", None)
-    if note is not None:
-        yield note
+    if isinstance(split, HasNote) and split.note is not None:
+        yield split.note
 
 
 def build_model(
@@ -343,11 +358,19 @@ def build_attack(
         ("model", "batch", "objective"),
         ("seed", "need_logits"),
     )
-    if not isinstance(getattr(made, "loss", "ce"), str):
-        raise BrokenContract(
-            f"loss of attack {spec.name!r} is not text", hint='it names an objective, such as "ce"'
-        )
+    check_attack_traits(made, f"attack {spec.name!r}", norm)
     return made
+
+
+def check_attack_traits(made: Attack, what: str, norm: str) -> None:
+    """Refuse an attack without traits, of an unknown objective, or for other norms."""
+    traits = read_traits(made, AttackTraits, what)
+    get_objective(traits.objective)
+    if norm not in traits.norms:
+        raise BadInput(
+            f"{what} does not support the norm {norm}",
+            hint=f"`norm` is one of {', '.join(sorted(traits.norms))}",
+        )
 
 
 def _check_callable(
@@ -375,12 +398,12 @@ def list_attack_warnings(
     levels = round(eps * 255)
     if levels and eps != levels / 255 and abs(eps - levels / 255) < 5e-4:
         yield f"eps {eps:g} is not {levels}/255: results for the two are not comparable"
-    step = getattr(made, "step", None)
+    step = read_parameter(made, "step")
     if step is not None and step > 2 * eps:
         yield f"a step of {step:g} jumps across the whole ball of radius {eps:g}"
-    remarks = getattr(made, "remarks", None)
-    if num_classes is not None and remarks is not None:
-        yield from remarks(num_classes)
+    component: object = made
+    if num_classes is not None and isinstance(component, HasRemarks):
+        yield from component.remarks(num_classes)
 
 
 def describe_attack(made: Attack, spec: Spec, registry: Registry, **asked: Any) -> str:
@@ -419,7 +442,7 @@ def find_attack_spec(made: Attack, registry: Registry) -> Spec:
     fitting = [
         entry
         for entry in entries
-        if all(getattr(made, key, None) == value for key, value in entry.params.items())
+        if all(read_parameter(made, key) == value for key, value in entry.params.items())
     ]
     best = max(fitting, key=lambda entry: len(entry.params), default=None)
     return Spec(target.replace(":", ".") if best is None else best.name)
@@ -449,7 +472,9 @@ def build_kernel(registry: Registry, spec: str, alpha: float | None, **facts: An
     made: Kernel = registry.create(
         "kernel", parsed, **facts, **({} if alpha is None else {"alpha": alpha})
     )
-    _check_callable(made, f"kernel {parsed.name!r}", ("evidence",))
+    what = f"kernel {parsed.name!r}"
+    _check_callable(made, what, ("evidence",))
+    read_traits(made, KernelTraits, what)
     _try_kernel(made)
     return made
 
@@ -487,10 +512,10 @@ def build_training_kernel(
     registry: Registry, config: TrainConfig, attack: Attack, chosen: Defense
 ) -> Kernel:
     """The kernel of a training run, with weights that a float32 loss can carry, and the steps of the attack if it asks."""
-    attacker = attack if getattr(chosen, "uses_attack", True) else chosen
     asks = registry.accepts("kernel", Spec.parse(config.kernel).name, "steps")
-    steps = getattr(attacker, "steps", None)
-    if asks and attacker is attack and steps is None:
+    traits = chosen.traits
+    steps = read_parameter(attack, "steps") if traits.uses_attack else traits.own_attack_steps
+    if asks and traits.uses_attack and steps is None:
         problem = f"kernel {config.kernel!r} counts the steps of an attack, and {config.attack!r} has none to count"
         raise BadInput(problem, hint="train with --attack pgd")
     made = build_kernel(
@@ -499,10 +524,8 @@ def build_training_kernel(
         config.alpha,
         **({"steps": steps} if asks and steps is not None else {}),
     )
-    alpha, largest = (
-        getattr(made, "alpha", 0.0),
-        LARGEST_ALPHA / getattr(made, "largest_margin", 1.0),
-    )
+    alpha = read_parameter(made, "alpha") or 0.0
+    largest = LARGEST_ALPHA / made.traits.max_margin
     if alpha > largest:
         raise BadInput(
             f"alpha {format_number(alpha)} overflows a float32 loss",
@@ -515,7 +538,7 @@ def scale_params(part: Any, share: float, *names: str) -> Any:
     """An attack or kernel with these of its numbers, where it has them, times a share."""
     if share == 1:
         return part
-    numbers = {name: getattr(part, name, None) for name in names}
+    numbers = {name: read_parameter(part, name) for name in names}
     return dataclasses.replace(
         part, **{name: share * value for name, value in numbers.items() if value is not None}
     )
@@ -524,13 +547,15 @@ def scale_params(part: Any, share: float, *names: str) -> Any:
 def build_defense(registry: Registry, spec: str) -> Defense:
     """A defense."""
     made: Defense = registry.create("defense", spec)
-    step, what = getattr(made, "step", None), f"defense {spec!r}"
+    what = f"defense {spec!r}"
+    step = read_parameter(made, "step")
     if step is None:
         hint = "a defense has a method step(learner, batch); see docs/hooks.md"
         raise BrokenContract(
             f"{what} builds a {type(made).__name__} without a method 'step'", hint=hint
         )
     _check_callable(step, f"step of {what}", ("learner", "batch"))
+    read_traits(made, DefenseTraits, what)
     return made
 
 

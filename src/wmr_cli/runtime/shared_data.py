@@ -10,8 +10,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from ..core.data.image_files import ImageFileSplit
 from ..core.data.splits import MemorySplit, Source
-from ..core.protocols import DataSource, Split
+from ..core.protocols import DataSource, Preparable, Split
 from .distributed import Ranks
 
 
@@ -23,8 +24,13 @@ def share_dataset(source: DataSource, ranks: Ranks) -> DataSource:
         name: share_split(partial(source.splits.__getitem__, name), ranks, prepares=True)
         for name in source.splits
     }
-    more = {name: getattr(source, name, None) for name in ("class_names", "drawn")}
-    return Source(source.num_classes, source.input_shape, splits, **more)
+    return Source(
+        source.num_classes,
+        source.input_shape,
+        splits,
+        class_names=source.class_names,
+        random_split_sha256=source.random_split_sha256,
+    )
 
 
 def share_split(made: Callable[[], Split], ranks: Ranks, *, prepares: bool = False) -> Split:
@@ -37,7 +43,7 @@ def share_split(made: Callable[[], Split], ranks: Ranks, *, prepares: bool = Fal
         with ranks.collective():
             if ranks.is_first_of_node:
                 split = made()
-                if prepares and hasattr(split, "prepare"):
+                if prepares and isinstance(split, Preparable):
                     split.prepare()
                 file = held.enter_context(_written(_tensors(split)))
         files = ranks.gather_objects((ranks.node, file))
@@ -55,7 +61,7 @@ def _tensors(split: Split) -> dict[str, Tensor]:
     """What processes can share of a split: all that one in memory is, the pixels of pictures that are all decoded, or nothing."""
     if type(split) is MemorySplit:
         return {"images": split.images, "labels": split.labels, "index": split.index}
-    kept: Tensor | None = getattr(split, "kept", None)
+    kept = split.kept if isinstance(split, ImageFileSplit) else None
     return {} if kept is None else {"kept": kept}
 
 
@@ -63,8 +69,9 @@ def _mapped(tensors: dict[str, Tensor], made: Callable[[], Split]) -> Split:
     """The split of these tensors."""
     if "kept" not in tensors:
         return MemorySplit(**tensors)
-    split: Split = made().keeping(tensors["kept"])  # type: ignore[attr-defined]
-    return split
+    split = made()
+    assert isinstance(split, ImageFileSplit)  # only such splits share decoded images
+    return split.keeping(tensors["kept"])
 
 
 @contextmanager

@@ -72,6 +72,10 @@ class DataFormat(Protocol):
     def num_classes(self) -> int: ...
     @property
     def input_shape(self) -> tuple[int, int, int]: ...
+    @property
+    def class_names(self) -> tuple[str, ...] | None: ...
+    @property
+    def random_split_sha256(self) -> str | None: ...
 
 
 def save(
@@ -170,8 +174,8 @@ def _make_header(
         "model": config.model,
         "num_classes": str(data.num_classes),
         "input_shape": json.dumps(data.input_shape),
-        "class_names": json.dumps(getattr(data, "class_names", None)),
-        "drawn": json.dumps(getattr(data, "drawn", None)),
+        "class_names": json.dumps(data.class_names),
+        "drawn": json.dumps(data.random_split_sha256),
         "dataset": config.dataset,
         "defense": config.defense,
         "kernel": config.kernel,

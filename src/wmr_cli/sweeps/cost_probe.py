@@ -105,8 +105,8 @@ def _untrained_checkpoint(run: Assembly) -> Checkpoint:
         seed=config.seed,
         config=config,
         tensors={},
-        class_names=getattr(run.source, "class_names", None),
-        drawn=getattr(run.source, "drawn", None),
+        class_names=run.source.class_names,
+        drawn=run.source.random_split_sha256,
     )
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.protocols import Batch
+from ..core.protocols import Batch, HasState
+from ..core.traits import Traits, read_traits
+from ..errors import BrokenContract
 
 
 def require(is_kept: bool | Tensor, broken: str) -> None:
@@ -46,14 +48,18 @@ def batch_unchanged(batch: Batch, who: str) -> Iterator[None]:
         )
 
 
+def require_traits(component: object, kind: type[Traits], what: str) -> Traits:
+    """Return the traits of a component; raise AssertionError where `wmr` would refuse them."""
+    try:
+        return read_traits(component, kind, what)
+    except BrokenContract as error:
+        raise AssertionError(f"{error}: {error.hint}") from error
+
+
 def check_state(part: Any, fresh: Any, who: str) -> None:
     """`state()` gives tensors that `load_state` of a fresh part brings back. A part without state has neither."""
-    if not hasattr(part, "state") and not hasattr(part, "load_state"):
+    if not isinstance(part, HasState):
         return
-    require(
-        hasattr(part, "state") and hasattr(part, "load_state"),
-        f"{who} has one of `state` and `load_state`; it needs both",
-    )
     state = part.state()
     is_dict = isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values())
     require(is_dict, f"`state()` of {who} is not a dict of tensors")

@@ -12,9 +12,10 @@ from ..core.contexts import evaluating
 from ..core.losses import cross_entropy
 from ..core.norms import NORMS
 from ..core.objectives import OBJECTIVES, KlObjective, select_rows
-from ..core.protocols import Attack, AttackResult, Batch, Objective
+from ..core.protocols import Attack, AttackResult, Batch, HasRemarks, Objective
 from ..core.run_attack import exceeds_eps, is_in_unit_range
-from .assertions import all_close, batch_unchanged, copy_state, require
+from ..core.traits import AttackTraits, read_parameter
+from .assertions import all_close, batch_unchanged, copy_state, require, require_traits
 from .fixtures import tiny_batch, tiny_model
 
 SEED = 3
@@ -60,11 +61,17 @@ def _check_identity(attack: Any) -> None:
         if isinstance(getattr(attack, field.name), nn.Module | Tensor)
     ]
     require(not held, f"an attack holds numbers, never a network or tensors: {', '.join(held)}")
-    loss = getattr(attack, "loss", "ce")
+    traits = require_traits(attack, AttackTraits, "the attack")
     require(
-        loss in OBJECTIVES, f"`loss` is {loss!r}, and attacks climb one of {', '.join(OBJECTIVES)}"
+        traits.objective in OBJECTIVES,
+        f"the trait `objective` is {traits.objective!r}, not one of {', '.join(OBJECTIVES)}",
     )
-    remarks = list(attack.remarks(2)) if hasattr(attack, "remarks") else []
+    unknown = sorted(traits.norms - NORMS.keys())
+    require(
+        not unknown,
+        f"the trait `norms` has {', '.join(unknown)}, not only {', '.join(NORMS)}",
+    )
+    remarks = list(attack.remarks(2)) if isinstance(attack, HasRemarks) else []
     require(
         all(isinstance(remark, str) for remark in remarks),
         "`remarks` yields something other than sentences",
@@ -81,7 +88,8 @@ def _check_images(attack: Attack, images: Tensor, batch: Batch) -> None:
         f"images of type {images.dtype} for {batch.images.dtype}",
     )
     require(is_in_unit_range(images).all(), "images left [0, 1]")
-    norm, eps = getattr(attack, "norm", "linf"), getattr(attack, "eps", None)
+    norm = read_parameter(attack, "norm") or "linf"
+    eps = read_parameter(attack, "eps")
     if eps is not None:
         is_outside = exceeds_eps(NORMS[norm].size(images - batch.images), eps)
         require(~is_outside.any(), f"images left the {norm} ball of radius {eps}")
@@ -124,7 +132,7 @@ def _check_climbing(
         cross_entropy(result.require_logits(), batch.labels).mean() >= before,
         "the attack does not climb: it lowers the loss",
     )
-    if not getattr(attack, "stops_early", False):
+    if not attack.traits.stops_early:
         require(
             objective.was_asked,
             "the attack climbs something else: it never asks for the objective that it is given",

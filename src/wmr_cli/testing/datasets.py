@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..core.protocols import DataSource, Split
 from ..core.run_attack import is_in_unit_range
+from ..core.traits import MIGRATION_PAGE
 from .assertions import require
 
 CHUNK = 500
@@ -23,7 +24,16 @@ def check_dataset(source: DataSource) -> None:
         len(source.input_shape) == 3,
         f"input_shape is {source.input_shape}, not (channels, height, width)",
     )
-    names = getattr(source, "class_names", None)
+    for member in ("class_names", "random_split_sha256"):
+        require(
+            hasattr(source, member), f"the dataset has no `{member}`: set it to None if unknown"
+        )
+    require(
+        not hasattr(source, "drawn"),
+        "the dataset has the attribute `drawn` of wmr 0.1: "
+        f"rename it to `random_split_sha256`; see {MIGRATION_PAGE}",
+    )
+    names = source.class_names
     require(
         names is None or len(names) == source.num_classes,
         f"class_names does not name {source.num_classes} classes",

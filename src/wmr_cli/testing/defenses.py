@@ -1,14 +1,21 @@
 """What a loss, on the command line a defense, promises."""
 
 import copy
-from dataclasses import fields
 
 import torch
 from torch import Tensor, nn
 
 from ..core.losses import probability_margin
 from ..core.protocols import Batch, Defense, Evidence, Kernel, StepReport
-from .assertions import batch_unchanged, check_state, copy_state, require, tensors_equal
+from ..core.traits import ALWAYS_PROVIDED, DefenseTraits, KernelTraits
+from .assertions import (
+    batch_unchanged,
+    check_state,
+    copy_state,
+    require,
+    require_traits,
+    tensors_equal,
+)
 from .fixtures import RecordingLearner, tiny_batch, tiny_model
 
 STEPS = 30
@@ -19,6 +26,7 @@ def check_defense(defense: Defense) -> None:
     """A step moves the parameters and reports what it paid per image; it follows from the seed; it takes weights as they
     are, those of 0 and of alpha = 0 among them; it tells a kernel what it says it knows; repeated steps lower the loss.
     """
+    require_traits(defense, DefenseTraits, "the defense")
     fresh, batch = copy.deepcopy(defense), tiny_batch()
     learner = _learner()
     before = copy_state(learner.model)
@@ -27,7 +35,7 @@ def check_defense(defense: Defense) -> None:
     require(learner.steps >= 1, "a step of the defense takes no optimizer step")
     require(not tensors_equal(before, copy_state(learner.model)), "nothing moved")
     _check_report(report, batch, learner.paid)
-    _check_what_it_says(defense, learner)
+    _check_traits(defense, learner)
     _check_repeatable(fresh, batch)
     _check_weights(fresh, batch)
     for _ in range(STEPS):
@@ -81,22 +89,22 @@ def _check_report(report: StepReport, batch: Batch, paid: list[float]) -> None:
     )
 
 
-def _check_what_it_says(defense: Defense, learner: RecordingLearner) -> None:
-    replays = getattr(defense, "replays", None)
+def _check_traits(defense: Defense, learner: RecordingLearner) -> None:
+    traits = defense.traits
     require(
-        replays in (None, learner.steps),
-        f"it says `replays = {replays}` and steps {learner.steps} times on a batch",
+        learner.steps == traits.replays,
+        f"the trait `replays` is {traits.replays}, but it steps {learner.steps} times on a batch",
     )
-    is_quiet = getattr(defense, "uses_attack", True) or not learner.training_attacks
-    require(is_quiet, "it says `uses_attack = False` and asks for the training attack")
-    knows = tuple(getattr(defense, "knows", ()))
-    unknown = sorted(set(knows) - {field.name for field in fields(Evidence)})
-    require(not unknown, f"`knows` names {', '.join(unknown)}, which is no evidence")
+    require(
+        traits.uses_attack or not learner.training_attacks,
+        "the trait `uses_attack` is False, but it runs the training attack",
+    )
     for evidence in learner.weighed:
-        left_out = [name for name in ("index", "loss", *knows) if getattr(evidence, name) is None]
+        provided = sorted(ALWAYS_PROVIDED | traits.provides)
+        missing = [name for name in provided if getattr(evidence, name) is None]
         require(
-            not left_out,
-            f"a kernel is not told {', '.join(left_out)}, which the defense is to know",
+            not missing,
+            f"the evidence has no {', '.join(missing)}, although the trait `provides` names it",
         )
 
 
@@ -115,20 +123,31 @@ def _after_one_step(
 
 def _check_weights(fresh: Defense, batch: Batch) -> None:
     """The kernel may give any weights: 1 to all by alpha = 0, or none at all to some images."""
-
-    def alpha_zero(evidence: Evidence) -> Tensor:
-        return -0.0 * probability_margin(evidence.logits, evidence.labels)
-
-    def first_alone(evidence: Evidence) -> Tensor:
-        logs = torch.full_like(evidence.labels, -torch.inf, dtype=evidence.logits.dtype)
-        logs[0] = 0.0
-        return logs
-
-    plain, weighted = _after_one_step(fresh, batch), _after_one_step(fresh, batch, alpha_zero)
+    plain, weighted = _after_one_step(fresh, batch), _after_one_step(fresh, batch, _AlphaZero())
     is_same = all(torch.allclose(plain[name], weighted[name], atol=1e-6) for name in plain)
     require(is_same, "weights of alpha = 0 give another step than no weights")
-    alone = _after_one_step(fresh, batch, first_alone)
+    alone = _after_one_step(fresh, batch, _FirstImageOnly())
     finite = all(bool(tensor.isfinite().all()) for tensor in alone.values())
     require(
         finite, "an image without weight, whose log-weight is -inf, makes the network not finite"
     )
+
+
+class _AlphaZero:
+    """The paper's kernel at alpha 0: weights of 1, with a gradient of 0."""
+
+    traits = KernelTraits()
+
+    def __call__(self, evidence: Evidence) -> Tensor:
+        return -0.0 * probability_margin(evidence.logits, evidence.labels)
+
+
+class _FirstImageOnly:
+    """A weight of 1 for the first image, of 0 for all others."""
+
+    traits = KernelTraits()
+
+    def __call__(self, evidence: Evidence) -> Tensor:
+        log_weights = torch.full_like(evidence.labels, -torch.inf, dtype=evidence.logits.dtype)
+        log_weights[0] = 0.0
+        return log_weights

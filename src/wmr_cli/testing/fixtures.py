@@ -11,6 +11,7 @@ from ..core.contexts import evaluating
 from ..core.losses import cross_entropy
 from ..core.norms import NORMS
 from ..core.protocols import AttackResult, Batch, Evidence, Kernel
+from ..core.traits import KernelTraits
 from .assertions import require
 
 SHAPE = (1, 8, 8)
@@ -37,14 +38,21 @@ def tiny_batch(
     return Batch(images, torch.arange(size) % num_classes, 100 + torch.arange(size))
 
 
+class EqualWeights:
+    """A kernel that gives every image a weight of 1."""
+
+    traits = KernelTraits()
+
+    def __call__(self, evidence: Evidence) -> Tensor:
+        return evidence.logits.new_zeros(len(evidence.labels))
+
+
 class RecordingLearner:
     """The smallest learner: plain SGD, an attack that only adds noise, and a note of all that a defense does."""
 
     def __init__(self, model: nn.Module, kernel: Kernel | None = None) -> None:
         self.model = model
-        self.kernel: Kernel = kernel or (
-            lambda evidence: evidence.logits.new_zeros(len(evidence.labels))
-        )
+        self.kernel: Kernel = kernel or EqualWeights()
         self.norm, self.eps = NORMS["linf"], 0.05
         self.epoch, self.step_index, self.seed = 0, 0, 0
         self.paid: list[float] = []

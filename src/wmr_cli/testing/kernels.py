@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from ..core.losses import cross_entropy
-from ..core.protocols import Evidence, Kernel
-from .assertions import all_close, check_state, require
+from ..core.protocols import Evidence, Kernel, ObservesValidation
+from ..core.traits import KernelTraits
+from .assertions import all_close, check_state, require, require_traits
 from .fixtures import CLASSES
 
 
@@ -17,7 +18,7 @@ def check_kernel(kernel: Kernel) -> None:
     """One log-weight per image, a number or -inf, from the evidence that it names and from no other image, unless it says
     that it compares; gradients that an attack can climb, or it is detached; with alpha = 0 all weights are 1.
     """
-    _check_what_it_says(kernel)
+    _check_traits(kernel)
     fresh = copy.deepcopy(kernel)
     evidence = _evidence(kernel)
     logs = _weighed(kernel, evidence)
@@ -29,8 +30,8 @@ def check_kernel(kernel: Kernel) -> None:
     _check_precision(kernel, evidence, logs)
     _check_gradient(kernel, evidence)
     _check_alpha(kernel, evidence)
-    if observe := getattr(kernel, "observe", None):
-        observe(_full_evidence())
+    if isinstance(kernel, ObservesValidation):
+        kernel.observe(_full_evidence())
         _check_values(_weighed(kernel, evidence), evidence)
     check_state(kernel, fresh, "the kernel")
 
@@ -52,12 +53,8 @@ def _full_evidence() -> Evidence:
 def _evidence(kernel: Kernel) -> Evidence:
     """Logits, labels and what the kernel names in `needs`: the rest it has to do without."""
     full = _full_evidence()
-    needed: dict[str, Any] = {name: getattr(full, name) for name in _needs(kernel)}
+    needed: dict[str, Any] = {name: getattr(full, name) for name in kernel.traits.needs}
     return Evidence(full.logits, full.labels, **needed)
-
-
-def _needs(kernel: Kernel) -> tuple[str, ...]:
-    return tuple(getattr(kernel, "needs", ()))
 
 
 def _at(evidence: Evidence, rows: Tensor) -> Evidence:
@@ -81,24 +78,23 @@ def _weighed(kernel: Kernel, evidence: Evidence) -> Tensor:
             if getattr(evidence, field.name) is not None
         ]
         raise AssertionError(
-            f"it fails with {', '.join(told)} alone; what else it cannot do without belongs in `needs`"
+            f"it fails with {', '.join(told)} alone; other evidence that it requires belongs into the trait `needs`"
         ) from error
 
 
-def _check_what_it_says(kernel: Kernel) -> None:
-    optional = {field.name for field in dataclasses.fields(Evidence)} - {"logits", "labels"}
-    unknown = sorted(set(_needs(kernel)) - optional)
+def _check_traits(kernel: Kernel) -> None:
+    traits = require_traits(kernel, KernelTraits, "the kernel")
+    if not traits.differentiable:
+        return
     require(
-        not unknown,
-        f"`needs` names {', '.join(unknown)}, which is no evidence; there are: {', '.join(sorted(optional))}",
+        not traits.compares_images,
+        "a kernel that compares images has the trait `differentiable=False`",
     )
-    if not getattr(kernel, "detached", False):
-        require(
-            not getattr(kernel, "compares", False),
-            "a kernel that compares images says `detached = True`",
-        )
-        beyond = [name for name in _needs(kernel) if name != "loss"]
-        require(not beyond, f"an attack does not know {', '.join(beyond)}: say `detached = True`")
+    beyond = sorted(traits.needs - {"loss"})
+    require(
+        not beyond,
+        f"a weighted attack has no {', '.join(beyond)}: set the trait `differentiable=False`",
+    )
 
 
 def _check_values(logs: Tensor, evidence: Evidence) -> None:
@@ -115,12 +111,13 @@ def _check_order(kernel: Kernel, evidence: Evidence, logs: Tensor) -> None:
     turned = torch.arange(len(logs)).flip(0)
     is_same = all_close(_weighed(kernel, _at(evidence, turned)), logs[turned])
     require(is_same, "log-weights are not in the order of the images")
-    if not getattr(kernel, "compares", False):
+    if not kernel.traits.compares_images:
         rows = torch.tensor([7, 2, 5])
         is_own = all_close(_weighed(kernel, _at(evidence, rows)), logs[rows])
         require(
             is_own,
-            "an image's weight depends on the other images: say `compares = True` and `detached = True`",
+            "an image's weight depends on the other images: "
+            "set the traits `compares_images=True` and `differentiable=False`",
         )
 
 
@@ -141,7 +138,7 @@ def _check_gradient(kernel: Kernel, evidence: Evidence) -> None:
     logits = evidence.logits.clone().requires_grad_()
     loss = None if evidence.loss is None else cross_entropy(logits, evidence.labels)
     logs = _weighed(kernel, dataclasses.replace(evidence, logits=logits, loss=loss))
-    if getattr(kernel, "detached", False) or not logs.requires_grad:
+    if not kernel.traits.differentiable or not logs.requires_grad:
         return
     finite = logs.isfinite()
     (gradient,) = torch.autograd.grad(logs[finite].sum(), logits, allow_unused=True)
@@ -152,10 +149,14 @@ def _check_gradient(kernel: Kernel, evidence: Evidence) -> None:
 
 
 def _check_alpha(kernel: Any, evidence: Evidence) -> None:
-    if "alpha" not in getattr(kernel, "__dataclass_fields__", {}):
+    if "alpha" not in {field.name for field in _fields(kernel)}:
         return
     unweighted = dataclasses.replace(kernel, alpha=0.0)
     require(
         (_weighed(unweighted, evidence) == 0).all(),
         "with alpha = 0 a weight is not 1: --alpha 0 is the unweighted baseline",
     )
+
+
+def _fields(kernel: Kernel) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(kernel) if dataclasses.is_dataclass(kernel) else ()

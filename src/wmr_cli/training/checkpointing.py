@@ -113,7 +113,7 @@ def store(
             raise BrokenContract(
                 f"{place}: {name} of the network is not finite", hint=DIVERGED_HINT
             )
-    drawn = json.dumps(getattr(source, "drawn", None))
+    drawn = json.dumps(source.random_split_sha256)
     header = {
         "epoch": str(progress.epoch),
         "step": str(progress.step),
@@ -135,7 +135,7 @@ def restore(
         return Progress()
     tensors, header = load_tensors(folder.resume)
     progress, drawn = _read_header(folder, header)
-    if drawn != getattr(source, "drawn", None):
+    if drawn != source.random_split_sha256:
         raise RunFolderError(
             f"the data of {folder.path} have changed since it began: other images would be trained on",
             hint="put the data back as they were, or start anew with --overwrite",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..core.protocols import Split
+from ..core.protocols import ObservesValidation, Split
 from ..registry import Registry
 from ..runtime import components
 from .loop import batches
@@ -31,7 +31,7 @@ class Estimate:
 def estimate(run: Assembly, registry: Registry) -> Estimate:
     """Run a few training steps and validate on one batch."""
     config = run.config
-    observes_validation = hasattr(run.kernel, "observe")
+    observes_validation = isinstance(run.kernel, ObservesValidation)
     steps = math.ceil(len(run.split) / config.batch_size)
     epoch = steps * _seconds_per_step(run)
     validation = 0.0

@@ -17,6 +17,7 @@ from ..core.objectives import WeightedObjective
 from ..core.protocols import Attack, AttackResult, Batch, Evidence, Kernel, Objective
 from ..core.rng import derive_seed
 from ..core.run_attack import ThreatModel, run_attack
+from ..core.traits import KernelTraits, read_parameter
 from ..runtime.compatibility import check_evidence
 from ..runtime.components import scale_params
 from ..runtime.fabric import Runtime
@@ -73,9 +74,11 @@ class FabricLearner:
         self._judges = judged and self._config.attack_mode == "eval"
         self.eps = settings.eps_fraction * self._config.eps
         self._attack = scale_params(self._full_attack, settings.eps_fraction, "eps", "step")
-        burns_in = epoch < getattr(self._full_kernel, "start_epoch", 0)
+        burns_in = epoch < self._full_kernel.traits.start_epoch
         self.kernel: Kernel = (
-            alike if burns_in else scale_params(self._full_kernel, settings.alpha_fraction, "alpha")
+            EqualWeights()
+            if burns_in
+            else scale_params(self._full_kernel, settings.alpha_fraction, "alpha")
         )
         torch.manual_seed(derive_seed("step", self.seed, step_index, self._ranks.index))
         for group in self._optimizer.param_groups:
@@ -99,13 +102,12 @@ class FabricLearner:
 
     def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> AttackResult:
         # a detached weight cancels in the attack, so "outer" and "none" are the plain objective
-        if self._config.weight_grad in ("both", "attack") and not getattr(
-            self.kernel, "detached", False
-        ):
+        if self._config.weight_grad in ("both", "attack") and self.kernel.traits.differentiable:
             objective = WeightedObjective(objective, self.kernel)
-        attack, eps = (
-            (self._attack, self.eps) if own is None else (own, getattr(own, "eps", self.eps))
-        )
+        attack = self._attack if own is None else own
+        eps = None if own is None else read_parameter(own, "eps")
+        if eps is None:
+            eps = self.eps
         seed = derive_seed("attack", self.seed, self.step_index)
         with self.attack_mode() as model:
             result = run_attack(
@@ -125,11 +127,9 @@ class FabricLearner:
 
     def weights(self, evidence: Evidence) -> Tensor:
         log_weights = self._log_weights(evidence)
-        if self._config.weight_grad in ("attack", "none") or getattr(
-            self.kernel, "detached", False
-        ):
+        if self._config.weight_grad in ("attack", "none") or not self.kernel.traits.differentiable:
             log_weights = log_weights.detach()
-        if self._config.normalize == "none" and not getattr(self.kernel, "mean_one", False):
+        if self._config.normalize == "none" and not self.kernel.traits.normalized:
             weights = log_weights.exp()
         else:
             self._ranks.sync_errors()
@@ -147,7 +147,7 @@ class FabricLearner:
 
     def _log_weights(self, evidence: Evidence) -> Tensor:
         check_evidence(self.kernel, evidence)
-        if self._ranks.count == 1 or not getattr(self.kernel, "compares", False):
+        if self._ranks.count == 1 or not self.kernel.traits.compares_images:
             return self.kernel(evidence)
         known = {field.name: getattr(evidence, field.name) for field in fields(evidence)}
         everyones: dict[str, Any] = {
@@ -206,6 +206,10 @@ class FabricLearner:
                 buffer.copy_(mean.view_as(buffer))
 
 
-def alike(evidence: Evidence) -> Tensor:
-    """The kernel before another begins: every image counts the same."""
-    return evidence.logits.new_zeros(len(evidence.labels))
+class EqualWeights:
+    """The kernel before the start epoch of the configured one: all images have the same weight."""
+
+    traits = KernelTraits()
+
+    def __call__(self, evidence: Evidence) -> Tensor:
+        return evidence.logits.new_zeros(len(evidence.labels))

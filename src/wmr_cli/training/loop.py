@@ -15,8 +15,9 @@ from torch.nn import Module
 
 from ..config import TrainConfig
 from ..core.data.splits import read_ahead
-from ..core.protocols import Split
+from ..core.protocols import ObservesValidation, Split
 from ..core.rng import derive_seed
+from ..core.traits import read_parameter
 from ..errors import RunFolderError
 from ..events import (
     EpochDone,
@@ -191,13 +192,14 @@ def held_out(run: Assembly, registry: Registry, epoch: int) -> dict[str, Any]:
 
     A kernel that learns from them sees them after every epoch.
     """
-    every, observe = run.config.validate_every, getattr(run.kernel, "observe", None)
+    every = run.config.validate_every
+    kernel = run.kernel
     is_due = every and (epoch % every == 0 or epoch == run.timetable.epochs)
-    if not (is_due or observe):
+    if not (is_due or isinstance(kernel, ObservesValidation)):
         return {}
     rows = held_out_rows(run.model, run.source, run.config, run.validation, registry, run.runtime)
-    if observe:
-        observe(evidence(rows, run.runtime.device))
+    if isinstance(kernel, ObservesValidation):
+        kernel.observe(evidence(rows, run.runtime.device))
     if not is_due:
         return {}
     entry = accuracies(rows, run.config)
@@ -230,7 +232,7 @@ def keep(folder: RunFolder, run: Assembly, entry: dict[str, Any], progress: Prog
 
 def write_weights(file: Path, run: Assembly, model: Module, epoch: int) -> None:
     """A checkpoint that says how it was trained."""
-    alpha = getattr(run.kernel, "alpha", None)
+    alpha = read_parameter(run.kernel, "alpha")
     checkpoints.save(
         file, model.state_dict(), run.config, run.source, alpha_train=alpha, epoch=epoch
     )

@@ -13,7 +13,16 @@ from ..config import TrainConfig
 from ..core.contexts import evaluating
 from ..core.data.augment import Augmentation
 from ..core.nn.fusion import SAMPLE_SIZE, prepare_for_attack, to_memory_format
-from ..core.protocols import Attack, Batch, DataSource, Defense, Kernel, Split
+from ..core.protocols import (
+    Attack,
+    Batch,
+    DataSource,
+    Defense,
+    HasState,
+    Kernel,
+    ObservesValidation,
+    Split,
+)
 from ..core.rng import derive_seed
 from ..core.run_attack import check_batch, check_logits, check_report
 from ..errors import BadInput
@@ -60,8 +69,8 @@ class Assembly:
             "average": self.average,
             "tally": self.tally,
         }
-        keepers = {owner: part for owner, part in keepers.items() if hasattr(part, "state")}
-        if getattr(self.defense, "per_rank", False):
+        keepers = {owner: part for owner, part in keepers.items() if isinstance(part, HasState)}
+        if self.defense.traits.state_per_rank:
             keepers["defense"] = OfEachRank(self.defense, self.runtime.ranks)  # type: ignore[arg-type]
         return {**keepers, "scale": self.runtime.loss_scale}
 
@@ -88,12 +97,10 @@ class Assembly:
             "lr": last.learning_rate,
             "eps": last.eps_fraction * self.config.eps,
         }
-        beta, terms = getattr(self.defense, "beta", None), getattr(self.defense, "terms", None)
-        return (
-            {**entry, "beta_weight_mean": beta * entry["weight_mean"]}
-            if beta and terms in ("kl", "both")
-            else entry
-        )
+        factor = self.defense.traits.weight_factor
+        if factor:
+            entry["beta_weight_mean"] = factor * entry["weight_mean"]
+        return entry
 
     def facts(self) -> Iterator[str]:
         """What the settings do not show."""
@@ -102,17 +109,17 @@ class Assembly:
         yield f"{len(self.split):,} images, {parameters:,} parameters, on {self.runtime}, {attacked.layout}"
         if attacked.num_fused:
             yield f"attacks use a fused model: {attacked.num_fused} batch-norms are part of convolutions"
-        if not getattr(self.defense, "uses_attack", True):
+        if not self.defense.traits.uses_attack:
             yield f"{self.config.defense} does not use the training attack"
         if self.timetable.epochs < self.config.epochs:
-            replays = getattr(self.defense, "replays", 1)
+            replays = self.defense.traits.replays
             epochs = self.timetable.epochs
             yield f"each batch is used {replays} times: {epochs} epoch{'s' * (epochs != 1)} instead of {self.config.epochs}"
 
     def remarks(self) -> Iterator[str]:
         """What a careful reader would ask about these settings."""
         yield from components.list_dataset_notes(self.split)
-        attack = self.attack if getattr(self.defense, "uses_attack", True) else None
+        attack = self.attack if self.defense.traits.uses_attack else None
         yield from components.list_attack_warnings(attack, self.config.eps, self.source.num_classes)
         if self.config.select != "none" and not self.config.validate_every:
             yield "nothing is held out to choose by (--validate-every 0), so there is no best.safetensors"
@@ -154,7 +161,7 @@ def assemble(
     timetable = compatibility.shorten_for_replays(config, defense)
     compatibility.check_kernel_and_defense(defense, kernel, timetable)
     compatibility.check_covers_split(kernel, split)
-    if hasattr(kernel, "observe") and "val" not in source.splits:
+    if isinstance(kernel, ObservesValidation) and "val" not in source.splits:
         problem = f"kernel {config.kernel!r} learns from held-out images, and the data set has none"
         raise BadInput(problem, hint="let the data set hold some out, or choose another kernel")
     sample = split.batch(torch.arange(min(SAMPLE_SIZE, len(split)))).to(runtime.device)
@@ -163,7 +170,7 @@ def assemble(
     can_fuse = (
         config.attack_mode == "eval"
         and config.precision == "32"
-        and getattr(defense, "uses_attack", True)
+        and defense.traits.uses_attack
         and not compiles
     )
     attack_model = prepare_for_attack(

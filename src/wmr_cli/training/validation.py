@@ -12,6 +12,7 @@ from ..core.data.splits import read_ahead
 from ..core.nn.fusion import SAMPLE_SIZE
 from ..core.protocols import Attack, DataSource, Evidence
 from ..core.rng import derive_seed
+from ..core.traits import read_parameter
 from ..evaluation.evaluator import Evaluator, stack_rows
 from ..registry import Registry
 from ..runtime import components
@@ -29,7 +30,7 @@ def validation_attack(registry: Registry, config: TrainConfig) -> Attack:
     spec = Spec.parse(config.evaluate.attack).without("eps", "norm", "steps", "step", "restarts")
     # the attack itself says what it has: what hands options on accepts any key
     usual = components.build_attack(registry, spec, norm=config.norm, eps=config.eps)
-    if getattr(usual, "steps", None) is None or getattr(usual, "stops_early", False):
+    if read_parameter(usual, "steps") is None or usual.traits.stops_early:
         spec = Spec.parse("pgd")
     restarts = 1 if registry.accepts("attack", spec.name, "restarts") else None
     steps = min(SHORT, config.evaluate.steps or SHORT)

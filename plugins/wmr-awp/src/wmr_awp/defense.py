@@ -1,11 +1,13 @@
 """A defense around another one: the same images and the same loss, at weights moved to where that loss is higher."""
 
 import copy
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from torch import Tensor
 
 from wmr_cli import BadInput, Spec, create
-from wmr_cli.core import Batch, Defense, Learner, StepReport
+from wmr_cli.core import Batch, Defense, DefenseTraits, HasState, Learner, StepReport
 
 from .passes import Performance, Rehearsal
 from .state import Moment, Shift
@@ -23,17 +25,19 @@ def awp(base: Spec = Spec("pgd"), gamma: float = 0.005, warmup: int = 0) -> "Awp
             f"awp cannot be put around {base}: {reason}",
             hint="use pgd, trades, mart, alp or combined as its base",
         )
-    return Awp(made, gamma, warmup)
+    # two classes: `wmr` tells by its methods whether a defense has a state to save
+    kind = StatefulAwp if isinstance(made, HasState) else Awp
+    return kind(made, gamma, warmup)
 
 
-def misfit(base: Any) -> str | None:
+def misfit(base: Defense) -> str | None:
     """Why the weights cannot be perturbed in a step of this defense, if they cannot."""
     if isinstance(base, Awp):
         return "it perturbs the weights already"
-    if getattr(base, "one_gradient", False):
+    if base.traits.shares_gradient:
         return "one backward pass moves its images and its weights, so no images are there before the weights are perturbed"
-    if getattr(base, "replays", 1) > 1:
-        return f"it steps {base.replays} times on each batch, and the weights are perturbed for one step"
+    if base.traits.replays > 1:
+        return f"it steps {base.traits.replays} times on each batch, and the weights are perturbed for one step"
     return None
 
 
@@ -54,6 +58,12 @@ class Awp:
     gamma: float = 0.005
     warmup: int = 0
 
+    @property
+    def traits(self) -> DefenseTraits:
+        """Those of the base, with the longer warm-up of the two."""
+        traits = self.base.traits
+        return replace(traits, warmup_epochs=max(self.warmup, traits.warmup_epochs))
+
     def step(self, learner: Learner, batch: Batch) -> StepReport:
         if learner.epoch < self.warmup:
             return self.base.step(learner, batch)
@@ -67,8 +77,19 @@ class Awp:
         with shift.applied():
             return self.base.step(Performance(learner, rehearsal.attacks, shift), batch)
 
-    def __getattr__(self, name: str) -> Any:
-        """What the base says of itself, its state included, holds for the two together."""
-        if name == "base" or name.startswith("__"):  # asked for while a copy is being made
-            raise AttributeError(name)
-        return getattr(self.base, name)
+
+@dataclass(frozen=True)
+class StatefulAwp(Awp):
+    """The same around a base with a state, which is all that has to be saved."""
+
+    def state(self) -> Mapping[str, Tensor]:
+        """Return the state of the base."""
+        return self._stateful_base().state()
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Restore the state of the base."""
+        self._stateful_base().load_state(state)
+
+    def _stateful_base(self) -> HasState:
+        assert isinstance(self.base, HasState)  # see awp()
+        return self.base

@@ -9,8 +9,11 @@ from torch import Tensor, nn
 
 from wmr_cli.core import (
     AttackResult,
+    AttackTraits,
     Batch,
+    DefenseTraits,
     Evidence,
+    KernelTraits,
     Learner,
     Losses,
     MemorySource,
@@ -18,9 +21,9 @@ from wmr_cli.core import (
     Objective,
     StepReport,
     cross_entropy,
-    descend,
     ranking_scores,
     rng,
+    step_weighted,
 )
 
 
@@ -56,7 +59,7 @@ class Linear(nn.Module):
 class HalfHalf:
     """(CE(x) + weight(x') * CE(x')) / 2, with x' climbing the cross-entropy."""
 
-    knows = ("clean_logits", "steps_survived")
+    traits = DefenseTraits(provides=frozenset({"clean_logits", "steps_survived"}))
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
         attacked = learner.attack(batch, cross_entropy)
@@ -68,7 +71,7 @@ class HalfHalf:
                 adversarial, batch.labels, batch.index, clean, attacked.steps_survived
             ),
         )
-        return descend(learner, batch, losses)
+        return step_weighted(learner, batch, losses)
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,8 @@ class Fooled:
     """Images classified wrong count `factor` times as much as the others."""
 
     factor: float = 4.0
+
+    traits = KernelTraits()
 
     def __call__(self, evidence: Evidence) -> Tensor:
         is_wrong = evidence.logits.argmax(dim=1) != evidence.labels
@@ -88,6 +93,8 @@ class RandomCorners:
 
     eps: float = 8 / 255
     tries: int = 5
+
+    traits = AttackTraits(norms=frozenset({"linf"}))
 
     def __call__(
         self,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from wmr_cli import BadInput
-from wmr_cli.core import Evidence, logit_margin, widest_float_dtype
+from wmr_cli.core import Evidence, KernelTraits, logit_margin, widest_float_dtype
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,7 @@ class Rank:
 
     alpha: float = 1.0
 
-    detached = True
-    compares = True
-    mean_one = True
+    traits = KernelTraits(differentiable=False, compares_images=True, normalized=True)
 
     def __post_init__(self) -> None:
         if self.alpha < 0:

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from wmr_cli import BadInput, UnknownName, did_you_mean
 from wmr_cli.core import (
     NORMS,
+    OBJECTIVES,
     AttackResult,
+    AttackTraits,
     Batch,
     Objective,
     pick_stronger,
@@ -54,8 +56,13 @@ class FromTorchattacks:
     alone: bool = False
 
     @property
-    def stops_early(self) -> bool:
-        return self.name in families.STOP_EARLY
+    def traits(self) -> AttackTraits:
+        # an option `loss` of torchattacks is its own; by ours its restarts are compared
+        loss = self.options.get("loss", "ce")
+        return AttackTraits(
+            objective=loss if loss in OBJECTIVES else "ce",
+            stops_early=self.name in families.STOP_EARLY,
+        )
 
     @property
     def options(self) -> dict[str, Any]:
@@ -69,7 +76,7 @@ class FromTorchattacks:
 
     def remarks(self, num_classes: int) -> Iterator[str]:
         """What a user of this attack should know."""
-        if not self.stops_early:
+        if not self.traits.stops_early:
             yield (
                 f"torchattacks' {self.name} climbs a loss of its own and does not see weights: "
                 "A_tr is measured on the images of A_sa, and training crafts as without weights"
@@ -112,7 +119,12 @@ class FromTorchattacks:
             )
 
         found = run_restarts(
-            run, model, batch, objective, restarts=self.restarts, stops_early=self.stops_early
+            run,
+            model,
+            batch,
+            objective,
+            restarts=self.restarts,
+            stops_early=self.traits.stops_early,
         )
         best = pick_stronger(clean, found, objective, batch.labels)
         return dataclasses.replace(best, steps_survived=found.steps_survived)

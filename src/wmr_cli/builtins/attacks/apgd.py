@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from ...core.objectives import (
 from ...core.pgd import start_images
 from ...core.protocols import AttackResult, Batch, Objective
 from ...core.restarts import attack_until_misclassified, run_restarts
+from ...core.traits import AttackTraits
 from ...errors import BadInput
 
 
@@ -56,6 +57,10 @@ class Apgd:
                 f"the DLR loss needs {MIN_DLR_CLASSES} classes: "
                 f"with {num_classes} the attack maximises the margin loss"
             )
+
+    @property
+    def traits(self) -> AttackTraits:
+        return AttackTraits(objective=self.loss, stops_early=self.stops_early)
 
     def __call__(
         self,
@@ -94,7 +99,8 @@ class TargetedApgd:
     steps: int = 100
     restarts: int = 1
     targets: int = MAX_TARGETS
-    stops_early: ClassVar[bool] = True
+
+    traits = AttackTraits(stops_early=True)
 
     def __post_init__(self) -> None:
         if self.eps < 0 or self.steps < 0 or self.restarts < 1 or self.targets < 1:

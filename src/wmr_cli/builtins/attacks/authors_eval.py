@@ -1,7 +1,7 @@
 """The evaluation attack of the paper's authors, as they released it."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import nn
@@ -10,6 +10,7 @@ from ...core.norms import NORMS
 from ...core.objectives import get_objective
 from ...core.pgd import PgdSettings, run_pgd
 from ...core.protocols import AttackResult, Batch, Objective
+from ...core.traits import AttackTraits
 from ...errors import BadInput
 
 
@@ -23,9 +24,6 @@ class AuthorsEval:
     for the cross-entropy, but with `loss=margin` every image that survives comes back clean. Without `step` the step is
     eps / 10.
     """
-
-    follows_preset: ClassVar[bool] = True
-    """steps and step are those with which the checkpoint's preset evaluates"""
 
     norm: Literal["linf", "l2"] = "linf"
     eps: float = 8 / 255
@@ -41,6 +39,10 @@ class AuthorsEval:
                 hint="eps and step are not negative; steps and restarts are 1 or more",
             )
         get_objective(self.loss)
+
+    @property
+    def traits(self) -> AttackTraits:
+        return AttackTraits(objective=self.loss, follows_preset=True)
 
     def __call__(
         self,

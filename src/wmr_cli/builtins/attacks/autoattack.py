@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 from torch import Tensor, nn
 
 from ...core.objectives import get_objective
 from ...core.protocols import AttackResult, Batch, Objective
 from ...core.restarts import attack_until_misclassified
+from ...core.traits import AttackTraits
 from ...errors import BadInput, UnknownName, did_you_mean
 from .apgd import Apgd, TargetedApgd
 from .fab_targeted import TargetedFab
@@ -33,7 +34,8 @@ class AutoAttack:
     steps: int = 100
     queries: int = 5000
     attacks: tuple[str, ...] = STANDARD
-    stops_early: ClassVar[bool] = True
+
+    traits = AttackTraits(stops_early=True)
 
     def __post_init__(self) -> None:
         available = self._available()
@@ -80,7 +82,7 @@ class AutoAttack:
         need_logits: bool = True,
     ) -> AttackResult:
         def run(rows: Tensor, part: Part) -> AttackResult:
-            own_objective = get_objective(getattr(part, "loss", "ce"))
+            own_objective = get_objective(part.traits.objective)
             return part(model, batch.select(rows), own_objective, seed=seed)
 
         attempts = [partial(run, part=part) for part in self.parts()]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from ...core.objectives import MAX_TARGETS, most_likely_targets, targeted_margin
 from ...core.pgd import input_gradient
 from ...core.protocols import AttackResult, Batch, Objective
 from ...core.restarts import attack_until_misclassified
+from ...core.traits import AttackTraits
 from ...errors import BadInput
 
 
@@ -34,7 +35,8 @@ class TargetedFab:
     alpha_max: float = 0.1
     eta: float = 1.05
     beta: float = 0.9
-    stops_early: ClassVar[bool] = True
+
+    traits = AttackTraits(stops_early=True)
 
     def __post_init__(self) -> None:
         if self.eps < 0 or self.steps < 0 or self.restarts < 1 or self.targets < 1:

@@ -8,6 +8,7 @@ from torch import nn
 from ...core.norms import NORMS
 from ...core.pgd import PgdSettings, run_pgd
 from ...core.protocols import AttackResult, Batch, Objective
+from ...core.traits import AttackTraits
 from ...errors import BadInput
 
 
@@ -20,6 +21,8 @@ class Fgsm:
 
     norm: Literal["linf", "l2"] = "linf"
     eps: float = 8 / 255
+
+    traits = AttackTraits()
 
     def __post_init__(self) -> None:
         if self.eps < 0:

@@ -10,6 +10,7 @@ from ...core.norms import NORMS
 from ...core.pgd import start_images
 from ...core.protocols import AttackResult, Batch, Objective
 from ...core.restarts import run_restarts
+from ...core.traits import AttackTraits
 from ...errors import BadInput
 
 
@@ -24,6 +25,8 @@ class Noise:
     norm: Literal["linf", "l2"] = "linf"
     eps: float = 8 / 255
     restarts: int = 10
+
+    traits = AttackTraits()
 
     def __post_init__(self) -> None:
         if self.eps < 0 or self.restarts < 1:

@@ -10,6 +10,7 @@ from ...core.objectives import get_objective
 from ...core.pgd import GAUSS_SCALE, PgdSettings, run_pgd, start_images
 from ...core.protocols import AttackResult, Batch, Objective
 from ...core.restarts import pick_worse_case
+from ...core.traits import AttackTraits
 from ...errors import BadInput
 from ...spec import parse_number
 
@@ -39,6 +40,10 @@ class Pgd:
             )
         get_objective(self.loss)
         _parse_start(self.start)
+
+    @property
+    def traits(self) -> AttackTraits:
+        return AttackTraits(objective=self.loss)
 
     def __call__(
         self,

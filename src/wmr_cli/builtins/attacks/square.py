@@ -10,6 +10,7 @@ from ...core import rng, square
 from ...core.objectives import get_objective, ranking_scores, select_rows
 from ...core.protocols import AttackResult, Batch, Objective
 from ...core.restarts import is_stronger, run_restarts
+from ...core.traits import AttackTraits
 from ...errors import BadInput
 
 CHUNK = 100
@@ -74,6 +75,10 @@ class Square:
             hint = "eps is not negative; queries and restarts are 1 or more; p_init lies between 0 and 1"
             raise BadInput(f"{self} cannot be run", hint=hint)
         get_objective(self.loss)
+
+    @property
+    def traits(self) -> AttackTraits:
+        return AttackTraits(objective=self.loss, stops_early=self.stops_early)
 
     def __call__(
         self,

@@ -101,7 +101,7 @@ def arrays(
     drawn = (
         None if "test" in splits or "val" in splits or "train" not in made else made["train"].sha256
     )
-    return MemorySource(_classes(splits, classes, path), made, drawn=drawn)
+    return MemorySource(_classes(splits, classes, path), made, random_split_sha256=drawn)
 
 
 def _classes(splits: Mapping[str, MemorySplit], classes: int | None, path: Path) -> int:

@@ -78,7 +78,7 @@ def folder(
         if "test" in splits or "val" in splits or "train" not in made
         else _membership(made["train"], path)
     )
-    return Source(len(names), shape, made, class_names=tuple(names), drawn=drawn)
+    return Source(len(names), shape, made, class_names=tuple(names), random_split_sha256=drawn)
 
 
 def _membership(split: ImageFileSplit, path: Path) -> str:

@@ -7,7 +7,8 @@ import torch
 
 from ...core.losses import cross_entropy, upcast_half
 from ...core.protocols import Batch, Evidence, Learner, Losses, StepReport
-from ...core.weighted_step import descend
+from ...core.traits import DefenseTraits
+from ...core.weighted_step import step_weighted
 from ...errors import BadInput
 
 
@@ -27,7 +28,7 @@ class LogitPairing:
     lam: float = 0.5
     labels: Literal["predicted", "true"] = "predicted"
 
-    knows = ("clean_logits", "steps_survived")
+    traits = DefenseTraits(provides=frozenset({"clean_logits", "steps_survived"}))
 
     def __post_init__(self) -> None:
         if self.lam < 0:
@@ -51,7 +52,7 @@ class LogitPairing:
             steps_survived=survived,
             loss=robust,
         )
-        return descend(
+        return step_weighted(
             learner,
             batch,
             Losses(weighted=robust / 2, evidence=evidence, plain=natural / 2 + self.lam * pairing),

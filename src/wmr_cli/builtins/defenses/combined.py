@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from ...core.losses import cross_entropy
 from ...core.protocols import Batch, Evidence, Learner, Losses, StepReport
-from ...core.weighted_step import descend
+from ...core.traits import DefenseTraits
+from ...core.weighted_step import step_weighted
 from ...errors import BadInput
 
 
@@ -21,7 +22,7 @@ class Combined:
     lam: float = 1.0
     rescale: bool = True
 
-    knows = ("clean_logits", "steps_survived")
+    traits = DefenseTraits(provides=frozenset({"clean_logits", "steps_survived"}))
 
     def __post_init__(self) -> None:
         if self.lam < 0:
@@ -42,7 +43,7 @@ class Combined:
             loss=robust,
         )
         total = 1 + self.lam if self.rescale else 1.0
-        return descend(
+        return step_weighted(
             learner,
             batch,
             Losses(weighted=self.lam * robust / total, evidence=evidence, plain=natural / total),

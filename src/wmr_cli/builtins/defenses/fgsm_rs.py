@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from ...core.losses import cross_entropy
 from ...core.pgd import UniformStartPgd
 from ...core.protocols import Batch, Evidence, Learner, Losses, StepReport
-from ...core.weighted_step import descend
+from ...core.traits import DefenseTraits
+from ...core.weighted_step import step_weighted
 from ...errors import BadInput
 
 
@@ -21,8 +22,7 @@ class FastTraining:
 
     reach: float = 1.25
 
-    knows = ()
-    uses_attack = False
+    traits = DefenseTraits(uses_attack=False)
 
     def __post_init__(self) -> None:
         if self.reach <= 0:
@@ -33,7 +33,7 @@ class FastTraining:
         attacked = learner.attack(batch, cross_entropy, one_step)
         logits = learner.forward(attacked.images)
         loss = learner.label_loss(logits, batch.labels)
-        return descend(
+        return step_weighted(
             learner,
             batch,
             Losses(weighted=loss, evidence=Evidence(logits, batch.labels, batch.index, loss=loss)),

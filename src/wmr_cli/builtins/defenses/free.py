@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from ...core.protocols import Batch, Evidence, Learner, Losses, StepReport
-from ...core.weighted_step import descend
+from ...core.traits import DefenseTraits
+from ...core.weighted_step import step_weighted
 from ...errors import BadInput
 
 
@@ -25,20 +26,16 @@ class Free:
 
     m: int = 8
 
-    knows = ()
-    uses_attack = False
-    one_gradient = True
-    per_rank = True
-
     def __post_init__(self) -> None:
         if self.m < 1:
             raise BadInput(f"free replays each batch {self.m} times", hint="m is 1 or more")
         self._kept: Tensor | None = None
 
     @property
-    def replays(self) -> int:
-        """Steps on each batch."""
-        return self.m
+    def traits(self) -> DefenseTraits:
+        return DefenseTraits(
+            uses_attack=False, shares_gradient=True, replays=self.m, state_per_rank=True
+        )
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
         delta = self._perturbation(batch.images)
@@ -46,7 +43,7 @@ class Free:
             delta.requires_grad_()
             logits = learner.forward((batch.images + delta).clamp(0, 1))
             loss = learner.label_loss(logits, batch.labels)
-            report = descend(
+            report = step_weighted(
                 learner, batch, Losses(loss, Evidence(logits, batch.labels, batch.index, loss=loss))
             )
             assert delta.grad is not None

@@ -8,7 +8,8 @@ from torch import Tensor
 from ...core.losses import cross_entropy
 from ...core.pgd import UniformStartPgd
 from ...core.protocols import Batch, Evidence, Learner, Losses, StepReport
-from ...core.weighted_step import descend
+from ...core.traits import DefenseTraits
+from ...core.weighted_step import step_weighted
 from ...errors import BadInput
 
 
@@ -33,9 +34,6 @@ class InstanceAdaptive:
     beta: float = 0.1
     warmup: int = 10
 
-    knows = ("steps_survived",)
-    uses_attack = False
-
     def __post_init__(self) -> None:
         least = {"steps": 1, "smallest_step": 0, "gamma": 0, "beta": 0, "warmup": 0}
         wrong = [name for name, smallest in least.items() if getattr(self, name) < smallest] + [
@@ -48,6 +46,15 @@ class InstanceAdaptive:
             )
         self._radii = torch.zeros(0)
 
+    @property
+    def traits(self) -> DefenseTraits:
+        return DefenseTraits(
+            provides=frozenset({"steps_survived"}),
+            uses_attack=False,
+            own_attack_steps=self.steps,
+            warmup_epochs=self.warmup,
+        )
+
     def step(self, learner: Learner, batch: Batch) -> StepReport:
         radii = self._updated(learner, batch)
         self._remember(learner.gather(batch.index).cpu(), learner.gather(radii).cpu())
@@ -57,7 +64,7 @@ class InstanceAdaptive:
         evidence = Evidence(
             logits, batch.labels, batch.index, steps_survived=attacked.steps_survived, loss=loss
         )
-        return descend(learner, batch, Losses(weighted=loss, evidence=evidence))
+        return step_weighted(learner, batch, Losses(weighted=loss, evidence=evidence))
 
     def _updated(self, learner: Learner, batch: Batch) -> Tensor:
         """The radius of each image (N,) in this step."""

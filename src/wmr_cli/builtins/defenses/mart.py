@@ -8,7 +8,8 @@ from torch import Tensor
 
 from ...core.losses import cross_entropy, kl_divergence, log_probabilities, upcast_half
 from ...core.protocols import Batch, Evidence, Learner, StepReport
-from ...core.weighted_step import descend, terms_of
+from ...core.traits import DefenseTraits
+from ...core.weighted_step import step_weighted, weight_terms
 from ...errors import BadInput
 
 
@@ -27,7 +28,7 @@ class Mart:
     lam: float = 5.0
     terms: Literal["adv", "kl", "both", "none"] = "adv"
 
-    knows = ("clean_logits", "steps_survived")
+    traits = DefenseTraits(provides=frozenset({"clean_logits", "steps_survived"}))
 
     def __post_init__(self) -> None:
         if self.lam < 0:
@@ -52,10 +53,12 @@ class Mart:
             loss=boosted,
         )
         weighs = {
-            "weighs_first": self.terms in ("adv", "both"),
-            "weighs_second": self.terms in ("kl", "both"),
+            "weights_first": self.terms in ("adv", "both"),
+            "weights_second": self.terms in ("kl", "both"),
         }
-        return descend(learner, batch, terms_of(boosted, self.lam * divergence, evidence, **weighs))
+        return step_weighted(
+            learner, batch, weight_terms(boosted, self.lam * divergence, evidence, **weighs)
+        )
 
 
 def second_place(logits: Tensor, labels: Tensor) -> Tensor:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from ...core.protocols import Batch, Evidence, Learner, Losses, StepReport
-from ...core.weighted_step import descend
+from ...core.traits import DefenseTraits
+from ...core.weighted_step import step_weighted
 
 
 @dataclass(frozen=True)
@@ -15,11 +16,10 @@ class Natural:
     Good for: the natural accuracy that a defense gives up
     """
 
-    knows = ("clean_logits",)
-    uses_attack = False
+    traits = DefenseTraits(provides=frozenset({"clean_logits"}), uses_attack=False)
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
         logits = learner.forward(batch.images)
         loss = learner.label_loss(logits, batch.labels)
         evidence = Evidence(logits, batch.labels, batch.index, clean_logits=logits, loss=loss)
-        return descend(learner, batch, Losses(weighted=loss, evidence=evidence))
+        return step_weighted(learner, batch, Losses(weighted=loss, evidence=evidence))

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from ...core.losses import cross_entropy
 from ...core.protocols import Batch, Evidence, Learner, Losses, StepReport
-from ...core.weighted_step import descend
+from ...core.traits import DefenseTraits
+from ...core.weighted_step import step_weighted
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class PgdTraining:
     Reference: Madry et al. 2018, arXiv:1706.06083; weighted: Zeng et al. 2021, arXiv:2010.12989
     """
 
-    knows = ("steps_survived",)
+    traits = DefenseTraits(provides=frozenset({"steps_survived"}))
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
         attacked = learner.attack(batch, cross_entropy)
@@ -26,4 +27,4 @@ class PgdTraining:
         evidence = Evidence(
             logits, batch.labels, batch.index, steps_survived=attacked.steps_survived, loss=loss
         )
-        return descend(learner, batch, Losses(weighted=loss, evidence=evidence))
+        return step_weighted(learner, batch, Losses(weighted=loss, evidence=evidence))

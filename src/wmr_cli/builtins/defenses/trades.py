@@ -8,7 +8,8 @@ import torch
 from ...core.losses import cross_entropy, kl_divergence, log_probabilities
 from ...core.objectives import KlObjective
 from ...core.protocols import Batch, Evidence, Learner, Objective, StepReport
-from ...core.weighted_step import descend, terms_of
+from ...core.traits import DefenseTraits
+from ...core.weighted_step import step_weighted, weight_terms
 from ...errors import BadInput
 
 
@@ -29,11 +30,16 @@ class Trades:
     terms: Literal["kl", "nat", "both", "none"] = "kl"
     climbs: Literal["kl", "ce"] = "kl"
 
-    knows = ("clean_logits", "steps_survived")
-
     def __post_init__(self) -> None:
         if self.beta < 0:
             raise BadInput(f"beta of trades is {self.beta:g}", hint="beta is not negative")
+
+    @property
+    def traits(self) -> DefenseTraits:
+        return DefenseTraits(
+            provides=frozenset({"clean_logits", "steps_survived"}),
+            weight_factor=self.beta if self.terms in ("kl", "both") else None,
+        )
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
         attacked = learner.attack(batch, self._objective(learner, batch))
@@ -50,10 +56,10 @@ class Trades:
         )
         natural, unstable = learner.label_loss(clean, batch.labels), self.beta * divergence
         weighs = {
-            "weighs_first": self.terms in ("nat", "both"),
-            "weighs_second": self.terms in ("kl", "both"),
+            "weights_first": self.terms in ("nat", "both"),
+            "weights_second": self.terms in ("kl", "both"),
         }
-        return descend(learner, batch, terms_of(natural, unstable, evidence, **weighs))
+        return step_weighted(learner, batch, weight_terms(natural, unstable, evidence, **weighs))
 
     def _objective(self, learner: Learner, batch: Batch) -> Objective:
         if self.climbs == "ce":

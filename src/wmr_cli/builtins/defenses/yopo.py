@@ -12,7 +12,8 @@ from ...core.nn.small_channel_conv import matmul_input_gradient
 from ...core.pgd import project_to_ball, start_images
 from ...core.protocols import Batch, Evidence, Learner, Losses, StepReport
 from ...core.rng import derive_seed
-from ...core.weighted_step import pay
+from ...core.traits import DefenseTraits
+from ...core.weighted_step import backward_weighted
 from ...errors import BadInput, did_you_mean
 
 
@@ -36,9 +37,7 @@ class Yopo:
     layer: str = ""
     legacy: bool = False
 
-    knows = ()
-    uses_attack = False
-    one_gradient = True
+    traits = DefenseTraits(uses_attack=False, shares_gradient=True)
 
     def __post_init__(self) -> None:
         if self.m < 1 or self.n < 1 or self.sigma <= 0:
@@ -58,7 +57,7 @@ class Yopo:
             with record_outputs(layer) as seen:
                 logits = learner.forward(images)
             loss = learner.label_loss(logits, batch.labels)
-            report = pay(
+            report = backward_weighted(
                 learner, batch, Losses(loss, Evidence(logits, batch.labels, batch.index, loss=loss))
             )
             slope = seen[0].grad

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ...core.losses import kernel_loss
 from ...core.protocols import Evidence
+from ...core.traits import KernelTraits
 from ...errors import BadInput, BrokenContract
 from ...measures import worst_case
 
@@ -22,8 +23,7 @@ class ChiSquared:
 
     rho: float = 0.5
 
-    detached = True
-    compares = True
+    traits = KernelTraits(differentiable=False, compares_images=True)
 
     def __post_init__(self) -> None:
         if self.rho < 0:

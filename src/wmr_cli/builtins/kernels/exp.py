@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ...core.losses import probability_margin
 from ...core.protocols import Evidence
+from ...core.traits import KernelTraits
 from ...errors import BadInput
 
 
@@ -19,6 +20,8 @@ class Exponential:
     """
 
     alpha: float = 1.0
+
+    traits = KernelTraits()
 
     def __post_init__(self) -> None:
         if self.alpha < 0:

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ...core.losses import logit_margin
 from ...core.protocols import Evidence
+from ...core.traits import KernelTraits
 from ...errors import BadInput
 
 
@@ -29,9 +30,8 @@ class ExponentialOfLogits:
             )
 
     @property
-    def largest_margin(self) -> float:
-        """What alpha is multiplied with at most."""
-        return self.clip
+    def traits(self) -> KernelTraits:
+        return KernelTraits(max_margin=self.clip)
 
     def __call__(self, evidence: Evidence) -> Tensor:
         return -self.alpha * logit_margin(evidence.logits, evidence.labels).clamp(

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ...core.losses import log_probabilities
 from ...core.protocols import Evidence
+from ...core.traits import KernelTraits
 from ...errors import BadInput
 
 
@@ -19,6 +20,8 @@ class Focal:
     """
 
     gamma: float = 2.0
+
+    traits = KernelTraits()
 
     def __post_init__(self) -> None:
         if self.gamma < 0:

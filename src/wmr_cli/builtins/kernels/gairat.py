@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...core.protocols import Evidence
+from ...core.traits import KernelTraits
 from ...errors import BadInput
 
 
@@ -28,11 +29,6 @@ class Gairat:
     form: Literal["tanh", "sigmoid", "discrete"] = "tanh"
     start_epoch: int = 60
 
-    needs = ("steps_survived",)
-    detached = True
-    mean_one = True
-    needs_training = True
-
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise BadInput(
@@ -41,6 +37,16 @@ class Gairat:
             )
         if self.start_epoch < 0:
             raise BadInput(f"start-epoch is {self.start_epoch}", hint="start-epoch is not negative")
+
+    @property
+    def traits(self) -> KernelTraits:
+        return KernelTraits(
+            needs=frozenset({"steps_survived"}),
+            differentiable=False,
+            normalized=True,
+            start_epoch=self.start_epoch,
+            usable_as_metric=False,
+        )
 
     def __call__(self, evidence: Evidence) -> Tensor:
         assert evidence.steps_survived is not None  # it is needed

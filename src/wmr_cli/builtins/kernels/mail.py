@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from ...core.losses import probability_margin
 from ...core.protocols import Evidence
+from ...core.traits import KernelTraits
 from ...errors import BadInput
 from ...spec import parse_number
 
@@ -29,8 +30,6 @@ class Mail:
     scale: str = "const:3"
     start_epoch: int = 75
 
-    detached = True
-
     def __post_init__(self) -> None:
         kind, _, factor = self.scale.partition(":")
         if (kind, bool(factor)) not in (("const", True), ("mean1", False)) or (
@@ -44,11 +43,14 @@ class Mail:
             raise BadInput(f"start-epoch is {self.start_epoch}", hint="start-epoch is not negative")
 
     @property
-    def mean_one(self) -> bool:
-        """Whether the weights of a batch are divided by their mean."""
-        return self.scale == "mean1"
+    def traits(self) -> KernelTraits:
+        return KernelTraits(
+            differentiable=False,
+            normalized=self.scale == "mean1",
+            start_epoch=self.start_epoch,
+        )
 
     def __call__(self, evidence: Evidence) -> Tensor:
         margins = probability_margin(evidence.logits, evidence.labels)
-        factor = 1.0 if self.mean_one else parse_number(self.scale.removeprefix("const:"))
+        factor = 1.0 if self.scale == "mean1" else parse_number(self.scale.removeprefix("const:"))
         return functional.logsigmoid(self.slope * (self.bias - margins)) + math.log(factor)

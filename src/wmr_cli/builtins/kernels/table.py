@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...core.protocols import Evidence
+from ...core.traits import KernelTraits
 from ...errors import BadFile, BadInput
 from ...reading import read_text
 from ...spec import parse_number
@@ -30,8 +31,7 @@ class Table:
     path: Path
     rest: float = 0.0
 
-    needs = ("index",)
-    detached = True
+    traits = KernelTraits(needs=frozenset({"index"}), differentiable=False)
 
     def __post_init__(self) -> None:
         if not (self.rest >= 0 and math.isfinite(self.rest)):
@@ -44,8 +44,8 @@ class Table:
         assert evidence.index is not None  # it is needed
         return self._weigh(evidence.index.cpu()).log().to(evidence.logits)
 
-    def reach(self, index: Tensor) -> int:
-        """How many of these images (N,) have any weight."""
+    def count_weighted(self, index: Tensor) -> int:
+        """Return how many of these images (N,) have a weight above zero."""
         return int((self._weigh(index) > 0).sum())
 
     def _weigh(self, index: Tensor) -> Tensor:

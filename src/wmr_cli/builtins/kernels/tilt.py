@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ...core.losses import kernel_loss
 from ...core.protocols import Evidence
+from ...core.traits import KernelTraits
 from ...errors import BadInput
 
 
@@ -20,8 +21,7 @@ class Tilt:
 
     t: float = 1.0
 
-    detached = True
-    mean_one = True
+    traits = KernelTraits(differentiable=False, normalized=True)
 
     def __post_init__(self) -> None:
         if self.t < 0:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ...core.protocols import Evidence
+from ...core.traits import KernelTraits
 
 
 @dataclass(frozen=True)
@@ -14,6 +15,8 @@ class Uniform:
     Weight: `1`
     Good for: a defense as its own paper has it
     """
+
+    traits = KernelTraits()
 
     def __call__(self, evidence: Evidence) -> Tensor:
         return evidence.logits.new_zeros(len(evidence.labels))

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ...core.losses import cross_entropy, kl_divergence, log_probabilities
 from ...core.protocols import Evidence
+from ...core.traits import KernelTraits
 from ...errors import BadInput
 
 
@@ -26,8 +27,7 @@ class Wat:
     eta: float = 0.1
     beta: float = 6.0
 
-    detached = True
-    needs_training = True
+    traits = KernelTraits(differentiable=False, usable_as_metric=False)
 
     def __post_init__(self) -> None:
         if self.eta < 0 or self.beta < 0:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...errors import BadInput
-from ..protocols import Batch, Split
+from ..protocols import Batch, Split, StreamsImages
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +57,8 @@ class MemorySource:
     num_classes: int
     splits: Mapping[str, MemorySplit]
     class_names: tuple[str, ...] | None = None
-    drawn: str | None = None
-    """where we drew the splits: a hash of who is trained on"""
+    random_split_sha256: str | None = None
+    """A hash of the training images where the splits were chosen at random."""
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -74,8 +74,8 @@ class Source:
     input_shape: tuple[int, int, int]
     splits: Mapping[str, Split]
     class_names: tuple[str, ...] | None = None
-    drawn: str | None = None
-    """where we drew the splits: a hash of who is trained on"""
+    random_split_sha256: str | None = None
+    """A hash of the training images where the splits were chosen at random."""
 
 
 class SubsettableSplit(Split, Protocol):
@@ -113,7 +113,7 @@ class LazySplits(Mapping[str, Split]):
 
 def read_ahead(split: Split, order: Iterable[Tensor]) -> Iterator[Batch]:
     """Batches in this order. Where images are read from files, each batch is read while the one before it is in use."""
-    if not getattr(split, "streams", False):
+    if not (isinstance(split, StreamsImages) and split.streams):
         yield from map(split.batch, order)
         return
     with ThreadPoolExecutor(max_workers=1) as reader:
