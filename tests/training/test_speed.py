@@ -21,6 +21,7 @@ from wmr_cli.core.nn.fusion import prepare_for_attack
 from wmr_cli.core.norms import NORMS
 from wmr_cli.core.protocols import AttackResult, Batch, Kernel, Objective
 from wmr_cli.core.run_attack import ThreatModel, run_attack
+from wmr_cli.core.traits import AttackTraits
 from wmr_cli.evaluation.evaluator import Evaluator
 from wmr_cli.evaluation.run import evaluate
 from wmr_cli.events import EvaluationDone
@@ -138,22 +139,26 @@ def test_k_values_of_alpha_cost_one_attack_and_k_more_for_a_tr(crafts: bool, att
     calls = []
     attack = Pgd(eps=EPS, steps=1)
 
-    def counted(
-        model: nn.Module,
-        batch: Batch,
-        objective: Objective,
-        *,
-        seed: int,
-        need_logits: bool = True,
-    ) -> AttackResult:
-        calls.append(1)
-        return attack(model, batch, objective, seed=seed, need_logits=need_logits)
+    class CountedAttack:
+        traits = AttackTraits()
+
+        def __call__(
+            self,
+            model: nn.Module,
+            batch: Batch,
+            objective: Objective,
+            *,
+            seed: int,
+            need_logits: bool = True,
+        ) -> AttackResult:
+            calls.append(1)
+            return attack(model, batch, objective, seed=seed, need_logits=need_logits)
 
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 3)).eval()
     kernels: dict[float | None, Kernel] = {alpha: Exponential(alpha) for alpha in (1.0, 1.5, 2.0)}
     Evaluator(
         model=model,
-        attack=counted,
+        attack=CountedAttack(),
         norm="linf",
         eps=EPS,
         num_classes=3,
