@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from wmr_cli.builtins.models.timm_models import Resized, from_timm
-from wmr_cli.core.nn.preprocessing import Normalized
+from wmr_cli.builtins.models.timm_models import from_timm
+from wmr_cli.core.nn.preprocessing import Normalized, Resized
 from wmr_cli.core.torchvision_compat import timm
-from wmr_cli.errors import BadFile, BadInput, UnknownName
+from wmr_cli.errors import BadFile, BadInput, UnknownName, WmrError
 from wmr_cli.registry import Registry
 
 COLOUR = (3, 32, 32)
@@ -18,16 +18,14 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 def made(
     spec: str, registry: Registry, shape: tuple[int, int, int] = COLOUR, classes: int = 5
-) -> nn.Module:
-    result: nn.Module = registry.create(
+) -> Normalized:
+    result: Normalized = registry.create(
         "model", f"timm:{spec}", num_classes=classes, input_shape=shape
     )
     return result
 
 
-def refusal(
-    spec: str, registry: Registry, shape: tuple[int, int, int] = COLOUR
-) -> BadFile | BadInput | UnknownName:
+def refusal(spec: str, registry: Registry, shape: tuple[int, int, int] = COLOUR) -> WmrError:
     with pytest.raises((BadInput, BadFile)) as refused:
         made(spec, registry, shape)
     return refused.value
@@ -72,13 +70,18 @@ def test_an_architecture_made_for_one_size_is_built_for_that_of_the_data(
     shape: tuple[int, int, int], registry: Registry
 ) -> None:
     model = made("vit_tiny_patch16_224,depth=1", registry, shape)
-    assert model.network.patch_embed.grid_size == (shape[1] // 16, shape[2] // 16)
+    assert vars(model.network.get_submodule("patch_embed"))["grid_size"] == (
+        shape[1] // 16,
+        shape[2] // 16,
+    )
     assert model(torch.rand(2, *shape)).shape == (2, 5)
 
 
 def test_options_go_to_timm(registry: Registry) -> None:
     model = made("vit_tiny_patch16_224,depth=2,patch_size=4,drop_rate=0.1", registry).network
-    assert (len(model.blocks), model.patch_embed.grid_size, model.head_drop.p) == (2, (8, 8), 0.1)
+    assert len(list(model.get_submodule("blocks").children())) == 2
+    assert vars(model.get_submodule("patch_embed"))["grid_size"] == (8, 8)
+    assert vars(model.get_submodule("head_drop"))["p"] == 0.1
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 64, 48), (3, 128, 20)])
@@ -224,7 +227,7 @@ def test_weights_that_are_there_are_loaded_for_the_classes_and_channels_of_the_d
     assert torch.equal(
         network.get_parameter("layer1.0.conv1.weight"), weights["layer1.0.conv1.weight"]
     )
-    assert network.fc.weight.shape[0] == 5
+    assert network.get_parameter("fc.weight").shape[0] == 5
     gray = made("test_resnet,pretrained=true", registry, (1, 28, 28)).network
     assert next(gray.parameters()).shape[1] == 1
 

@@ -12,18 +12,17 @@ from wmr_cli import measures
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.reporting import scoring
 from wmr_cli.reporting.scoring import Scores
+from wmr_cli.storage.records import Rows
 
 ALPHAS = [0.0, 1.0, 2.0]
 EVERYTHING = EvaluateConfig(metrics=("nat", "rob", "sa", "tr", "dro"), per_class=True)
 
 
-def rows(
-    size: int = 300, classes: int = 4, seed: int = 0
-) -> dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]:
+def rows(size: int = 300, classes: int = 4, seed: int = 0) -> Rows:
     """Rows of a network that is right where its margin is positive; classes differ in how hard they are."""
     rng = np.random.default_rng(seed)
     label = rng.integers(classes, size=size)
-    made = {"index": np.arange(size), "label": label}
+    made: Rows = {"index": np.arange(size), "label": label}
     for prefix, shift in (
         ("clean", 0.6),
         ("uniform", 0.1),
@@ -42,7 +41,7 @@ def rows(
 
 def scored(
     config: EvaluateConfig = EVERYTHING,
-    some: dict[str, NDArray[np.generic]] | None = None,
+    some: Rows | None = None,
     **changes: Any,
 ) -> Scores:
     return scoring.scores(
@@ -75,9 +74,10 @@ def test_nothing_is_told_that_was_not_asked_for() -> None:
 def test_the_bootstrap_changes_intervals_and_nothing_else() -> None:
     formulas, resampled = scored(), scored(ci="bootstrap")
     pairs = [(formulas.a_nat, resampled.a_nat), (formulas.a_rob, resampled.a_rob)]
-    for first, second in zip(formulas.by_alpha, resampled.by_alpha, strict=True):
-        pairs += [(first.a_sa, second.a_sa), (first.a_tr, second.a_tr)]
-    for first, second in pairs:
+    for row, other in zip(formulas.by_alpha, resampled.by_alpha, strict=True):
+        pairs += [(row.a_sa, other.a_sa), (row.a_tr, other.a_tr)]
+    for estimates in pairs:
+        first, second = map(not_none, estimates)
         assert (first.value, first.ess) == (second.value, second.ess)
         assert (first.low, first.high) != (second.low, second.high)
         assert (first.low, first.high) == pytest.approx((second.low, second.high), abs=0.02)
@@ -147,11 +147,11 @@ def test_classes_add_up_to_the_whole() -> None:
     for position, whole in enumerate(made.by_alpha):
         parts = [row.by_alpha[position] for row in made.per_class]
         assert {part.alpha_test for part in parts} == {whole.alpha_test}
-        assert sum(part.share for part in parts) == pytest.approx(1)
-        assert sum(part.share * not_none(part.a_sa).value for part in parts) == pytest.approx(
-            not_none(whole.a_sa).value
-        )
-    hardest = [row.by_alpha[-1].share / row.n for row in made.per_class]
+        assert sum(not_none(part.share) for part in parts) == pytest.approx(1)
+        assert sum(
+            not_none(part.share) * not_none(part.a_sa).value for part in parts
+        ) == pytest.approx(not_none(whole.a_sa).value)
+    hardest = [not_none(row.by_alpha[-1].share) / row.n for row in made.per_class]
     assert hardest == sorted(hardest, reverse=True)  # class 0 was made the hardest
 
 

@@ -18,10 +18,10 @@ from wmr_cli.reporting.html import report as page_module
 from wmr_cli.reporting.html.payload import to_half_logits
 from wmr_cli.reporting.tables.formatting import format_estimate, format_percent
 
-NODE = shutil.which("node")
+NODE = shutil.which("node") or ""
 OWN = Path(page_module.__file__).parent / "static"
 pytestmark = pytest.mark.skipif(
-    NODE is None, reason="node runs the page's arithmetic, and there is none here"
+    not NODE, reason="node runs the page's arithmetic, and there is none here"
 )
 
 RNG = np.random.default_rng(0)
@@ -62,14 +62,13 @@ ROUNDED = [
 RHOS = [0.0, 1e-14, 1e-3, 0.01, 0.0321, 0.1, 0.32, 0.5, 0.64, 1.0, 1.5, 3.0, 24.5, 200.0]
 
 
-def run(code: str, given: object, *scripts: str, before: str = "") -> dict[str, str] | list[Any]:
+def run(code: str, given: object, *scripts: str, before: str = "") -> Any:
     """What `code` makes of `given`, with our scripts before it."""
     text = "\n".join((OWN / name).read_text(encoding="utf-8") for name in ("metrics.js", *scripts))
     whole = f"{before}{text}\nconst given = {json.dumps(given)};\nconsole.log(JSON.stringify(({code})(given)));"
     done = subprocess.run([NODE, "-"], input=whole, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    result: dict[str, str] | list[Any] = json.loads(done.stdout)
-    return result
+    return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("name", MARGINS)

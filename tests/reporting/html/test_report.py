@@ -404,11 +404,10 @@ class TestPictures:
         file, record = evaluated(tmp_path, "a", rows)
         return file, record, rows
 
-    def tiles(self, file: Path, record: Record) -> dict[str, int | list[int] | str]:
-        result: dict[str, int | list[int] | str] = Page(render([(file, record)])).data["panels"][0][
-            "models"
-        ][0]["tiles"]
-        return result
+    def tiles(self, file: Path, record: Record) -> dict[str, Any]:
+        (model,) = Page(render([(file, record)])).data["panels"][0]["models"]
+        tiles: dict[str, Any] = model["tiles"]
+        return tiles
 
     @pytest.mark.parametrize("folder", [0, 1], ids=["beside the record", "in the run folder"])
     def test_they_are_shown_in_the_order_of_margins(
