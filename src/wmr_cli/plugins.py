@@ -1,4 +1,8 @@
-"""Find the installed plugins, ask each by itself, set the broken ones aside whole and say why."""
+"""Find installed plugins and collect their entries in a registry.
+
+Every plugin is loaded by itself. A plugin that fails is skipped as a whole, with its problem in the
+list of plugins, so that one broken package does not disable the program.
+"""
 
 import contextlib
 import functools
@@ -19,7 +23,7 @@ GROUP = "wmr"
 
 @dataclass(frozen=True)
 class Plugin:
-    """An installed plugin: what it offers, or why it was set aside."""
+    """An installed plugin: the names it registers by kind, or why it was skipped."""
 
     name: str
     version: str
@@ -29,7 +33,7 @@ class Plugin:
 
 @dataclass(frozen=True)
 class Installed:
-    """The registry that all sound plugins fill together, and the list of all plugins."""
+    """The registry of all working plugins, and the list of all plugins."""
 
     registry: Registry
     plugins: list[Plugin]
@@ -41,82 +45,88 @@ class Installed:
 
 @functools.cache
 def installed() -> Installed:
-    """The plugins of this environment, our own among them."""
+    """Return the plugins of this environment, including the built-in one."""
     return collect(entry_points(group=GROUP))
 
 
 def collect(found: Iterable[EntryPoint]) -> Installed:
-    """Ask every plugin, our own first: a newcomer that takes one of our names is the one set aside."""
+    """Load plugins and register their entries."""
     registry = Registry()
     plugins = []
-    for point in sorted(
-        found, key=lambda point: (_owner(point) != OWN_DISTRIBUTION, _owner(point), point.name)
-    ):
+    for point in sorted(found, key=_load_order):
+        owner = _owner(point)
+        version = _version(point)
         try:
-            offered = _ask(point)
-            if not offered:
+            entries = _load_entries(point)
+            if not entries:
                 raise PluginError(
-                    "it offers nothing: a hook returns a list of Entry and is marked with @hookimpl"
+                    "it registers nothing: a hook returns a list of Entry and needs @hookimpl"
                 )
-            registry.add(offered, _owner(point), _version(point))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's code: whatever it raises, the rest goes on
-            plugins.append(Plugin(_owner(point), _version(point), problem=_reason(error)))
+            registry.add(entries, owner, version)
+        # SystemExit as well: code of a plugin may raise anything, and the other plugins must work
+        except (Exception, SystemExit) as error:  # noqa: BLE001
+            plugins.append(Plugin(owner, version, problem=_reason(error)))
             continue
-        offers = {kind: [entry.name for of, entry in offered if of == kind] for kind in KINDS}
-        plugins.append(
-            Plugin(
-                _owner(point),
-                _version(point),
-                {kind: names for kind, names in offers.items() if names},
-            )
-        )
+        offers: dict[str, list[str]] = {}
+        for kind in KINDS:
+            names = [entry.name for entry_kind, entry in entries if entry_kind == kind]
+            if names:
+                offers[kind] = names
+        plugins.append(Plugin(owner, version, offers))
     return Installed(registry, plugins)
 
 
 def check_targets(registry: Registry) -> list[str]:
-    """Import what stands behind every registered name; the problems found."""
+    """Import the target of every registered name; return the problems found."""
     problems = []
     for kind, owned in registry:
         try:
             registry.target(kind, owned.entry.name)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
-            problems.append(
-                _reason(error)
-                if isinstance(error, PluginError)
-                else f"{owned.owner}: {_reason(error)}"
-            )
+        except PluginError as error:
+            problems.append(_reason(error))
+        # as in `collect`
+        except (Exception, SystemExit) as error:  # noqa: BLE001
+            problems.append(f"{owned.owner}: {_reason(error)}")
     return problems
 
 
-def _ask(point: EntryPoint) -> list[tuple[str, Entry]]:
-    """Everything one plugin offers, from a manager of its own so that its mistakes stay its own."""
+def _load_order(point: EntryPoint) -> tuple[bool, str, str]:
+    """Return a sort key: the built-in plugin first, then by name.
+
+    A name can be registered once, so that a plugin cannot replace a built-in component.
+    """
+    owner = _owner(point)
+    return owner != OWN_DISTRIBUTION, owner, point.name
+
+
+def _load_entries(point: EntryPoint) -> list[tuple[str, Entry]]:
+    """Return the entries of one plugin with their kinds."""
+    # a manager for each plugin, so that an error of one hook cannot affect other plugins
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(hookspecs)
-    with contextlib.redirect_stdout(sys.stderr):  # stdout belongs to results
+    found = []
+    # stdout is reserved for results; a plugin may print while it is imported
+    with contextlib.redirect_stdout(sys.stderr):
         plugin = point.load()
         manager.register(plugin, point.name)
         _check_hooks(manager, plugin)
-        answers = {kind: getattr(manager.hook, hook)() for hook, kind in KIND_OF_HOOK.items()}
-        return [
-            (kind, _checked(entry))
-            for kind, lists in answers.items()
-            for entries in lists
-            for entry in entries
-        ]
+        for hook, kind in KIND_OF_HOOK.items():
+            for entries in getattr(manager.hook, hook)():
+                found += [(kind, _check_entry(entry)) for entry in entries]
+    return found
 
 
 def _check_hooks(manager: pluggy.PluginManager, plugin: object) -> None:
-    """Every hook of a plugin is ours; one marked as optional may be that of another version."""
+    """Refuse unknown hooks, except optional ones, which may exist in another version."""
     for hook in manager.get_hookcallers(plugin) or ():
-        if not hook.has_spec() and not all(
-            implementation.optionalhook for implementation in hook.get_hookimpls()
-        ):
+        is_optional = all(found.optionalhook for found in hook.get_hookimpls())
+        if not hook.has_spec() and not is_optional:
             raise PluginError(
                 f"no hook is called {hook.name!r}: {did_you_mean(hook.name, KIND_OF_HOOK)}"
             )
 
 
-def _checked(entry: object) -> Entry:
+def _check_entry(entry: object) -> Entry:
     if not isinstance(entry, Entry):
         raise PluginError(f"a hook must return a list of Entry, not of {type(entry).__name__}")
     if problem := entry.problem():
@@ -133,6 +143,6 @@ def _version(point: EntryPoint) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """One line that names the mistake."""
+    """Return an error as one line."""
     text = " ".join(str(error).split())
     return text if isinstance(error, PluginError) else f"{type(error).__name__}: {text}"
