@@ -1,13 +1,16 @@
 """Import classes from Python files that the user has named: `path/to/file.py:Class`.
 
-Importing a file runs it, so the user must have named it. A name that stands only in a checkpoint, a record, a config file or a
-study is refused. Trust is bound to content: the SHA-256 of the file, together with the name of the class. The user grants it
+Importing a file runs it, so that the user must have named the file. A name that appears only in a
+checkpoint, a record, a config file or a study is refused: these files may come from other people.
+Trust is bound to content, not to a path: to the SHA-256 of the file and the name of the class. The
+user grants it
 
-* by naming the class on a command line, which is remembered in the state folder, or in a call from Python,
+* by naming the class on a command line, which is remembered in the state folder, or in Python,
 * by giving the hash of the file: `--trust-code SHA256`, or `trust_code=` in Python.
 
-Modules that a local file imports from its own folder follow the same rule. They are trusted together with the file when the
-user names it. Source files are compiled from the bytes that were hashed, never from a .pyc file.
+Modules that a local file imports from its own folder follow the same rule. They are trusted
+together with the file when the user names it. Source files are compiled from the bytes that were
+hashed, never from a .pyc file, which could hold other code.
 """
 
 import contextlib
@@ -38,26 +41,26 @@ TRUST_CODE = "WMR_TRUST_CODE"
 """Environment variable with hashes of `--trust-code`, for the processes that a command starts."""
 
 _granted: set[tuple[str, str]] = set()
-"""What the user has named in this process: pairs of the SHA-256 of a file and a class, `IMPORT` or `WHOLE_FILE`."""
+"""Grants of this process: the SHA-256 of a file, and a class, `IMPORT` or `WHOLE_FILE`."""
 _named_files: dict[Path, bool] = {}
-"""Files that the user has named in this process, resolved. What they import from their folder is trusted with them, and
-remembered where the value is true."""
+"""Files that the user has named in this process, by resolved path, and whether to remember them.
+
+Modules that they import from their folder are trusted, and remembered, together with them.
+"""
 
 
 def state_folder() -> Path:
-    """Return the folder with a marker file for everything that the user has named on a command line."""
-    base = os.environ.get("XDG_STATE_HOME", "")
-    # the specification ignores a relative path
-    return (
-        (Path(base) if Path(base).is_absolute() else Path("~/.local/state").expanduser())
-        / "wmr"
-        / "trusted-code"
-    )
+    """Return the folder with one marker file for each grant that is remembered."""
+    base = Path(os.environ.get("XDG_STATE_HOME", ""))
+    # the XDG specification requires that a relative path is ignored
+    if not base.is_absolute():
+        base = Path("~/.local/state").expanduser()
+    return base / "wmr" / "trusted-code"
 
 
 def trust_hashes(hashes: Iterable[str], *, remember: bool) -> list[str]:
-    """Trust files by their SHA-256, given as text; return warnings about what could not be remembered."""
-    found: list[str] = []
+    """Trust files by their SHA-256; return warnings about grants that cannot be remembered."""
+    warnings: list[str] = []
     for text in hashes:
         sha256 = text.lower().removeprefix("sha256:")
         if not re.fullmatch("[0-9a-f]{64}", sha256):
@@ -65,69 +68,83 @@ def trust_hashes(hashes: Iterable[str], *, remember: bool) -> list[str]:
                 f"{text!r} is not a SHA-256",
                 hint="it has 64 hexadecimal digits; `sha256sum FILE` prints that of a file",
             )
-        found += _grant(sha256, WHOLE_FILE, remember=remember, path="")
+        warnings += _grant(sha256, WHOLE_FILE, remember=remember, path="")
         if remember:
+            # child processes of a sweep must not depend on a state folder that may be read-only
             os.environ[TRUST_CODE] = " ".join({*os.environ.get(TRUST_CODE, "").split(), sha256})
-    return found
+    return warnings
 
 
 def trust_named(specs: Iterable[str | Spec], *, remember: bool) -> list[str]:
-    """Trust the local classes in specs that the user has written; return warnings about what could not be remembered."""
-    found: list[str] = []
+    """Trust local classes in specs of the user; return warnings about grants not remembered."""
+    warnings: list[str] = []
     for spec in specs:
         for name in local_names(Spec.parse(spec) if isinstance(spec, str) else spec):
-            path, attribute = _parted(name)
-            if is_regular(path):  # a missing file is reported by the import
-                _named_files[path.resolve()] = remember or _named_files.get(path.resolve(), False)
-                found += _grant(
-                    _hash(_source(path)), attribute, remember=remember, path=str(path.absolute())
-                )
-    return found
+            path, attribute = _split_name(name)
+            # the import reports a missing file
+            if not is_regular(path):
+                continue
+            resolved = path.resolve()
+            _named_files[resolved] = remember or _named_files.get(resolved, False)
+            sha256 = _hash(_read_source(path))
+            warnings += _grant(sha256, attribute, remember=remember, path=str(path.absolute()))
+    return warnings
 
 
 def local_names(spec: Spec) -> Iterator[str]:
-    """Yield every local class that a spec names: itself, nested specs, and text that a component may read as a spec."""
+    """Yield every local class that a spec names: itself, and nested specs.
+
+    Text that a component may parse as a spec counts as well.
+    """
     if spec.is_local:
         yield spec.name
-    for value in (*spec.params.values(), *([] if spec.value is None else [spec.value])):
+    values = list(spec.params.values())
+    if spec.value is not None:
+        values.append(spec.value)
+    for value in values:
         nested = _as_spec(value)
         if nested is not None:
             yield from local_names(nested)
 
 
 def check(spec: Spec, kind: str | None = None) -> None:
-    """Raise UntrustedCode if a spec names a local class that the user has not named. `kind` is that of the component."""
+    """Raise UntrustedCode if a spec names a local class that the user has not named.
+
+    `kind` is the setting with which the user could name it.
+    """
     for name in local_names(spec):
-        path, attribute = _parted(name)
+        path, attribute = _split_name(name)
         if is_regular(path):
-            _require(
-                path, _hash(_source(path)), attribute, None if kind is None else f"--{kind} {name}"
-            )
+            setting = None if kind is None else f"`{kind}={name}`"
+            _require(path, _hash(_read_source(path)), attribute, setting)
 
 
-def check_commands(path: Path, what: str) -> None:
-    """Raise UntrustedCode unless the user has given the hash of a file whose setting `what` holds commands to run."""
-    sha256 = _hash(_source(path))
+def check_commands(path: Path, setting: str) -> None:
+    """Raise UntrustedCode unless the user has given the hash of a file.
+
+    For files whose `setting` holds commands to run.
+    """
+    sha256 = _hash(_read_source(path))
     if not _is_trusted(sha256, WHOLE_FILE):
-        problem = f"{path}: {what} may run commands that only this file names"
         raise UntrustedCode(
-            problem, hint=f"read the file; if you trust it, add --trust-code {sha256}"
+            f"{path}: {setting} may run commands that only this file names",
+            hint=f"read the file; if you trust it, add `trust_code={sha256}`",
         )
 
 
 def load_class(name: str, kind: str | None = None) -> Callable[..., Any]:
     """Import `path/to/file.py:Class`, which the user must have named."""
-    path, attribute = _parted(name)
+    path, attribute = _split_name(name)
     if not is_regular(path):
         raise BadInput(
-            f"there is no file {str(path)!r}", hint="a local class is written path/to/file.py:Class"
+            f"{str(path)!r} is not a file", hint="a local class is written path/to/file.py:Class"
         )
     check(Spec(name), kind)
     module = _import(path, attribute)
     if not hasattr(module, attribute):
-        public = [key for key, value in vars(module).items() if isinstance(value, type)]
+        classes = [key for key, value in vars(module).items() if isinstance(value, type)]
         raise UnknownName(
-            f"{str(path)!r} has no {attribute!r}", hint=did_you_mean(attribute, public)
+            f"{str(path)!r} has no {attribute!r}", hint=did_you_mean(attribute, classes)
         )
     found = getattr(module, attribute)
     if not callable(found):
@@ -138,13 +155,13 @@ def load_class(name: str, kind: str | None = None) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _parted(name: str) -> tuple[Path, str]:
+def _split_name(name: str) -> tuple[Path, str]:
     path, _, attribute = name.rpartition(":")
     return Path(path), attribute
 
 
 def _as_spec(value: Value) -> Spec | None:
-    """Return a parameter as a spec, if it may be one that names a local class."""
+    """Return a parameter as a spec if it may name a local class, else None."""
     if isinstance(value, Spec):
         return value
     if ".py:" not in value:
@@ -155,7 +172,7 @@ def _as_spec(value: Value) -> Spec | None:
         return None
 
 
-def _source(path: Path) -> bytes:
+def _read_source(path: Path) -> bytes:
     try:
         return read_bytes(path)
     except OSError as error:
@@ -169,20 +186,26 @@ def _hash(source: bytes) -> str:
 
 
 def _grant(sha256: str, what: str, *, remember: bool, path: str) -> list[str]:
-    """Trust a file for this process and, with `remember`, for later ones; return a warning if the latter fails."""
+    """Trust a file in this process and, with `remember`, in later ones.
+
+    Return a warning if it cannot be remembered.
+    """
     _granted.add((sha256, what))
     if not remember or _is_remembered(sha256, what):
         return []
     try:
-        marker = state_folder() / _marker(sha256, what)
+        marker = state_folder() / _marker_name(sha256, what)
+        # the folder decides which code may run, so that only its owner may write to it
         marker.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # the name is the grant; the path inside is only for a user who looks at the file
         marker.write_text(f"{path}\n", encoding="utf-8", errors="surrogateescape")
-    except (OSError, RuntimeError) as error:  # the latter where the home folder is not known
+    # RuntimeError: the home folder is not known
+    except (OSError, RuntimeError) as error:
         return [f"cannot remember trusted code: {error}"]
     return []
 
 
-def _marker(sha256: str, what: str) -> str:
+def _marker_name(sha256: str, what: str) -> str:
     return sha256 if what == WHOLE_FILE else f"{sha256}.{what}"
 
 
@@ -196,26 +219,28 @@ def _is_trusted(sha256: str, what: str) -> bool:
 
 def _is_remembered(sha256: str, what: str) -> bool:
     try:
-        return (state_folder() / _marker(sha256, what)).is_file()
-    except (OSError, RuntimeError):  # not readable, or the home folder is not known
+        return (state_folder() / _marker_name(sha256, what)).is_file()
+    # the folder is not readable, or the home folder is not known
+    except (OSError, RuntimeError):
         return False
 
 
-def _require(path: Path, sha256: str, what: str, named: str | None) -> None:
+def _require(path: Path, sha256: str, what: str, setting: str | None) -> None:
+    """Raise UntrustedCode unless a grant exists; `setting` is another way to give one."""
     if _is_trusted(sha256, what):
         return
-    by_name = "" if named is None else f", or name it yourself: {named}"
+    alternative = "" if setting is None else f", or name it yourself: {setting}"
     raise UntrustedCode(
         f"{path.absolute()} was not run: you have not named it, or it has changed since",
-        hint=f"read this file; if you trust it, add --trust-code {sha256}{by_name}",
+        hint=f"read this file; if you trust it, add `trust_code={sha256}`{alternative}",
     )
 
 
 def _import(path: Path, attribute: str) -> ModuleType:
-    """Run a file as a module of its own name, once per process."""
+    """Run a file as a module with a unique name, once per process."""
     path = path.resolve()
-    # by content as well: a file that was edited is another module
-    identity = str(path).encode(errors="surrogateescape") + _source(path)
+    # the name contains the content: a file that was edited is another module
+    identity = str(path).encode(errors="surrogateescape") + _read_source(path)
     module_name = f"wmr_local_{re.sub('[^0-9A-Za-z_]', '_', path.stem)}_{_hash(identity)}"
     if module_name in sys.modules:
         return sys.modules[module_name]
@@ -234,24 +259,27 @@ def _import(path: Path, attribute: str) -> ModuleType:
         with contextlib.redirect_stdout(sys.stderr), _finder.importing(importer):
             spec.loader.exec_module(module)
     except BaseException as error:
+        # a half-imported module must not be found by the next import
         sys.modules.pop(module_name, None)
         if isinstance(error, WmrError) or not isinstance(error, Exception | SystemExit):
             raise
         raise BadInput(
-            f"{path} cannot be imported: {type(error).__name__}: {error}", hint=_place(error)
+            f"{path} cannot be imported: {type(error).__name__}: {error}",
+            hint=_point_to_line(error),
         ) from error
     return module
 
 
-def _place(error: BaseException) -> str:
-    """Return a hint with the line that failed, in a file of the user."""
+def _point_to_line(error: BaseException) -> str:
+    """Return a hint with the line of the user's file that failed."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"see line {error.lineno} of {error.filename}"
     lines = traceback.extract_tb(error.__traceback__)
-    own = [
-        line for line in lines if line.filename != __file__ and not line.filename.startswith("<")
-    ]
-    return f"see line {own[-1].lineno} of {own[-1].filename}" if own else "see the file"
+    for line in reversed(lines):
+        # skip this module and the frozen importlib
+        if line.filename != __file__ and not line.filename.startswith("<"):
+            return f"see line {line.lineno} of {line.filename}"
+    return "see the file"
 
 
 class _CheckedLoader(SourceFileLoader):
@@ -262,7 +290,8 @@ class _CheckedLoader(SourceFileLoader):
         self._what = what
 
     def get_code(self, fullname: str) -> CodeType:
-        source = _source(Path(self.path))
+        # not super(): that may read a .pyc, and would read the source a second time
+        source = _read_source(Path(self.path))
         _require(Path(self.path), _hash(source), self._what, None)
         code: CodeType = self.source_to_code(source, self.path)
         return code
@@ -274,7 +303,7 @@ class _Importer:
 
     folder: Path
     grants: bool
-    """whether the user has named the file in this process, and so trusts what it imports from its folder"""
+    """Whether the user has named the file in this process, and so trusts its neighbours."""
     remembers: bool
 
 
@@ -284,23 +313,24 @@ class _Sibling:
 
     folder: Path
     file: Path | None
-    """None for a namespace package"""
+    """None for a namespace package."""
     sha256: str = ""
 
     @property
     def is_current(self) -> bool:
-        """Whether the file is as it was when it was imported."""
-        return self.file is None or (
-            self.file.is_file() and _hash(_source(self.file)) == self.sha256
-        )
+        """Whether the file has the content that was imported."""
+        if self.file is None:
+            return True
+        return self.file.is_file() and _hash(_read_source(self.file)) == self.sha256
 
 
 class _FolderFinder:
-    """Find modules in the folder of a local file while that file is imported, and require that they are trusted, too.
+    """Find trusted modules in the folder of a local file while that file is imported.
 
-    Submodules of packages that were found there are checked at any time, as they may be imported later. A package is known by
-    the search locations that this finder gave it, so that a link inside it does not lead around the check, and installed
-    packages are left alone even where they are installed below the folder.
+    Submodules of packages that were found there are checked at any time, because they may be
+    imported later. A package is recognised by the search locations that this finder gave it. So a
+    link inside the package does not bypass the check, and packages that are installed below the
+    folder are not affected.
     """
 
     def __init__(self) -> None:
@@ -310,17 +340,16 @@ class _FolderFinder:
 
     @contextlib.contextmanager
     def importing(self, importer: _Importer) -> Iterator[None]:
-        """Let imports find modules of this folder before installed ones, as in a script that lies there."""
+        """Let imports find modules of this folder before installed ones, as for a script."""
         importlib.invalidate_caches()
         if self not in sys.meta_path:
             # built-in and frozen modules come first, as they do for scripts
-            position = (
-                sys.meta_path.index(PathFinder)
-                if PathFinder in sys.meta_path
-                else len(sys.meta_path)
-            )
+            position = len(sys.meta_path)
+            if PathFinder in sys.meta_path:
+                position = sys.meta_path.index(PathFinder)
             sys.meta_path.insert(position, self)
-        if not self._importers:  # a module that is being imported must stay
+        # not in a nested import: its importer still needs its own modules
+        if not self._importers:
             self._forget_others(importer.folder)
         self._importers.append(importer)
         try:
@@ -337,37 +366,43 @@ class _FolderFinder:
         owners = [self._locations[place] for place in path if place in self._locations]
         if not owners:
             return None
-        # a package may have added folders to its path: what is found there is checked, too
+        # a package may have added folders to its path: modules there are checked as well
         spec = PathFinder.find_spec(fullname, path, target)
-        current = [
-            importer for importer in self._importers[-1:] if importer.folder == owners[0].folder
-        ]
-        return None if spec is None else self._checked(spec, (current or owners)[0])
+        if spec is None:
+            return None
+        importer = owners[0]
+        # a file that the user has named may grant more than the one that opened the package
+        if self._importers and self._importers[-1].folder == importer.folder:
+            importer = self._importers[-1]
+        return self._add_check(spec, importer)
 
     def _find_beside(self, fullname: str, target: ModuleType | None) -> ModuleSpec | None:
         if not self._importers:
             return None
         importer = self._importers[-1]
         spec = PathFinder.find_spec(fullname, [str(importer.folder)], target)
+        # as for scripts, an installed module has priority over a folder without __init__.py
         if spec is None or (_is_namespace(spec) and self._is_installed(fullname)):
-            return None  # as for scripts, an installed module is preferred to a folder without __init__.py
-        return self._checked(spec, importer)
+            return None
+        return self._add_check(spec, importer)
 
     @staticmethod
     def _is_installed(fullname: str) -> bool:
-        """Whether a module, and not only another namespace folder, has this name on the search path."""
+        """Return whether the search path has a module of this name, not only a folder."""
         found = PathFinder.find_spec(fullname)
         return found is not None and not _is_namespace(found)
 
-    def _checked(self, spec: ModuleSpec, importer: _Importer) -> ModuleSpec:
+    def _add_check(self, spec: ModuleSpec, importer: _Importer) -> ModuleSpec:
+        """Require trust in a module, and let its loader verify the content again."""
         if spec.submodule_search_locations is not None:
             spec.submodule_search_locations = list(spec.submodule_search_locations)
             self._locations |= dict.fromkeys(spec.submodule_search_locations, importer)
-        if _is_namespace(spec) or spec.origin is None:  # nothing to run
+        # a namespace package has no code to run
+        if _is_namespace(spec) or spec.origin is None:
             self._siblings[spec.name] = _Sibling(importer.folder, None)
             return spec
         file = Path(spec.origin)
-        sha256 = _hash(_source(file))
+        sha256 = _hash(_read_source(file))
         if importer.grants:
             _grant(sha256, IMPORT, remember=importer.remembers, path=str(file))
         _require(file, sha256, IMPORT, None)
@@ -377,7 +412,10 @@ class _FolderFinder:
         return spec
 
     def _forget_others(self, folder: Path) -> None:
-        """Import modules again that another folder, or an earlier version of a file, has put in their place."""
+        """Forget modules of other folders and of earlier versions of a file.
+
+        Neighbours have plain names in `sys.modules`: two folders may both have a `utils.py`.
+        """
         for name, sibling in list(self._siblings.items()):
             if sibling.folder != folder or not sibling.is_current:
                 del self._siblings[name]
