@@ -33,15 +33,15 @@ class Entry:
     """A name that a plugin registers."""
 
     name: str
-    """lower case, words joined by '-'"""
+    """Lower case, words joined by '-'."""
     target: str
-    """"package.module:attribute", imported when the component is built"""
+    """`package.module:attribute`, imported when the component is built."""
     summary: str
-    """shown by `wmr list`"""
+    """Shown by `wmr list`."""
     params: Mapping[str, object] = field(default_factory=dict)
-    """parameters that this name sets, as defaults"""
+    """Parameters that this name sets, as defaults."""
     files: tuple[str, ...] = ()
-    """files that a dataset reads, relative to the data folder; `wmr list` shows if they exist"""
+    """Files that a dataset reads, relative to the data folder; `wmr list` shows if they exist."""
 
     def problem(self) -> str | None:
         """Return why this entry cannot be registered, or None if it can."""
@@ -53,7 +53,8 @@ class Entry:
             return f"target {self.target!r} of {self.name!r} is not 'package.module:attribute'"
         if not isinstance(self.files, tuple) or not all(isinstance(f, str) for f in self.files):
             return f"files of {self.name!r} must be a tuple of text"
-        params: object = self.params  # annotations of a plugin are not checked
+        # typed as object: annotations of a plugin are not checked
+        params: object = self.params
         if not isinstance(params, Mapping):
             return f"params of {self.name!r} must be a mapping"
         return None
@@ -81,7 +82,7 @@ class Registry:
             taken = self._owned[kind].get(entry.name) or added.get((kind, entry.name))
             if taken:
                 raise PluginError(
-                    f"{kind} {entry.name!r} is offered by both {taken.owner} and {owner}",
+                    f"{kind} {entry.name!r} is registered by both {taken.owner} and {owner}",
                     hint="uninstall one of the two",
                 )
             added[kind, entry.name] = Owned(entry, owner, version)
@@ -145,9 +146,17 @@ class Registry:
         return parameter in _Signature.of(self.target(kind, name)).names()
 
     def default(self, kind: str, name: str, parameter: str) -> Component:
-        """Return the default of a parameter, or None if there is no such parameter or default."""
+        """Return the default of a parameter, or None if the parameter or its default is missing.
+
+        Parameters that the name sets take precedence over defaults of the target.
+        """
+        entry_params = self._entry_params(kind, Spec(name))
+        if parameter in entry_params:
+            return entry_params[parameter]
         found = _Signature.of(self.target(kind, name)).parameters.get(parameter)
-        return None if found is None or found.default is inspect.Parameter.empty else found.default
+        if found is None or found.default is inspect.Parameter.empty:
+            return None
+        return found.default
 
     def create(self, kind: str, spec: Spec | str, **given: object) -> Component:
         """Build a component.
@@ -174,11 +183,13 @@ class Registry:
             params[key] = _read_param(kind, spec.name, key, value, signature.hint_of(key))
         missing = signature.first_missing(params)
         if missing:
-            mark = "," if spec.is_local else ":"
-            raise BadInput(
-                f"{kind} {spec.name!r} needs {missing}", hint=f"write {spec.name}{mark}{missing}=…"
-            )
-        return _build_local(target, params, spec) if spec.is_local else target(**params)
+            # file.py:Class has a colon already
+            separator = "," if spec.is_local else ":"
+            example = f"{spec.name}{separator}{missing}=…"
+            raise BadInput(f"{kind} {spec.name!r} needs {missing}", hint=f"write {example}")
+        if spec.is_local:
+            return _build_local(target, params, spec)
+        return target(**params)
 
     def split_shared(self, kind: str, spec: Spec) -> tuple[Spec, dict[str, Any]]:
         """Split a spec into one for the target and the values of shared parameters.
@@ -226,7 +237,8 @@ class Registry:
             if spec.is_local:
                 files.append(spec.name.rpartition(":")[0])
             for path in files:
-                if Path(path).is_file() and kind != "dataset":  # a dataset has its own hash
+                # a dataset has its own hash, and its files may be large
+                if Path(path).is_file() and kind != "dataset":
                     found[path] = "sha256:" + hashlib.sha256(Path(path).read_bytes()).hexdigest()
             if not spec.is_local:
                 owned = self.find(kind, spec.name)
@@ -249,7 +261,8 @@ class _Signature:
     def of(cls, target: Callable[..., Component]) -> "_Signature":
         try:
             return cls(inspect.signature(target, eval_str=True).parameters)
-        except NameError:  # annotations imported under TYPE_CHECKING only
+        except NameError:
+            # annotations that are imported under TYPE_CHECKING only
             return cls(inspect.signature(target).parameters)
         except (TypeError, ValueError) as error:
             raise PluginError(

@@ -36,7 +36,7 @@ REASONS = {
     "wmr-fails": "no such driver",
     "wmr-exits": "SystemExit",
     "wmr-misspells": "wmr_atacks",
-    "wmr-takes": "offered by both wmr-cli and wmr-takes",
+    "wmr-takes": "by both wmr-cli and wmr-takes",
     "wmr-returns": "must return a list of Entry",
 }
 
