@@ -179,7 +179,7 @@ def test_a_network_that_diverges_is_told_in_one_line_whatever_the_pair(
             tmp_path / "run",
             registry,
         )
-    assert "`lr`" in problem.value.hint
+    assert "lr" in problem.value.hint
 
 
 @pytest.mark.parametrize("defense", sorted(WITHOUT_STEPS))

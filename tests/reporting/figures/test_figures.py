@@ -7,10 +7,13 @@ from pathlib import Path
 
 import matplotlib
 import msgspec
+import numpy as np
 import pytest
 from matplotlib import cbook
+from matplotlib.lines import Line2D
 
 from support import synthetic
+from support.typed import instance_of
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.errors import RunFolderError
 from wmr_cli.reporting import figures
@@ -120,7 +123,7 @@ def test_whoever_follows_the_walk_keeps_their_own_style(tmp_path: Path) -> None:
 
 def test_only_the_kinds_that_are_named_are_drawn(tmp_path: Path) -> None:
     drawn = [
-        part.files[0].name
+        instance_of(FigureFiles, part).files[0].name
         for part in draw_figures(
             list(pair(tmp_path)), tmp_path / "figures", ["worst-case", "margins"]
         )
@@ -212,6 +215,11 @@ def test_every_model_has_a_look_of_its_own() -> None:
     )
 
 
+def line_style(one: Line2D) -> tuple[str, str]:
+    """Return the dashes and the marker, which tell lines apart without colour."""
+    return str(vars(one)["_dash_pattern"]), str(one.get_marker())
+
+
 @pytest.mark.parametrize("kind", ["curves", "margins"])
 def test_twelve_models_are_told_apart_in_grey(kind: str, tmp_path: Path) -> None:
     found = []
@@ -226,14 +234,12 @@ def test_twelve_models_are_told_apart_in_grey(kind: str, tmp_path: Path) -> None
     drawn = [
         one
         for one in drawing.figure.axes[0].get_lines()
-        if one.get_label().startswith("run") and len(one.get_xdata()) > 20
+        if str(one.get_label()).startswith("run") and np.size(one.get_xdata()) > 20
     ]
-    grey = {(str(one._dash_pattern), one.get_marker()) for one in drawn}
-    assert len(drawn) == len(grey) == 12
+    styles = [line_style(one) for one in drawn]
+    assert len(drawn) == len(set(styles)) == 12
     (legend,) = drawing.figure.legends
-    assert [(str(one._dash_pattern), one.get_marker()) for one in legend.get_lines()] == [
-        (str(one._dash_pattern), one.get_marker()) for one in drawn
-    ]
+    assert [line_style(one) for one in legend.get_lines()] == styles
     with figure_style():
         (svg,) = (
             file
@@ -361,10 +367,9 @@ def test_damaged_rows_are_left_out_with_the_reason(tmp_path: Path) -> None:
     records.save_rows(records.rows_path(other_file), {})
     parts = list(draw_figures([(file, one), (other_file, other)], tmp_path / "figures"))
     assert all(isinstance(part, SkippedFigure) and part.is_bad_file for part in parts)
-    assert ["cannot be read" in parts[0].text, "not those of their record" in parts[1].text] == [
-        True,
-        True,
-    ]
+    first, second = (instance_of(SkippedFigure, part).text for part in parts)
+    assert "cannot be read" in first
+    assert "not those of their record" in second
 
 
 @pytest.mark.parametrize("skill", [-90.0, 90.0], ids=["all wrong", "all right"])
@@ -399,8 +404,9 @@ def test_an_attack_without_margins_is_said(tmp_path: Path) -> None:
     }
     found = [synthetic.stored(tmp_path, synthetic.record(bare, alphas=()), bare)]
     first, second, drawn = draw_figures(found, tmp_path / "figures")
-    assert ["A_sa not drawn" in first.text, "worst case not drawn" in second.text] == [True, True]
-    assert drawn.files[0].name == "classes-digits-pgd-0.15.png"
+    assert "A_sa not drawn" in instance_of(SkippedFigure, first).text
+    assert "worst case not drawn" in instance_of(SkippedFigure, second).text
+    assert instance_of(FigureFiles, drawn).files[0].name == "classes-digits-pgd-0.15.png"
     clean = {name: values for name, values in bare.items() if not name.startswith("uniform")}
     found = [
         synthetic.stored(
@@ -426,7 +432,8 @@ def test_names_of_files_are_safe(tmp_path: Path) -> None:
         asked=synthetic.WITH_BALLS,
     )
     found = [synthetic.stored(tmp_path, record, rows)]
-    assert next(draw_figures(found, tmp_path / "figures")).files[0].name == "curves-folder.png"
+    drawn = instance_of(FigureFiles, next(draw_figures(found, tmp_path / "figures")))
+    assert drawn.files[0].name == "curves-folder.png"
     assert unique_file_name(built(found)[2].name, set()) == "weights-folder-Attack-8_255"
     assert unique_file_name("a/b", {"a_b", "a_b-2"}) == "a_b-3"
     assert len(unique_file_name("x" * 500, set())) < 100

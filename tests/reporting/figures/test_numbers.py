@@ -8,14 +8,17 @@ import matplotlib
 import msgspec
 import numpy as np
 import pytest
+from matplotlib.artist import Artist
 from matplotlib.axes._axes import Axes
+from matplotlib.collections import Collection
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from support import synthetic
 from support.synthetic import ALPHAS
-from support.typed import not_none
+from support.typed import instance_of, not_none
 from wmr_cli import measures
 from wmr_cli.config import EvaluateConfig, TrainConfig
 from wmr_cli.measures import Estimate
@@ -25,7 +28,7 @@ from wmr_cli.reporting.figures.data import FigureData, SkippedFigure, load_figur
 from wmr_cli.reporting.figures.layout import FigureOrSkip, NamedFigure
 from wmr_cli.reporting.figures.paper import make_paper_figure
 from wmr_cli.reporting.figures.style import figure_style
-from wmr_cli.storage.records import AttackFacts, DroRow, Record
+from wmr_cli.storage.records import AttackFacts, DroRow, Record, Rows
 from wmr_cli.storage.runs import RunFolder
 
 
@@ -84,7 +87,21 @@ def figure_of(maker: FigureMaker, found: list[tuple[Path, Record, dict[str, Any]
 def line(axes: Axes, label: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The x and y of the line that has this label."""
     (one,) = (one for one in axes.get_lines() if one.get_label() == label)
+    return points(one)
+
+
+def points(one: Line2D) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the x and y of a line."""
     return np.asarray(one.get_xdata(), dtype=float), np.asarray(one.get_ydata(), dtype=float)
+
+
+def label_of(artist: Artist) -> str:
+    return str(artist.get_label())
+
+
+def corners_of(band: Collection) -> NDArray[np.float64]:
+    """Return the corners (N, 2) of a shaded band."""
+    return np.asarray(band.get_paths()[0].vertices)
 
 
 def at(x: NDArray[np.float64], y: NDArray[np.float64], place: float) -> float:
@@ -108,27 +125,29 @@ def test_the_curve_at_a_stored_alpha_is_the_records_a_sa(
             assert (np.diff(y) <= 1e-9).all()  # A_sa never rises with alpha
             assert (x.min(), x.max()) == (0.0, max(ALPHAS))
     x, y = line(below[0], "run0")
-    assert at(x, y, 2.0) == pytest.approx(100 * not_none(found[0][1].by_alpha[-1].a_sa).ess / 120)
+    assert at(x, y, 2.0) == pytest.approx(
+        100 * not_none(not_none(found[0][1].by_alpha[-1].a_sa).ess) / 120
+    )
     assert at(x, y, 0.0) == pytest.approx(100)
 
 
 def test_bands_hold_their_line(found: list[tuple[Path, Record, dict[str, Any]]]) -> None:
     (axes, *_) = figure_of(alpha_curves.make_figures, found).axes
-    lines = [one for one in axes.get_lines() if len(one.get_xdata()) > 10]
+    lines = [one for one in axes.get_lines() if len(points(one)[0]) > 10]
     bands = [
         band for band in axes.collections if isinstance(band, matplotlib.collections.PolyCollection)
     ]
     assert len(lines) == len(bands) == 2
     for one, band in zip(lines, bands, strict=True):
-        corners = band.get_paths()[0].vertices
-        for x, y in zip(one.get_xdata(), one.get_ydata(), strict=True):
-            ends = corners[np.isclose(corners[:, 0], x), 1]
-            assert ends.min() <= y <= ends.max()
+        corners = corners_of(band)
+        for x, y in zip(*points(one), strict=True):
+            heights = corners[np.isclose(corners[:, 0], x), 1]
+            assert heights.min() <= y <= heights.max()
     _, record, rows = found[0]
-    ends = bands[0].get_paths()[0].vertices
+    ends = corners_of(bands[0])
     share = measures.sampled_accuracy(rows, "exp", 2.0)
     assert {round(end, 9) for end in (100 * not_none(share).low, 100 * not_none(share).high)} <= {
-        round(y, 9) for y in ends[np.isclose(ends[:, 0], 2.0), 1]
+        round(float(y), 9) for y in ends[np.isclose(ends[:, 0], 2.0), 1]
     }
     assert record.by_alpha[-1].a_sa == share
 
@@ -138,7 +157,10 @@ def crafted(
 ) -> tuple[dict[str, ErrorbarContainer], str]:
     """The points of A_tr that are drawn, by label, and the heading."""
     figure = figure_of(alpha_curves.make_figures, found)
-    return {part.get_label(): part for part in figure.axes[0].containers}, figure.get_suptitle()
+    return {
+        str(part.get_label()): instance_of(ErrorbarContainer, part)
+        for part in figure.axes[0].containers
+    }, figure.get_suptitle()
 
 
 def with_a_tr(
@@ -202,7 +224,7 @@ def test_a_kernel_with_stored_weights_is_drawn_where_they_are_known(tmp_path: Pa
     }
     found = evaluation(tmp_path, rows, asked=EvaluateConfig(kernel="tilt"))
     (axes, *_) = figure_of(alpha_curves.make_figures, [found]).axes
-    x, y = line(axes, axes.get_lines()[0].get_label())
+    x, y = line(axes, label_of(axes.get_lines()[0]))
     assert list(x) == list(ALPHAS)
     assert y == pytest.approx([100 * not_none(row.a_sa).value for row in found[1].by_alpha])
 
@@ -213,7 +235,7 @@ def test_a_kernel_without_alpha_has_no_curve(tmp_path: Path) -> None:
     found = [evaluation(tmp_path, rows, asked=EvaluateConfig(kernel="cvar"), alphas=(None,))]
     (said,) = drawn(alpha_curves.make_figures, found)
     assert isinstance(said, SkippedFigure)
-    assert "kernel cvar has no alpha" in said.text
+    assert "kernel cvar has no alpha" in instance_of(SkippedFigure, said).text
     assert drawn(distributions.make_weight_figures, found) == []
     assert len(drawn(classes.make_figures, found)) == 1
 
@@ -254,13 +276,15 @@ def test_radii_follow_the_record(
         tmp_path, rows, changes={"dro": [msgspec.structs.replace(losses[0], rho=0.0), *losses]}
     )
     (axes, *_) = figure_of(dro.make_figures, [one]).axes
-    x, _ = line(axes, axes.get_lines()[0].get_label())
+    x, _ = line(axes, label_of(axes.get_lines()[0]))
     assert (x.min(), x.max()) == (0.02, 0.64)  # zero has no place on a log axis
     by_margin = msgspec.structs.replace(synthetic.WITH_BALLS, dro_loss="margin")
     (drawing,) = drawn(
         dro.make_figures, [one, evaluation(tmp_path, rows, "other", by_margin, {"dro": []})]
     )
-    assert len(drawing.figure.axes) == 6, "different losses share no panel"
+    assert len(instance_of(NamedFigure, drawing).figure.axes) == 6, (
+        "different losses share no panel"
+    )
 
 
 def test_the_worst_of_attacks_has_no_worst_case(tmp_path: Path) -> None:
@@ -269,17 +293,17 @@ def test_the_worst_of_attacks_has_no_worst_case(tmp_path: Path) -> None:
     (said,) = drawn(
         dro.make_figures, [evaluation(tmp_path, rows, changes={"attack": worst, "dro": []})]
     )
-    assert "need not be that of largest loss" in said.text
+    assert "need not be that of largest loss" in instance_of(SkippedFigure, said).text
     rows["uniform/loss"][0] = np.inf
     (said,) = drawn(
         dro.make_figures, [evaluation(tmp_path, rows, asked=EvaluateConfig(metrics=("nat", "rob")))]
     )
-    assert "not finite" in said.text
+    assert "not finite" in instance_of(SkippedFigure, said).text
 
 
 def test_weights_are_those_behind_a_sa(found: list[tuple[Path, Record, dict[str, Any]]]) -> None:
     drawing, _ = drawn(distributions.make_weight_figures, found)
-    rows = drawing.figure.subfigs
+    rows = instance_of(NamedFigure, drawing).figure.subfigs
     assert [part.get_suptitle() for part in rows] == ["run0", "run1"]
     for part, (_, record, own) in zip(rows, found[:2], strict=True):
         for axes, row in zip(part.axes, record.by_alpha, strict=True):
@@ -289,8 +313,8 @@ def test_weights_are_those_behind_a_sa(found: list[tuple[Path, Record, dict[str,
             assert bars[0].sum() == pytest.approx(
                 100 * not_none(record.a_rob).value
             )  # right images
-            assert sum(bars).sum() == pytest.approx(100)  # no weight is off the axis
-            assert f"{100 * not_none(row.a_sa).ess / 120:.0f} %" in axes.get_title()
+            assert np.sum(bars) == pytest.approx(100)  # no weight is off the axis
+            assert f"{100 * not_none(not_none(row.a_sa).ess) / 120:.0f} %" in axes.get_title()
             exact = measures.normalized_weights(
                 measures.exponential_log_weights(own["uniform/margin"], not_none(row.alpha_test))
             )
@@ -299,13 +323,11 @@ def test_weights_are_those_behind_a_sa(found: list[tuple[Path, Record, dict[str,
             (weight,) = (
                 patch for patch in axes.patches if isinstance(patch, matplotlib.patches.StepPatch)
             )
-            assert weight.get_data().values.sum() == pytest.approx(100)
+            heights, edges, _ = weight.get_data()
+            assert heights.sum() == pytest.approx(100)
             wrong = sum(exact[own["uniform/prediction"] != own["label"]])
-            above = (
-                weight.get_data().edges[:-1]
-                >= 120 * exact[own["uniform/prediction"] == own["label"]].max()
-            )
-            assert weight.get_data().values[above].sum() <= 100 * wrong + 1e-9
+            above = edges[:-1] >= 120 * exact[own["uniform/prediction"] == own["label"]].max()
+            assert heights[above].sum() <= 100 * wrong + 1e-9
 
 
 def test_weights_that_lie_close_together_are_not_one_bar(tmp_path: Path) -> None:
@@ -313,14 +335,15 @@ def test_weights_that_lie_close_together_are_not_one_bar(tmp_path: Path) -> None
     (drawing,) = drawn(
         distributions.make_weight_figures, [evaluation(tmp_path, rows, alphas=(10.0,))]
     )
-    (axes,) = drawing.figure.subfigs[0].axes
+    figure = instance_of(NamedFigure, drawing).figure
+    (axes,) = figure.subfigs[0].axes
     right, wrong = ([bar.get_height() for bar in container] for container in axes.containers)
     assert sum(height > 0 for height in wrong) > 3
     assert sum(height > 0 for height in right) > 3
     assert sum(map(sum, (right, wrong))) == pytest.approx(
         100
     )  # those below the first bin are in it
-    assert "in the first bin" in drawing.figure.get_suptitle()
+    assert "in the first bin" in figure.get_suptitle()
 
 
 def test_all_pages_of_weights_share_their_axes(tmp_path: Path) -> None:
@@ -331,7 +354,7 @@ def test_all_pages_of_weights_share_their_axes(tmp_path: Path) -> None:
         )
         found.append(evaluation(tmp_path, rows, f"run{number}"))
     first, second = (
-        drawing.figure.subfigs[0].axes
+        instance_of(NamedFigure, drawing).figure.subfigs[0].axes
         for drawing in drawn(distributions.make_weight_figures, found)
     )
     for one, two in zip(first, second, strict=True):
@@ -374,17 +397,19 @@ def test_classes_have_their_own_shares_and_intervals(tmp_path: Path) -> None:
     spans = [
         part for part in axes.containers if isinstance(part, matplotlib.container.ErrorbarContainer)
     ]
-    expected = {
+    expected: dict[int, list[Estimate | None]] = {
         0: [row.a_nat for row in record.per_class],
         1: [row.a_rob for row in record.per_class],
         2: [row.by_alpha[-1].a_sa for row in record.per_class],
     }
     for place, shares in expected.items():
         assert [bar.get_height() for bar in bars[place]] == pytest.approx(
-            [100 * share.value for share in shares]
+            [100 * not_none(share).value for share in shares]
         )
         ends = [segment[:, 1] for segment in spans[place].lines[2][0].get_segments()]
-        assert np.allclose(ends, [(100 * share.low, 100 * share.high) for share in shares])
+        assert np.allclose(
+            ends, [(100 * not_none(share).low, 100 * not_none(share).high) for share in shares]
+        )
     assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "1", "2", "3"]
 
 
@@ -425,7 +450,9 @@ def entry(epoch: int, **more: Any) -> dict[str, float]:
     }
 
 
-def logged(folder: Path, run: str, entries: list[dict[str, float]], **settings: Any) -> tuple:
+def logged(
+    folder: Path, run: str, entries: list[dict[str, float]], **settings: Any
+) -> tuple[Path, Record, Rows]:
     """A run folder with a log and one record in it."""
     found = evaluation(folder / run / "evaluations", synthetic.rows(30), run)
     RunFolder(folder / run).config.write_text(TrainConfig(**settings).to_json())
@@ -453,11 +480,13 @@ def test_training_is_drawn_from_the_log(tmp_path: Path) -> None:
     panels = {axes.get_title(): axes for axes in figure.axes}
     assert len(panels) == 8
     x, y = line(panels["training loss"], "a")
-    assert (list(x), list(y)) == ([1, 2, 3], pytest.approx([2, 1, 2 / 3]))
+    assert list(x) == [1, 2, 3]
+    assert list(y) == pytest.approx([2, 1, 2 / 3])
     (rob,) = (axes for title, axes in panels.items() if "rob" in title)
     x, y = line(rob, "a")
-    assert (list(x), list(y)) == ([2, 3], pytest.approx([50, 60]))
-    ends = rob.collections[0].get_paths()[0].vertices
+    assert list(x) == [2, 3]
+    assert list(y) == pytest.approx([50, 60])
+    ends = corners_of(rob.collections[0])
     assert (ends[:, 1].min(), ends[:, 1].max()) == pytest.approx((40, 70))
     assert line(panels["attack success (%)"], "b")[1] == pytest.approx([50, 40])
     assert line(panels["ESS of weights (%)"], "b")[1] == pytest.approx([90, 90])
@@ -469,14 +498,15 @@ def test_runs_that_cannot_be_compared_have_figures_of_their_own(tmp_path: Path) 
         for name, eps in (("a", 0.1), ("b", 0.2), ("c", 0.1))
     ]
     drawings = drawn(training.make_figures, runs)
-    assert [len(part.figure.axes[0].get_lines()) for part in drawings] == [2, 1]
-    assert not any("held-out" in part.figure.get_suptitle() for part in drawings)
+    figures = [instance_of(NamedFigure, part).figure for part in drawings]
+    assert [len(figure.axes[0].get_lines()) for figure in figures] == [2, 1]
+    assert not any("held-out" in figure.get_suptitle() for figure in figures)
 
 
 def test_a_log_that_is_empty_or_damaged_is_said(tmp_path: Path) -> None:
     run = logged(tmp_path, "a", [])
     (said,) = drawn(training.make_figures, [run])
-    assert "is empty" in said.text
+    assert "is empty" in instance_of(SkippedFigure, said).text
     (tmp_path / "a" / "log.jsonl").write_text("{]\n")
     (said,) = load_figure_data([run[:2]]).skipped
     assert said.is_bad_file
@@ -491,13 +521,14 @@ def test_the_papers_figures_are_redrawn_point_by_point(name: str, panels: int) -
     source = results.figure(name)
     assert len(source.panels) == panels
     for axes, panel in zip(figure.axes, source.panels, strict=True):
-        drawn = [one for one in axes.get_lines() if not one.get_label().startswith("suspect")]
+        drawn = [one for one in axes.get_lines() if not label_of(one).startswith("suspect")]
         assert len(drawn) == len(panel.series)
         for one, series in zip(drawn, panel.series, strict=True):
-            assert one.get_label().split(",")[0] == series.defense
-            assert tuple(one.get_xdata()) == series.x
+            assert label_of(one).split(",")[0] == series.defense
+            x, y = points(one)
+            assert tuple(x) == series.x
             scale = 1 if panel.metric == "loss" else 100
-            np.testing.assert_allclose(one.get_ydata(), [scale * value for value in series.y])
+            np.testing.assert_allclose(y, [scale * value for value in series.y])
 
 
 def test_suspect_points_are_ringed_and_the_legend_says_so() -> None:
@@ -506,8 +537,8 @@ def test_suspect_points_are_ringed_and_the_legend_says_so() -> None:
     for axes, expected in zip(
         figure.axes, [[], [], [[0.01, 0.02]] * 2, [[0.01, 0.02]] * 2], strict=True
     ):
-        rings = [one for one in axes.get_lines() if one.get_label().startswith("suspect")]
-        assert [list(ring.get_xdata()) for ring in rings] == expected
+        rings = [one for one in axes.get_lines() if label_of(one).startswith("suspect")]
+        assert [list(points(ring)[0]) for ring in rings] == expected
     assert "suspect point" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
@@ -561,9 +592,9 @@ def test_several_seeds_are_drawn_as_their_mean_with_a_thin_line_for_each(
     above, below = figure_of(alpha_curves.make_figures, seeds).axes
     assert at(*line(above, several), 2.0) == pytest.approx(100 * shares.mean())
     thin = [
-        one.get_ydata()
+        points(one)[1]
         for one in above.get_lines()
-        if one.get_label().startswith("_") and len(one.get_xdata()) >= alpha_curves.CURVE_POINTS
+        if label_of(one).startswith("_") and len(points(one)[0]) >= alpha_curves.CURVE_POINTS
     ]
     assert [values[-1] for values in thin] == pytest.approx(list(100 * shares))
     assert len(below.get_lines()) == 2
