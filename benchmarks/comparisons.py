@@ -24,10 +24,15 @@ from wmr_cli.benchmarking.timing import (
 )
 from wmr_cli.core.nn.fusion import MEMORY_FORMATS
 
-from . import public_loops, wmr_workloads
+from . import wmr_workloads
 from .cases import LR, MOMENTUM, Case
 from .peer_process import PeerProcess
-from .peers import make_peer_attacks, make_torchattacks_attack
+from .peers import (
+    make_peer_attacks,
+    make_torchattacks_attack,
+    pgd_training_step,
+    trades_step,
+)
 
 WMR = "wmr"
 BARE = "bare passes"
@@ -154,13 +159,13 @@ def compare_pgd_training(
 
 def public_trades(case: Case, folder: Path) -> Mapping[str, Work]:
     """Return a step of the public TRADES script."""
-    return _make_public(wmr_workloads.make_trades(case, folder), public_loops.trades_step, case)
+    return _make_public(wmr_workloads.make_trades(case, folder), trades_step, case)
 
 
 def public_pgd_training(case: Case, folder: Path) -> Mapping[str, Work]:
     """Return a step of adversarial training in public scripts."""
     own = wmr_workloads.make_pgd_training(case, folder)
-    return _make_public(own, public_loops.pgd_training_step, case)
+    return _make_public(own, pgd_training_step, case)
 
 
 def _make_public(
