@@ -1,8 +1,8 @@
 """What `wmr` is compared with: PGD of other libraries, and training steps of public scripts.
 
 PGD is in L-infinity, with a random start and the same steps. Each attack is followed by a forward
-pass of its result, because `wmr` returns these logits, too. Training steps keep the redundant passes
-of public scripts, and the default memory format, because these are what is compared.
+pass of its result, because `wmr` returns these logits, too. Training steps keep the redundant
+passes of public scripts, and the default memory format, because these are what is compared.
 """
 
 import warnings
