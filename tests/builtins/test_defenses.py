@@ -999,7 +999,7 @@ def test_a_defenses_own_attack_is_held_to_its_own_radii() -> None:
     radii = torch.tensor([0.0, 0.05, 0.2, 0.4])  # beyond the 0.1 of the run
     attacked = learner.attack(on, cross_entropy, Push(radii))
     assert torch.equal(attacked.images, (on.images + radii.reshape(-1, 1, 1, 1)).clamp(0, 1))
-    with pytest.raises(BrokenContract, match="image 102: Push left its ball"):
+    with pytest.raises(BrokenContract, match="image 102: Push "):
         learner.attack(on, cross_entropy, Push(radii, 1.1))
 
 

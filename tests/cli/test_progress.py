@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from wmr_cli.cli import progress
-from wmr_cli.core.progress import report_progress, watch_progress
+from wmr_cli.core.contexts import report_progress, watch_progress
 from wmr_cli.events import EvaluationStarted, ImagesDone, Message
 
 

@@ -1,4 +1,4 @@
-"""Each promise broken once, on the third image, whose index is 30."""
+"""Every rule of a contract is broken once, on the third image, whose index is 30."""
 
 import dataclasses
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def with_third_corner(tensor: Tensor, value: float) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Returns:
-    """An attack that gives back what it was built with."""
+    """An attack that returns the images and logits it was built with."""
 
     images: Tensor
     logits: Tensor = LOGITS
@@ -66,12 +66,14 @@ class Returns:
         return AttackResult(self.images, torch.zeros_like(batch.labels), self.logits)
 
 
-def guard(attack: "Gives | Returns", norm: str = "linf", eps: float = 0.1) -> AttackResult:
+def run_checked(
+    attack: "ReturnsAnything | Returns", norm: str = "linf", eps: float = 0.1
+) -> AttackResult:
     threat = ThreatModel(NORMS[norm], eps, num_classes=3)
     return run_attack(attack, torch.nn.Identity(), BATCH, cross_entropy, threat, seed=0)
 
 
-def test_a_batch_that_keeps_its_promises_passes() -> None:
+def test_valid_batch_and_logits_pass() -> None:
     corners = dataclasses.replace(
         BATCH, images=torch.tensor([0.0, 1.0, 0.0, 1.0])[:, None, None, None].expand(4, 1, 3, 3)
     )
@@ -85,14 +87,14 @@ def test_a_batch_that_keeps_its_promises_passes() -> None:
 )
 def test_pixels_outside_the_unit_range_are_refused(pixel: float) -> None:
     broken = dataclasses.replace(BATCH, images=with_third_corner(BATCH.images, pixel))
-    with pytest.raises(BrokenContract, match=r"image 30: .* not in \[0, 1\]") as refused:
+    with pytest.raises(BrokenContract, match="image 30: ") as refused:
         check_batch(broken, 3)
-    assert "scale images" in refused.value.hint
+    assert refused.value.hint
 
 
 @pytest.mark.parametrize("label", [-1, 3, 99])
 def test_labels_outside_the_classes_are_refused(label: int) -> None:
-    with pytest.raises(BrokenContract, match="image 30: its label is not in 0…2"):
+    with pytest.raises(BrokenContract, match=r"image 30: .*label"):
         check_batch(dataclasses.replace(BATCH, labels=with_third(BATCH.labels, label)), 3)
 
 
@@ -104,41 +106,41 @@ def test_logits_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_logits_that_are_not_finite_are_refused(value: float) -> None:
-    with pytest.raises(BrokenContract, match="image 30: its logits are not finite"):
+    with pytest.raises(BrokenContract, match=r"image 30: .*logits"):
         check_logits(with_third_corner(LOGITS, value), BATCH.index, 3)
 
 
-def test_an_attack_that_keeps_its_promises_passes() -> None:
+def test_attack_inside_the_eps_ball_passes() -> None:
     images = BATCH.images + 0.1
-    assert torch.equal(guard(Returns(images)).images, images)
+    assert torch.equal(run_checked(Returns(images)).images, images)
 
 
 @pytest.mark.parametrize(
     ("norm", "pixel"), [("linf", 0.6001), ("linf", 0.3999), ("l2", 0.6001), ("l2", 0.3999)]
 )
-def test_an_attack_that_leaves_the_ball_is_refused(norm: str, pixel: float) -> None:
-    with pytest.raises(BrokenContract, match=r"image 30: Returns left the ball of radius 0\.1"):
-        guard(Returns(with_third_corner(BATCH.images, pixel)), norm)
+def test_attack_that_leaves_the_eps_ball_is_refused(norm: str, pixel: float) -> None:
+    with pytest.raises(BrokenContract, match=r"image 30: Returns .*0\.1"):
+        run_checked(Returns(with_third_corner(BATCH.images, pixel)), norm)
 
 
 def test_an_l2_ball_is_smaller_than_its_box() -> None:
     images = with_third(BATCH.images, 0.55)
-    guard(Returns(images), "linf")
-    with pytest.raises(BrokenContract, match="image 30: Returns left the ball"):
-        guard(Returns(images), "l2")
+    run_checked(Returns(images), "linf")
+    with pytest.raises(BrokenContract, match="image 30: Returns "):
+        run_checked(Returns(images), "l2")
 
 
 @pytest.mark.parametrize("pixel", [-0.01, 1.01, float("nan")])
 def test_an_attack_that_leaves_the_unit_range_is_refused(pixel: float) -> None:
     with pytest.raises(BrokenContract, match=r"image 30: Returns left \[0, 1\]"):
-        guard(Returns(with_third_corner(BATCH.images, pixel)), eps=2.0)
+        run_checked(Returns(with_third_corner(BATCH.images, pixel)), eps=2.0)
 
 
 def test_an_attack_with_broken_logits_is_refused() -> None:
-    with pytest.raises(BrokenContract, match="image 30: its logits are not finite"):
-        guard(Returns(BATCH.images, with_third_corner(LOGITS, float("nan"))))
+    with pytest.raises(BrokenContract, match=r"image 30: .*logits"):
+        run_checked(Returns(BATCH.images, with_third_corner(LOGITS, float("nan"))))
     with pytest.raises(BrokenContract, match="outputs of shape"):
-        guard(Returns(BATCH.images, torch.zeros(4, 5)))
+        run_checked(Returns(BATCH.images, torch.zeros(4, 5)))
 
 
 @pytest.mark.parametrize(
@@ -146,16 +148,16 @@ def test_an_attack_with_broken_logits_is_refused() -> None:
 )
 def test_an_attack_that_changes_the_shape_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(BrokenContract, match="made images of shape"):
-        guard(Returns(torch.full(shape, 0.5)))
+        run_checked(Returns(torch.full(shape, 0.5)))
 
 
-def test_one_class_is_no_classification() -> None:
+def test_a_single_class_is_refused() -> None:
     with pytest.raises(BrokenContract, match="1 classes"):
         check_logits(torch.zeros(4, 1), BATCH.index, 1)
 
 
 @pytest.mark.parametrize("eps", [3.0, 20.0])
-def test_the_rounding_of_large_images_is_not_taken_for_leaving_the_ball(eps: float) -> None:
+def test_rounding_of_large_images_stays_within_the_tolerance(eps: float) -> None:
     images = torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(0)) * 0.2 + 0.4
     moved = project_to_ball(
         images,
@@ -168,14 +170,14 @@ def test_the_rounding_of_large_images_is_not_taken_for_leaving_the_ball(eps: flo
     assert exceeds_eps(size * 1.001, eps).all()
 
 
-def test_the_first_of_several_broken_images_is_named() -> None:
+def test_error_names_the_first_invalid_image() -> None:
     images = BATCH.images.clone()
     images[1:] = 2.0
     with pytest.raises(BrokenContract, match="image 20"):
         check_batch(dataclasses.replace(BATCH, images=images), 3)
 
 
-def test_predictions_are_the_first_of_the_largest_logits() -> None:
+def test_prediction_is_the_first_of_equal_largest_logits() -> None:
     logits = torch.tensor([[0.0, 2.0, 2.0], [1.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
     assert predictions(logits).tolist() == [1, 0, 0]
 
@@ -201,10 +203,10 @@ def update_statistics(model: nn.Sequential) -> None:
     model[1].training = False
 
 
-def watched(model: nn.Module, damage: Callable[..., Any]) -> AttackResult:
-    """Run an attack that does this to the model."""
+def run_damaging_attack(model: nn.Module, damage: Callable[..., Any]) -> AttackResult:
+    """Run an attack that calls `damage` on the model."""
 
-    class Careless:
+    class ChangesModel:
         traits = AttackTraits()
 
         def __call__(
@@ -220,7 +222,7 @@ def watched(model: nn.Module, damage: Callable[..., Any]) -> AttackResult:
             return AttackResult(batch.images, torch.zeros_like(batch.labels), LOGITS)
 
     threat = ThreatModel(NORMS["linf"], 0.1, num_classes=3)
-    return run_attack(Careless(), model, BATCH, cross_entropy, threat, seed=0)
+    return run_attack(ChangesModel(), model, BATCH, cross_entropy, threat, seed=0)
 
 
 def small_network() -> nn.Sequential:
@@ -230,8 +232,8 @@ def small_network() -> nn.Sequential:
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
-        (lambda model: model.train(), "Careless changed the mode"),
-        (lambda model: setattr(model[1], "training", True), "Careless changed the mode"),
+        (lambda model: model.train(), "ChangesModel changed the mode"),
+        (lambda model: setattr(model[1], "training", True), "ChangesModel changed the mode"),
         (lambda model: set_value(model[0].bias, 3.0), r"changed '0\.bias'"),
         (lambda model: model[0].bias.requires_grad_(False), r"changed '0\.bias'"),
         (replace_weight, r"changed '0\.weight'"),
@@ -245,28 +247,28 @@ def test_an_attack_that_changes_the_model_is_refused(
     damage: Callable[..., Any], problem: str
 ) -> None:
     with pytest.raises(BrokenContract, match=problem) as refused:
-        watched(small_network(), damage)
-    assert "leaves it as it was" in refused.value.hint
+        run_damaging_attack(small_network(), damage)
+    assert refused.value.hint
 
 
-def test_an_attack_may_look_at_the_model_as_often_as_it_likes() -> None:
+def test_attack_may_use_forward_and_backward_passes() -> None:
     model = small_network()
     set_value(model.get_buffer("1.running_mean"), float("nan"))
     leave_gradients(model)
     images = BATCH.images.clone().requires_grad_()
-    watched(model, lambda model: torch.autograd.grad(model(images).sum(), images))
+    run_damaging_attack(model, lambda model: torch.autograd.grad(model(images).sum(), images))
 
 
-def test_in_train_mode_statistics_are_meant_to_move() -> None:
+def test_statistics_may_change_in_train_mode() -> None:
     model = small_network().train()
-    watched(model, lambda model: model(BATCH.images))
+    run_damaging_attack(model, lambda model: model(BATCH.images))
     with pytest.raises(BrokenContract, match=r"changed '0\.bias'"):
-        watched(model, lambda model: set_value(model[0].bias, 3.0))
+        run_damaging_attack(model, lambda model: set_value(model[0].bias, 3.0))
 
 
 @dataclass(frozen=True)
-class Gives:
-    """An attack that returns this, whatever it is."""
+class ReturnsAnything:
+    """An attack that returns any object."""
 
     result: Any
 
@@ -313,11 +315,11 @@ STEPS = torch.zeros(4, dtype=torch.int64)
         (AttackResult(BATCH.images.to("meta"), STEPS, LOGITS), "returned images on meta"),
     ],
 )
-def test_an_attack_that_returns_something_else_is_refused(
+def test_invalid_attack_result_is_refused(
     result: Tensor | tuple[Tensor, Tensor, Tensor] | AttackResult | None, problem: str
 ) -> None:
     with pytest.raises(BrokenContract) as refused:
-        guard(Gives(result))
+        run_checked(ReturnsAnything(result))
     assert problem in str(refused.value)
     assert "AttackResult" in refused.value.hint
 
@@ -336,13 +338,19 @@ def test_a_result_is_checked_even_when_its_logits_are_not_needed(
     threat = ThreatModel(NORMS["linf"], 0.1, num_classes=3)
     with pytest.raises(BrokenContract, match=problem):
         run_attack(
-            Gives(result), nn.Identity(), BATCH, cross_entropy, threat, seed=0, need_logits=False
+            ReturnsAnything(result),
+            nn.Identity(),
+            BATCH,
+            cross_entropy,
+            threat,
+            seed=0,
+            need_logits=False,
         )
 
 
 def test_logits_may_be_left_out_when_they_are_not_needed() -> None:
     threat = ThreatModel(NORMS["linf"], 0.1, num_classes=3)
-    attack = Gives(AttackResult(BATCH.images, STEPS))
+    attack = ReturnsAnything(AttackResult(BATCH.images, STEPS))
     result = run_attack(
         attack, nn.Identity(), BATCH, cross_entropy, threat, seed=0, need_logits=False
     )
@@ -374,10 +382,10 @@ def test_logits_may_be_left_out_when_they_are_not_needed() -> None:
         "one image",
     ],
 )
-def test_what_is_not_a_batch_is_refused(
+def test_invalid_batch_is_refused(
     batch: tuple[Tensor, Tensor, Tensor] | Batch | None,
 ) -> None:
-    with pytest.raises(BrokenContract, match="the data set returned") as refused:
+    with pytest.raises(BrokenContract, match="dataset") as refused:
         check_batch(cast(Batch, batch), 3)
     assert "Batch(images, labels, index)" in refused.value.hint
 
@@ -398,15 +406,15 @@ def test_outputs_that_are_not_a_tensor_are_refused(
         (torch.zeros(3), r"of shape \(3,\) for 4 images"),
         (torch.zeros(4, 1), r"of shape \(4, 1\) for 4 images"),
         (torch.zeros(4, dtype=torch.int64), "returned torch.int64"),
-        (torch.tensor([0.0, float("nan"), 0.0, 0.0]), "not a number"),
-        (torch.tensor([0.0, float("inf"), 0.0, 0.0]), "not a number"),
+        (torch.tensor([0.0, float("nan"), 0.0, 0.0]), "NaN"),
+        (torch.tensor([0.0, float("inf"), 0.0, 0.0]), "inf"),
     ],
 )
-def test_what_are_not_log_weights_is_refused(log_weights: Tensor | None, problem: str) -> None:
+def test_invalid_log_weights_are_refused(log_weights: Tensor | None, problem: str) -> None:
     with pytest.raises(BrokenContract, match=problem) as refused:
-        check_log_weights(guard, cast(Tensor, log_weights), 4)
+        check_log_weights(run_checked, cast(Tensor, log_weights), 4)
     assert refused.value.hint
-    check_log_weights(guard, torch.tensor([0.0, -float("inf"), 1.0, 2.0]), 4)
+    check_log_weights(run_checked, torch.tensor([0.0, -float("inf"), 1.0, 2.0]), 4)
 
 
 ONES = torch.ones(4)
@@ -421,10 +429,10 @@ ONES = torch.ones(4)
         StepReport(ONES, ONES[:3], ONES, ONES > 0),
         StepReport(*[ONES.sum()] * 4),
     ],
-    ids=["nothing", "a loss", "no hits", "few weights", "means"],
+    ids=["None", "a loss", "no correct", "few weights", "means"],
 )
-def test_what_is_not_the_report_of_a_step_is_refused(report: float | StepReport | None) -> None:
+def test_invalid_step_report_is_refused(report: float | StepReport | None) -> None:
     with pytest.raises(BrokenContract, match="step of") as refused:
-        check_report(guard, cast(StepReport, report), 4)
+        check_report(run_checked, cast(StepReport, report), 4)
     assert "StepReport" in refused.value.hint
-    check_report(guard, StepReport(ONES, ONES, ONES, ONES > 0), 4)
+    check_report(run_checked, StepReport(ONES, ONES, ONES, ONES > 0), 4)

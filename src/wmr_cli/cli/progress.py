@@ -15,7 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from ..core.progress import watch_progress
+from ..core.contexts import watch_progress
 from ..events import (
     EpochDone,
     EvaluationStarted,

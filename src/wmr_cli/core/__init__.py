@@ -5,7 +5,7 @@ this package are private and may change in any release. Errors and hooks are nam
 """
 
 from . import rng, torchvision_compat
-from .contexts import evaluating
+from .contexts import evaluating, report_progress
 from .data.downloads import Remote, fetch, unpack
 from .data.image_files import Decoder, ImageFileSplit
 from .data.splits import (
@@ -47,7 +47,6 @@ from .pgd import (
     start_images,
     with_logits,
 )
-from .progress import report_progress
 from .protocols import (
     Attack,
     AttackResult,

@@ -1,15 +1,26 @@
-"""Modes that a `with` sets and puts back, whatever happens in between."""
+"""Context managers: modes of models and of autograd that are always restored, and progress."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from itertools import chain
 
 import torch
 from torch import nn
 
+ProgressCallback = Callable[[str, int, int | None], None]
+"""Called with the name of a task, the amount done, and the total if it is known."""
+
+# a context variable: component code reports progress without passing a callback through
+_progress_callback: ContextVar[ProgressCallback | None] = ContextVar(
+    "progress_callback", default=None
+)
+
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode inside; on the way out every module has the flag it had before."""
+    """Set eval mode inside, and restore the mode of every module on exit."""
+    # per module: a model may keep some of its layers in eval mode while it trains
     were_training = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -21,9 +32,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def on_device(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """On this device inside; on the way out every parameter, gradient and buffer is the one it was, where it was.
+    """Move a model to a device inside; restore every parameter, gradient and buffer on exit.
 
-    Nothing is copied back: what was there before is kept and put in its place again.
+    Nothing is copied back: the original tensors are kept and put in place again.
     """
     parameters = [(module, dict(module._parameters)) for module in model.modules()]
     buffers = [(module, dict(module._buffers)) for module in model.modules()]
@@ -36,29 +47,44 @@ def on_device(model: nn.Module, device: torch.device) -> Iterator[None]:
         yield
     finally:
         for parameter, data, grad in contents:
-            parameter.grad = None  # a gradient must be where its parameter is, at every moment
+            # torch requires a gradient to be on the device of its parameter at every moment
+            parameter.grad = None
             parameter.data = data
             parameter.grad = grad
-        for module, held in parameters:
-            module._parameters.update(held)
-        for module, kept in buffers:
-            module._buffers.update(kept)
+        for module, original_parameters in parameters:
+            module._parameters.update(original_parameters)
+        for module, original_buffers in buffers:
+            module._buffers.update(original_buffers)
 
 
 @contextmanager
 def plain_autograd(device: torch.device) -> Iterator[None]:
-    """Inside, gradients can be taken and nothing is cast to another precision, whatever mode the caller is in."""
-    casts = torch.is_autocast_enabled(device.type)
-    with (
-        torch.inference_mode(False),
-        torch.autocast(device.type, enabled=False) if casts else nullcontext(),
-    ):
+    """Allow gradients and disable autocast inside, in any mode of the caller."""
+    no_autocast: AbstractContextManager[None] = nullcontext()
+    if torch.is_autocast_enabled(device.type):
+        no_autocast = torch.autocast(device.type, enabled=False)
+    with torch.inference_mode(False), no_autocast:
         yield
 
 
 def model_device(model: nn.Module) -> torch.device:
-    """Where a network is; one without parameters and buffers works anywhere, and so where torch works by default."""
-    first = next(
-        (tensor for tensors in (model.parameters(), model.buffers()) for tensor in tensors), None
-    )
+    """Return the device of a model; torch's default device for a model without tensors."""
+    first = next(chain(model.parameters(), model.buffers()), None)
     return torch.get_default_device() if first is None else first.device
+
+
+@contextmanager
+def watch_progress(callback: ProgressCallback) -> Iterator[None]:
+    """Send the progress that is reported inside to a callback."""
+    token = _progress_callback.set(callback)
+    try:
+        yield
+    finally:
+        _progress_callback.reset(token)
+
+
+def report_progress(task: str, done: int, total: int | None) -> None:
+    """Report how much of a long task is done, such as a download; without a callback, do nothing."""
+    callback = _progress_callback.get()
+    if callback is not None:
+        callback(task, done, total)

@@ -1,6 +1,7 @@
-"""Margins: how far the true class is ahead of the best other one. Negative where the prediction is wrong, ties aside.
+"""Margins and losses, one value per image (N,).
 
-Per-image losses, (N,).
+A margin is the score of the true class minus the best other score. It is negative where the
+prediction is misclassified, except at ties.
 """
 
 from functools import cache
@@ -20,8 +21,11 @@ def margin(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def upcast_half(logits: Tensor) -> Tensor:
-    """Half precision is too coarse for a softmax; anything finer stays as it is."""
-    return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+    """Convert half precision to float32; return float32 and float64 as they are."""
+    # the 8 or 11 significant bits of half precision are too few for a softmax
+    if logits.dtype in (torch.float32, torch.float64):
+        return logits
+    return logits.float()
 
 
 def probability_margin(logits: Tensor, labels: Tensor) -> Tensor:
@@ -30,13 +34,14 @@ def probability_margin(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def logit_margin(logits: Tensor, labels: Tensor) -> Tensor:
-    """z_y - max z_t: the same sign as the probability margin, and never saturated."""
+    """z_y - max z_t: the same sign as the probability margin, without its saturation."""
     return margin(upcast_half(logits), labels)
 
 
 @cache
 def widest_float_dtype(device: torch.device) -> torch.dtype:
-    """The widest_float_dtype numbers that a device can hold: float64, but not everywhere."""
+    """Return float64, or float32 on devices without float64."""
+    # MPS has no float64; creating an empty tensor is the only portable test
     try:
         torch.empty(0, dtype=torch.float64, device=device)
     except (TypeError, RuntimeError):
@@ -45,25 +50,25 @@ def widest_float_dtype(device: torch.device) -> torch.dtype:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    """-log p_y; with smoothing, that share of the mean over all classes instead."""
+    """-log p_y; with smoothing, this fraction of it is replaced by the mean over all classes."""
     return functional.cross_entropy(
         upcast_half(logits), labels, reduction="none", label_smoothing=smoothing
     )
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
-    """log softmax. (N, C) to the same."""
+    """Log softmax. (N, C) to the same."""
     return upcast_half(logits).log_softmax(dim=1)
 
 
 def kl_divergence(target: Tensor, log_probs: Tensor) -> Tensor:
-    """KL(target || other) from two log-probabilities (N, C): finite where plain probabilities would give 0 * -inf."""
+    """KL(target || other) from two log-probabilities (N, C)."""
+    # log_target: a probability that underflows to 0 would give 0 * -inf = NaN
     return functional.kl_div(log_probs, target, reduction="none", log_target=True).sum(dim=1)
 
 
 def kernel_loss(evidence: Evidence) -> Tensor:
-    """The loss that a kernel weighs by, (N,) without gradient: the one it is told, or cross-entropy."""
-    told = (
-        cross_entropy(evidence.logits, evidence.labels) if evidence.loss is None else evidence.loss
-    )
-    return told.detach()
+    """The loss (N,) that a kernel weights by, detached: the given one, or cross-entropy."""
+    if evidence.loss is not None:
+        return evidence.loss.detach()
+    return cross_entropy(evidence.logits, evidence.labels).detach()

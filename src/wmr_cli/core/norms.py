@@ -1,4 +1,7 @@
-"""A norm is an object with four short methods. Perturbations are (N, C, H, W), sizes (N,)."""
+"""Norms of perturbations: each is an object with four short methods.
+
+Perturbations are (N, C, H, W), sizes (N,).
+"""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +13,7 @@ from torch import Tensor
 from . import rng
 
 Radius = float | Tensor
-"""One for all images, or one for each, (N, 1, 1, 1)."""
+"""One for all images, or one per image, (N, 1, 1, 1)."""
 
 
 class Norm(Protocol):
@@ -25,16 +28,16 @@ class Norm(Protocol):
         ...
 
     def direction(self, gradient: Tensor) -> Tensor:
-        """The unit step that climbs fastest."""
+        """The perturbation of size 1 with the largest product with the gradient."""
         ...
 
     def random(self, like: Tensor, eps: Radius, index: Tensor, seed: int, restart: int) -> Tensor:
-        """Perturbations drawn uniformly from the ball."""
+        """Perturbations that are uniform in the ε-ball."""
         ...
 
 
 class Linf:
-    """The largest change of any pixel."""
+    """The largest absolute change of any pixel."""
 
     def size(self, delta: Tensor) -> Tensor:
         return delta.abs().flatten(1).amax(dim=1)
@@ -57,20 +60,23 @@ class L2:
         return lengths
 
     def project(self, delta: Tensor, eps: Radius) -> Tensor:
-        return delta * (eps / self._scale(delta)).clamp(max=1)
+        return delta * (eps / self._nonzero_size(delta)).clamp(max=1)
 
     def direction(self, gradient: Tensor) -> Tensor:
-        # scaled by its largest entry first: tiny gradients would underflow when squared
+        # divided by its largest entry first: small gradients would underflow when squared
         largest = gradient.abs().flatten(1).amax(dim=1).reshape(-1, 1, 1, 1)
         scaled = gradient / torch.where(largest > 0, largest, 1)
-        return scaled / self._scale(scaled)
+        return scaled / self._nonzero_size(scaled)
 
     def random(self, like: Tensor, eps: Radius, index: Tensor, seed: int, restart: int) -> Tensor:
-        towards = self.direction(rng.normal(like, index, seed, restart))
+        # normal noise has a uniform direction
+        direction = self.direction(rng.normal(like, index, seed, restart))
         radius = rng.uniform(like.new_empty(len(like), 1, 1, 1), index, seed, restart, step=1)
-        return towards * eps * radius ** (1 / math.prod(like.shape[1:]))
+        # the volume of a d-dimensional ball grows with r^d, so u^(1/d) is uniform in volume
+        return direction * eps * radius ** (1 / math.prod(like.shape[1:]))
 
-    def _scale(self, delta: Tensor) -> Tensor:
+    def _nonzero_size(self, delta: Tensor) -> Tensor:
+        """The size, (N, 1, 1, 1), or 1 instead of 0, so that it can be a divisor."""
         size = self.size(delta).reshape(-1, 1, 1, 1)
         return torch.where(size > 0, size, 1)
 

@@ -1,4 +1,7 @@
-"""Promises checked where they are cheap to check; the error names the image that broke one."""
+"""Run attacks and check what components return.
+
+All checks are cheap. An error names the component, or the image by its index in the dataset.
+"""
 
 import traceback
 from collections.abc import Iterator
@@ -12,43 +15,53 @@ from ..errors import BrokenContract, WmrError, out_of_memory
 from .norms import Norm
 from .protocols import Attack, AttackResult, Batch, Objective, StepReport
 
-ABSOLUTE, RELATIVE = 1e-6, 1e-5
-"""What float32 may add to the size of a perturbation: rounding of pixels adds up over a large image."""
+# float32 rounding of pixels adds up over a large image
+ABSOLUTE_TOLERANCE = 1e-6
+RELATIVE_TOLERANCE = 1e-5
+"""Tolerances for the size of a perturbation."""
 
 
 def exceeds_eps(size: Tensor, eps: float | Tensor) -> Tensor:
-    """Which perturbations of these sizes (N,) are beyond the ball, whose radius may be one per image (N,)."""
-    return size > eps * (1 + RELATIVE) + ABSOLUTE
+    """Return which perturbations of these sizes (N,) leave the ε-ball; eps may be one per image."""
+    return size > eps * (1 + RELATIVE_TOLERANCE) + ABSOLUTE_TOLERANCE
 
 
 def is_in_unit_range(images: Tensor) -> Tensor:
-    """Which images (N, C, H, W) lie in [0, 1]; one with a NaN does not."""
+    """Return which images (N, C, H, W) have all pixels in [0, 1]; NaN is not."""
     return ((images >= 0) & (images <= 1)).flatten(1).all(dim=1)
 
 
-def raise_for_images(broken: Tensor, index: Tensor, what: str, hint: str = "") -> None:
-    """Raise for the first image of the mask (N,), by its index in the data set."""
-    if broken.any():
-        image = int(index[int(broken.nonzero()[0, 0])])
-        raise BrokenContract(f"image {image}: {what}", hint=hint)
+def predictions(logits: Tensor) -> Tensor:
+    """The predicted class, (N, C) to (N,)."""
+    # the one definition of a prediction: the sign of a margin differs from it at ties
+    return torch.argmax(logits, dim=1)
+
+
+def raise_for_images(is_invalid: Tensor, index: Tensor, problem: str, hint: str = "") -> None:
+    """Raise BrokenContract for the first image of the mask (N,)."""
+    if is_invalid.any():
+        image = int(index[int(is_invalid.nonzero()[0, 0])])
+        raise BrokenContract(f"image {image}: {problem}", hint=hint)
 
 
 def check_batch(batch: Batch, num_classes: int) -> None:
-    """Refuse a batch that is not one, whose images are not in [0, 1], or whose labels are not in [0, C)."""
-    form = "a split returns Batch(images, labels, index): images (N, C, H, W), labels and index (N,), as tensors"
-    _check_tensors("the data set", batch, ("images", "labels", "index"), form)
+    """Check types and shapes of a batch, images in [0, 1] and labels in [0, C)."""
+    hint = (
+        "a split returns Batch(images, labels, index): "
+        "images (N, C, H, W), labels and index (N,), as tensors"
+    )
+    _check_tensors("the dataset", batch, ("images", "labels", "index"), hint)
+    parts = (batch.images, batch.labels, batch.index)
     count = len(batch.images) if batch.images.ndim == 4 else -1
-    if not batch.images.is_floating_point() or any(
-        not _are_whole(part, count) for part in (batch.labels, batch.index)
-    ):
-        shapes = ", ".join(
-            f"{part.dtype} {tuple(part.shape)}"
-            for part in (batch.images, batch.labels, batch.index)
-        )
-        raise BrokenContract(f"the data set returned a batch of {shapes}", hint=form)
-    hint = "scale images to [0, 1]; normalisation belongs inside the model"
+    has_integers = all(_are_integers(part, count) for part in (batch.labels, batch.index))
+    if not batch.images.is_floating_point() or not has_integers:
+        shapes = ", ".join(f"{part.dtype} {tuple(part.shape)}" for part in parts)
+        raise BrokenContract(f"the dataset returned a batch of {shapes}", hint=hint)
     raise_for_images(
-        ~is_in_unit_range(batch.images), batch.index, "its pixels are not in [0, 1]", hint
+        ~is_in_unit_range(batch.images),
+        batch.index,
+        "its pixels are not in [0, 1]",
+        "scale images to [0, 1]; normalisation belongs inside the model",
     )
     raise_for_images(
         (batch.labels < 0) | (batch.labels >= num_classes),
@@ -58,24 +71,25 @@ def check_batch(batch: Batch, num_classes: int) -> None:
     )
 
 
-def _check_tensors(owner: str, made: object, names: tuple[str, ...], hint: str) -> None:
-    """Refuse a result without these tensors."""
+def _check_tensors(owner: str, result: object, names: tuple[str, ...], hint: str) -> None:
+    """Check that a result has these tensors."""
     for name in names:
-        if not isinstance(getattr(made, name, None), Tensor):
+        # plugins may return any object
+        if not isinstance(getattr(result, name, None), Tensor):
             raise BrokenContract(
-                f"{owner} returned a {type(made).__name__} without a tensor {name!r}", hint=hint
+                f"{owner} returned a {type(result).__name__} without a tensor {name!r}", hint=hint
             )
 
 
-def _are_whole(values: Tensor, count: int) -> bool:
-    """Return whether there are so many whole numbers."""
-    return values.shape == (count,) and not (
-        values.is_floating_point() or values.is_complex() or values.dtype == torch.bool
-    )
+def _are_integers(values: Tensor, count: int) -> bool:
+    """Return whether this is a vector of `count` integers."""
+    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
+        return False
+    return values.shape == (count,)
 
 
 def check_logits(logits: Tensor, index: Tensor, num_classes: int) -> None:
-    """Refuse outputs that are not one finite logit per class and image."""
+    """Check that outputs are one finite logit per class and image."""
     if not isinstance(logits, Tensor):
         raise BrokenContract(
             f"the model returned a {type(logits).__name__}",
@@ -83,15 +97,16 @@ def check_logits(logits: Tensor, index: Tensor, num_classes: int) -> None:
         )
     if logits.shape != (len(index), num_classes) or num_classes < 2:
         raise BrokenContract(
-            f"the model gave outputs of shape {tuple(logits.shape)} for {len(index)} images of {num_classes} classes",
-            hint="a model returns logits of shape (images, classes), and needs two classes at least",
+            f"the model returned outputs of shape {tuple(logits.shape)} "
+            f"for {len(index)} images of {num_classes} classes",
+            hint="a model returns logits (images, classes), for at least two classes",
         )
-    hint = "the network has diverged, or its weights are damaged"
+    hint = "the model has diverged, or its weights are damaged"
     raise_for_images(~logits.isfinite().all(dim=1), index, "its logits are not finite", hint)
 
 
 def check_log_weights(kernel: object, log_weights: Tensor, count: int) -> None:
-    """Refuse what is not one log-weight per image, a number or -inf."""
+    """Check that a kernel returned one log-weight per image, finite or -inf."""
     name = type(kernel).__name__
     hint = "a kernel returns one log-weight per image, (N,), as floats; -inf is a weight of zero"
     if not isinstance(log_weights, Tensor):
@@ -100,20 +115,25 @@ def check_log_weights(kernel: object, log_weights: Tensor, count: int) -> None:
         shape = f"{log_weights.dtype} of shape {tuple(log_weights.shape)}"
         raise BrokenContract(f"kernel {name} returned {shape} for {count} images", hint=hint)
     if bool((log_weights.isnan() | (log_weights == torch.inf)).any()):
-        raise BrokenContract(f"kernel {name} returned a log-weight that is not a number", hint=hint)
+        raise BrokenContract(f"kernel {name} returned a log-weight of NaN or +inf", hint=hint)
 
 
 def check_report(defense: object, report: StepReport, count: int) -> None:
-    """Refuse what is not the report of a training step on so many images; its length differs where a step replays a batch."""
+    """Check the report of a training step on `count` images."""
     name = type(defense).__name__
     names = ("losses", "weights", "margins", "correct")
-    hint = f"step() of a defense returns StepReport({', '.join(names)}), with one value per image in each"
+    hint = (
+        f"step() of a defense returns StepReport({', '.join(names)}), "
+        "with one value per image in each"
+    )
     _check_tensors(f"step of {name}", report, names, hint)
-    lengths = {tuple(getattr(report, part).shape) for part in names}
-    if len(lengths) != 1 or len(report.losses.shape) != 1 or (count and not len(report.losses)):
-        shapes = ", ".join(map(str, sorted(lengths)))
+    shapes = {tuple(getattr(report, part).shape) for part in names}
+    is_vector = len(shapes) == 1 and report.losses.ndim == 1
+    # another length than the batch is allowed: a step may replay a batch and report every pass
+    if not is_vector or (count > 0 and not len(report.losses)):
+        listed = ", ".join(map(str, sorted(shapes)))
         raise BrokenContract(
-            f"step of {name} returned values of shape {shapes} for {count} images", hint=hint
+            f"step of {name} returned values of shape {listed} for {count} images", hint=hint
         )
 
 
@@ -139,42 +159,43 @@ def run_attack(
     seed: int,
     need_logits: bool = True,
 ) -> AttackResult:
-    """Run an attack and verify its result: inside the ε-ball and [0, 1], finite logits, model unchanged."""
+    """Run an attack and check its result: in the ε-ball and [0, 1], finite logits, same model."""
     with _reporting_failures(attack), require_unchanged(model, attack):
         result = attack(model, batch, objective, seed=seed, need_logits=need_logits)
     _check_result(attack, result, batch, need_logits=need_logits)
-    _check_images(attack, result.images, batch, threat.norm, threat.eps)
+    _check_images(attack, result.images, batch, threat)
     if result.logits is not None:
         check_logits(result.logits, batch.index, threat.num_classes)
     return result
 
 
 def _check_result(attack: Attack, result: AttackResult, batch: Batch, *, need_logits: bool) -> None:
-    """Refuse a result without its tensors, one row for each image and on the device of the images."""
+    """Check that a result has its tensors, on the device of the images."""
     name = type(attack).__name__
     hint = "an attack returns AttackResult(images, steps_survived, logits), as tensors"
     names: tuple[str, ...] = ("images", "steps_survived")
     if need_logits or (isinstance(result, AttackResult) and result.logits is not None):
         names = (*names, "logits")
     _check_tensors(name, result, names, hint)
+    device = batch.images.device
     for part in names:
         tensor: Tensor = getattr(result, part)
-        if tensor.device != batch.images.device:
-            problem = f"{name} returned {part} on {tensor.device}, the images are on {batch.images.device}"
-            raise BrokenContract(problem, hint=hint)
+        if tensor.device != device:
+            raise BrokenContract(
+                f"{name} returned {part} on {tensor.device}, the images are on {device}", hint=hint
+            )
         if part != "steps_survived" and not tensor.is_floating_point():
             raise BrokenContract(f"{name} returned {part} as {tensor.dtype}", hint=hint)
-    shape = result.steps_survived.shape
-    if shape != batch.labels.shape:
-        problem = (
-            f"{name} returned steps_survived of shape {tuple(shape)} for {len(batch.labels)} images"
+    shape = tuple(result.steps_survived.shape)
+    if shape != tuple(batch.labels.shape):
+        raise BrokenContract(
+            f"{name} returned steps_survived of shape {shape} for {len(batch.labels)} images",
+            hint=hint,
         )
-        raise BrokenContract(problem, hint=hint)
 
 
-def _check_images(
-    attack: Attack, images: Tensor, batch: Batch, norm: Norm, eps: float | Tensor
-) -> None:
+def _check_images(attack: Attack, images: Tensor, batch: Batch, threat: ThreatModel) -> None:
+    """Check that adversarial images are in the ε-ball and in [0, 1]."""
     name = type(attack).__name__
     if images.shape != batch.images.shape:
         shapes = f"{tuple(images.shape)} from {tuple(batch.images.shape)}"
@@ -188,25 +209,27 @@ def _check_images(
         f"{name} left [0, 1]",
         "clamp the images of the attack to [0, 1]",
     )
-    ball = "its ball" if isinstance(eps, Tensor) else f"the ball of radius {eps:g}"
+    radius = "" if isinstance(threat.eps, Tensor) else f" of radius {threat.eps:g}"
     raise_for_images(
-        exceeds_eps(norm.size(images - batch.images), eps),
+        exceeds_eps(threat.norm.size(images - batch.images), threat.eps),
         batch.index,
-        f"{name} left {ball}",
-        "project the change of the attack into the ball",
+        f"{name} left the ε-ball{radius}",
+        "project the perturbation into the ε-ball",
     )
 
 
 @contextmanager
 def _reporting_failures(attack: Attack) -> Iterator[None]:
-    """Raise BrokenContract for an error inside an attack from elsewhere. An error inside a built-in one is a bug of ours."""
+    """Raise BrokenContract for an error inside the attack of a plugin."""
     try:
         yield
     except WmrError:
         raise
+    # SystemExit too: a plugin must not end the run without a message
     except (Exception, SystemExit) as error:
-        is_ours = type(attack).__module__.partition(".")[0] == __name__.partition(".")[0]
-        if is_ours or out_of_memory(error) is not None:
+        # an error inside a built-in attack is a bug here, and keeps its traceback
+        is_builtin = type(attack).__module__.partition(".")[0] == __name__.partition(".")[0]
+        if is_builtin or out_of_memory(error) is not None:
             raise
         line = traceback.extract_tb(error.__traceback__)[-1]
         problem = f"attack {type(attack).__name__} failed: {type(error).__name__}: {error}"
@@ -215,44 +238,46 @@ def _reporting_failures(attack: Attack) -> Iterator[None]:
 
 @contextmanager
 def require_unchanged(model: nn.Module, attack: Attack) -> Iterator[None]:
-    """Refuse that what happens inside changes the model: its modes, parameters, their gradients, or its buffers.
-
-    Parameters are known by identity and version, so that a large model costs no copy. Buffers are few and are compared by
-    value: batch-norm writes to its statistics without a new version. In train mode it is meant to, so then they are free.
-    """
-    name, modes = type(attack).__name__, [module.training for module in model.modules()]
-    parameters = {path: _stamps(parameter) for path, parameter in model.named_parameters()}
-    buffers = {} if any(modes) else {path: buffer.clone() for path, buffer in model.named_buffers()}
+    """Raise BrokenContract if modes, parameters, gradients or buffers of the model change inside."""
+    name = type(attack).__name__
+    modes = [module.training for module in model.modules()]
+    # by identity and version, so that a large model costs no copy
+    parameters = {path: _version(parameter) for path, parameter in model.named_parameters()}
+    # by value, because batch-norm updates its statistics without a new version; buffers are small.
+    # In train mode these updates are intended.
+    buffers = {}
+    if not any(modes):
+        buffers = {path: buffer.clone() for path, buffer in model.named_buffers()}
     yield
-    hint = "an attack reads the model and leaves it as it was; so does the model's own forward pass in eval mode"
+    hint = "an attack must not change the model, nor may its forward pass in eval mode"
     if modes != [module.training for module in model.modules()]:
         raise BrokenContract(f"{name} changed the mode of the model", hint=hint)
-    after = {path: _stamps(parameter) for path, parameter in model.named_parameters()}
+    new_parameters = {path: _version(parameter) for path, parameter in model.named_parameters()}
+    new_buffers = dict(model.named_buffers())
     changed = [
-        path for path in parameters.keys() | after.keys() if parameters.get(path) != after.get(path)
+        path
+        for path in parameters.keys() | new_parameters.keys()
+        if parameters.get(path) != new_parameters.get(path)
     ]
-    now = dict(model.named_buffers())
     changed += [
-        path for path, before in buffers.items() if path not in now or not _same(before, now[path])
+        path
+        for path, buffer in buffers.items()
+        if path not in new_buffers or not _is_identical(buffer, new_buffers[path])
     ]
     if changed:
         raise BrokenContract(f"{name} changed {min(changed)!r} of the model", hint=hint)
 
 
-def _stamps(parameter: nn.Parameter) -> tuple[int | bool, ...]:
-    """What changes when a parameter, or its gradient, is replaced or written to."""
-    grad = parameter.grad
+def _version(parameter: nn.Parameter) -> tuple[int | bool, ...]:
+    """Values that change when a parameter or its gradient is replaced or written to."""
     own = (id(parameter), parameter.data_ptr(), parameter._version, parameter.requires_grad)
-    return own if grad is None else (*own, id(grad), grad._version)
+    if parameter.grad is None:
+        return own
+    return (*own, id(parameter.grad), parameter.grad._version)
 
 
-def _same(before: Tensor, after: Tensor) -> bool:
-    """Equal as bits are: a NaN is the same as itself."""
-    return before.shape == after.shape and bool(
-        torch.where(before.isnan(), after.isnan(), before == after).all()
-    )
-
-
-def predictions(logits: Tensor) -> Tensor:
-    """The predicted class, (N, C) to (N,). Right or wrong is decided here and never by the sign of a margin."""
-    return torch.argmax(logits, dim=1)
+def _is_identical(before: Tensor, after: Tensor) -> bool:
+    """Return whether two tensors are equal, where NaN equals NaN."""
+    if before.shape != after.shape:
+        return False
+    return bool(torch.where(before.isnan(), after.isnan(), before == after).all())

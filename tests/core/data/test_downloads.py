@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 import pytest
 
 from support.special_files import IRREGULAR, make_fifo, time_limit
+from wmr_cli.core.contexts import watch_progress
 from wmr_cli.core.data import downloads
 from wmr_cli.core.data.downloads import Remote, fetch, looks_like_html, unpack
-from wmr_cli.core.progress import watch_progress
 from wmr_cli.errors import BadFile, MissingData
 
 CONTENT = bytes(range(256)) * 5000

@@ -16,10 +16,10 @@ from torch import Tensor
 from support.miniature_datasets import picture_tree
 from support.special_files import IRREGULAR, time_limit
 from support.typed import stop
+from wmr_cli.core.contexts import watch_progress
 from wmr_cli.core.data import image_files
 from wmr_cli.core.data.image_files import Decoder, ImageFileSplit
 from wmr_cli.core.data.splits import read_ahead
-from wmr_cli.core.progress import watch_progress
 from wmr_cli.core.protocols import Batch
 from wmr_cli.core.torchvision_compat import torchvision
 from wmr_cli.errors import BadFile

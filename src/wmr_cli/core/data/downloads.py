@@ -24,7 +24,7 @@ from typing import BinaryIO
 
 from ...errors import BadFile, MissingData
 from ...reading import open_regular
-from ..progress import report_progress
+from ..contexts import report_progress
 
 BLOCK, MEGA = 1 << 20, 10**6
 PATIENCE = 30

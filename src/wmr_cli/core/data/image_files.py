@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...errors import BadFile, BadInput
 from ...reading import open_regular
-from ..progress import report_progress
+from ..contexts import report_progress
 from ..protocols import Batch
 from .splits import to_unit_floats
 
