@@ -87,10 +87,10 @@ def figure_of(maker: FigureMaker, found: list[tuple[Path, Record, dict[str, Any]
 def line(axes: Axes, label: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The x and y of the line that has this label."""
     (one,) = (one for one in axes.get_lines() if one.get_label() == label)
-    return points(one)
+    return line_points(one)
 
 
-def points(one: Line2D) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def line_points(one: Line2D) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the x and y of a line."""
     return np.asarray(one.get_xdata(), dtype=float), np.asarray(one.get_ydata(), dtype=float)
 
@@ -133,14 +133,14 @@ def test_the_curve_at_a_stored_alpha_is_the_records_a_sa(
 
 def test_bands_hold_their_line(found: list[tuple[Path, Record, dict[str, Any]]]) -> None:
     (axes, *_) = figure_of(alpha_curves.make_figures, found).axes
-    lines = [one for one in axes.get_lines() if len(points(one)[0]) > 10]
+    lines = [one for one in axes.get_lines() if len(line_points(one)[0]) > 10]
     bands = [
         band for band in axes.collections if isinstance(band, matplotlib.collections.PolyCollection)
     ]
     assert len(lines) == len(bands) == 2
     for one, band in zip(lines, bands, strict=True):
         corners = corners_of(band)
-        for x, y in zip(*points(one), strict=True):
+        for x, y in zip(*line_points(one), strict=True):
             heights = corners[np.isclose(corners[:, 0], x), 1]
             assert heights.min() <= y <= heights.max()
     _, record, rows = found[0]
@@ -525,7 +525,7 @@ def test_the_papers_figures_are_redrawn_point_by_point(name: str, panels: int) -
         assert len(drawn) == len(panel.series)
         for one, series in zip(drawn, panel.series, strict=True):
             assert label_of(one).split(",")[0] == series.defense
-            x, y = points(one)
+            x, y = line_points(one)
             assert tuple(x) == series.x
             scale = 1 if panel.metric == "loss" else 100
             np.testing.assert_allclose(y, [scale * value for value in series.y])
@@ -538,7 +538,7 @@ def test_suspect_points_are_ringed_and_the_legend_says_so() -> None:
         figure.axes, [[], [], [[0.01, 0.02]] * 2, [[0.01, 0.02]] * 2], strict=True
     ):
         rings = [one for one in axes.get_lines() if label_of(one).startswith("suspect")]
-        assert [list(points(ring)[0]) for ring in rings] == expected
+        assert [list(line_points(ring)[0]) for ring in rings] == expected
     assert "suspect point" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
@@ -592,9 +592,9 @@ def test_several_seeds_are_drawn_as_their_mean_with_a_thin_line_for_each(
     above, below = figure_of(alpha_curves.make_figures, seeds).axes
     assert at(*line(above, several), 2.0) == pytest.approx(100 * shares.mean())
     thin = [
-        points(one)[1]
+        line_points(one)[1]
         for one in above.get_lines()
-        if label_of(one).startswith("_") and len(points(one)[0]) >= alpha_curves.CURVE_POINTS
+        if label_of(one).startswith("_") and len(line_points(one)[0]) >= alpha_curves.CURVE_POINTS
     ]
     assert [values[-1] for values in thin] == pytest.approx(list(100 * shares))
     assert len(below.get_lines()) == 2
