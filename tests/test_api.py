@@ -538,6 +538,9 @@ def test_an_attack_of_ones_own_may_be_a_function() -> None:
         with torch.no_grad():
             return AttackResult(batch.images, torch.zeros_like(batch.labels), model(batch.images))
 
+    with pytest.raises(BrokenContract, match="without `traits`"):
+        few(attack=nothing)
+    nothing.traits = AttackTraits()  # type: ignore[attr-defined]
     found = few(attack=nothing)
     assert found.a_rob == found.a_nat
     assert found.record.attack.spec.endswith("nothing")

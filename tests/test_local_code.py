@@ -482,7 +482,10 @@ def test_naming_one_file_does_not_trust_what_another_imports(
     registry.target("model", "mine/net.py:Net")
     forget_grants()
     Path("attack.py").write_text(
-        "class A:\n    def __call__(self, model, batch, objective, *, seed, need_logits=True): ...\n"
+        "from wmr_cli.core import AttackTraits\n"
+        "class A:\n"
+        "    traits = AttackTraits()\n"
+        "    def __call__(self, model, batch, objective, *, seed, need_logits=True): ...\n"
     )
     result = wmr(
         "evaluate",

@@ -35,7 +35,7 @@ class ChiSquared:
         losses = kernel_loss(evidence)
         if not losses.isfinite().all():
             raise BrokenContract(
-                "the loss of an image is not finite", hint="try a smaller --lr or --clip-grad 1"
+                "the loss of an image is not finite", hint="try a smaller `lr` or `clip_grad=1`"
             )
         worst = worst_case(losses.cpu().numpy(), self.rho)
         return torch.from_numpy(worst.weights * len(losses)).log().to(losses)
