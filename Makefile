@@ -1,4 +1,5 @@
-# Each target first installs what it needs in .venv. A repeated installation is skipped.
+# Every target first installs what it needs, unless that has been done.
+# `make help` lists the targets.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -7,53 +8,56 @@ PLUGINS := .venv-plugins/bin
 RELEASE := .venv-release/bin
 WMR := $(BIN)/wmr
 RUN := runs/digits-trades-a2-s0
-# one thread per test process, as the processes share the cores
+# one thread per test process, because the processes share the cores
 TEST_ENV := OMP_NUM_THREADS=1
 
-.PHONY: demo bench check test test-slow test-data test-browser test-gpu test-peers test-plugins test-release lint reproduction docs clean
+.PHONY: demo help check lint test test-slow test-data test-browser test-gpu test-peers \
+  test-plugins test-release bench reproduction docs clean
 
-demo: .venv/.installed  ## train, evaluate and report on the embedded data
+demo: .venv/.installed  ## train, evaluate and report on the embedded digits
 	$(WMR) train --resume
 	$(WMR) evaluate $(RUN) --resume
 	$(WMR) report $(RUN)
 
-# tests without command lines, child processes and figures
-UNIT_TESTS := tests/builtins tests/core tests/measures tests/paper tests/reporting/tables tests/storage tests/sweeps tests/test_config.py tests/test_reading.py tests/test_registry.py tests/test_spec.py
+# fast tests: no commands, child processes or figures
+UNIT_TESTS := tests/builtins tests/core tests/measures tests/paper tests/reporting/tables \
+  tests/storage tests/sweeps tests/test_config.py tests/test_reading.py tests/test_registry.py \
+  tests/test_spec.py
 
-check: lint  ## lint and the unit tests, in less than 90 seconds
+check: lint  ## lint and unit tests, in less than 90 seconds
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -q -m "not slow and not gpu and not browser" $(UNIT_TESTS)
 
-test: .venv/.installed-dev  ## the test suite
+test: .venv/.installed-dev  ## the test suite without slow tests, in less than 5 minutes
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not browser"
 
-test-slow: .venv/.installed-dev  ## training over several seeds, the commands of the pages, kills at random moments, several processes
+test-slow: .venv/.installed-dev  ## several seeds, the commands of the docs, killed processes, two ranks
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadscope -m slow
 
-test-data: .venv/.installed-dev  ## real datasets and published checkpoints, from WMR_DATA_DIR and WMR_TEST_CHECKPOINTS
+test-data: .venv/.installed-dev  ## tests on real datasets (WMR_DATA_DIR) and checkpoints (WMR_TEST_CHECKPOINTS)
 	$(BIN)/python -m pytest -m data -rs
 
-test-browser: .venv/.installed-browser  ## the page of a report in Chromium, where it is installed; WMR_CHROMIUM may name one
+test-browser: .venv/.installed-browser  ## HTML reports in Chromium; WMR_CHROMIUM sets its path
 	$(TEST_ENV) $(BIN)/python -m pytest -m browser -rs
 
-test-gpu: .venv/.installed-dev  ## the main tests on this machine's accelerator
+test-gpu: .venv/.installed-dev  ## the main tests on the accelerator of this machine
 	$(BIN)/python -m pytest -m gpu -rs
 
-test-peers: .venv-peers/.installed  ## compare attacks and measures with other libraries, in an environment of their own
+test-peers: .venv-peers/.installed  ## compare attacks and measures with other libraries
 	$(TEST_ENV) $(PEERS)/python -m pytest -m peers -rP
 
-test-plugins: .venv-plugins/.installed  ## the tests of each package in plugins/, with the built wheel of wmr
+test-plugins: .venv-plugins/.installed  ## the packages in plugins/, with the built wheel of wmr
 	for package in plugins/*/; do \
 	  if [ -f $$package/Makefile ]; then $(MAKE) -C $$package test || exit 1; continue; fi; \
 	  (cd $$package && $(TEST_ENV) $(abspath $(PLUGINS))/python -m pytest -q -rs -p no:cacheprovider -c /dev/null --rootdir . tests) || exit 1; \
 	done
 
-test-release: .venv-release/.installed  ## wheel and sdist in an empty environment, where only torch is constrained
+test-release: .venv-release/.installed  ## wheel and sdist in an empty environment; only torch is constrained
 	$(RELEASE)/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps dist/*.whl
 	tests/smoke.sh $(abspath $(RELEASE))
 	$(RELEASE)/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps dist/*.tar.gz
 	tests/smoke.sh $(abspath $(RELEASE))
 
-bench: .venv-peers/.installed  ## speed relative to other libraries, in benchmarks/results.json; QUICK=1 takes at most two minutes
+bench: .venv-peers/.installed  ## speed relative to other libraries; QUICK=1 takes two minutes
 	$(PEERS)/python -m benchmarks $(if $(QUICK),--quick) $(BENCH)
 
 lint: .venv/.installed-dev  ## ruff, mypy, import-linter
@@ -62,16 +66,19 @@ lint: .venv/.installed-dev  ## ruff, mypy, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-reproduction: .venv/.installed  ## rebuild the page What we found from studies/records
+reproduction: .venv/.installed  ## rebuild docs/reproduction.md from studies/records
 	$(BIN)/python docs/reproduce.py
 
-docs: .venv/.installed-docs  ## the site, in site/
+docs: .venv/.installed-docs  ## generated pages, then the site in site/
 	$(BIN)/python docs/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-clean:  ## remove everything that can be rebuilt; runs are kept
+clean:  ## remove everything that can be rebuilt; keep runs
 	rm -rf .venv .venv-peers .venv-plugins .venv-release site dist build plugins/*/.venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11, 4))' || { echo "wmr needs Python 3.11.4 or newer: make PYTHON=python3.12"; exit 1; }
@@ -93,8 +100,8 @@ clean:  ## remove everything that can be rebuilt; runs are kept
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
-# torch first, as the peers require other versions and the constraints keep this one.
-# hypothesis, as pytest imports every test module
+# torch first: the peers require other versions, and the constraints keep this one.
+# hypothesis: pytest imports every test module.
 .venv-peers/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-peers
 	$(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt torch torchvision
@@ -113,9 +120,9 @@ dist/.built: .venv/.installed-dev README.md $(shell find src -type f -not -name 
 	$(RELEASE)/pip install --quiet --disable-pip-version-check -c .venv-release/constraints.txt dist/*.whl
 	touch $@
 
-# Install built wheels of this project and of each package in plugins/, as a user would.
+# Install the wheels of this project and of each package in plugins/, as users do.
 # A package whose dependencies conflict with the constraints lists them in no-deps.txt.
-# A package with a Makefile has an environment of its own.
+# A package with a Makefile has its own environment.
 .venv-plugins/.installed: dist/.built $(shell find plugins -type f -not -path '*/tests/*' -not -name '*.pyc')
 	$(PYTHON) -m venv .venv-plugins
 	$(PLUGINS)/pip install --quiet --disable-pip-version-check -c constraints.txt torch torchvision hatchling pytest

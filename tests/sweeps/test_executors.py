@@ -66,6 +66,7 @@ def test_a_job_that_slurm_refuses_cancels_the_others(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     executor = FakeExecutor(capacity=1)
+    # the reason of sbatch, in one line
     with pytest.raises(BadInput, match="sbatch: error: no such partition"):
         list(submit_to(executor, study, monkeypatch))
     assert executor.cancelled == ["digits-trades-a2-s0"]

@@ -27,7 +27,9 @@ from wmr_cli.sweeps.ledger import (
     save_ledger,
 )
 from wmr_cli.sweeps.runner import run_study
+from wmr_cli.sweeps.study import read_study
 
+STUDIES = Path(__file__).parents[2] / "studies"
 RUN = Path("run")
 STORED_BY_0_1 = """{
  "settings": {"preset": "digits", "dataset": "digits", "epochs": 2, "alpha": 2.0},
@@ -53,6 +55,22 @@ def test_a_ledger_of_version_0_1_is_read_and_its_evaluations_are_found(registry:
     assert ledger.settings.epochs == 2
     first = write_study(registry).evaluations[0]
     assert ledger.evaluations[first.key] == ["0123456789abcdef"]
+
+
+@pytest.mark.parametrize("name", ["digits", "mnist-cpu", "cifar10-cpu"])
+def test_evaluations_have_the_keys_that_version_0_1_has_stored(
+    registry: Registry, name: str
+) -> None:
+    study = read_study(STUDIES / f"{name}.toml", registry)
+    assert study.keep is not None
+    checked = 0
+    for run in study.runs:
+        ledger = load_ledger(study.keep / run.name)
+        if ledger is not None:
+            assert ledger.settings == run.config
+            assert set(ledger.evaluations) == {each.key for each in study.evaluations_of(run)}
+            checked += 1
+    assert checked
 
 
 def test_a_folder_without_ledger_has_none() -> None:
