@@ -188,7 +188,7 @@ def test_images_without_a_number_are_counted_and_bytes_are_scaled() -> None:
 
 def test_many_images_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond 2,048 images a stream goes by: none is read long before it is used."""
-    monkeypatch.setattr("wmr_cli.evaluation.batching.CHUNK", 32)  # many are 256 then
+    monkeypatch.setattr("wmr_cli.evaluation.evaluator.CHUNK_SIZE", 32)  # many are 256 then
     read: list[int] = []
     used: list[int] = []
     model = tiny_model()
@@ -212,7 +212,7 @@ def test_many_images_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_loader_of_known_length_is_not_read_ahead(
     drops: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wmr_cli.evaluation.batching.CHUNK", 32)
+    monkeypatch.setattr("wmr_cli.evaluation.evaluator.CHUNK_SIZE", 32)
     read: list[int] = []
     used: list[int] = []
     model = tiny_model()

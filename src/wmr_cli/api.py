@@ -23,8 +23,13 @@ from .core.data.loaders import as_split_or_stream
 from .core.nn.fusion import SAMPLE_SIZE
 from .core.protocols import Attack, DataSource, Defense, Kernel, Split
 from .errors import BadInput
-from .evaluation.batching import batch_images
-from .evaluation.evaluator import add_log_weights, make_evaluator, make_record, stack_rows
+from .evaluation.evaluator import (
+    add_log_weights,
+    batch_images,
+    make_evaluator,
+    make_record,
+    stack_rows,
+)
 from .evaluation.tasks import EvaluationRequest, check_request, describe_model, make_task
 from .local_code import trust_hashes, trust_named
 from .measures import Estimate, Outcome

@@ -17,8 +17,13 @@ from wmr_cli import measures
 from wmr_cli.config import EvaluateConfig, TrainConfig
 from wmr_cli.core.protocols import Batch
 from wmr_cli.errors import BadInput, RunFolderError
-from wmr_cli.evaluation.batching import batches, chunks
-from wmr_cli.evaluation.evaluator import Evaluator, make_evaluator, stack_rows
+from wmr_cli.evaluation.evaluator import (
+    Evaluator,
+    make_evaluator,
+    split_into_batches,
+    split_into_chunks,
+    stack_rows,
+)
 from wmr_cli.evaluation.run import evaluate
 from wmr_cli.evaluation.tasks import plan_tasks
 from wmr_cli.events import EvaluationDone, ImagesDone, Message
@@ -158,7 +163,7 @@ def test_chunks_may_be_done_in_any_order(
     evaluator = make_evaluator(
         task, restore_model(registry, task.checkpoint), task.split.batch(task.positions[:8]).images
     )
-    parts = chunks(task.positions)
+    parts = split_into_chunks(task.positions)
     assert len(parts) == 8
     assert {len(part) for part in parts} == {69, 68}
 
@@ -168,7 +173,7 @@ def test_chunks_may_be_done_in_any_order(
         return stack_rows(
             [
                 evaluator.evaluate_batch(task.split.batch(part))
-                for part in batches(chunk, 550, config.batch_size)
+                for part in split_into_batches(chunk, 550, config.batch_size)
             ]
         )
 

@@ -1,8 +1,15 @@
-"""Evaluate batches to rows, one per image, and rows to a record."""
+"""Cut images into batches, evaluate batches to rows, one per image, and rows to a record.
 
+The rounding errors of an image depend on the size of the batch that it is in. Sizes of batches are
+a function of the number of images and of `batch_size` alone. So the numbers are bit-identical for
+any number of ranks, after a resume, and for streams.
+"""
+
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import chain, cycle
 
 import msgspec
 import numpy as np
@@ -12,11 +19,13 @@ from torch import Tensor, nn
 
 from .. import __version__
 from ..core.contexts import evaluating
+from ..core.data.loaders import BatchStream, rebatch
+from ..core.data.splits import read_ahead
 from ..core.losses import cross_entropy, logit_margin, probability_margin
 from ..core.nn.fusion import prepare_for_attack
 from ..core.norms import NORMS
 from ..core.objectives import get_objective, weighted_objective
-from ..core.protocols import Attack, Batch, Evidence, Kernel, Objective
+from ..core.protocols import Attack, Batch, Evidence, Kernel, Objective, Split
 from ..core.rng import derive_seed
 from ..core.run_attack import (
     ThreatModel,
@@ -42,6 +51,82 @@ from ..storage.records import (
     Threat,
 )
 from .tasks import EvaluationTask
+
+# A chunk is the unit of storage, of resuming and of sharing among ranks.
+CHUNK_SIZE = 256
+MIN_CHUNK_SIZE = 32
+MAX_EVEN_CHUNKS = 8
+"""Fewer images than this many full chunks are divided evenly, so that all ranks have work."""
+
+
+def split_into_chunks(positions: Tensor) -> tuple[Tensor, ...]:
+    """Divide positions (N,) into chunks. Their sizes depend on N alone."""
+    count = len(positions)
+    parts: tuple[Tensor, ...]
+    if _has_many_chunks(count):
+        parts = positions.split(CHUNK_SIZE)
+    else:
+        # evenly: in a last chunk of 5 to 11 images, sums would depend on the number of threads
+        parts = positions.tensor_split(min(MAX_EVEN_CHUNKS, max(1, count // MIN_CHUNK_SIZE)))
+    return parts
+
+
+def split_into_batches(chunk: Tensor, images: int, batch_size: int) -> tuple[Tensor, ...]:
+    """Divide a chunk of an evaluation of this number of images into batches."""
+    parts: tuple[Tensor, ...]
+    if _has_many_chunks(images):
+        # the last chunk as if it were full, so that streams need no length
+        per_chunk = _divide_up(CHUNK_SIZE, batch_size)
+        parts = chunk.split(_divide_up(CHUNK_SIZE, per_chunk))
+    else:
+        parts = chunk.tensor_split(max(1, _divide_up(len(chunk), batch_size)))
+    return parts
+
+
+def batch_images(images: Split | BatchStream, batch_size: int) -> Iterator[Batch]:
+    """Yield all images in the batches of an evaluation.
+
+    A stream is read ahead until it is known whether it has many chunks.
+    """
+    if not isinstance(images, BatchStream):
+        yield from read_ahead(images, _batch_positions(len(images), batch_size))
+        return
+    arriving = iter(images)
+    buffered = deque[Batch]()
+    while not _has_many_chunks(max(len(images), images.at_least)):
+        batch = next(arriving, None)
+        if batch is None:
+            break
+        buffered.append(batch)
+    count = max(len(images), images.at_least)
+    if not count:
+        return
+    # the sizes of full chunks repeat
+    if _has_many_chunks(count):
+        count = CHUNK_SIZE * MAX_EVEN_CHUNKS
+    sizes = cycle(map(len, _batch_positions(count, batch_size)))
+    yield from rebatch(chain(_pop_all(buffered), arriving), sizes)
+
+
+def _has_many_chunks(images: int) -> bool:
+    return images >= CHUNK_SIZE * MAX_EVEN_CHUNKS
+
+
+def _divide_up(dividend: int, divisor: int) -> int:
+    """Return the quotient rounded up."""
+    return -(-dividend // divisor)
+
+
+def _batch_positions(images: int, batch_size: int) -> Iterator[Tensor]:
+    """Yield the positions of each batch."""
+    for chunk in split_into_chunks(torch.arange(images)):
+        yield from split_into_batches(chunk, images, batch_size)
+
+
+def _pop_all(buffered: deque[Batch]) -> Iterator[Batch]:
+    """Yield batches without keeping a reference, so that their memory is freed."""
+    while buffered:
+        yield buffered.popleft()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,8 +27,15 @@ from ..storage import records
 from ..storage.atomic import check_writable, lock_folder, refuse_link, watch_folder
 from ..storage.checkpoints import IMPORTED_DEFENSE, Checkpoint
 from ..storage.records import AttackFacts, Record, RepeatRow, Rows
-from .batching import batches, chunks
-from .evaluator import Evaluator, add_log_weights, make_evaluator, make_record, stack_rows
+from .evaluator import (
+    Evaluator,
+    add_log_weights,
+    make_evaluator,
+    make_record,
+    split_into_batches,
+    split_into_chunks,
+    stack_rows,
+)
 from .importing import open_checkpoint
 from .sanity_checks import run_checks
 from .tasks import EvaluationTask, plan_tasks
@@ -190,7 +197,7 @@ def make_jobs(task: EvaluationTask, folder: Path) -> list[Job]:
 
     A file is named after its images and seed, so that files of other chunk sizes are not reused.
     """
-    parts = chunks(task.positions)
+    parts = split_into_chunks(task.positions)
     bounds = list(pairwise([0, *accumulate(map(len, parts))]))
     first_seed = task.config.seed
     jobs = []
@@ -226,7 +233,7 @@ def run_jobs(
         parts: list[Rows] = []
         if not job.file.exists():
             seeded = replace(evaluator, seed=derive_seed("evaluate", job.seed))
-            positions = batches(job.chunk, len(task.positions), task.config.batch_size)
+            positions = split_into_batches(job.chunk, len(task.positions), task.config.batch_size)
             loaded = read_ahead(task.split, positions)
             for part in seeded.evaluate_batches(loaded, runtime.device):
                 parts.append(part)
