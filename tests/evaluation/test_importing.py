@@ -1,4 +1,4 @@
-"""Imported weights are the network they came from: same logits, same accuracy, and a checkpoint like any other."""
+"""An imported model has the logits and accuracy of the original, as an ordinary checkpoint."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from support.typed import instance_of
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.core.protocols import Batch
 from wmr_cli.errors import BadFile, BadInput, RunFolderError
-from wmr_cli.evaluation.importing import import_weights
+from wmr_cli.evaluation.importing import ImportRequest, import_weights
 from wmr_cli.evaluation.run import evaluate
 from wmr_cli.events import EvaluationDone, Event, ImportDone, Message
 from wmr_cli.registry import Registry
@@ -31,16 +31,18 @@ class Net(nn.Sequential):
         conv = nn.Conv2d(1, 8, 3, stride=2, padding=1)
         super().__init__(conv, nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(128, classes))
 
-class Twin(nn.Module):
-    """The same layers by other names."""
+class RenamedNet(nn.Module):
+    """The same layers with other names."""
     def __init__(self):
         super().__init__()
-        self.features, self.head = nn.Sequential(nn.Conv2d(1, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8)), nn.Linear(128, 10)
+        conv = nn.Conv2d(1, 8, 3, stride=2, padding=1)
+        self.features = nn.Sequential(conv, nn.BatchNorm2d(8))
+        self.head = nn.Linear(128, 10)
     def forward(self, images):
         return self.head(self.features(images).relu().flatten(1))
 
 class Constant(nn.Linear):
-    """Its weights are written in its code."""
+    """Its weights are constants of its code."""
     def __init__(self):
         super().__init__(64, 10)
         nn.init.ones_(self.weight), nn.init.zeros_(self.bias)
@@ -51,7 +53,7 @@ class Constant(nn.Linear):
 
 @pytest.fixture
 def networks(tmp_path: Path) -> str:
-    """A file of networks, by its relative name."""
+    """The relative path of a file of networks."""
     (tmp_path / "networks.py").write_text(NETWORKS, encoding="utf-8")
     return "networks.py"
 
@@ -64,13 +66,14 @@ def test_images(registry: Registry) -> Batch:
 
 @pytest.fixture
 def net(networks: str, registry: Registry, test_images: Batch) -> torch.nn.Module:
-    """A network that has learnt a little: its last layer is fitted to the training images."""
+    """A network whose last layer is fitted to the training images."""
     torch.manual_seed(0)
     network = registry.create("model", f"{networks}:Net").train()
     train = components.build_dataset(registry, "digits", Path()).splits["train"]
     batch = train.batch(torch.arange(len(train)))
     with torch.no_grad():
-        for _ in range(20):  # batch-norm learns its statistics
+        # batch-norm adapts its statistics
+        for _ in range(20):
             network(batch.images)
         features = torch.nn.Sequential(*list(network.eval())[:-1])(batch.images)
         classes = torch.nn.functional.one_hot(batch.labels, 10).float() - 0.1
@@ -90,19 +93,19 @@ def evaluate_on_cpu(path: Path | None, config: EvaluateConfig, registry: Registr
     return list(evaluate(path, config, registry, data_dir=Path(), hardware=Hardware("cpu")))
 
 
-def imported(
+def run_import(
     registry: Registry,
     weights: Path | str = "net.pt",
     model: str = "networks.py:Net",
     dataset: str | None = "digits",
     **settings: Any,
 ) -> tuple[Path, list[str]]:
-    """The checkpoint, and what was said on the way."""
-    *events, done = import_weights(
-        Path(weights), model, dataset, registry, data_dir=Path(), **settings
-    )
+    """Import weights; return the path of the checkpoint and the texts of all messages."""
+    request = ImportRequest(weights=Path(weights), model=model, dataset=dataset, **settings)
+    *events, done = import_weights(request, registry, Path())
     assert isinstance(done, ImportDone)
-    return done.checkpoint, [instance_of(Message, event).text for event in events]
+    texts = [instance_of(Message, event).text for event in events]
+    return done.checkpoint, texts
 
 
 def a_nat(path: Path, registry: Registry, **settings: Any) -> float:
@@ -112,7 +115,7 @@ def a_nat(path: Path, registry: Registry, **settings: Any) -> float:
     return done.record.a_nat.value
 
 
-def test_an_imported_network_is_the_one_that_was_saved(
+def test_an_imported_network_has_the_logits_of_the_saved_one(
     net: nn.Module, registry: Registry, test_images: Batch
 ) -> None:
     torch.save(
@@ -122,80 +125,75 @@ def test_an_imported_network_is_the_one_that_was_saved(
         },
         "net.pt",
     )
-    path, said = imported(registry)
+    path, messages = run_import(registry)
     assert path == Path("net.safetensors")
-    assert said == [
-        "net.pt: 9 tensors, 1,386 parameters, by name; prefix 'module.' dropped; from 'state_dict'"
-    ]
+    (message,) = messages
+    for fact in ("9 tensors", "1,386 parameters", "by name", "'module.'", "'state_dict'"):
+        assert fact in message
     restored = components.restore_model(registry, checkpoints.load(path))
     with torch.no_grad():
         assert torch.equal(restored(test_images.images), net(test_images.images))
     assert a_nat(path, registry) == accuracy(net, test_images)
 
 
-def test_the_checkpoint_says_where_it_stands(
+def test_the_header_of_an_imported_checkpoint_is_complete(
     net: nn.Module, registry: Registry, tmp_path: Path
 ) -> None:
     torch.save(net.state_dict(), "net.pt")
-    made = checkpoints.load(imported(registry)[0])
+    made = checkpoints.load(run_import(registry)[0])
     assert made.model == f"{tmp_path}/networks.py:Net"
     assert (made.dataset, made.num_classes, made.input_shape) == ("digits", 10, (1, 8, 8))
-    assert (made.defense, made.kernel, made.alpha_train, made.epoch) == (
-        "imported",
-        "none",
-        None,
-        0,
-    )
+    assert (made.defense, made.kernel) == ("imported", "none")
+    assert (made.alpha_train, made.epoch) == (None, 0)
     assert (made.norm, made.eps, made.config.evaluate.step_size) == ("linf", 0.15, 0.015)
 
 
 def test_another_eps_keeps_the_ratio_of_step_to_eps(net: nn.Module, registry: Registry) -> None:
     torch.save(net.state_dict(), "net.pt")
-    made = checkpoints.load(imported(registry, eps=0.3)[0])
+    made = checkpoints.load(run_import(registry, eps=0.3)[0])
     assert (made.eps, made.config.evaluate.step_size) == (0.3, 0.03)
 
 
-def test_other_names_are_matched_by_shape(
+def test_layers_with_other_names_are_matched_by_shape(
     net: nn.Module, registry: Registry, test_images: Batch
 ) -> None:
     torch.save(net.state_dict(), "net.pt")
     with pytest.raises(BadFile, match="does not fit") as caught:
-        imported(registry, model="networks.py:Twin")
+        run_import(registry, model="networks.py:RenamedNet")
     assert "`match=shape`" in caught.value.hint
-    path, said = imported(registry, model="networks.py:Twin", match="shape")
-    assert "by shape" in said[0]
+    path, messages = run_import(registry, model="networks.py:RenamedNet", match="shape")
+    assert "by shape" in messages[0]
     assert a_nat(path, registry) == accuracy(net, test_images)
 
 
-def test_normalisation_of_the_spec_is_a_layer_before_the_weights(
+def test_a_normalisation_in_the_spec_is_a_layer_before_the_model(
     net: nn.Sequential, registry: Registry, test_images: Batch
 ) -> None:
     scaled = {**net.state_dict()}
-    scaled["0.weight"] = (
-        net.get_parameter("0.weight") * 2
-    )  # undoes std, as padding is zero on both sides
+    # compensates std: padding is zero before and after the normalisation
+    scaled["0.weight"] = net.get_parameter("0.weight") * 2
     torch.save(
         {"0.mean": torch.zeros(1), "0.std": torch.tensor([2.0])}
         | {f"1.{name}": t for name, t in scaled.items()},
         "net.pt",
     )
     with pytest.raises(BadFile) as caught:
-        imported(registry)
+        run_import(registry)
     assert "mean=0,std=2" in caught.value.hint
-    path, said = imported(registry, model="networks.py:Net,mean=0,std=2")
-    assert "prefix '1.' dropped" in said[0]
+    path, messages = run_import(registry, model="networks.py:Net,mean=0,std=2")
+    assert "prefix '1.'" in messages[0]
     assert {name.partition(".")[0] for name in checkpoints.load(path).tensors} == {"network"}
     assert a_nat(path, registry) == accuracy(net, test_images)
 
 
-def test_half_precision_becomes_single(
+def test_half_precision_is_converted_to_single_precision(
     net: nn.Module, registry: Registry, test_images: Batch
 ) -> None:
     safetensors.torch.save_file(
         {name: tensor.clone() for name, tensor in net.half().state_dict().items()},
         "net.safetensors",
     )
-    path, _ = imported(registry, weights="net.safetensors")
+    path, _ = run_import(registry, weights="net.safetensors")
     assert path == Path("net.wmr.safetensors")
     assert {tensor.dtype for tensor in checkpoints.load(path).tensors.values()} == {
         torch.float32,
@@ -204,14 +202,15 @@ def test_half_precision_becomes_single(
     assert a_nat(path, registry) == accuracy(net.float(), test_images)
 
 
-def test_weights_of_a_run_come_back_as_they_were(tiny_run: Path, registry: Registry) -> None:
+def test_imported_weights_of_a_run_equal_its_own(tiny_run: Path, registry: Registry) -> None:
     torch.save(dict(checkpoints.load(tiny_run).tensors), "net.pt")
-    path, _ = imported(registry, model="digits-cnn")
-    again, own = checkpoints.load(path).tensors, checkpoints.load(tiny_run).tensors
-    assert [name for name in own if not torch.equal(again[name], own[name])] == []
+    path, _ = run_import(registry, model="digits-cnn")
+    found = checkpoints.load(path).tensors
+    own = checkpoints.load(tiny_run).tensors
+    assert [name for name in own if not torch.equal(found[name], own[name])] == []
 
 
-def test_foreign_weights_are_evaluated_as_the_checkpoint_they_would_be(
+def test_weights_are_evaluated_like_the_checkpoint_of_their_import(
     net: nn.Module, registry: Registry
 ) -> None:
     torch.save(net.state_dict(), "net.pt")
@@ -224,11 +223,11 @@ def test_foreign_weights_are_evaluated_as_the_checkpoint_they_would_be(
     assert again.record == first.record
     assert first.record.checkpoint.path == "net.pt"
     assert first.rows.parent == Path("net.evaluations")
-    saved = checkpoints.load(imported(registry)[0])
+    saved = checkpoints.load(run_import(registry)[0])
     assert saved.sha256 == first.record.checkpoint.sha256
 
 
-def test_a_config_of_somebody_elses_beside_the_weights_makes_no_run(
+def test_a_config_file_beside_weights_does_not_make_the_folder_a_run(
     net: nn.Module, registry: Registry
 ) -> None:
     torch.save(net.state_dict(), "net.pt")
@@ -237,21 +236,24 @@ def test_a_config_of_somebody_elses_beside_the_weights_makes_no_run(
     assert list(Path("net.evaluations").glob("*.json"))
 
 
-def test_a_network_is_evaluated_as_it_is_built(networks: str, registry: Registry) -> None:
+def test_a_network_without_weights_is_evaluated_with_a_warning(
+    networks: str, registry: Registry
+) -> None:
     config = EvaluateConfig(model=f"{networks}:Net", dataset="digits", metrics=("nat",))
     torch.manual_seed(5)
     warning, *_, done = evaluate_on_cpu(None, config, registry)
     assert isinstance(warning, Message)
     assert isinstance(done, EvaluationDone)
     assert warning.warns
-    assert "its weights are random: 4 of the 9 tensors" in warning.text
+    assert "random: 4 of the 9" in warning.text
     assert done.rows.parent == Path("Net.evaluations")
-    assert torch.initial_seed() == 5  # nobody's generator was touched
+    # the global random generator is not changed
+    assert torch.initial_seed() == 5
     again = evaluate_on_cpu(None, config, registry)[-1]
     assert instance_of(EvaluationDone, again).stored
 
 
-def test_a_network_that_brings_its_weights_is_not_called_random(
+def test_a_network_with_constant_weights_gives_no_warning(
     networks: str, registry: Registry
 ) -> None:
     config = EvaluateConfig(model=f"{networks}:Constant", dataset="digits", metrics=("nat",))
@@ -259,17 +261,22 @@ def test_a_network_that_brings_its_weights_is_not_called_random(
     assert [event.text for event in events if isinstance(event, Message)] == []
 
 
-def test_a_second_set_of_weights_is_mentioned(net: nn.Module, registry: Registry) -> None:
+def test_weights_that_are_ignored_are_listed(net: nn.Module, registry: Registry) -> None:
     torch.save({"model": net.state_dict(), "ema": net.state_dict()}, "net.pt")
-    _, (matched, warning) = imported(registry)
+    _, (matched, warning) = run_import(registry)
     assert "from 'model'" in matched
-    assert "passed over: 'ema'" in warning
+    assert "'ema'" in warning
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Return the content of every file in a folder."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
-        ({"model": "networks.py:Twin"}, BadFile),
+        ({"model": "networks.py:RenamedNet"}, BadFile),
         ({"model": "networks.py:Net,classes=7"}, BadInput),
         ({"match": "shape", "model": "digits-cnn"}, BadFile),
         ({"dataset": None}, BadInput),
@@ -282,7 +289,7 @@ def test_a_second_set_of_weights_is_mentioned(net: nn.Module, registry: Registry
         ({"weights": "seven.pt", "model": "networks.py:Net,classes=7"}, BadInput),
     ],
 )
-def test_an_import_that_fails_leaves_nothing_behind(
+def test_a_failed_import_writes_nothing(
     net: nn.Module,
     registry: Registry,
     tmp_path: Path,
@@ -293,59 +300,49 @@ def test_an_import_that_fails_leaves_nothing_behind(
     torch.save(net.state_dict() | {"4.bias": torch.full((10,), torch.nan)}, "nan.pt")
     torch.save(registry.create("model", "networks.py:Net,classes=7").state_dict(), "seven.pt")
     Path("taken.safetensors").write_text("precious")
-    before = {
-        path: path.is_file() and path.read_bytes()
-        for path in tmp_path.iterdir()
-        if path.name != "__pycache__"
-    }
+    before = read_files(tmp_path)
     with pytest.raises(error):
-        imported(registry, **settings)
-    assert {
-        path: path.is_file() and path.read_bytes()
-        for path in tmp_path.iterdir()
-        if path.name != "__pycache__"
-    } == before
+        run_import(registry, **settings)
+    assert read_files(tmp_path) == before
 
 
-def test_the_weights_themselves_are_never_overwritten(
+def test_the_file_of_weights_is_never_overwritten(
     net: nn.Module, registry: Registry, tmp_path: Path
 ) -> None:
     safetensors.torch.save_file(net.state_dict(), "net.safetensors")
     before = Path("net.safetensors").read_bytes()
     for out in (Path("net.safetensors"), Path("..") / tmp_path.name / "net.safetensors"):
-        with pytest.raises(BadInput, match="is the file to import"):
-            imported(registry, weights="net.safetensors", out=out, overwrite=True)
+        with pytest.raises(BadInput, match="`out`"):
+            run_import(registry, weights="net.safetensors", out=out, overwrite=True)
     assert Path("net.safetensors").read_bytes() == before
 
 
-def test_a_file_is_replaced_only_when_asked(net: nn.Module, registry: Registry) -> None:
+def test_an_existing_file_is_replaced_only_with_overwrite(
+    net: nn.Module, registry: Registry
+) -> None:
     torch.save(net.state_dict(), "net.pt")
     Path("net.safetensors").write_text("old")
-    with pytest.raises(BadInput, match="there already") as caught:
-        imported(registry)
-    assert "--overwrite" in caught.value.hint
-    assert checkpoints.load(imported(registry, overwrite=True)[0]).dataset == "digits"
+    with pytest.raises(BadInput, match=r"net\.safetensors") as caught:
+        run_import(registry)
+    assert "`overwrite=True`" in caught.value.hint
+    assert checkpoints.load(run_import(registry, overwrite=True)[0]).dataset == "digits"
 
 
-def test_the_weights_themselves_are_never_replaced(net: nn.Module, registry: Registry) -> None:
-    safetensors.torch.save_file(net.state_dict(), "net.safetensors")
-    with pytest.raises(BadInput, match="is the file to import"):
-        imported(registry, weights="net.safetensors", out=Path("net.safetensors"), overwrite=True)
-
-
-def test_a_place_that_cannot_be_written_to_is_refused_before_any_work(
+def test_a_path_that_cannot_be_written_is_refused_before_the_dataset_is_loaded(
     net: nn.Module, registry: Registry, tmp_path: Path
 ) -> None:
     torch.save(net.state_dict(), "net.pt")
     (tmp_path / "file").touch()
     with pytest.raises(RunFolderError, match="cannot write"):
-        imported(
+        run_import(
             registry, dataset="folder:path=no-such-data", out=tmp_path / "file" / "net.safetensors"
         )
 
 
 @pytest.mark.parametrize("path", ["last.safetensors", "."])
-def test_a_checkpoint_needs_no_import(tiny_run: Path, registry: Registry, path: str) -> None:
-    with pytest.raises(BadInput, match="checkpoint of wmr already") as caught:
-        imported(registry, weights=tiny_run / path, model="digits-cnn", out=Path("new.safetensors"))
+def test_a_checkpoint_of_wmr_is_not_imported(tiny_run: Path, registry: Registry, path: str) -> None:
+    with pytest.raises(BadInput, match="checkpoint of wmr") as caught:
+        run_import(
+            registry, weights=tiny_run / path, model="digits-cnn", out=Path("new.safetensors")
+        )
     assert f"wmr evaluate {tiny_run / path}" in caught.value.hint

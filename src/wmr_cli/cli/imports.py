@@ -63,22 +63,21 @@ def import_weights(
     allow_code([model, dataset], None, quiet=quiet)
     registry = components(quiet)
 
+    from ..evaluation.importing import ImportRequest
     from ..evaluation.importing import import_weights as run
     from ..events import ImportDone
     from .progress import follow
 
-    folder = data_dir or default_data_dir()
-    events = run(
-        weights,
-        model,
-        dataset,
-        registry,
-        data_dir=folder,
+    request = ImportRequest(
+        weights=weights,
+        model=model,
+        dataset=dataset,
         match=match,
         eps=radius,
         out=out,
         overwrite=overwrite,
     )
+    events = run(request, registry, data_dir or default_data_dir())
     for done in follow(events, ImportDone, quiet=quiet):
         write(str(done.checkpoint))
         ball = f"{Spec.parse(done.dataset).short}, {done.norm} eps {format_number(done.eps)}"
