@@ -161,7 +161,7 @@ def test_a_checkpoint_of_wmr_takes_no_model(command: str, tiny_run: Path) -> Non
             "net.pt",
             "safetensors",
         ),
-        (("evaluate",), "CHECKPOINT", "--model"),
+        (("evaluate",), "checkpoint", "--model"),
         (("evaluate", "--model", "digits-cnn"), "", "--dataset"),
     ],
 )
