@@ -132,7 +132,7 @@ def compared(found: Found, reference: float = 0.0) -> list[Comparison]:
     assert not problems, problems
     return [
         made for made in document.comparisons or ()
-        if alpha_of(made.reference.record) == reference != alpha_of(made.line.record)
+        if alpha_of(made.reference.record) == reference != alpha_of(made.row.record)
     ]  # fmt: skip
 
 
@@ -174,8 +174,8 @@ def losses(found: Found, name: str, claim: str, defense: str) -> Iterator[Findin
 
 def label(made: Comparison, name: str) -> str:
     """`α 2, α_test 1`, without the second where it does not matter."""
-    trained = f"α {format_number(alpha_of(made.line.record))}"
-    alpha = None if name in ("a_nat", "a_rob") else made.line.alpha_test
+    trained = f"α {format_number(alpha_of(made.row.record))}"
+    alpha = None if name in ("a_nat", "a_rob") else made.row.alpha_test
     return trained if alpha is None else f"{trained}, α_test {format_number(alpha)}"
 
 

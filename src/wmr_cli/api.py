@@ -35,7 +35,7 @@ from .local_code import trust_hashes, trust_named
 from .measures import Estimate, Outcome
 from .plugins import installed
 from .reporting import report, scoring
-from .reporting.caveats import list_caveats
+from .reporting.scoring import list_caveats
 from .runtime import components
 from .spec import Spec
 from .storage import checkpoints, records, torch_files

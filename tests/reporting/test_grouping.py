@@ -1,4 +1,4 @@
-"""Which records may be compared, and which are one model trained with several seeds."""
+"""Groups of comparable records, and rows over the training seeds of one model."""
 
 import json
 from typing import Any
@@ -9,7 +9,7 @@ import pytest
 from support import synthetic
 from support.typed import not_none
 from wmr_cli.measures import Estimate
-from wmr_cli.reporting.grouping import differing, group_by_setting
+from wmr_cli.reporting.grouping import group_by_setting, list_differing_fields
 from wmr_cli.reporting.rows import ReportRow, make_group_rows, row_name
 from wmr_cli.storage.records import AttackFacts, DatasetFacts, Record
 
@@ -20,13 +20,13 @@ def record(name: str = "a-s0", **facts: Any) -> Record:
     return synthetic.record(ROWS, name, **facts)
 
 
-def sizes(records: list[Record]) -> list[list[int]]:
-    """How many models each entry of each peers has."""
-    return [[len(entry) for entry in peers.entries] for peers in group_by_setting(records)]
+def seed_counts(records: list[Record]) -> list[list[int]]:
+    """Return the number of seeds of each entry of each group."""
+    return [[len(entry) for entry in group.entries] for group in group_by_setting(records)]
 
 
-def test_runs_that_differ_in_the_seed_alone_are_one_entry() -> None:
-    assert sizes([record("a-s0"), record("a-s1", seed=1), record("a-s2", seed=2)]) == [[3]]
+def test_runs_that_differ_only_in_the_seed_are_one_entry() -> None:
+    assert seed_counts([record("a-s0"), record("a-s1", seed=1), record("a-s2", seed=2)]) == [[3]]
 
 
 @pytest.mark.parametrize(
@@ -41,31 +41,31 @@ def test_runs_that_differ_in_the_seed_alone_are_one_entry() -> None:
     ],
     ids=str,
 )
-def test_any_other_difference_is_another_entry(
+def test_runs_with_other_differences_are_separate_entries(
     other: dict[str, dict[str, float] | float | str | None],
 ) -> None:
-    assert sizes([record(), record("a-s1", seed=1, **other)]) == [[1, 1]]
+    assert seed_counts([record(), record("a-s1", seed=1, **other)]) == [[1, 1]]
 
 
-def test_the_best_weights_of_each_seed_belong_together_whatever_their_epoch() -> None:
+def test_best_weights_of_seeds_are_one_entry_whatever_their_epoch() -> None:
     best = [
         record(f"a-s{seed}", seed=seed, weights="best.safetensors", epoch=10 + seed)
         for seed in range(2)
     ]
-    assert sizes(best) == [[2]]
+    assert seed_counts(best) == [[2]]
 
 
-def test_other_weights_of_the_same_seed_are_never_taken_for_a_seed() -> None:
-    assert sizes([record("a"), record("b"), record("c", seed=1)]) == [[2, 1]]
+def test_second_checkpoint_of_a_seed_is_a_separate_entry() -> None:
+    assert seed_counts([record("a"), record("b"), record("c", seed=1)]) == [[2, 1]]
 
 
-def test_records_without_settings_stay_by_themselves() -> None:
-    assert sizes(
+def test_records_without_training_settings_are_separate_entries() -> None:
+    assert seed_counts(
         [record("a-s0", config=None, epoch=None), record("a-s1", seed=1, config=None, epoch=None)]
     ) == [[1, 1]]
 
 
-def test_a_record_of_an_earlier_version_is_read() -> None:
+def test_record_without_epoch_and_config_is_loaded() -> None:
     stored = json.loads(record().to_json())
     for name in ("epoch", "config"):
         del stored["checkpoint"][name]
@@ -74,114 +74,110 @@ def test_a_record_of_an_earlier_version_is_read() -> None:
     assert Record.from_json(old.to_json()) == old
 
 
-def changed(**parts: Any) -> Record:
+def change_record(**parts: Any) -> Record:
     return msgspec.structs.replace(record("b"), id="b", **parts)
 
 
 @pytest.mark.parametrize(
-    ("other", "word"),
+    ("other", "field"),
     [
         (record("b", eps=0.1), "eps"),
         (record("b", norm="l2"), "norm"),
         (record("b", attack="pgd:steps=40"), "attack"),
         (record("b", dataset="mnist"), "data"),
         (
-            changed(
+            change_record(
                 dataset=DatasetFacts(
                     name="digits", split="test", n=60, sha256="digits", indices=list(range(60))
                 )
             ),
             "data",
         ),
-        (changed(attack=AttackFacts(spec="pgd:steps=20,step=0.015", seed=1, restarts=1)), "attack"),
-        (changed(attack=AttackFacts(spec="pgd:steps=20,step=0.015", seed=0, restarts=2)), "attack"),
-        (changed(kernel="mail"), "kernel"),
+        (
+            change_record(attack=AttackFacts(spec="pgd:steps=20,step=0.015", seed=1, restarts=1)),
+            "attack",
+        ),
+        (
+            change_record(attack=AttackFacts(spec="pgd:steps=20,step=0.015", seed=0, restarts=2)),
+            "attack",
+        ),
+        (change_record(kernel="mail"), "kernel"),
     ],
-    ids=["eps", "norm", "attack", "data", "subset", "seed of the attack", "restarts", "kernel"],
+    ids=["eps", "norm", "attack", "data", "subset", "attack seed", "restarts", "kernel"],
 )
-def test_what_was_not_measured_alike_is_not_compared(other: Record, word: str) -> None:
-    found = group_by_setting([record("a"), other])
-    assert len(found) == 2
-    assert differing([peers.setting for peers in found]) == [word]
+def test_records_of_other_settings_are_separate_groups(other: Record, field: str) -> None:
+    groups = group_by_setting([record("a"), other])
+    assert len(groups) == 2
+    assert list_differing_fields([group.setting for group in groups]) == [field]
 
 
 def worst(name: str, parts: list[Record]) -> Record:
     return synthetic.worst(name, parts, ROWS)
 
 
-def test_worst_cases_of_the_same_attacks_are_compared() -> None:
+def test_worst_cases_of_the_same_attacks_are_comparable() -> None:
     parts = {name: [record(name), record(name, attack="fgsm")] for name in ("a", "b")}
-    alike = [worst(name, members) for name, members in parts.items()]
-    assert sizes([*parts["a"], *parts["b"], *alike])[-1] == [1, 1]
-    other = worst("c", [record("c"), record("c", attack="square")])
-    assert (
-        len(
-            group_by_setting(
-                [*parts["a"], alike[0], record("c"), record("c", attack="square"), other]
-            )
-        )
-        == 5
-    )
+    worst_cases = [worst(name, members) for name, members in parts.items()]
+    assert seed_counts([*parts["a"], *parts["b"], *worst_cases])[-1] == [1, 1]
+    other_parts = [record("c"), record("c", attack="square")]
+    other = worst("c", other_parts)
+    groups = group_by_setting([*parts["a"], worst_cases[0], *other_parts, other])
+    assert len(groups) == 5
 
 
-def test_worst_cases_whose_parts_are_not_there_stand_alone() -> None:
-    alike = [worst(name, [record(name)]) for name in ("a", "b")]
-    assert sizes(alike) == [[1], [1]]
+def test_worst_cases_without_the_records_of_their_attacks_are_separate() -> None:
+    worst_cases = [worst(name, [record(name)]) for name in ("a", "b")]
+    assert seed_counts(worst_cases) == [[1], [1]]
 
 
-def lines(records: list[Record]) -> list[ReportRow]:
+def rows_of(records: list[Record]) -> list[ReportRow]:
     return [
-        line
-        for peers in group_by_setting(records)
-        for entry in peers.entries
-        for line in make_group_rows(entry)
+        row
+        for group in group_by_setting(records)
+        for entry in group.entries
+        for row in make_group_rows(entry)
     ]
 
 
-def test_a_line_over_seeds_has_their_mean_and_keeps_the_spread_apart_from_the_interval() -> None:
+def test_row_over_seeds_has_mean_interval_and_spread() -> None:
     skills = (0.0, 0.3)
     each = [
         synthetic.record(synthetic.rows(60, skill=skill), f"a-s{seed}", seed=seed)
         for seed, skill in enumerate(skills)
     ]
-    at_1, at_2 = lines(each)
-    shares = [one.by_alpha[1].a_sa for one in each]
+    at_1, at_2 = rows_of(each)
+    estimates = [not_none(one.by_alpha[1].a_sa) for one in each]
     assert (at_1.alpha_test, at_2.alpha_test, at_2.seeds) == (1.0, 2.0, 2)
-    found = at_2.accuracy("a_sa")
-    assert not_none(found).value == pytest.approx(
-        sum(not_none(share).value for share in shares) / 2
-    )
-    assert not_none(found).low == pytest.approx(sum(not_none(share).low for share in shares) / 2)
-    assert not_none(found).ess == min(not_none(not_none(share).ess) for share in shares)
-    spread = at_2.training_spread("a_sa")
-    assert not_none(spread).sd == pytest.approx(
-        abs(not_none(shares[0]).value - not_none(shares[1]).value) / 2**0.5
-    )
-    assert at_2.by_training_seed("a_sa") == {
-        0: not_none(shares[0]).value,
-        1: not_none(shares[1]).value,
-    }
+    mean = not_none(at_2.accuracy("a_sa"))
+    first, second = estimates
+    assert mean.value == pytest.approx((first.value + second.value) / 2)
+    assert mean.low == pytest.approx((first.low + second.low) / 2)
+    assert mean.ess == min(not_none(first.ess), not_none(second.ess))
+    spread = not_none(at_2.training_spread("a_sa"))
+    assert spread.sd == pytest.approx(abs(first.value - second.value) / 2**0.5)
+    assert at_2.by_training_seed("a_sa") == {0: first.value, 1: second.value}
 
 
-def test_seeds_are_joined_alpha_by_alpha() -> None:
-    found = lines([record("a-s0", alphas=(1.0, 2.0)), record("a-s1", seed=1, alphas=(2.0, 5.0))])
-    assert [(line.alpha_test, line.seeds) for line in found] == [(1.0, 1), (2.0, 2), (5.0, 1)]
+def test_seeds_are_joined_at_each_alpha() -> None:
+    found = rows_of([record("a-s0", alphas=(1.0, 2.0)), record("a-s1", seed=1, alphas=(2.0, 5.0))])
+    assert [(row.alpha_test, row.seeds) for row in found] == [(1.0, 1), (2.0, 2), (5.0, 1)]
 
 
-def test_several_records_of_the_same_weights_are_one_model() -> None:
-    found = lines([record("a-s0"), record("a-s0", alphas=(5.0,)), record("a-s1", seed=1)])
-    assert [(line.alpha_test, line.seeds) for line in found] == [(1.0, 2), (2.0, 2), (5.0, 1)]
-    alone = lines([record("a-s0"), record("a-s0", alphas=(2.0, 5.0))])
-    assert [line.alpha_test for line in alone] == [1.0, 2.0, 2.0, 5.0]  # all are shown
+def test_records_of_one_checkpoint_are_one_model() -> None:
+    found = rows_of([record("a-s0"), record("a-s0", alphas=(5.0,)), record("a-s1", seed=1)])
+    assert [(row.alpha_test, row.seeds) for row in found] == [(1.0, 2), (2.0, 2), (5.0, 1)]
+    alone = rows_of([record("a-s0"), record("a-s0", alphas=(2.0, 5.0))])
+    assert [row.alpha_test for row in alone] == [1.0, 2.0, 2.0, 5.0]  # all are shown
 
 
-def test_a_share_that_one_seed_lacks_is_left_out() -> None:
-    one, other = record("a-s0"), record("a-s1", seed=1)
+def test_accuracy_missing_for_one_seed_is_left_out() -> None:
+    one = record("a-s0")
+    other = record("a-s1", seed=1)
     rows = [msgspec.structs.replace(row, a_tr=None) for row in other.by_alpha]
-    (line, _) = lines([one, msgspec.structs.replace(other, by_alpha=rows)])
-    assert isinstance(line.accuracy("a_sa"), Estimate)
-    assert line.accuracy("a_tr") is None
-    assert line.training_spread("a_tr") is None
+    (row, _) = rows_of([one, msgspec.structs.replace(other, by_alpha=rows)])
+    assert isinstance(row.accuracy("a_sa"), Estimate)
+    assert row.accuracy("a_tr") is None
+    assert row.training_spread("a_tr") is None
 
 
 @pytest.mark.parametrize(
@@ -193,5 +189,7 @@ def test_a_share_that_one_seed_lacks_is_left_out() -> None:
         (("x-s0",), "x-s0"),
     ],
 )
-def test_seeds_are_called_by_what_their_names_share(names: tuple[str, ...], shown: str) -> None:
-    assert row_name(lines([record(name, seed=seed) for seed, name in enumerate(names)])[0]) == shown
+def test_name_of_a_row_over_seeds(names: tuple[str, ...], shown: str) -> None:
+    assert (
+        row_name(rows_of([record(name, seed=seed) for seed, name in enumerate(names)])[0]) == shown
+    )

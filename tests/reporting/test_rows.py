@@ -1,8 +1,9 @@
-"""A worst case over several attacks names them, in every format."""
+"""Names of attacks: a worst case over several attacks lists them in every format."""
 
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,97 +12,99 @@ import pytest
 
 from support import synthetic
 from wmr_cli.config import EvaluateConfig
-from wmr_cli.reporting.caveats import list_caveats
 from wmr_cli.reporting.figures.data import load_figure_data
 from wmr_cli.reporting.html.report import render_report
 from wmr_cli.reporting.report import Report, build_report, gather_records, records_to_json
 from wmr_cli.reporting.rows import list_combined_attacks, name_attacks
 from wmr_cli.reporting.tables import main as tables
 from wmr_cli.reporting.tables.escaping import markdown_paragraph
-from wmr_cli.reporting.tables.latex import latex
+from wmr_cli.reporting.tables.latex import render_latex
 from wmr_cli.storage.records import Record
 
-PGD, SQUARE = "pgd:steps=20,step=0.015", "square:queries=50"
-NOTE = f"worst of all: every image as the most harmful of these attacks left it: {PGD} + {SQUARE}"
+PGD = "pgd:steps=20,step=0.015"
+SQUARE = "square:queries=50"
+BOTH = f"{PGD} + {SQUARE}"
 ROWS = synthetic.rows(60)
 
 
-def measured(name: str, *attacks: str, **facts: Any) -> list[Record]:
-    """A record for each attack and one for their worst case."""
-    parts = [synthetic.record(ROWS, name, attack=attack, **facts) for attack in attacks]
-    return [*parts, synthetic.worst(name, parts, ROWS, **facts)]
+def evaluate_with(name: str, *attacks: str, **facts: Any) -> list[Record]:
+    """Return a record per attack and one of their worst case."""
+    records = [synthetic.record(ROWS, name, attack=attack, **facts) for attack in attacks]
+    return [*records, synthetic.worst(name, records, ROWS, **facts)]
 
 
 @pytest.fixture
-def document(tmp_path: Path) -> Report:
+def report(tmp_path: Path) -> Report:
     """Two models under two attacks."""
     for skill, name in enumerate("ab"):
-        given = synthetic.rows(skill=0.3 * skill)
-        parts = [
-            synthetic.record(given, name, attack=attack, training={"lr": 1 + skill})
+        rows = synthetic.rows(skill=0.3 * skill)
+        training = {"lr": 1 + skill}
+        records = [
+            synthetic.record(rows, name, attack=attack, training=training)
             for attack in (SQUARE, PGD)
         ]
-        for record in (*parts, synthetic.worst(name, parts, given, training={"lr": 1 + skill})):
-            synthetic.stored(tmp_path / name / "evaluations", record, given)
+        worst = synthetic.worst(name, records, rows, training=training)
+        for record in (*records, worst):
+            synthetic.stored(tmp_path / name / "evaluations", record, rows)
     return build_report(gather_records([tmp_path]), compare=True)[0]
 
 
-def test_a_note_below_the_table_names_them(document: Report) -> None:
-    main, *_ = document.tables()
-    assert main.notes[0] == NOTE
-    assert main.notes.count(NOTE) == 1
-    assert f"\n\n{markdown_paragraph(NOTE)}\n" in main.to_markdown()
-    assert SQUARE in latex(main).partition("Worst of all: every image as")[2]
-    assert NOTE in str(main.to_rich_table(None).caption)
-    alone = tables.make_table(measured("a", SQUARE, PGD))
-    assert alone.notes == (NOTE,)
-    assert tables.make_table(measured("a", SQUARE, PGD)[:1]).notes == ()
+def test_note_below_the_main_table_lists_combined_attacks(report: Report) -> None:
+    main, *_ = report.tables()
+    (note,) = [note for note in main.notes if BOTH in note]
+    assert note.startswith("worst of all: ")
+    assert f"\n\n{markdown_paragraph(note)}\n" in main.to_markdown()
+    assert SQUARE in render_latex(main).partition(r"\end{tabular}}")[2]
+    assert note in str(main.to_rich_table(None).caption)
+    assert tables.make_table(evaluate_with("a", SQUARE, PGD)).notes == (note,)
+    assert tables.make_table(evaluate_with("a", SQUARE, PGD)[:1]).notes == ()
 
 
-def test_a_comparison_names_them_too(document: Report) -> None:
-    noted = {
-        sheet.title.partition(" under ")[2].partition(",")[0]: sheet.notes
-        for sheet in document.comparison_tables()
+def test_note_below_a_comparison_lists_combined_attacks(report: Report) -> None:
+    notes = {
+        table.title.partition(" under ")[2].partition(",")[0]: table.notes
+        for table in report.comparison_tables()
     }
-    assert noted["worst of all"] == (NOTE,)
-    assert noted["square:queries=50"] == ()
+    (note,) = notes["worst of all"]
+    assert BOTH in note
+    assert notes["square:queries=50"] == ()
 
 
-def test_the_page_names_them_in_its_headings(document: Report) -> None:
-    text, _ = render_report(document.found, document.comparison_tables())
-    assert f"worst of {PGD} + {SQUARE}</h3>" in text
-    assert NOTE in text  # below the comparison
+def test_headings_of_the_page_list_combined_attacks(report: Report) -> None:
+    text, _ = render_report(report.found, report.comparison_tables())
+    assert f"worst of {BOTH}</h3>" in text
+    assert re.search(rf'<p class="note">worst of all: .*{re.escape(BOTH)}</p>', text)
 
 
-def test_csv_and_json_name_them(document: Report) -> None:
-    lines = list(csv.DictReader(io.StringIO(tables.to_csv(document.records))))
+def test_csv_and_json_list_combined_attacks(report: Report) -> None:
+    lines = list(csv.DictReader(io.StringIO(tables.to_csv(report.records))))
     assert {(line["attack"], line["worst_of"]) for line in lines} == {
         (PGD, ""),
         (SQUARE, ""),
-        ("worst of all", f"{PGD} + {SQUARE}"),
+        ("worst of all", BOTH),
     }
-    compared = csv.DictReader(io.StringIO(document.to_csv()))
-    assert {line["worst_of"] for line in compared} == {"", f"{PGD} + {SQUARE}"}
-    data = json.loads(msgspec.json.encode(document.to_json()))["records"]
+    compared = csv.DictReader(io.StringIO(report.to_csv()))
+    assert {line["worst_of"] for line in compared} == {"", BOTH}
+    data = json.loads(msgspec.json.encode(report.to_json()))["records"]
     assert [one.get("worst_of") for one in data if one["attack"]["spec"] == "worst"] == [
         [PGD, SQUARE]
     ] * 2
     assert all("worst_of" not in one for one in data if one["attack"]["spec"] != "worst")
-    assert [one.get("worst_of") for one in records_to_json(document.found)] == [
+    assert [one.get("worst_of") for one in records_to_json(report.found)] == [
         one.get("worst_of") for one in data
     ]
 
 
-def test_figures_name_them_above_the_panel(document: Report) -> None:
-    headings = {group.facts["attack"] for group in load_figure_data(document.found).groups}
-    assert headings == {PGD, SQUARE, f"worst of {PGD} + {SQUARE}"}
+def test_titles_of_figures_list_combined_attacks(report: Report) -> None:
+    headings = {group.facts["attack"] for group in load_figure_data(report.found).groups}
+    assert headings == {PGD, SQUARE, f"worst of {BOTH}"}
 
 
-def test_worst_cases_stand_behind_their_attacks(document: Report) -> None:
-    assert [record.attack.spec for record in document.records] == [PGD, SQUARE, "worst"] * 2
+def test_worst_case_comes_after_its_attacks(report: Report) -> None:
+    assert [record.attack.spec for record in report.records] == [PGD, SQUARE, "worst"] * 2
 
 
-def test_evaluations_of_a_run_are_in_the_order_of_their_balls(tmp_path: Path) -> None:
+def test_evaluations_of_a_run_are_sorted_by_radius(tmp_path: Path) -> None:
     radii = (0.3, 0.05, 0.2, 0.1)
     for name in "ba":
         for eps in radii:
@@ -111,40 +114,32 @@ def test_evaluations_of_a_run_are_in_the_order_of_their_balls(tmp_path: Path) ->
     assert [record.checkpoint.path[5] for record in found] == ["b"] * 4 + ["a"] * 4
 
 
-def test_a_worst_case_says_why_it_has_none_in_a_ball() -> None:
-    asked = EvaluateConfig(metrics=("nat", "rob", "dro"))
-    *_, worst = measured("a", PGD, SQUARE, asked=asked, alphas=())
-    assert list(list_caveats(worst)) == [
-        "of several attacks the image of lowest margin is kept, which need not be that of largest loss:"
-        " there is no worst case in a ball but that of --dro-loss zero-one"
-    ]
-
-
-def test_worst_cases_of_different_attacks_are_numbered() -> None:
+def test_different_worst_cases_are_numbered() -> None:
     records = [
-        *measured("a", PGD, SQUARE),
-        *measured("b", PGD, "fgsm"),
-        *measured("c", SQUARE, PGD),
+        *evaluate_with("a", PGD, SQUARE),
+        *evaluate_with("b", PGD, "fgsm"),
+        *evaluate_with("c", SQUARE, PGD),
     ]
     attacks = name_attacks(records)
-    named = [attacks.name(record) for record in records if record.attack.of]
-    assert named == ["worst of all (1)", "worst of all (2)", "worst of all (1)"]
-    sheet = tables.make_table(records)
-    assert sheet.notes == (
-        NOTE.replace("all:", "all (1):"),
-        NOTE.replace("all:", "all (2):").replace(f"{PGD} + {SQUARE}", f"fgsm + {PGD}"),
-    )
-    shown = {row[sheet.headings.index("attack")] for row in sheet.rows}
+    names = [attacks.name(record) for record in records if record.attack.of]
+    assert names == ["worst of all (1)", "worst of all (2)", "worst of all (1)"]
+    table = tables.make_table(records)
+    first, second = table.notes
+    assert first.startswith("worst of all (1): ")
+    assert first.endswith(BOTH)
+    assert second.startswith("worst of all (2): ")
+    assert second.endswith(f"fgsm + {PGD}")
+    shown = {row[table.headings.index("attack")] for row in table.rows}
     assert shown == {PGD, SQUARE, "fgsm", "worst of all (1)", "worst of all (2)"}
 
 
-def test_attacks_without_their_records_are_named_as_they_were_asked_for() -> None:
-    asked = EvaluateConfig(attacks=("pgd", "square:queries=50"))
-    *parts, worst = measured("a", PGD, SQUARE, asked=asked)
+def test_attacks_without_records_are_named_by_the_config() -> None:
+    config = EvaluateConfig(attacks=("pgd", "square:queries=50"))
+    *parts, worst = evaluate_with("a", PGD, SQUARE, asked=config)
     assert list_combined_attacks(worst, {parts[1].id: parts[1]}) == ("pgd", SQUARE)
     assert list_combined_attacks(worst, {}) == ("pgd", "square:queries=50")
-    unasked = msgspec.structs.replace(worst, config={"attacks": 5})
-    assert list_combined_attacks(unasked, {}) == tuple(
+    without_attacks = msgspec.structs.replace(worst, config={"attacks": 5})
+    assert list_combined_attacks(without_attacks, {}) == tuple(
         sorted(f"record {part.id}" for part in parts)
     )
     assert list_combined_attacks(parts[0], {}) == ()

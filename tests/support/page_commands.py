@@ -203,7 +203,7 @@ def is_shown(line: str, seen: str) -> bool:
 def masked(text: str) -> str:
     """Remove what depends on the length of a run: numbers, intervals, times, verdicts, layout."""
     text = re.sub(r"(?<!\w)[-+−]?\d[\d,.]*|\d+", "#", text.replace("*", " "))
-    text = re.sub(r"\[# ?#\]|#…#|\((few|all right|all wrong)\)|─+", " ", text)
+    text = re.sub(r"\[# ?#\]|#…#|\((few|all correct|none correct)\)|─+", " ", text)
     text = re.sub(r"\b(pass|fail)\b", "verdict", re.sub(r"# ?(s|min|h)\b", "# s", text))
     return " ".join(text.split())
 

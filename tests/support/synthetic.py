@@ -71,7 +71,7 @@ def record(
     override those of the checkpoint.
     """
     asked = asked or EvaluateConfig()
-    scores = scoring.scores(given, asked, list(alphas), class_names or {})
+    scores = scoring.compute_scores(given, asked, list(alphas), class_names or {})
     settings = {
         **SETTINGS,
         "seed": seed,

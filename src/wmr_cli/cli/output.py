@@ -10,7 +10,7 @@ from ..errors import BadFile, BadInput
 from ..reporting.report import Report, records_to_json
 from ..reporting.tables import main
 from ..reporting.tables.details import make_detail_tables
-from ..reporting.tables.latex import PREAMBLE, latex
+from ..reporting.tables.latex import PREAMBLE, render_latex
 from ..reporting.tables.text_table import TextTable, render_text
 from ..storage.atomic import write_output
 from ..storage.records import Record
@@ -81,7 +81,7 @@ def _draw(
     elif output == "markdown":
         leave("\n".join(sheet.to_markdown() for sheet in sheets))
     else:
-        leave(PREAMBLE + "\n".join(latex(sheet) for sheet in sheets))
+        leave(PREAMBLE + "\n".join(render_latex(sheet) for sheet in sheets))
 
 
 def _leave(text: str, *, out: Path | None, write_file: Callable[[Path, str], None]) -> None:

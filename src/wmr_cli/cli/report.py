@@ -114,8 +114,8 @@ def remarks(
     output: str,
 ) -> Iterator[str]:
     """What a reader should know before trusting the numbers, and what was asked for and is not there."""
-    from ..reporting.caveats import list_caveats
     from ..reporting.rows import describe_conditions, run_name
+    from ..reporting.scoring import list_caveats
 
     evaluations = Counter(run_name(record) for record in document.records)
     for record in document.records:

@@ -282,7 +282,7 @@ def make_record(
     checkpoint = task.checkpoint
     config = task.config
     class_names = dict(enumerate(checkpoint.class_names or ()))
-    scores = scoring.scores(rows, config, list(task.kernels), class_names)
+    scores = scoring.compute_scores(rows, config, list(task.kernels), class_names)
     assert scores.a_nat is not None  # rows always hold clean predictions
     epoch = None
     train_config = None

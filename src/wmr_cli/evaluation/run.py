@@ -19,7 +19,7 @@ from ..events import EvaluationDone, EvaluationStarted, Event, ImagesDone, Messa
 from ..measures import worst_rows
 from ..registry import Registry
 from ..reporting import scoring
-from ..reporting.caveats import list_caveats
+from ..reporting.scoring import list_caveats
 from ..runtime import components
 from ..runtime.fabric import Hardware, Runtime, launch
 from ..runtime.shared_data import share_split
@@ -244,7 +244,7 @@ def run_jobs(
             rows = stack_rows(parts)
             if job.seed != task.config.seed:
                 # repeats are scored and deleted: keep only the rows that their scores need
-                rows = scoring.keep_scoring_rows(rows, comparing=task.compares_images)
+                rows = scoring.keep_scoring_rows(rows, compares_images=task.compares_images)
             records.save_rows(job.file, rows)
         yield ImagesDone(_count_finished(jobs), total)
     return images

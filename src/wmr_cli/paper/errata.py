@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from .results import PaperRow, load_results
+from .results import Dispute, Erratum, PaperRow, load_results
 
 MARKS = ("†", "‡", "§", "¶")
 
 
 @dataclass(frozen=True)
 class CorrectedRow:
-    """A row as it should read, and by field why it is not as printed or not to be relied on."""
+    """A row with corrections; `reasons` has a text for each corrected or disputed field."""
 
     table: str
     dataset: str
@@ -26,50 +26,58 @@ class CorrectedRow:
 
 
 def load_corrected_rows() -> list[CorrectedRow]:
-    """All rows of all tables, in their order."""
+    """Return all rows of all tables, in their order."""
     return [
-        _correct(table.name, table.dataset, row)
+        _correct_row(table.name, table.dataset, row)
         for table in load_results().tables
         for row in table.rows
     ]
 
 
-def _correct(table: str, dataset: str, row: PaperRow) -> CorrectedRow:
-    reasons, changes = {}, {}
-    for erratum in load_results().errata:
-        if (erratum.table, erratum.line) == (table, row.line):
-            changes[erratum.field] = erratum.corrected
-            what = "left out, printed" if erratum.corrected is None else "corrected, printed"
-            doubt = "" if erratum.confidence == "high" else " (likely, not certain)"
-            reasons[erratum.field] = f"{what} {erratum.printed}: {erratum.why}{doubt}"
-    fixed = msgspec.convert({**msgspec.to_builtins(row), **changes}, PaperRow)
-    for dispute in load_results().disputed:
-        mine = (dataset, fixed.defense, fixed.alpha_train, getattr(fixed, dispute.field))
-        if mine == (
-            dispute.dataset,
-            dispute.defense,
-            dispute.alpha_train,
-            dispute.values.get(table),
-        ):
-            reasons[dispute.field] = "disputed: " + " and ".join(
-                f"{value} in {name}" for name, value in dispute.values.items()
-            )
-    return CorrectedRow(table, dataset, fixed, reasons)
+def _correct_row(table: str, dataset: str, row: PaperRow) -> CorrectedRow:
+    results = load_results()
+    errata = [one for one in results.errata if (one.table, one.line) == (table, row.line)]
+    changes = {erratum.field: erratum.corrected for erratum in errata}
+    corrected = msgspec.convert({**msgspec.to_builtins(row), **changes}, PaperRow)
+    reasons = {erratum.field: _describe_erratum(erratum) for erratum in errata}
+    for dispute in results.disputed:
+        if _is_disputed(table, dataset, corrected, dispute):
+            values = [f"{value} in {name}" for name, value in dispute.values.items()]
+            reasons[dispute.field] = "disputed: " + " and ".join(values)
+    return CorrectedRow(table, dataset, corrected, reasons)
+
+
+def _describe_erratum(erratum: Erratum) -> str:
+    action = "left out" if erratum.corrected is None else "corrected"
+    certainty = "" if erratum.confidence == "high" else " (likely, not certain)"
+    return f"{action}, printed {erratum.printed}: {erratum.why}{certainty}"
+
+
+def _is_disputed(table: str, dataset: str, row: PaperRow, dispute: Dispute) -> bool:
+    is_same_method = (dataset, row.defense, row.alpha_train) == (
+        dispute.dataset,
+        dispute.defense,
+        dispute.alpha_train,
+    )
+    return is_same_method and getattr(row, dispute.field) == dispute.values.get(table)
 
 
 class Footnotes:
-    """Marks for reasons, in the order in which they are met: †, ‡, §, ¶, ††, …"""
+    """Marks for reasons, in order of appearance: †, ‡, §, ¶, ††, …"""
 
     def __init__(self) -> None:
         self._marks: dict[str, str] = {}
 
     def mark(self, reasons: Iterable[str]) -> str:
-        """The marks of these reasons."""
-        for reason in (found := list(reasons)):
-            number = len(self._marks)
-            self._marks.setdefault(reason, MARKS[number % len(MARKS)] * (1 + number // len(MARKS)))
-        return "".join(self._marks[reason] for reason in found)
+        """Return the marks of these reasons; a new reason gets the next mark."""
+        marks = []
+        for reason in reasons:
+            if reason not in self._marks:
+                repeats, number = divmod(len(self._marks), len(MARKS))
+                self._marks[reason] = MARKS[number] * (1 + repeats)
+            marks.append(self._marks[reason])
+        return "".join(marks)
 
     def notes(self) -> tuple[str, ...]:
-        """Every mark with its reason."""
+        """Return every mark with its reason."""
         return tuple(f"{mark} {reason}" for reason, mark in self._marks.items())

@@ -1,8 +1,7 @@
-"""In what a measurement departs from the paper's, where the two may stand side by side all the same.
+"""Match rows of a report with the paper's rows, and list how their settings differ.
 
-The paper's settings are those of the presets `paper/…`: its own numbers and, where it is silent, those of the code it builds on.
-
-The rows of the paper that belong to a user's lines, and the difference to them.
+The paper's settings are those of the presets `paper/…`: its own numbers or, where it gives none,
+those of the code that it builds on.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,295 +15,351 @@ import msgspec
 from ..config import resolve
 from ..errors import BadInput
 from ..measures import MARGIN_KERNEL
-from ..reporting.rows import ReportRow, row_name
+from ..reporting.rows import UNWEIGHTED_KERNEL, ReportRow, row_name
 from ..spec import Spec, format_number, parse_number, scale_exactly
 from ..storage.records import Record
 from .errata import CorrectedRow, load_corrected_rows
-from .results import DATASETS, SHARES
+from .results import ACCURACY_FIELDS, DATASETS
 
-IMAGES = 10_000
-RESTARTS = {"authors-eval": 10}
-"""Of attacks whose usual number is not 1."""
-SCRIPTED = {"cifar10": 0.0031}
-"""The step size of the released evaluation, where it is not that of the training log."""
-NOT_RECORDED = "settings of training not recorded"
-WORDS = {
-    "norm": "norm of training", "attack": "attack of training", "steps": "steps of training",
-    "step_size": "step size of training", "attack_mode": "mode of the network under attack", "weight_grad": "gradient of weights",
-    "normalize": "weights normalised by", "max_weight": "largest weight", "batch_size": "batch size",
-    "augment": "augmentation", "optimizer": "optimizer",
-    "lr": "learning rate", "momentum": "momentum", "weight_decay": "weight decay", "decay": "decay of",
-    "clip_grad": "gradients clipped at", "label_smoothing": "label smoothing", "schedule": "schedule", "milestones": "milestones",
-    "gamma": "gamma", "warmup": "warm-up", "eps_ramp": "ramp of ε", "alpha_ramp": "ramp of α", "precision": "precision",
-}  # fmt: skip
-"""Settings of training that change what comes out, as a reader is told of them."""
-ONLY_WITH = {"milestones": "schedule", "gamma": "schedule", "momentum": "optimizer"}
-"""Settings that mean nothing where another one differs already."""
-CHOSEN = {"best.safetensors": "the best weights", "ema.safetensors": "averaged weights"}
+OTHER_DATASETS = ("digits", "fashion-mnist", "cifar100", "svhn")
+"""Built-in datasets that are not the paper's. `folder` and `arrays` may hold any data."""
 
-
-@cache
-def paper_settings(dataset: str, defense: str) -> dict[str, Any]:
-    """How the paper trained with a defense on a data set, and evaluated."""
-    found: dict[str, Any] = msgspec.to_builtins(
-        resolve({"preset": f"paper/{dataset}", "defense": defense})
-    )
-    return found
-
-
-def list_setting_differences(record: Record, dataset: str, radii: Iterable[float]) -> Iterator[str]:
-    """Everything that is known to differ; `radii` are those of training in the paper's rows."""
-    facts = record.checkpoint
-    defense = Spec.parse(facts.defense)
-    usual = paper_settings(dataset, defense.name)
-    expected = Spec.parse(usual["model"])
-    if not _is_network(facts.model, expected):
-        yield f"network {facts.model} for {expected.name}"
-    yield from _differ(defense, Spec.parse(usual["defense"]))
-    chosen = CHOSEN.get(Path(facts.path).name)
-    if chosen is not None:
-        yield f"{chosen} for the last"
-    if facts.config is None:
-        yield NOT_RECORDED
-    else:
-        stopped = (
-            facts.epoch if chosen is None and facts.epoch != facts.config.get("epochs") else None
-        )
-        yield from _of_training(facts.config, usual, stopped, sorted(set(radii)))
-    yield from _of_attack(record, dataset, usual)
-    if record.dataset.n != IMAGES:
-        yield f"{record.dataset.n} test images for {IMAGES}"
-
-
-def _is_network(text: str, expected: Spec) -> bool:
-    try:
-        found = Spec.parse(text)
-    except BadInput:  # a name from elsewhere
-        return False
-    return found.name == expected.name and not any(_differ(found, expected))
-
-
-def _differ(mine: Spec, theirs: Spec) -> Iterator[str]:
-    """Parameters that are given and are not those of the paper."""
-    if mine.value is not None:
-        yield f"{mine.name} {mine.value}"
-    for key, value in mine.params.items():
-        usual = theirs.params.get(key)
-        if usual is None or not _same(value, usual):
-            yield f"{key} {value}" + ("" if usual is None else f" for {usual}")
-
-
-def _same(value: object, usual: object) -> bool:
-    try:
-        return parse_number(str(value)) == parse_number(str(usual))
-    except BadInput:
-        return str(value) == str(usual)
-
-
-def _of_training(
-    own: Mapping[str, Any], usual: Mapping[str, Any], stopped: int | None, radii: list[float]
-) -> Iterator[str]:
-    epochs = own.get("epochs", usual["epochs"])
-    if epochs != usual["epochs"]:
-        yield f"{epochs} epochs for {usual['epochs']}"
-    if stopped is not None:
-        yield f"weights after {stopped} epochs for {epochs}"
-    if "eps" in own and own["eps"] not in radii:
-        yield f"ε of training {format_number(own['eps'])} for {' or '.join(map(format_number, radii))}"
-    different = [name for name in WORDS if name in own and own[name] != usual[name]]
-    yield from (
-        f"{WORDS[name]} {_text(own[name], name)} for {_text(usual[name], name)}"
-        for name in different
-        if ONLY_WITH.get(name) not in different
-    )
-
-
-def _text(value: Any, name: str) -> str:
-    if value is None:
-        return "of the attack's own" if name == "step_size" else "none"
-    if isinstance(value, float):
-        return format_number(value)
-    return "/".join(map(str, value)) or "none" if isinstance(value, list | tuple) else str(value)
-
-
-def _of_attack(record: Record, dataset: str, usual: Mapping[str, Any]) -> Iterator[str]:
-    spec, eps, usual_step = (
-        Spec.parse(record.attack.spec),
-        record.threat.eps,
-        usual["evaluate"]["step_size"],
-    )
-    restarts = RESTARTS.get(spec.name, 1)
-    if record.attack.restarts != restarts:
-        yield f"restarts {record.attack.restarts} for {restarts}"
-    known = {usual_step, scale_exactly(usual_step, eps, usual["eps"])}
-    if spec.name == "authors-eval" and dataset in SCRIPTED:
-        known.add(SCRIPTED[dataset])
-    given = spec.params.get("step", format_number(_default_step(spec, eps)))
-    if not any(_same(given, format_number(step)) for step in known):
-        yield f"step size {given} for {format_number(usual_step)}"
-    if str(spec.params.get("start", "uniform")) != "uniform":
-        yield f"start {spec.params['start']} for uniform"
-    if str(spec.params.get("keep", "last")) != "last":
-        yield f"the {spec.params['keep']} step for the last"
-
-
-def _default_step(spec: Spec, eps: float) -> float:
-    return (
-        eps / 10
-        if spec.name == "authors-eval"
-        else 2.5 * eps / max(int(str(spec.params["steps"])), 1)
-    )
-
-
-FAMILIES = {"pgd": "PGD", "trades": "TRADES", "free": "AT4Free", "yopo": "YOPO-5-3", "iaat": "IAAT"}
-OTHERS = ("digits", "fashion-mnist", "cifar100", "svhn")
-"""Data sets that are known not to be the paper's."""
-PARAMETERS = {
-    "pgd": {"steps", "step", "start", "keep", "loss"},
-    "authors-eval": {"steps", "step", "loss"},
+PAPER_DEFENSES = {
+    "pgd": "PGD",
+    "trades": "TRADES",
+    "free": "AT4Free",
+    "yopo": "YOPO-5-3",
+    "iaat": "IAAT",
 }
-PARAMETERS["pgd-margin"] = PARAMETERS["pgd"]
-"""What the paper's attack has to set; one with anything else is another attack."""
+"""The paper's names of defenses, by ours."""
+
+TEST_IMAGES = 10_000
+RELEASED_STEP_SIZES = {"cifar10": 0.0031}
+"""Step sizes in the released evaluation script that differ from those in the training log."""
+
+
+@dataclass(frozen=True)
+class PaperAttack:
+    """How an attack of ours corresponds to the paper's."""
+
+    loss: str
+    """The loss that it maximises unless its spec has another one."""
+    params: frozenset[str]
+    """Parameters that its spec may have; with any other it is a different attack."""
+    restarts: int = 1
+    is_released: bool = False
+    """Whether it repeats the released evaluation script."""
+
+
+PGD_PARAMS = frozenset({"steps", "step", "start", "keep", "loss"})
+PAPER_ATTACKS = {
+    "pgd": PaperAttack(loss="ce", params=PGD_PARAMS),
+    "pgd-margin": PaperAttack(loss="margin", params=PGD_PARAMS),
+    "authors-eval": PaperAttack(
+        loss="ce", params=frozenset({"steps", "step", "loss"}), restarts=10, is_released=True
+    ),
+}
+PAPER_PARAMS = {"start": "uniform", "keep": "last"}
+"""Values of parameters that the paper's attack has and its presets do not set."""
+
+TRAINING_SETTINGS = {
+    "norm": "training norm",
+    "attack": "training attack",
+    "steps": "training steps",
+    "step_size": "training step size",
+    "attack_mode": "model mode under attack",
+    "weight_grad": "weight gradient",
+    "normalize": "weight normalisation",
+    "max_weight": "largest weight",
+    "batch_size": "batch size",
+    "augment": "augmentation",
+    "optimizer": "optimizer",
+    "lr": "learning rate",
+    "momentum": "momentum",
+    "weight_decay": "weight decay",
+    "decay": "decayed parameters",
+    "clip_grad": "gradient clipping",
+    "label_smoothing": "label smoothing",
+    "schedule": "schedule",
+    "milestones": "milestones",
+    "gamma": "gamma",
+    "warmup": "warm-up",
+    "eps_ramp": "ε ramp",
+    "alpha_ramp": "α ramp",
+    "precision": "precision",
+}
+"""Settings that affect the trained weights, with their names in notes."""
+
+DEPENDS_ON = {"milestones": "schedule", "gamma": "schedule", "momentum": "optimizer"}
+"""Settings that are not listed if the setting they depend on differs already."""
+
+WEIGHTS_NAMES = {"best.safetensors": "best weights", "ema.safetensors": "EMA weights"}
 
 
 @dataclass(frozen=True)
 class PrintedAccuracy:
-    """What the paper prints for one share: its values in percent with their tables, and why they are not as printed."""
+    """What the paper prints for one accuracy, and why a value is corrected or left out."""
 
     values: dict[float, tuple[str, ...]]
+    """The tables that print each value, in percent."""
     reasons: tuple[str, ...] = ()
 
     @property
     def value(self) -> float | None:
-        """As a fraction; none where nothing is printed or tables disagree."""
-        return round(next(iter(self.values)) / 100, 6) if len(self.values) == 1 else None
+        """The value as a fraction; None if nothing is printed or tables disagree."""
+        if len(self.values) != 1:
+            return None
+        (percent,) = self.values
+        return round(percent / 100, 6)
 
 
 @dataclass(frozen=True)
 class Match:
-    """A line, the paper's rows for the same method under the same attack, and in what the two are known to differ."""
+    """A row of a report, and the paper's rows for the same method and attack."""
 
-    line: ReportRow
-    rows: tuple[CorrectedRow, ...]
-    shares: dict[str, PrintedAccuracy]
+    row: ReportRow
+    paper_rows: tuple[CorrectedRow, ...]
+    accuracies: dict[str, PrintedAccuracy]
     setting_differences: tuple[str, ...]
 
     @property
     def tables(self) -> list[str]:
-        """Where the values stand."""
+        """The paper's tables that print one of the accuracies."""
         used = {
             table
-            for share in self.shares.values()
-            for where in share.values.values()
-            for table in where
+            for accuracy in self.accuracies.values()
+            for tables in accuracy.values.values()
+            for table in tables
         }
-        return list(dict.fromkeys(made.table for made in self.rows if made.table in used))
+        return list(dict.fromkeys(paper.table for paper in self.paper_rows if paper.table in used))
 
     def difference(self, name: str) -> tuple[float, float, float] | None:
-        """The line's share minus the paper's, with the interval of the line; the paper gives none."""
-        share, printed = self.line.accuracy(name), self.shares[name].value
-        return (
-            None
-            if share is None or printed is None
-            else (share.value - printed, share.low - printed, share.high - printed)
-        )
+        """Return the row's accuracy minus the paper's, with the row's interval."""
+        own = self.row.accuracy(name)
+        printed = self.accuracies[name].value
+        if own is None or printed is None:
+            return None
+        return own.value - printed, own.low - printed, own.high - printed
+
+    def describe_differences(self) -> str:
+        """Return the row's name and how its settings differ, for a note."""
+        differences = ", ".join(self.setting_differences)
+        return f"settings of {row_name(self.row)} that differ from the paper's: {differences}"
 
 
-def match_rows(lines: Iterable[ReportRow], asked: str) -> list[Match]:
-    """Every line that the paper has a row for. `asked` is a data set of the paper, or `auto`: that of each record."""
-    made = ((line, dataset) for line in lines if (dataset := _dataset(line, asked)) is not None)
-    return [match for line, dataset in made if (match := _match(line, dataset)) is not None]
+def match_rows(rows: Iterable[ReportRow], dataset: str) -> list[Match]:
+    """Return a match for every row that the paper has numbers for.
+
+    `dataset` is one of the paper's, or `auto` or `all` for that of each record.
+    """
+    matches = []
+    for row in rows:
+        paper_dataset = _find_dataset(row, dataset)
+        match = None if paper_dataset is None else _match_row(row, paper_dataset)
+        if match is not None:
+            matches.append(match)
+    return matches
 
 
-def _dataset(line: ReportRow, asked: str) -> str | None:
-    """Which of the paper's data sets a line is on. Data of your own are what you say they are, others are what they are."""
-    own = _name(line.record.dataset.name)
+def _find_dataset(row: ReportRow, requested: str) -> str | None:
+    """Return the paper's dataset that a row was measured on.
+
+    Data of the user's own count as the requested dataset; built-in datasets are what they are.
+    """
+    own = _component_name(row.record.dataset.name)
     if own in DATASETS:
-        return own if asked in ("auto", "all", own) else None
-    return asked if asked in DATASETS and own not in OTHERS else None
+        return own if requested in ("auto", "all", own) else None
+    if requested in DATASETS and own not in OTHER_DATASETS:
+        return requested
+    return None
 
 
-def _match(line: ReportRow, dataset: str) -> Match | None:
-    method, attack, record = _method(line), _attack(line), line.record
-    if (
-        method is None
-        or attack is None
-        or record.kernel != MARGIN_KERNEL
-        or record.dataset.split != "test"
-    ):
+def _match_row(row: ReportRow, dataset: str) -> Match | None:
+    record = row.record
+    method = _find_method(record)
+    attack = _find_attack(record)
+    if method is None or attack is None:
         return None
-    alike = [
-        made
-        for made in load_corrected_rows()
-        if made.dataset == dataset
-        and (made.family, made.row.alpha_train) == method
-        and (made.row.attack, made.row.eps_test) == (attack, record.threat.eps)
+    if record.kernel != MARGIN_KERNEL or record.dataset.split != "test":
+        return None
+    paper_rows = [
+        paper
+        for paper in load_corrected_rows()
+        if paper.dataset == dataset
+        and (paper.family, paper.row.alpha_train) == method
+        and (paper.row.attack, paper.row.eps_test) == (attack, record.threat.eps)
     ]
-    if not alike:
+    if not paper_rows:
         return None
-    # A_nat and A_rob do not depend on alpha_test, so any row has them
     at_alpha = [
-        made
-        for made in alike
-        if made.row.alpha_test == line.alpha_test and made.row.alpha_test is not None
+        paper
+        for paper in paper_rows
+        if row.alpha_test is not None and paper.row.alpha_test == row.alpha_test
     ]
-    shares = {
-        name: _printed(alike if name in ("a_nat", "a_rob") else at_alpha, name) for name in SHARES
+    # A_nat and A_rob do not depend on alpha_test, so that any row has them
+    accuracies = {
+        name: _collect_printed(paper_rows if name in ("a_nat", "a_rob") else at_alpha, name)
+        for name in ACCURACY_FIELDS
     }
-    return Match(
-        line,
-        tuple(alike),
-        shares,
-        tuple(list_setting_differences(record, dataset, (made.row.eps_train for made in alike))),
-    )
+    training_eps = {paper.row.eps_train for paper in paper_rows}
+    differences = tuple(list_setting_differences(record, dataset, training_eps))
+    return Match(row, tuple(paper_rows), accuracies, differences)
 
 
-def _method(line: ReportRow) -> tuple[str, float | None] | None:
-    """Family and alpha of training, none for the baseline; nothing for a method that the paper does not have."""
-    facts = line.record.checkpoint
-    family = FAMILIES.get(_name(facts.defense))
-    if family is None or facts.kernel not in (MARGIN_KERNEL, "none"):
+def _find_method(record: Record) -> tuple[str, float | None] | None:
+    """Return the paper's defense and alpha_train; None for a method that it does not have."""
+    checkpoint = record.checkpoint
+    family = PAPER_DEFENSES.get(_component_name(checkpoint.defense))
+    if family is None or checkpoint.kernel not in (MARGIN_KERNEL, UNWEIGHTED_KERNEL):
         return None
-    return family, (facts.alpha_train or None) if facts.kernel == MARGIN_KERNEL else None
+    if checkpoint.kernel == UNWEIGHTED_KERNEL:
+        return family, None
+    # alpha 0 is the unweighted baseline, which the paper prints without an alpha
+    return family, checkpoint.alpha_train or None
 
 
-def _attack(line: ReportRow) -> str | None:
-    """`20-PGD` or `20-PGD-margin` for an attack of that kind in an Linf ball."""
-    record = line.record
+def _find_attack(record: Record) -> str | None:
+    """Return the paper's name of an Linf attack: `20-PGD` or `20-PGD-margin`."""
     spec = Spec.parse(record.attack.spec)
-    loss = spec.params.get("loss", "margin" if spec.name == "pgd-margin" else "ce")
-    steps = str(spec.params.get("steps", ""))
-    is_other = (
-        record.attack.of is not None
-        or spec.value is not None
-        or not spec.params.keys() <= PARAMETERS.get(spec.name, set())
-    )
-    if is_other or record.threat.norm != "linf" or not steps.isdecimal():
+    attack = PAPER_ATTACKS.get(spec.name)
+    if attack is None or record.attack.of is not None or record.threat.norm != "linf":
         return None
-    return {"ce": f"{steps}-PGD", "margin": f"{steps}-PGD-margin"}.get(str(loss))
+    if spec.value is not None or not spec.params.keys() <= attack.params:
+        return None
+    steps = str(spec.params.get("steps", ""))
+    if not steps.isdecimal():
+        return None
+    loss = str(spec.params.get("loss", attack.loss))
+    return {"ce": f"{steps}-PGD", "margin": f"{steps}-PGD-margin"}.get(loss)
 
 
-def _printed(rows: Sequence[CorrectedRow], name: str) -> PrintedAccuracy:
+def _collect_printed(rows: Sequence[CorrectedRow], name: str) -> PrintedAccuracy:
     values: dict[float, list[str]] = {}
     reasons: dict[str, None] = {}
-    for made in rows:
-        value = getattr(made.row, name)
-        if value is not None and made.table not in values.setdefault(value, []):
-            values[value].append(made.table)
-        if name in made.reasons:
-            reasons[made.reasons[name]] = None
+    for paper in rows:
+        value = getattr(paper.row, name)
+        if value is not None and paper.table not in values.setdefault(value, []):
+            values[value].append(paper.table)
+        if name in paper.reasons:
+            reasons[paper.reasons[name]] = None
     return PrintedAccuracy(
         {value: tuple(tables) for value, tables in values.items()}, tuple(reasons)
     )
 
 
-def _name(text: str) -> str:
+def _component_name(text: str) -> str:
     try:
         return Spec.parse(text).name
     except BadInput:
         return text
 
 
-def describe_setting_differences(match: Match) -> str:
-    """The line and in what it departs from the paper, for a note."""
-    return f"beside the paper, {row_name(match.line)}: {', '.join(match.setting_differences)}"
+@cache
+def paper_settings(dataset: str, defense: str) -> dict[str, Any]:
+    """Return how the paper trained with a defense on a dataset, and how it evaluated."""
+    config = resolve({"preset": f"paper/{dataset}", "defense": defense})
+    settings: dict[str, Any] = msgspec.to_builtins(config)
+    return settings
+
+
+def list_setting_differences(
+    record: Record, dataset: str, training_eps: Iterable[float]
+) -> Iterator[str]:
+    """Yield every known difference as `OWN for PAPER'S`.
+
+    `training_eps` are the radii of training in the paper's rows.
+    """
+    checkpoint = record.checkpoint
+    defense = Spec.parse(checkpoint.defense)
+    paper = paper_settings(dataset, defense.name)
+    expected_model = Spec.parse(paper["model"])
+    if not _is_model(checkpoint.model, expected_model):
+        yield f"network {checkpoint.model} for {expected_model.name}"
+    yield from _compare_specs(defense, Spec.parse(paper["defense"]))
+    weights = WEIGHTS_NAMES.get(Path(checkpoint.path).name)
+    if weights is not None:
+        yield f"{weights} for the last"
+    if checkpoint.config is None:
+        yield "training settings not recorded"
+    else:
+        yield from _compare_training(checkpoint.config, paper, sorted(set(training_eps)))
+        epochs = checkpoint.config.get("epochs", paper["epochs"])
+        if weights is None and checkpoint.epoch != epochs:
+            yield f"weights after {checkpoint.epoch} epochs for {epochs}"
+    yield from _compare_attack(record, dataset, paper)
+    if record.dataset.n != TEST_IMAGES:
+        yield f"{record.dataset.n} test images for {TEST_IMAGES}"
+
+
+def _is_model(text: str, expected: Spec) -> bool:
+    try:
+        spec = Spec.parse(text)
+    except BadInput:  # an imported model may have any name
+        return False
+    return spec.name == expected.name and not any(_compare_specs(spec, expected))
+
+
+def _compare_specs(own: Spec, paper: Spec) -> Iterator[str]:
+    """Yield the parameters that are given and differ from the paper's."""
+    if own.value is not None:
+        yield f"{own.name} {own.value}"
+    for key, value in own.params.items():
+        expected = paper.params.get(key)
+        if expected is None:
+            yield f"{key} {value}"
+        elif not _are_equal(value, expected):
+            yield f"{key} {value} for {expected}"
+
+
+def _are_equal(value: object, expected: object) -> bool:
+    """Compare as numbers where both are: `6.0` equals `6`."""
+    try:
+        return parse_number(str(value)) == parse_number(str(expected))
+    except BadInput:
+        return str(value) == str(expected)
+
+
+def _compare_training(
+    own: Mapping[str, Any], paper: Mapping[str, Any], training_eps: list[float]
+) -> Iterator[str]:
+    epochs = own.get("epochs", paper["epochs"])
+    if epochs != paper["epochs"]:
+        yield f"{epochs} epochs for {paper['epochs']}"
+    if "eps" in own and own["eps"] not in training_eps:
+        expected = " or ".join(map(format_number, training_eps))
+        yield f"training ε {format_number(own['eps'])} for {expected}"
+    # a record of an older version may lack a setting
+    different = [name for name in TRAINING_SETTINGS if name in own and own[name] != paper[name]]
+    for name in different:
+        if DEPENDS_ON.get(name) not in different:
+            shown = _format_setting(name, own[name])
+            expected = _format_setting(name, paper[name])
+            yield f"{TRAINING_SETTINGS[name]} {shown} for {expected}"
+
+
+def _format_setting(name: str, value: object) -> str:
+    if value is None:
+        return "default" if name == "step_size" else "none"
+    if isinstance(value, float):
+        return format_number(value)
+    if isinstance(value, list | tuple):
+        return "/".join(map(str, value)) or "none"
+    return str(value)
+
+
+def _compare_attack(record: Record, dataset: str, paper: Mapping[str, Any]) -> Iterator[str]:
+    spec = Spec.parse(record.attack.spec)
+    attack = PAPER_ATTACKS[spec.name]
+    if record.attack.restarts != attack.restarts:
+        yield f"restarts {record.attack.restarts} for {attack.restarts}"
+    step_size = paper["evaluate"]["step_size"]
+    # `wmr evaluate --eps` scales the step with the radius
+    expected = {step_size, scale_exactly(step_size, record.threat.eps, paper["eps"])}
+    if attack.is_released and dataset in RELEASED_STEP_SIZES:
+        expected.add(RELEASED_STEP_SIZES[dataset])
+    own = spec.params.get("step", "default")
+    if not any(_are_equal(own, format_number(step)) for step in expected):
+        yield f"step size {own} for {format_number(step_size)}"
+    for name, value in PAPER_PARAMS.items():
+        if name in spec.params and str(spec.params[name]) != value:
+            yield f"{name} {spec.params[name]} for {value}"

@@ -1,4 +1,7 @@
-"""The paper's printed results, with what is known to be wrong in them. Shares are in percent as printed, figures in fractions."""
+"""The paper's printed results and what is known to be wrong in them.
+
+Accuracies are in percent as printed; the figures are in fractions.
+"""
 
 from functools import cache
 from importlib import resources
@@ -9,7 +12,7 @@ import msgspec
 from ..errors import BadFile
 
 DATASETS = ("mnist", "cifar10", "tiny-imagenet")
-SHARES = ("a_nat", "a_rob", "a_sa", "a_tr")
+ACCURACY_FIELDS = ("a_nat", "a_rob", "a_sa", "a_tr")
 
 
 class PaperStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -17,7 +20,7 @@ class PaperStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 class PaperRow(PaperStruct, frozen=True, kw_only=True):
-    """One printed row and its `line` in the paper's source; null is what it does not print or does not have."""
+    """A printed row with its `line` in the paper's source; None is not printed."""
 
     line: int
     defense: str
@@ -34,7 +37,7 @@ class PaperRow(PaperStruct, frozen=True, kw_only=True):
 
 
 class PaperTable(PaperStruct, frozen=True, kw_only=True):
-    """A table: T1 to T5 stand in the text, T6 to T12 in the appendix."""
+    """A table: T1 to T5 are in the text, T6 to T12 in the appendix."""
 
     name: str
     dataset: str
@@ -44,7 +47,7 @@ class PaperTable(PaperStruct, frozen=True, kw_only=True):
 
 
 class PaperSeries(PaperStruct, frozen=True, kw_only=True):
-    """One curve. `is_suspect`, once asked for by `figure`, has an entry per point."""
+    """A curve. `find_figure` fills `is_suspect` with an entry per point."""
 
     line: int
     defense: str
@@ -56,7 +59,10 @@ class PaperSeries(PaperStruct, frozen=True, kw_only=True):
 
 
 class PaperPanel(PaperStruct, frozen=True, kw_only=True):
-    """One pair of axes: `metric` is a_sa over alpha_test, or accuracy or loss over rho, where `attack_loss` is worst."""
+    """A panel: A_sa against alpha_test, or accuracy or loss against rho.
+
+    In the latter, the weights maximise `attack_loss`.
+    """
 
     name: str
     metric: Literal["a_sa", "accuracy", "loss"]
@@ -67,7 +73,7 @@ class PaperPanel(PaperStruct, frozen=True, kw_only=True):
 
 
 class PaperFigure(PaperStruct, frozen=True, kw_only=True):
-    """F3, A_sa over alpha_test, or F4, the worst case in a ball over rho."""
+    """F3, A_sa against alpha_test, or F4, the worst case in the χ² ball against rho."""
 
     name: str
     dataset: str
@@ -75,7 +81,7 @@ class PaperFigure(PaperStruct, frozen=True, kw_only=True):
 
 
 class Erratum(PaperStruct, frozen=True, kw_only=True):
-    """A misprint. Where `corrected` is null the printed value is wrong and the right one is not known, or there is none."""
+    """A misprint. `corrected` is None if the correct value is unknown or does not exist."""
 
     table: str
     line: int
@@ -87,7 +93,7 @@ class Erratum(PaperStruct, frozen=True, kw_only=True):
 
 
 class Dispute(PaperStruct, frozen=True, kw_only=True):
-    """One number that two tables give differently."""
+    """A number that differs between two tables."""
 
     dataset: str
     defense: str
@@ -97,7 +103,7 @@ class Dispute(PaperStruct, frozen=True, kw_only=True):
 
 
 class Suspects(PaperStruct, frozen=True, kw_only=True):
-    """Points of a figure that cannot be right."""
+    """Points of a figure that cannot be correct."""
 
     figure: str
     panels: tuple[str, ...]
@@ -106,7 +112,7 @@ class Suspects(PaperStruct, frozen=True, kw_only=True):
 
 
 class Results(PaperStruct, frozen=True, kw_only=True):
-    """Everything the paper prints as a number, as printed."""
+    """Every number in the paper, as printed."""
 
     title: str
     arxiv: str
@@ -120,68 +126,65 @@ class Results(PaperStruct, frozen=True, kw_only=True):
 
 @cache
 def load_results() -> Results:
-    """The results that come with the program, checked to be complete."""
+    """Load the results of this installation, and check that they are complete."""
     content = resources.files(__package__).joinpath("results.json").read_bytes()
     try:
-        found = msgspec.json.decode(content, type=Results)
+        results = msgspec.json.decode(content, type=Results)
     except msgspec.MsgspecError as error:
         raise BadFile(
             f"the paper's results in this installation are damaged: {error}",
             hint="install wmr again",
         ) from None
-    if counts(found) != found.counts:
+    # a truncated list is valid JSON, so that the file states its own totals
+    if count_parts(results) != results.counts:
         raise BadFile(
             "the paper's results in this installation are not complete", hint="install wmr again"
         )
-    return found
+    return results
 
 
-def counts(found: Results) -> dict[str, int]:
-    """How much of everything there is."""
-    rows = [row for table in found.tables for row in table.rows]
-    panels = [panel for figure in found.figures for panel in figure.panels]
+def count_parts(results: Results) -> dict[str, int]:
+    """Count the tables, rows, values, points and errata."""
+    rows = [row for table in results.tables for row in table.rows]
+    panels = [panel for figure in results.figures for panel in figure.panels]
     series = [curve for panel in panels for curve in panel.series]
+    marked_series = [
+        curve
+        for figure in results.figures
+        for panel in figure.panels
+        for curve in _mark_suspects(figure.name, panel, results).series
+    ]
     return {
-        "tables": len(found.tables),
+        "tables": len(results.tables),
         "rows": len(rows),
-        "values": sum(getattr(row, share) is not None for row in rows for share in SHARES),
-        "figures": len(found.figures),
+        "values": sum(getattr(row, name) is not None for row in rows for name in ACCURACY_FIELDS),
+        "figures": len(results.figures),
         "panels": len(panels),
         "series": len(series),
         "points": sum(len(curve.y) for curve in series),
-        "errata": len(found.errata),
-        "disputed": len(found.disputed),
-        "suspect_points": sum(
-            flag
-            for one in found.figures
-            for panel in _marked(one, found).panels
-            for flag in _flags(panel)
-        ),
+        "errata": len(results.errata),
+        "disputed": len(results.disputed),
+        "suspect_points": sum(sum(curve.is_suspect) for curve in marked_series),
     }
 
 
-def figure(name: str) -> PaperFigure:
-    """F3 or F4 with every point marked that cannot be right."""
-    found = load_results()
-    return next(_marked(one, found) for one in found.figures if one.name == name)
+def find_figure(name: str) -> PaperFigure:
+    """Return F3 or F4 with every suspect point marked."""
+    results = load_results()
+    figure = next(figure for figure in results.figures if figure.name == name)
+    panels = tuple(_mark_suspects(name, panel, results) for panel in figure.panels)
+    return msgspec.structs.replace(figure, panels=panels)
 
 
-def _marked(one: PaperFigure, found: Results) -> PaperFigure:
-    def marked(panel: PaperPanel) -> PaperPanel:
-        wrong = {
-            x
-            for part in found.suspect_points
-            if part.figure == one.name and panel.name in part.panels
-            for x in part.x
-        }
-        curves = (
-            msgspec.structs.replace(curve, is_suspect=tuple(x in wrong for x in curve.x))
-            for curve in panel.series
-        )
-        return msgspec.structs.replace(panel, series=tuple(curves))
-
-    return msgspec.structs.replace(one, panels=tuple(marked(panel) for panel in one.panels))
-
-
-def _flags(panel: PaperPanel) -> list[bool]:
-    return [flag for curve in panel.series for flag in curve.is_suspect]
+def _mark_suspects(figure: str, panel: PaperPanel, results: Results) -> PaperPanel:
+    suspect_x = {
+        x
+        for suspects in results.suspect_points
+        if suspects.figure == figure and panel.name in suspects.panels
+        for x in suspects.x
+    }
+    series = tuple(
+        msgspec.structs.replace(curve, is_suspect=tuple(x in suspect_x for x in curve.x))
+        for curve in panel.series
+    )
+    return msgspec.structs.replace(panel, series=series)

@@ -1,7 +1,7 @@
-"""Which records may be compared, and which are one model trained with several seeds."""
+"""Group records: those that may be compared, and the training seeds of one model."""
 
 import json
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -9,16 +9,19 @@ from typing import NamedTuple, TypeVar
 from ..storage.records import Record
 
 K = TypeVar("K", bound=Hashable)
+
 ModelRecords = tuple[Record, ...]
-"""Records of the same weights, measured alike; at different alphas, for example."""
+"""Records of one checkpoint in one measurement setting, for example at different alphas."""
+
 SeedGroup = tuple[ModelRecords, ...]
-"""What is ranked: one model, or several that differ in nothing but the seed of their training."""
-CHOSEN = ("best.safetensors", "ema.safetensors")
-"""Weights of a run that are told by their name; all others by their epoch."""
+"""The unit of ranking: models that differ at most in their training seed."""
+
+WEIGHTS_CHOSEN_BY_NAME = ("best.safetensors", "ema.safetensors")
+"""Checkpoints whose epoch may differ between seeds; all others are identified by their epoch."""
 
 
 class MeasurementSetting(NamedTuple):
-    """What must be equal before two numbers may be compared. Fields are named as a reader is told of them."""
+    """What must be equal before two numbers may be compared."""
 
     data: Hashable
     eps: float
@@ -29,7 +32,7 @@ class MeasurementSetting(NamedTuple):
 
 @dataclass(frozen=True)
 class ComparisonGroup:
-    """Entries that were measured alike: the same images, the same ball, the same attack down to its seed, the same kernel."""
+    """Models on the same images, with the same threat, attack, attack seed and kernel."""
 
     setting: MeasurementSetting
     entries: tuple[SeedGroup, ...]
@@ -40,31 +43,35 @@ class ComparisonGroup:
 
 
 def group_by_setting(records: Iterable[Record]) -> list[ComparisonGroup]:
-    """All records among their peers, in the order of their first."""
-    listed = list(records)
-    known = {record.id: record for record in listed}
-    found: dict[MeasurementSetting, list[Record]] = {}
-    for record in listed:
-        found.setdefault(find_setting(record, known), []).append(record)
+    """Group comparable records, in the order of their first record."""
+    all_records = list(records)
+    by_id = {record.id: record for record in all_records}
+    by_setting: dict[MeasurementSetting, list[Record]] = {}
+    for record in all_records:
+        by_setting.setdefault(find_setting(record, by_id), []).append(record)
     return [
-        ComparisonGroup(setting, tuple(_entries(members))) for setting, members in found.items()
+        ComparisonGroup(setting, tuple(_group_seeds(members)))
+        for setting, members in by_setting.items()
     ]
 
 
 def find_setting(record: Record, known: Mapping[str, Record]) -> MeasurementSetting:
-    """How a record was measured. A worst case is told by the attacks behind it, where those are `known`, too."""
+    """Return how a record was measured.
+
+    `known` holds records by id; they identify the attacks behind a worst case.
+    """
     indices = None if record.dataset.indices is None else tuple(record.dataset.indices)
     return MeasurementSetting(
         data=(record.dataset.sha256, indices),
         eps=record.threat.eps,
         norm=record.threat.norm,
-        attack=_attack(record, known),
+        attack=_attack_key(record, known),
         kernel=record.kernel,
     )
 
 
-def differing(settings: Sequence[MeasurementSetting]) -> list[str]:
-    """In what the settings differ, in words: `["eps", "attack"]`."""
+def list_differing_fields(settings: Sequence[MeasurementSetting]) -> list[str]:
+    """Return the names of the fields that are not equal in all settings."""
     return [
         name
         for name in MeasurementSetting._fields
@@ -72,52 +79,51 @@ def differing(settings: Sequence[MeasurementSetting]) -> list[str]:
     ]
 
 
-def single(records: Iterable[Record]) -> list[SeedGroup]:
-    """Every record by itself."""
-    return [((record,),) for record in records]
-
-
-def _attack(record: Record, known: Mapping[str, Record]) -> Hashable:
-    facts = record.attack
-    if facts.of is None:
-        return facts.spec, facts.restarts, facts.seed
-    if all(name in known for name in facts.of):
-        return "worst", tuple(sorted(str(_attack(known[name], {})) for name in facts.of))
-    return "worst", tuple(facts.of)
-
-
-def _entries(records: Sequence[Record]) -> Iterable[SeedGroup]:
-    """Records measured alike, taken together by their weights and then by all of their training but its seed."""
-    models: dict[str, list[Record]] = {}
-    for record in records:
-        models.setdefault(record.checkpoint.sha256, []).append(record)
-    for training in group_by_training({sha256: members[0] for sha256, members in models.items()}):
-        yield tuple(tuple(models[sha256]) for sha256 in training)
-
-
 def group_by_training(models: Mapping[K, Record]) -> list[list[K]]:
-    """Models, each told by one of its records, that differ in nothing but the seed of their training, together.
+    """Group models that differ at most in their training seed; each has one of its records.
 
-    Other weights of a seed that is there stand alone: they differ in something that the settings do not tell.
+    A second checkpoint with the same settings and seed gets a group of its own: the two differ in
+    something that the settings do not record.
     """
-    found: dict[Hashable, list[list[K]]] = {}
-    taken: set[tuple[Hashable, int]] = set()
+    groups: dict[Hashable, list[list[K]]] = {}
+    seen_seeds: set[tuple[Hashable, int]] = set()
     for model, record in models.items():
-        how = _recipe(record) or model
-        together, *_ = alike = found.setdefault(how, [[]])
-        if (how, record.checkpoint.seed) in taken:
-            alike.append([model])
+        key = _training_key(record) or model
+        seeds = groups.setdefault(key, [[]])
+        if (key, record.checkpoint.seed) in seen_seeds:
+            seeds.append([model])
         else:
-            together.append(model)
-            taken.add((how, record.checkpoint.seed))
-    return [models for alike in found.values() for models in alike]
+            seeds[0].append(model)
+            seen_seeds.add((key, record.checkpoint.seed))
+    return [group for seeds in groups.values() for group in seeds]
 
 
-def _recipe(record: Record) -> Hashable | None:
-    """How the weights came about apart from the seed; none where the record does not tell."""
-    facts = record.checkpoint
-    if facts.config is None:
+def _group_seeds(records: Sequence[Record]) -> Iterator[SeedGroup]:
+    """Group comparable records by checkpoint, and checkpoints by training settings."""
+    by_checkpoint: dict[str, list[Record]] = {}
+    for record in records:
+        by_checkpoint.setdefault(record.checkpoint.sha256, []).append(record)
+    first_records = {sha256: members[0] for sha256, members in by_checkpoint.items()}
+    for training in group_by_training(first_records):
+        yield tuple(tuple(by_checkpoint[sha256]) for sha256 in training)
+
+
+def _attack_key(record: Record, known: Mapping[str, Record]) -> Hashable:
+    attack = record.attack
+    if attack.of is None:
+        return attack.spec, attack.restarts, attack.seed
+    # the ids differ between models, the attacks behind them need not
+    if all(name in known for name in attack.of):
+        return "worst", tuple(sorted(str(_attack_key(known[name], {})) for name in attack.of))
+    return "worst", tuple(attack.of)
+
+
+def _training_key(record: Record) -> Hashable | None:
+    """Return all training settings but the seed; None if they are not recorded."""
+    checkpoint = record.checkpoint
+    if checkpoint.config is None:
         return None
-    name = Path(facts.path).name
-    settings = {key: value for key, value in facts.config.items() if key != "seed"}
-    return json.dumps(settings, sort_keys=True), name if name in CHOSEN else facts.epoch
+    settings = {key: value for key, value in checkpoint.config.items() if key != "seed"}
+    name = Path(checkpoint.path).name
+    weights = name if name in WEIGHTS_CHOSEN_BY_NAME else checkpoint.epoch
+    return json.dumps(settings, sort_keys=True), weights

@@ -1,295 +1,265 @@
-"""Which numbers may be set in bold, and what lies between two lines.
+"""Compare models on the same images: paired differences, and the best values of each column.
 
-Bold is the best of its column and everything that cannot be told from it, among lines at one alpha_test that were measured
-alike. Where that is every line, or where there is only one model, nothing is bold: it would say nothing.
-
-Differences between models on the same images, for `wmr report --compare`.
+Bold is the best value of a column and all that are statistically indistinguishable from it, among
+rows at one alpha_test in one measurement setting. Nothing is bold where this would be every row.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from ..measures import Difference, Resampled, mean_of, seeds_interval
-from ..spec import format_number
+import numpy as np
+
+from ..errors import BadFile
+from ..measures import Difference, Outcome, Resampled, Resamples, mean_of, seeds_interval
+from ..storage import records
+from ..storage.records import Record, Rows
 from .grouping import ComparisonGroup, SeedGroup
-from .rows import (
-    ACCURACIES,
-    ATTACK_SEPARATOR,
-    AttackNames,
-    ReportRow,
-    attack_name,
-    describe_conditions,
-    make_group_rows,
-    row_name,
-)
-from .tables.escaping import csv_text
-from .tables.formatting import points
-from .tables.text_table import TextTable
+from .rows import ACCURACIES, ReportRow, make_group_rows
+from .scoring import compute_outcomes, stored_config
 
-ResampledAccuracies = Mapping[tuple[str, str, float | None], Resampled]
-"""By id of a record, share and alpha: what its rows say in every resample of the images. A_nat and A_rob have no alpha."""
+AccuracyKey = tuple[str, str, float | None]
+"""Id of a record, field name of an accuracy, alpha; A_nat and A_rob have no alpha."""
+
+ResampledAccuracies = Mapping[AccuracyKey, Resampled]
+"""Accuracies of records in every bootstrap resample of the images."""
+
+INDISTINGUISHABLE = "not distinguishable"
+NO_DIFFERING_IMAGE = f"{INDISTINGUISHABLE} (no image makes a difference)"
+FEW_DIFFERING_IMAGES = f"{INDISTINGUISHABLE} (few images)"
+
+
+@dataclass(frozen=True)
+class ResampledRecords:
+    """Resampled accuracies of records, and the files whose rows could not be used."""
+
+    accuracies: dict[AccuracyKey, Resampled] = field(default_factory=dict)
+    problems: list[BadFile] = field(default_factory=list)
+
+
+def resample_groups(
+    groups: Iterable[ComparisonGroup], files: Mapping[str, Path], *, compare: bool
+) -> ResampledRecords:
+    """Resample the images of every group with at least two entries to compare.
+
+    With `compare`, the seeds of a single model are compared too, and missing rows are a problem.
+    """
+    result = ResampledRecords()
+    # groups with equally many images share their resamples, which are costly to draw
+    by_size: dict[int, Resamples] = {}
+    for group in groups:
+        entries = list_compared_entries(group) if compare else group.entries
+        if len(entries) < 2:
+            continue
+        outcomes = _load_outcomes(group.records, files, result.problems, needs_rows=compare)
+        if outcomes:
+            images = len(next(iter(outcomes.values())).correct)
+            resamples = by_size.setdefault(images, Resamples(images))
+            resampled = resamples.of(list(outcomes.values()))
+            result.accuracies.update(zip(outcomes, resampled, strict=True))
+    return result
+
+
+def _load_outcomes(
+    members: Sequence[Record],
+    files: Mapping[str, Path],
+    problems: list[BadFile],
+    *,
+    needs_rows: bool,
+) -> dict[AccuracyKey, Outcome]:
+    """Return the outcomes of comparable records, all with their images in the same order."""
+    index = None
+    outcomes: dict[AccuracyKey, Outcome] = {}
+    for record in {record.id: record for record in members}.values():
+        file = files[record.id]
+        try:
+            rows = _sort_by_index(records.load_record_rows(file, record))
+            index = rows["index"] if index is None else index
+            if not np.array_equal(rows["index"], index):
+                raise BadFile(
+                    f"the rows of {file} belong to other images than the record",
+                    hint="evaluate again",
+                )
+            outcomes |= _record_outcomes(record, rows, file)
+        except BadFile as problem:
+            # a record may be shared without its rows, but rows that exist must be readable
+            if needs_rows or records.rows_path(file).exists():
+                problems.append(problem)
+    return outcomes
+
+
+def _sort_by_index(rows: Rows) -> Rows:
+    """Sort rows by image index, by which the rows of different models are joined."""
+    if (np.diff(rows["index"]) > 0).all():
+        return rows
+    order = np.argsort(rows["index"], kind="stable")
+    return {name: values[order] for name, values in rows.items()}
+
+
+def _record_outcomes(record: Record, rows: Rows, file: Path) -> dict[AccuracyKey, Outcome]:
+    alphas = [row.alpha_test for row in record.by_alpha]
+    outcomes = compute_outcomes(rows, stored_config(file, record), alphas)
+    return {
+        (record.id, f"a_{name}", alpha): outcome
+        for (name, alpha), outcome in outcomes.items()
+        if outcome is not None
+    }
 
 
 @dataclass(frozen=True)
 class Gap:
-    """One line's share minus another's: over images, resampled together, and over seeds where one of them has several."""
+    """The difference of an accuracy between two rows."""
 
     images: Difference
+    """The paired difference over the test images."""
     seeds: tuple[float, float] | None
+    """The 95 % interval over training seeds; None if both rows have a single seed."""
 
     @property
     def is_distinguishable(self) -> bool:
-        """Whether neither the draw of images nor that of training seeds explains the difference."""
-        return self.images.is_distinguishable and not (
-            self.seeds and self.seeds[0] <= 0 <= self.seeds[1]
-        )
+        """Whether neither the sample of images nor the training seeds explain the difference."""
+        if self.seeds is not None:
+            low, high = self.seeds
+            if low <= 0 <= high:
+                return False
+        return self.images.is_distinguishable
+
+    @property
+    def verdict(self) -> str:
+        """The result of the comparison in words, with the reason where it is not the interval."""
+        if self.is_distinguishable:
+            return "distinguishable"
+        if self.images.images == 0:
+            return NO_DIFFERING_IMAGE
+        excludes_zero = not self.images.low <= 0 <= self.images.high
+        if self.images.rests_on_few and excludes_zero:
+            return FEW_DIFFERING_IMAGES
+        return INDISTINGUISHABLE
 
 
 def accuracy_gap(
-    line: ReportRow, other: ReportRow, name: str, resampled: ResampledAccuracies
+    row: ReportRow, reference: ReportRow, name: str, resampled: ResampledAccuracies
 ) -> Gap | None:
-    """What lies between two lines; none where the rows of one are not there."""
-    sides = [_resampled(side, name, resampled) for side in (line, other)]
-    if sides[0] is None or sides[1] is None:
+    """Return the row's accuracy minus the reference's; None if one has not been resampled."""
+    own = _resampled_mean(row, name, resampled)
+    other = _resampled_mean(reference, name, resampled)
+    if own is None or other is None:
         return None
     return Gap(
-        sides[0].minus(sides[1]),
-        seeds_interval(line.by_training_seed(name), other.by_training_seed(name)),
+        own.minus(other),
+        seeds_interval(row.by_training_seed(name), reference.by_training_seed(name)),
     )
 
 
-def is_worse(line: ReportRow, best: ReportRow, name: str, resampled: ResampledAccuracies) -> bool:
-    """Whether a line is worse than the best: by pairs of images where rows are there, else where intervals do not overlap."""
-    found, below, above = (
-        accuracy_gap(line, best, name, resampled),
-        line.accuracy(name),
-        best.accuracy(name),
-    )
-    if found is not None:
-        return found.is_distinguishable
-    if below is None or above is None or below.degenerate or above.degenerate:
+def _resampled_mean(row: ReportRow, name: str, resampled: ResampledAccuracies) -> Resampled | None:
+    """Return the mean over the row's training seeds; None if one has not been resampled."""
+    alpha = row.alpha_test if name in ("a_sa", "a_tr") else None
+    seeds = []
+    for record in row.records:
+        accuracy = resampled.get((record.id, name, alpha))
+        if accuracy is None:
+            return None
+        seeds.append(accuracy)
+    return mean_of(seeds)
+
+
+def is_worse(row: ReportRow, best: ReportRow, name: str, resampled: ResampledAccuracies) -> bool:
+    """Whether a row is distinguishable from the best one.
+
+    The test is paired where rows are available. Otherwise the intervals must not overlap.
+    """
+    gap = accuracy_gap(row, best, name, resampled)
+    if gap is not None:
+        return gap.is_distinguishable
+    own = row.accuracy(name)
+    largest = best.accuracy(name)
+    if own is None or largest is None or own.degenerate or largest.degenerate:
         return False
-    return below.high < above.low
+    return own.high < largest.low
 
 
 def find_bold_cells(group: ComparisonGroup, resampled: ResampledAccuracies) -> set[tuple[int, str]]:
-    """Which shares are bold: by number of the line among all lines of these group, and name of the share."""
+    """Return the bold cells of a group by row number and field name of the accuracy."""
     if len(group.entries) < 2:
         return set()
-    places: dict[float | None, list[tuple[int, ReportRow]]] = {}
-    for number, line in enumerate(
-        line for entry in group.entries for line in make_group_rows(entry)
-    ):
-        places.setdefault(line.alpha_test, []).append((number, line))
+    by_alpha: dict[float | None, dict[int, ReportRow]] = {}
+    rows = [row for entry in group.entries for row in make_group_rows(entry)]
+    for number, row in enumerate(rows):
+        by_alpha.setdefault(row.alpha_test, {})[number] = row
     return {
         (number, name)
-        for at_alpha in places.values()
+        for rows_at_alpha in by_alpha.values()
         for name in ACCURACIES
-        for number in _best_rows(at_alpha, name, resampled)
+        for number in _find_best_rows(rows_at_alpha, name, resampled)
     }
 
 
-def _best_rows(
-    lines: Sequence[tuple[int, ReportRow]], name: str, resampled: ResampledAccuracies
+def _find_best_rows(
+    rows: Mapping[int, ReportRow], name: str, resampled: ResampledAccuracies
 ) -> list[int]:
-    shares = {
-        number: share.value for number, line in lines if (share := line.accuracy(name)) is not None
+    """Return the rows that are not worse than the best; none if this would be all of them."""
+    values = {
+        number: estimate.value
+        for number, row in rows.items()
+        if (estimate := row.accuracy(name)) is not None
     }
-    if not shares:
+    if not values:
         return []
-    there = {number: line for number, line in lines if number in shares}
-    best = there[max(shares, key=lambda number: shares[number])]
-    held = [
+    best = max(values, key=lambda number: values[number])
+    best_rows = [
         number
-        for number, line in there.items()
-        if line is best or not is_worse(line, best, name, resampled)
+        for number in values
+        if number == best or not is_worse(rows[number], rows[best], name, resampled)
     ]
-    return held if len(held) < len(there) else []
-
-
-def _resampled(line: ReportRow, name: str, resampled: ResampledAccuracies) -> Resampled | None:
-    alpha = line.alpha_test if name in ("a_sa", "a_tr") else None
-    members = [resampled.get((record.id, name, alpha)) for record in line.records]
-    there = [member for member in members if member is not None]
-    return mean_of(there) if len(there) == len(members) else None
-
-
-INDISTINGUISHABLE = "not distinguishable"
-NO_DIFFERING_IMAGE, FEW_DIFFERING_IMAGES = (
-    f"{INDISTINGUISHABLE} (no image makes a difference)",
-    f"{INDISTINGUISHABLE} (few images)",
-)
-CAPTION = (
-    "percentage points, with 95 % intervals of the paired difference: both models are resampled "
-    "on the same test images. Where an interval contains 0, or fewer than six images make the "
-    f"difference, the two are {INDISTINGUISHABLE}"
-)
-SEEDS_NOTE = (
-    "seeds: the 95 % interval of the difference over training seeds, which must exclude 0 as well"
-)
-CSV_HEADINGS = (
-    "reference", "run", "dataset", "n", "norm", "eps", "attack", "share", "alpha_test", "difference", "low", "high", "images",
-    "seeds_low", "seeds_high", "verdict", "worst_of",
-)  # fmt: skip
+    return best_rows if len(best_rows) < len(values) else []
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A line against the reference of its group, given by number; `gaps` by name of the share, where both have it."""
+    """A row relative to the reference of its group; `gaps` by field name of the accuracy."""
 
     group: int
     reference: ReportRow
-    line: ReportRow
+    row: ReportRow
     gaps: dict[str, Gap]
 
 
 def compare_groups(
-    found: Iterable[ComparisonGroup], resampled: ResampledAccuracies
+    groups: Iterable[ComparisonGroup], resampled: ResampledAccuracies
 ) -> list[Comparison]:
-    """Every entry against the first of its group that has rows, alpha by alpha."""
+    """Compare every entry with the first one of its group that has rows, at equal alphas."""
     return [
         comparison
-        for number, group in enumerate(found)
-        for comparison in _among(number, group, resampled)
+        for number, group in enumerate(groups)
+        for comparison in _compare_entries(number, group, resampled)
     ]
 
 
-def list_compared_groups(group: ComparisonGroup) -> list[SeedGroup]:
-    """What is compared: the entries, or the seeds of the only one."""
-    return (
-        list(group.entries)
-        if len(group.entries) > 1
-        else [(model,) for entry in group.entries for model in entry]
-    )
+def list_compared_entries(group: ComparisonGroup) -> list[SeedGroup]:
+    """Return the entries of a group, or the seeds of its only entry."""
+    if len(group.entries) > 1:
+        return list(group.entries)
+    return [(model,) for entry in group.entries for model in entry]
 
 
-def _among(
+def _compare_entries(
     number: int, group: ComparisonGroup, resampled: ResampledAccuracies
 ) -> Iterator[Comparison]:
-    known = {name for name, _, _ in resampled}
+    resampled_ids = {record_id for record_id, _, _ in resampled}
     entries = [
         entry
-        for entry in list_compared_groups(group)
-        if all(record.id in known for model in entry for record in model)
+        for entry in list_compared_entries(group)
+        if all(record.id in resampled_ids for model in entry for record in model)
     ]
+    if not entries:
+        return
+    # reversed: of several rows at one alpha, the first is the reference
+    references = {row.alpha_test: row for row in reversed(list(make_group_rows(entries[0])))}
     for entry in entries[1:]:
-        reference = {line.alpha_test: line for line in reversed(list(make_group_rows(entries[0])))}
-        for line in make_group_rows(entry):
-            if line.alpha_test in reference:
-                against = reference[line.alpha_test]
-                gaps = {
-                    name: found
-                    for name in ACCURACIES
-                    if (found := accuracy_gap(line, against, name, resampled)) is not None
-                }
-                yield Comparison(number, against, line, gaps)
-
-
-def make_comparison_tables(
-    compared: Sequence[Comparison], attacks: AttackNames
-) -> Iterator[TextTable]:
-    """One sheet for each reference."""
-    for _, members in groupby(compared, key=lambda comparison: comparison.group):
-        yield _make_table(list(members), attacks)
-
-
-def _make_table(compared: Sequence[Comparison], attacks: AttackNames) -> TextTable:
-    first = compared[0].reference.record
-    names, under = tuple(ACCURACIES.values()), describe_conditions(first, attacks.name(first))
-    has_seeds = any(found.seeds for comparison in compared for found in comparison.gaps.values())
-    return TextTable(
-        headings=("run", "α_test", *names),
-        rows=[
-            (
-                row_name(comparison.line),
-                "-"
-                if comparison.line.alpha_test is None
-                else format_number(comparison.line.alpha_test),
-                *(_text(comparison.gaps.get(name)) for name in ACCURACIES),
-            )
-            for comparison in compared
-        ],
-        caption=CAPTION,
-        title=f"difference to {row_name(compared[0].reference)} {under}, on {first.dataset.n} images",
-        text_columns=("run",),
-        shared_columns=("run",),
-        interval_columns=names,
-        notes=(*attacks.notes([first]), *((SEEDS_NOTE,) if has_seeds else ())),
-    )
-
-
-def _text(found: Gap | None) -> str:
-    """`+1.2 [+0.3, +2.1]`, or with what keeps the two from being told apart."""
-    if found is None:
-        return "-"
-    said = points(found.images)
-    if found.seeds is not None:
-        low, high = (f"{100 * end:+.1f}" for end in found.seeds)
-        said += f"; seeds {low} to {high}"
-    return said if found.is_distinguishable else f"{said}; {verdict(found)}"
-
-
-def verdict(found: Gap) -> str:
-    """What a reader is told of a difference in words."""
-    if found.is_distinguishable:
-        return "distinguishable"
-    if found.images.images == 0:
-        return NO_DIFFERING_IMAGE
-    return (
-        FEW_DIFFERING_IMAGES
-        if found.images.rests_on_few and not found.images.low <= 0 <= found.images.high
-        else INDISTINGUISHABLE
-    )
-
-
-def comparisons_to_csv(compared: Iterable[Comparison], attacks: AttackNames) -> str:
-    """A line per difference, as fractions."""
-    return csv_text(
-        CSV_HEADINGS,
-        (
-            _values(comparison, name, found, attacks)
-            for comparison in compared
-            for name, found in comparison.gaps.items()
-        ),
-    )
-
-
-def _values(comparison: Comparison, name: str, found: Gap, attacks: AttackNames) -> list[Any]:
-    record, over = comparison.line.record, found.images
-    return [
-        row_name(comparison.reference), row_name(comparison.line), record.dataset.name, record.dataset.n, record.threat.norm,
-        record.threat.eps, attack_name(record), name, comparison.line.alpha_test, over.value, over.low, over.high, over.images,
-        *(found.seeds or (None, None)), verdict(found), ATTACK_SEPARATOR.join(attacks.of(record)),
-    ]  # fmt: skip
-
-
-def comparisons_to_json(compared: Iterable[Comparison]) -> list[dict[str, Any]]:
-    """The same for JSON, each line with the ids of its records."""
-    return [
-        {
-            "reference": {
-                "run": row_name(comparison.reference),
-                "ids": [record.id for record in comparison.reference.records],
-            },
-            "run": row_name(comparison.line),
-            "ids": [record.id for record in comparison.line.records],
-            "alpha_test": comparison.line.alpha_test,
-            **{name: _data(found) for name, found in comparison.gaps.items()},
-        }
-        for comparison in compared
-    ]
-
-
-def _data(found: Gap) -> dict[str, Any]:
-    over = {
-        "value": found.images.value,
-        "low": found.images.low,
-        "high": found.images.high,
-        "images": found.images.images,
-    }
-    seeds = (
-        {} if found.seeds is None else {"seeds": {"low": found.seeds[0], "high": found.seeds[1]}}
-    )
-    return {**over, **seeds, "verdict": verdict(found)}
+        for row in make_group_rows(entry):
+            reference = references.get(row.alpha_test)
+            if reference is None:
+                continue
+            gaps = {name: accuracy_gap(row, reference, name, resampled) for name in ACCURACIES}
+            present = {name: gap for name, gap in gaps.items() if gap is not None}
+            yield Comparison(number, reference, row, present)

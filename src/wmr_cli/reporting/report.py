@@ -1,6 +1,6 @@
-"""Everything that a report shows, in any format.
+"""Gather records, group and rank them, and render them in any format.
 
-Records of any set of paths, and their numbers at any alpha and rho. Arithmetic on stored rows: no torch, no attack.
+Only arithmetic on stored rows: no torch and no attack.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,19 +18,23 @@ from ..paper.matching import Match, match_rows
 from ..spec import Spec
 from ..storage import records
 from ..storage.records import Record, rows_path
-from . import ranking, scoring
+from . import scoring
 from .grouping import ComparisonGroup, group_by_setting
-from .ranking import Comparison, ResampledAccuracies, compare_groups
+from .ranking import (
+    Comparison,
+    ResampledAccuracies,
+    ResampledRecords,
+    compare_groups,
+    resample_groups,
+)
 from .rows import ACCURACIES, make_group_rows, name_attacks
-from .scoring import ResampledRecords, resample_groups
-from .tables import main
-from .tables.details import make_detail_tables
+from .tables import details, main
 from .tables.text_table import UNLIMITED_WIDTH, TextTable, render_text
 
 
 @dataclass(frozen=True)
 class Report:
-    """Records with their files, taken together and ranked, and what was asked for beside them; None was not asked for."""
+    """Records with their files, grouped and ranked; a part that was not requested is None."""
 
     found: Sequence[tuple[Path, Record]] = ()
     groups: Sequence[ComparisonGroup] = ()
@@ -44,93 +48,89 @@ class Report:
         return [record for _, record in self.found]
 
     def tables(self) -> list[TextTable]:
-        """Every table, the main one first."""
-        made = (
-            [
-                main.make_ranked_table(self.groups, self.resampled or {}),
-                *make_detail_tables(self.records),
-            ]
-            if self.found
-            else []
-        )
-        return made + self.comparison_tables()
+        """Return every table, the main one first."""
+        tables: list[TextTable] = []
+        if self.found:
+            tables.append(main.make_ranked_table(self.groups, self.resampled or {}))
+            tables += details.make_detail_tables(self.records)
+        return tables + self.comparison_tables()
 
     def comparison_tables(self) -> list[TextTable]:
-        """What was asked for beside the records: differences between models, the paper's rows, the paper's tables."""
-        made = list(
-            ranking.make_comparison_tables(self.comparisons or (), name_attacks(self.records))
-        )
-        made += [paper_tables.make_match_table(self.matches)] if self.matches else []
-        return made + (list(paper_tables.make_paper_tables()) if self.shows_paper else [])
+        """Return the requested tables beside the records: differences, the paper's numbers."""
+        attacks = name_attacks(self.records)
+        tables = list(details.make_comparison_tables(self.comparisons or (), attacks))
+        if self.matches:
+            tables.append(paper_tables.make_match_table(self.matches))
+        if self.shows_paper:
+            tables += paper_tables.make_paper_tables()
+        return tables
 
     def to_csv(self) -> str:
-        """One table: the records, or what was asked for beside them."""
-        asked = self.comparisons is not None, self.matches is not None or self.shows_paper
-        if all(asked):
+        """Return the records as CSV, or instead what was requested beside them."""
+        has_paper = self.matches is not None or self.shows_paper
+        if self.comparisons is not None and has_paper:
             raise BadInput(
-                "one CSV holds one table",
-                hint="leave out --compare or --paper, or take another --format",
+                "a CSV file has one table, and `compare` and `paper` are two",
+                hint="leave out `compare` or `paper`, or choose another `format`",
             )
         if self.comparisons is not None:
-            return ranking.comparisons_to_csv(self.comparisons, name_attacks(self.records))
+            return details.comparisons_to_csv(self.comparisons, name_attacks(self.records))
         if self.shows_paper:
             return paper_tables.paper_to_csv()
-        return (
-            main.to_csv(self.records)
-            if self.matches is None
-            else paper_tables.matches_to_csv(self.matches)
-        )
+        if self.matches is not None:
+            return paper_tables.matches_to_csv(self.matches)
+        return main.to_csv(self.records)
 
-    def to_json(self) -> Any:
-        """For JSON: a list of records, or an object that holds it and what was asked for beside them."""
-        placed = main.locate_records(self.groups)
-        records = [
-            {**one, **_over_seeds(placed.get(one["id"]))} for one in records_to_json(self.found)
+    def to_json(self) -> list[dict[str, Any]] | dict[str, Any]:
+        """Return a list of records; an object with this list if there is more beside them."""
+        positions = main.locate_records(self.groups)
+        all_records = [
+            {**one, **_seeds_to_json(positions.get(one["id"]))}
+            for one in records_to_json(self.found)
         ]
-        parts = {
-            "comparisons": None
-            if self.comparisons is None
-            else ranking.comparisons_to_json(self.comparisons),
-            "beside_paper": None
-            if self.matches is None
-            else paper_tables.matches_to_json(self.matches),
-            "paper": paper_tables.paper_to_json() if self.shows_paper else None,
-        }
-        asked = {name: part for name, part in parts.items() if part is not None}
-        return {"records": records, **asked} if asked else records
+        parts: dict[str, Any] = {}
+        if self.comparisons is not None:
+            parts["comparisons"] = details.comparisons_to_json(self.comparisons)
+        if self.matches is not None:
+            parts["beside_paper"] = paper_tables.matches_to_json(self.matches)
+        if self.shows_paper:
+            parts["paper"] = paper_tables.paper_to_json()
+        return {"records": all_records, **parts} if parts else all_records
 
 
 def records_to_json(found: Sequence[tuple[Path, Record]]) -> list[dict[str, Any]]:
-    """Records as plain data, each with the absolute path of its rows, a worst case also with the attacks behind it."""
+    """Return records as plain data, each with the path of its rows.
+
+    A worst case also has the attacks behind it, under `worst_of`.
+    """
     attacks = name_attacks(record for _, record in found)
-    return [
-        {
-            **msgspec.to_builtins(record),
-            "rows": str(rows_path(file).absolute()),
-            **({"worst_of": list(attacks.of(record))} if attacks.of(record) else {}),
-        }
-        for file, record in found
-    ]
+    results = []
+    for file, record in found:
+        fields = {**msgspec.to_builtins(record), "rows": str(rows_path(file).absolute())}
+        if attacks.combined_attacks(record):
+            fields["worst_of"] = list(attacks.combined_attacks(record))
+        results.append(fields)
+    return results
 
 
-def _over_seeds(place: main.RecordPosition | None) -> dict[str, Any]:
-    """For a record with seeds beside it: what they give together, alpha by alpha."""
-    if place is None or place.seeds < 2:
+def _seeds_to_json(position: main.RecordPosition | None) -> dict[str, Any]:
+    """Return `over_seeds` for a record of a model with several training seeds."""
+    if position is None or position.seeds < 2:
         return {}
     by_alpha = [
         {
-            "alpha_test": line.alpha_test,
-            "ids": [record.id for record in line.records],
-            **{name: msgspec.to_builtins(line.training_spread(name)) for name in ACCURACIES},
+            "alpha_test": row.alpha_test,
+            "ids": [record.id for record in row.records],
+            **{name: msgspec.to_builtins(row.training_spread(name)) for name in ACCURACIES},
         }
-        for line in place.rows.values()
+        for row in position.rows.values()
     ]
-    return {"over_seeds": {"model": place.model, "seeds": place.seeds, "by_alpha": by_alpha}}
+    return {"over_seeds": {"model": position.model, "seeds": position.seeds, "by_alpha": by_alpha}}
 
 
 @dataclass(frozen=True)
 class GatheredRecords:
-    """The records found with the file of each, and what could not be read."""
+    """Records with their files, and the files that could not be read."""
 
     found: list[tuple[Path, Record]]
     problems: list[BadFile]
@@ -145,69 +145,70 @@ def gather_records(
     alphas: Sequence[float] | None = None,
     rhos: Sequence[float] | None = None,
 ) -> GatheredRecords:
-    """Every record at or below these paths, once each, scored at `alphas` and `rhos` where those are given."""
+    """Load every record at or below these paths once, rescored if `alphas` or `rhos` are given."""
     found: dict[Path, tuple[Path, Record]] = {}
     known: dict[str, Record] = {}
     problems: list[BadFile] = []
     for path in paths:
         if not path.exists():
             raise BadFile(
-                f"there is no {path}", hint="name run folders, folders of evaluations, or records"
+                f"{path} does not exist",
+                hint="name run folders, folders of evaluations, or records",
             )
         for file in records.find_records(path):
             if file.resolve() in found:
                 continue
             try:
-                record = _legible(file, records.load(file))
+                record = records.load(file)
+                _check_specs(file, record)
                 if known.get(record.id) == record:
-                    continue  # a copy
+                    continue  # a copy in another folder
                 known[record.id] = record
                 found[file.resolve()] = file, rescore_file(file, record, alphas, rhos)
             except BadFile as problem:
                 problems.append(problem)
-    return GatheredRecords(_in_order(list(found.values())), problems)
+    return GatheredRecords(_sort_in_folders(list(found.values())), problems)
 
 
-def _in_order(found: Sequence[tuple[Path, Record]]) -> list[tuple[Path, Record]]:
-    """Folder by folder as they were found; in a folder by data, ball and attack, worst cases behind their attacks.
+def _sort_in_folders(found: Sequence[tuple[Path, Record]]) -> list[tuple[Path, Record]]:
+    """Sort each folder by dataset, threat and attack, and keep the order of the folders.
 
-    Files are called by their hashes, whose order says nothing. What may be compared keeps its order.
+    File names are hashes, so that their order has no meaning.
     """
+    # reversed: a folder keeps the place of its first file
     places = {file.parent: number for number, (file, _) in reversed(list(enumerate(found)))}
 
-    def place(one: tuple[Path, Record]) -> tuple[int, str, str, str, float, bool, str]:
-        file, record = one
-        data, threat, attack = record.dataset, record.threat, record.attack
+    def sort_key(pair: tuple[Path, Record]) -> tuple[int, str, str, str, float, bool, str]:
+        file, record = pair
         return (
             places[file.parent],
-            data.name,
-            data.split,
-            threat.norm,
-            threat.eps,
-            attack.of is not None,
-            attack.spec,
+            record.dataset.name,
+            record.dataset.split,
+            record.threat.norm,
+            record.threat.eps,
+            # a worst case comes after its attacks
+            record.attack.of is not None,
+            record.attack.spec,
         )
 
-    return sorted(found, key=place)
+    return sorted(found, key=sort_key)
 
 
 def rescore_file(
     file: Path, record: Record, alphas: Sequence[float] | None, rhos: Sequence[float] | None
 ) -> Record:
-    """The record at other alphas and radii: A_sa and DRO from its rows; A_tr only where its own attack was run."""
+    """Return the record at other alphas and radii, computed from its rows.
+
+    A_tr stays available only at alphas for which its attack was run.
+    """
     if alphas is None and rhos is None:
         return record
-    return scoring.rescore(
-        record,
-        records.load_record_rows(file, record),
-        scoring.stored_config(file, record),
-        alphas,
-        rhos,
-    )
+    rows = records.load_record_rows(file, record)
+    return scoring.rescore(record, rows, scoring.stored_config(file, record), alphas, rhos)
 
 
-def _legible(file: Path, record: Record) -> Record:
-    """A record whose components can be read, too."""
+def _check_specs(file: Path, record: Record) -> None:
+    """Raise `BadFile` if a spec in the record cannot be parsed."""
     for text in (record.attack.spec, record.checkpoint.defense, record.dataset.name):
         try:
             Spec.parse(text)
@@ -215,7 +216,6 @@ def _legible(file: Path, record: Record) -> Record:
             raise BadFile(
                 f"{file} is not an evaluation record: {problem}", hint=problem.hint
             ) from None
-    return record
 
 
 def build_report(
@@ -225,33 +225,39 @@ def build_report(
     compare: bool = False,
     paper: str | None = None,
 ) -> tuple[Report, list[BadFile]]:
-    """The report of these records, and everything that could not be read for it.
+    """Return the report of these records, and everything that could not be read for it.
 
-    Rows are opened only to rank records or to compare them. To rank, records without rows make do with their intervals; to
-    compare, they are left out and named. Rows that are there and cannot be used are named in any case.
+    Rows are read only with `ranks` or `compare`. Ranking falls back on intervals if a record has
+    no rows; `compare` leaves the record out and reports the problem.
     """
     groups = group_by_setting(gathered.records)
     files = {record.id: file for file, record in gathered.found}
-    resampled = (
-        resample_groups(groups, files, compare=compare) if ranks or compare else ResampledRecords()
-    )
-    lines = (
-        line for members in groups for entry in members.entries for line in make_group_rows(entry)
-    )
-    document = Report(
+    resampled = ResampledRecords()
+    if ranks or compare:
+        resampled = resample_groups(groups, files, compare=compare)
+    comparisons = None
+    if compare:
+        comparisons = compare_groups(groups, resampled.accuracies)
+    matches = None
+    if paper and gathered.found:
+        rows = [
+            row for group in groups for entry in group.entries for row in make_group_rows(entry)
+        ]
+        matches = match_rows(rows, paper)
+    report = Report(
         found=gathered.found,
         groups=groups,
         resampled=resampled.accuracies,
-        comparisons=compare_groups(groups, resampled.accuracies) if compare else None,
-        matches=match_rows(lines, paper) if paper and gathered.found else None,
+        comparisons=comparisons,
+        matches=matches,
         shows_paper=paper == "all",
     )
-    return document, [*gathered.problems, *resampled.problems]
+    return report, [*gathered.problems, *resampled.problems]
 
 
 def make_record_tables(record: Record) -> list[TextTable]:
     """Make the tables of one record, which `wmr evaluate` prints and a notebook shows."""
-    return [main.make_table([record]), *make_detail_tables([record])]
+    return [main.make_table([record]), *details.make_detail_tables([record])]
 
 
 def record_to_rich(record: Record, width: int | None = None) -> Iterator[Table]:
@@ -275,7 +281,7 @@ def record_to_markdown(record: Record) -> str:
 def record_to_html(record: Record) -> str:
     """Render a record's tables as HTML; columns that are equal in all rows move to the title."""
     # imported here: only notebooks need HTML
-    from .html.tables import render_table
+    from .html.report import render_table
 
     return "".join(render_table(_hide_shared_columns(one)) for one in make_record_tables(record))
 

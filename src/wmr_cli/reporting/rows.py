@@ -1,4 +1,4 @@
-"""A line of a table: a model at one alpha_test, or the mean over the seeds of its training."""
+"""Rows of a report, one per model and alpha_test, and the names of runs and attacks in them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -8,102 +8,110 @@ from statistics import fmean, stdev
 from ..measures import MARGIN_KERNEL, Estimate, Spread, mean_estimate, spread
 from ..spec import Spec, format_number
 from ..storage.records import Record, RepeatAlphaRow, RepeatRow
-from .grouping import SeedGroup, single
+from .grouping import SeedGroup
 
 ACCURACIES = {"a_nat": "A_nat", "a_rob": "A_rob", "a_sa": "A_sa", "a_tr": "A_tr"}
-"""The four accuracies as records and as people call them."""
+"""Headings by the field names of a record."""
+
+UNWEIGHTED_KERNEL = "none"
+"""The kernel of a training without weights, which has no alpha."""
+
+ATTACK_SEPARATOR = " + "
+"""Joins attacks; a comma would be ambiguous, because specs contain commas."""
 
 
 @dataclass(frozen=True)
 class ReportRow:
-    """One row of a table: a record at one alpha_test, or one record each of several seeds of training."""
+    """One model at one alpha_test, with one record per training seed."""
 
     records: tuple[Record, ...]
     alpha_test: float | None
 
     @property
     def record(self) -> Record:
-        """The first, which speaks for all where they agree."""
+        """The record of the first seed, for facts that all seeds share."""
         return self.records[0]
 
     @property
     def seeds(self) -> int:
-        """Of how many seeds of training this is the mean."""
+        """The number of training seeds."""
         return len(self.records)
 
     def accuracy(self, name: str) -> Estimate | None:
-        """`a_nat`, `a_rob`, `a_sa` or `a_tr`; of several seeds their mean, and none where one has none."""
-        found = self._accuracies(name)
-        return mean_estimate(found) if found else None
+        """Return an accuracy by its field name: its mean over seeds, None if a seed lacks it."""
+        estimates = self._estimates(name)
+        return mean_estimate(estimates) if estimates else None
 
     def training_spread(self, name: str) -> Spread | None:
-        """Mean and standard deviation over seeds of training; none of a single one."""
+        """Return mean and standard deviation over training seeds; None for a single seed."""
         return spread(list(self.by_training_seed(name).values()))
 
     def by_training_seed(self, name: str) -> dict[int, float]:
-        """The share of every seed."""
+        """Return the accuracy of every training seed; empty if a seed lacks it."""
         seeds = (record.checkpoint.seed for record in self.records)
-        return {
-            seed: share.value for seed, share in zip(seeds, self._accuracies(name), strict=False)
-        }
+        estimates = self._estimates(name)
+        # not strict: there are either as many estimates as seeds or none
+        return {seed: estimate.value for seed, estimate in zip(seeds, estimates, strict=False)}
 
     def attack_spread(self, name: str) -> tuple[float, float] | None:
-        """Mean and standard deviation of `a_rob`, `a_sa` or `a_tr` over the seeds of the attack; none without repeats."""
+        """Return mean and standard deviation over attack seeds; None without repetitions."""
         if self.seeds > 1:
             return None
-        parts: Iterable[RepeatRow | RepeatAlphaRow] = self.record.repeats
+        repeats: Iterable[RepeatRow | RepeatAlphaRow] = self.record.repeats
         if name != "a_rob":
-            parts = (
+            repeats = (
                 row
-                for part in self.record.repeats
-                for row in part.by_alpha
+                for repeat in self.record.repeats
+                for row in repeat.by_alpha
                 if row.alpha_test == self.alpha_test
             )
-        values = [value for part in parts if (value := getattr(part, name)) is not None]
+        values = [value for repeat in repeats if (value := getattr(repeat, name)) is not None]
         return (fmean(values), stdev(values)) if len(values) > 1 else None
 
     @property
     def ess(self) -> float | None:
-        """The effective sample size behind A_sa, or behind A_tr where there is no other."""
-        shares = (self.accuracy("a_sa"), self.accuracy("a_tr"))
-        return next(
-            (share.ess for share in shares if share is not None and share.ess is not None), None
-        )
+        """The effective sample size behind A_sa, else behind A_tr."""
+        for name in ("a_sa", "a_tr"):
+            estimate = self.accuracy(name)
+            if estimate is not None and estimate.ess is not None:
+                return estimate.ess
+        return None
 
-    def _accuracies(self, name: str) -> list[Estimate]:
-        """Of every seed; nothing where one of them has none."""
-        found = [_accuracy_of(record, name, self.alpha_test) for record in self.records]
-        there = [share for share in found if share is not None]
-        return there if len(there) == len(found) else []
+    def _estimates(self, name: str) -> list[Estimate]:
+        """Return the estimate of every seed; empty if a seed lacks it."""
+        found = [_find_estimate(record, name, self.alpha_test) for record in self.records]
+        estimates = [estimate for estimate in found if estimate is not None]
+        return estimates if len(estimates) == len(found) else []
 
 
-def _accuracy_of(record: Record, name: str, alpha: float | None) -> Estimate | None:
+def _find_estimate(record: Record, name: str, alpha: float | None) -> Estimate | None:
     if name in ("a_nat", "a_rob"):
         plain: Estimate | None = getattr(record, name)
         return plain
-    shares: Iterator[Estimate | None] = (
+    weighted: Iterator[Estimate | None] = (
         getattr(row, name) for row in record.by_alpha if row.alpha_test == alpha
     )
-    return next(shares, None)
+    return next(weighted, None)
 
 
 def make_rows(records: Iterable[Record]) -> Iterator[ReportRow]:
-    """A line per record and alpha; one line for a record without any."""
-    for entry in single(records):
-        yield from make_group_rows(entry)
+    """Yield a row per record and alpha; one row for a record without alphas."""
+    for record in records:
+        yield from make_group_rows(((record,),))
 
 
 def make_group_rows(entry: SeedGroup) -> Iterator[ReportRow]:
-    """A line per alpha. Of one model every record is shown; of several seeds the first that has the alpha."""
+    """Yield a row per alpha with all training seeds; a single seed has a row for each record."""
     if len(entry) == 1:
         yield from (ReportRow((record,), alpha) for record in entry[0] for alpha in _alphas(record))
         return
+    # a dict keeps the order of first occurrence
     alphas = {alpha: None for model in entry for record in model for alpha in _alphas(record)}
     if len(alphas) > 1:
-        alphas.pop(None, None)  # a record without alphas adds nothing to those that have some
+        alphas.pop(None, None)  # A_nat and A_rob are the same in the rows of other alphas
     for alpha in sorted(alphas, key=lambda alpha: -1.0 if alpha is None else alpha):
-        with_it = ([record for record in model if alpha in _alphas(record)] for model in entry)
-        yield ReportRow(tuple(found[0] for found in with_it if found), alpha)
+        by_seed = ([record for record in model if alpha in _alphas(record)] for model in entry)
+        yield ReportRow(tuple(records[0] for records in by_seed if records), alpha)
 
 
 def _alphas(record: Record) -> list[float | None]:
@@ -111,7 +119,10 @@ def _alphas(record: Record) -> list[float | None]:
 
 
 def run_name(record: Record) -> str:
-    """The run's folder, and the file where it is not the last checkpoint; the bare name of a network without a file."""
+    """Return the run's folder, with the file name unless it is the last checkpoint.
+
+    The path of a model that was not read from a file is its bare name.
+    """
     path = Path(record.checkpoint.path)
     if path.parent == Path() and not path.suffix:
         return path.name
@@ -119,106 +130,97 @@ def run_name(record: Record) -> str:
     return folder if path.name == "last.safetensors" else f"{folder}/{path.name}"
 
 
-def row_name(line: ReportRow) -> str:
-    """The run, or what the names of several seeds have in common: `digits-trades-a2-s*`."""
-    names = {
-        run_name(record).replace(f"-s{record.checkpoint.seed}", "-s*") for record in line.records
+def row_name(row: ReportRow) -> str:
+    """Return the run's name; for several seeds their common form `digits-trades-a2-s*`."""
+    if row.seeds == 1:
+        return run_name(row.record)
+    patterns = {
+        run_name(record).replace(f"-s{record.checkpoint.seed}", "-s*") for record in row.records
     }
-    if line.seeds == 1:
-        return run_name(line.record)
-    return names.pop() if len(names) == 1 else f"{run_name(line.record)} and {line.seeds - 1} more"
+    if len(patterns) == 1:
+        return patterns.pop()
+    return f"{run_name(row.record)} and {row.seeds - 1} more"
 
 
 def attack_name(record: Record) -> str:
-    """The attack as a spec with its restarts, or that this is the worst of several."""
+    """Return the attack's spec with its restarts, or the name of the worst case over attacks."""
     if record.attack.of is not None:
         return "worst of all"
     spec = Spec.parse(record.attack.spec)
-    return str(
-        spec
-        if record.attack.restarts == 1
-        else spec.with_params(restarts=str(record.attack.restarts))
-    )
+    if record.attack.restarts != 1:
+        spec = spec.with_params(restarts=str(record.attack.restarts))
+    return str(spec)
 
 
 def eps_name(record: Record) -> str:
-    """The radius, with the norm where it is not the usual one."""
-    return format_number(record.threat.eps) + (
-        "" if record.threat.norm == "linf" else f" {record.threat.norm}"
-    )
+    """Return the radius, with the norm unless it is Linf."""
+    eps = format_number(record.threat.eps)
+    return eps if record.threat.norm == "linf" else f"{eps} {record.threat.norm}"
 
 
 def describe_conditions(record: Record, attack: str | None = None) -> str:
-    """Under what a model was measured: `under pgd:steps=20, ε 0.15`, with the kernel where it is not the usual one.
+    """Return for example `under pgd:steps=20, ε 0.15`, with the kernel unless it is the paper's.
 
-    `attack` is its name where the record alone does not tell.
+    `attack` replaces the attack's name, see `AttackNames.name`.
     """
     kernel = "" if record.kernel == MARGIN_KERNEL else f", kernel {record.kernel}"
     return f"under {attack or attack_name(record)}, ε {eps_name(record)}{kernel}"
 
 
-ATTACK_SEPARATOR = " + "
-"""Between attacks; a spec has commas of its own."""
-
-
 def list_combined_attacks(record: Record, known: Mapping[str, Record]) -> tuple[str, ...]:
-    """The attacks whose worst case a record is, in a fixed order; none where it is of a single attack.
+    """Return the sorted names of the attacks behind a worst case; none for a single attack.
 
-    They are named by their own records where those are `known`, else as they were asked for, else by the ids of the records.
+    A name comes from the attack's own record if it is `known`, else from the config, else it is
+    the record's id.
     """
-    parts = record.attack.of
-    if parts is None:
+    ids = record.attack.of
+    if ids is None:
         return ()
-    asked = record.config.get("attacks")
-    texts = (
-        asked
-        if isinstance(asked, list) and len(asked) == len(parts)
-        else [f"record {part}" for part in parts]
-    )
+    configured = record.config.get("attacks")
+    if isinstance(configured, list) and len(configured) == len(ids):
+        fallbacks = [str(text) for text in configured]
+    else:
+        fallbacks = [f"record {one}" for one in ids]
     return tuple(
         sorted(
-            attack_name(known[part]) if part in known else str(text)
-            for part, text in zip(parts, texts, strict=True)
+            attack_name(known[one]) if one in known else fallback
+            for one, fallback in zip(ids, fallbacks, strict=True)
         )
     )
 
 
 @dataclass(frozen=True)
 class AttackNames:
-    """The worst cases among some records: the attacks behind each, by id. Where those differ, worst cases are numbered."""
+    """Names of the attacks in one report; different worst cases are numbered."""
 
-    behind: Mapping[str, tuple[str, ...]]
+    combined: Mapping[str, tuple[str, ...]]
+    """The attacks behind each worst case, by the record's id."""
 
-    def of(self, record: Record) -> tuple[str, ...]:
-        """The attacks behind a record; none where it is of a single attack."""
-        return self.behind.get(record.id, ())
+    def combined_attacks(self, record: Record) -> tuple[str, ...]:
+        """Return the attacks behind a worst case; none for a single attack."""
+        return self.combined.get(record.id, ())
 
     def name(self, record: Record) -> str:
-        """`pgd:steps=20`, `worst of all`, or `worst of all (2)`."""
-        distinct = list(dict.fromkeys(self.behind.values()))
-        number = (
-            f" ({distinct.index(self.of(record)) + 1})"
-            if len(distinct) > 1 and self.of(record)
-            else ""
-        )
-        return attack_name(record) + number
+        """Return `pgd:steps=20`, `worst of all`, or `worst of all (2)`."""
+        name = attack_name(record)
+        distinct = list(dict.fromkeys(self.combined.values()))
+        attacks = self.combined_attacks(record)
+        if attacks and len(distinct) > 1:
+            name += f" ({distinct.index(attacks) + 1})"
+        return name
 
     def notes(self, records: Iterable[Record]) -> tuple[str, ...]:
-        """What stands below a table of these records: the attacks behind every worst case, once each."""
-        named = {self.of(record): self.name(record) for record in records if self.of(record)}
+        """Return a note per worst case that lists its attacks."""
+        names = {self.combined_attacks(record): self.name(record) for record in records}
         return tuple(
-            f"{name}: every image as the most harmful of these attacks left it: {ATTACK_SEPARATOR.join(attacks)}"
-            for attacks, name in named.items()
+            f"{name}: for each image the most harmful result of {ATTACK_SEPARATOR.join(attacks)}"
+            for attacks, name in names.items()
+            if attacks
         )
 
 
 def name_attacks(records: Iterable[Record]) -> AttackNames:
-    """The attacks of records that are shown together."""
+    """Name the attacks of records that are shown together."""
     known = {record.id: record for record in records}
-    return AttackNames(
-        {
-            name: attacks
-            for name, record in known.items()
-            if (attacks := list_combined_attacks(record, known))
-        }
-    )
+    combined = {name: list_combined_attacks(record, known) for name, record in known.items()}
+    return AttackNames({name: attacks for name, attacks in combined.items() if attacks})

@@ -1,10 +1,10 @@
-"""Rows to the numbers of a record: accuracies, the worst case in a ball, classes, repetitions. No torch: `report` asks too.
+"""Compute the numbers of a record from its rows, and list caveats about them.
 
-What stored rows say of several models on the same images. Arithmetic only: no torch, no attack.
+`evaluate` scores new rows, `report` scores stored rows at other alphas and radii. Arithmetic only:
+no torch and no attack.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from .. import measures
 from ..config import EvaluateConfig
 from ..errors import BadFile
-from ..measures import Estimate, Outcome, Resampled, Resamples
-from ..storage import records
+from ..measures import Estimate, Outcome
 from ..storage.records import (
     AlphaRow,
     ClassAlphaRow,
@@ -27,14 +26,17 @@ from ..storage.records import (
     RepeatRow,
     Rows,
 )
-from .grouping import ComparisonGroup
-from .ranking import list_compared_groups
 
 OutcomeKey = TypeVar("OutcomeKey", bound=Hashable)
 Alphas = Sequence[float | None]
+"""None is the only alpha of a kernel without one."""
+
 Mask = NDArray[np.bool_]
 Outcomes = dict[tuple[str, float | None], Outcome | None]
 """By metric and alpha: `("sa", 2.0)`, `("rob", None)`."""
+
+MIN_ESS = 100
+MIN_ESS_FRACTION = 0.1
 
 
 class Scores(NamedTuple):
@@ -47,137 +49,177 @@ class Scores(NamedTuple):
     per_class: list[ClassRow]
 
 
-def scores(
+def compute_scores(
     rows: Rows, config: EvaluateConfig, alphas: Alphas, class_names: Mapping[int, str | None]
 ) -> Scores:
-    """What `config` asks of the rows, and nothing else; an alpha of None belongs to a kernel without one."""
+    """Compute what the metrics of `config` need; all else is None or empty."""
     outcomes = compute_outcomes(rows, config, alphas)
-    found = estimate_outcomes(outcomes, config.ci, config.seed)
+    estimates = estimate_outcomes(outcomes, config.ci, config.seed)
+    scored_alphas = _list_alphas(outcomes)
+    dro: list[DroRow] = []
+    if "dro" in config.metrics:
+        dro = score_dro(rows, config)
+    per_class: list[ClassRow] = []
+    if config.per_class:
+        per_class = score_classes(rows, config, scored_alphas, class_names)
     return Scores(
-        a_nat=found["nat", None],
-        a_rob=found["rob", None],
+        a_nat=estimates["nat", None],
+        a_rob=estimates["rob", None],
         by_alpha=[
-            AlphaRow(alpha_test=alpha, a_sa=found["sa", alpha], a_tr=found["tr", alpha])
-            for alpha in _alphas_of(outcomes)
+            AlphaRow(alpha_test=alpha, a_sa=estimates["sa", alpha], a_tr=estimates["tr", alpha])
+            for alpha in scored_alphas
         ],
-        dro=score_dro(rows, config) if "dro" in config.metrics else [],
-        per_class=score_classes(rows, config, _alphas_of(outcomes), class_names)
-        if config.per_class
-        else [],
+        dro=dro,
+        per_class=per_class,
     )
 
 
 def compute_outcomes(rows: Rows, config: EvaluateConfig, alphas: Alphas) -> Outcomes:
-    """What is behind A_nat, A_rob, and A_sa and A_tr at each alpha; None for what was not asked for or is not to be had."""
-    asked, kernel = set(config.metrics), config.kernel
-    outcomes: Outcomes = {
-        ("nat", None): measures.plain_outcome(rows, "clean"),
-        ("rob", None): measures.plain_outcome(rows, "uniform") if "rob" in asked else None,
-    }
-    for alpha in alphas if asked & {"sa", "tr"} else ():
-        outcomes["sa", alpha] = (
-            measures.sampled_outcome(rows, kernel, alpha) if "sa" in asked else None
-        )
-        outcomes["tr", alpha] = (
-            measures.crafted_outcome(rows, kernel, alpha) if "tr" in asked else None
-        )
+    """Return weights and correctness behind A_nat, A_rob, and A_sa and A_tr at each alpha.
+
+    A metric that is not in `config`, or that the rows do not allow, is None.
+    """
+    metrics = set(config.metrics)
+    outcomes: Outcomes = {("nat", None): measures.plain_outcome(rows, "clean"), ("rob", None): None}
+    if "rob" in metrics:
+        outcomes["rob", None] = measures.plain_outcome(rows, "uniform")
+    if metrics.isdisjoint({"sa", "tr"}):
+        return outcomes
+    for alpha in alphas:
+        outcomes["sa", alpha] = None
+        outcomes["tr", alpha] = None
+        if "sa" in metrics:
+            outcomes["sa", alpha] = measures.sampled_outcome(rows, config.kernel, alpha)
+        if "tr" in metrics:
+            outcomes["tr", alpha] = measures.crafted_outcome(rows, config.kernel, alpha)
     return outcomes
 
 
-def _alphas_of(outcomes: Outcomes) -> list[float | None]:
+def _list_alphas(outcomes: Outcomes) -> list[float | None]:
     return [alpha for name, alpha in outcomes if name == "sa"]
 
 
 def estimate_outcomes(
     outcomes: Mapping[OutcomeKey, Outcome | None], ci: str, seed: int
 ) -> dict[OutcomeKey, Estimate | None]:
-    """Each outcome with its interval, by formula or by resampling; None stays None."""
-    there = {name: outcome for name, outcome in outcomes.items() if outcome is not None}
-    if ci == "bootstrap" and there:
-        made = dict(zip(there, measures.bootstrap(list(there.values()), seed), strict=True))
+    """Estimate each outcome with its interval, by formula or by bootstrap; None stays None."""
+    present = {name: outcome for name, outcome in outcomes.items() if outcome is not None}
+    if ci == "bootstrap" and present:
+        # one call: all outcomes are resampled on the same images
+        resampled = measures.bootstrap(list(present.values()), seed)
+        estimates = dict(zip(present, resampled, strict=True))
     else:
-        made = {name: outcome.estimate() for name, outcome in there.items()}
-    return {name: made.get(name) for name in outcomes}
+        estimates = {name: outcome.estimate() for name, outcome in present.items()}
+    return {name: estimates.get(name) for name in outcomes}
 
 
 def score_dro(rows: Rows, config: EvaluateConfig) -> list[DroRow]:
-    """The worst case at every radius; nothing where the rows hold no such loss, or one without bounds."""
+    """Compute the worst case at every radius; empty if the rows have no finite losses."""
     losses = measures.attacked_losses(rows, config.dro_loss)
     if losses is None or not np.isfinite(losses).all():
         return []
-    right = measures.correct(rows, "uniform")
+    correct = measures.correct(rows, "uniform")
+    rhos = measures.RHOS if config.rho is None else config.rho
     return [
         DroRow(
             rho=worst.rho,
             attack_loss=config.dro_loss,
             loss=worst.value,
-            accuracy=worst.accuracy(right),
-            worst_accuracy=measures.worst_accuracy(right, worst.rho),
+            accuracy=worst.accuracy(correct),
+            worst_accuracy=measures.worst_accuracy(correct, worst.rho),
             ess=worst.ess,
             zero_weights=worst.zero_weights,
             unique=worst.is_unique,
         )
-        for worst in measures.worst_cases(
-            losses, measures.RHOS if config.rho is None else config.rho
-        )
+        for worst in measures.worst_cases(losses, rhos)
     ]
 
 
 def score_classes(
     rows: Rows, config: EvaluateConfig, alphas: Alphas, names: Mapping[int, str | None]
 ) -> list[ClassRow]:
-    """Every class that has images, by itself. Intervals come from formulas: resampling cannot reach so far into the tails."""
+    """Score every class that has images.
+
+    Intervals come from formulas: the bootstrap does not reach the tails that simultaneous
+    intervals of all classes need.
+    """
     clean = measures.plain_outcome(rows, "clean")
     if clean is None:
         return []
-    attacked = measures.plain_outcome(rows, "uniform") if "rob" in config.metrics else None
+    attacked = None
+    if "rob" in config.metrics:
+        attacked = measures.plain_outcome(rows, "uniform")
     sampled = {alpha: measures.sampled_outcome(rows, config.kernel, alpha) for alpha in alphas}
     labels = np.unique(rows["label"])
-    made = []
+    class_rows = []
     for label in labels.tolist():
         members = rows["label"] == label
-        judged = (attacked or clean).among(members).correct
-        made.append(
+        correct = (attacked or clean).among(members).correct
+        class_rows.append(
             ClassRow(
                 label=label,
                 name=names.get(label),
                 n=int(members.sum()),
                 a_nat=clean.among(members).estimate(),
                 a_rob=None if attacked is None else attacked.among(members).estimate(),
-                joint=measures.wilson(int(judged.sum()), len(judged), looks=len(labels)),
-                by_alpha=[_of_class(alpha, outcome, members) for alpha, outcome in sampled.items()],
+                # Bonferroni over the classes: the reader looks for the worst one
+                joint=measures.wilson(int(correct.sum()), len(correct), looks=len(labels)),
+                by_alpha=[
+                    _score_class_at_alpha(alpha, outcome, members)
+                    for alpha, outcome in sampled.items()
+                ],
             )
         )
-    return made
+    return class_rows
 
 
-def _of_class(alpha: float | None, outcome: Outcome | None, members: Mask) -> ClassAlphaRow:
+def _score_class_at_alpha(
+    alpha: float | None, outcome: Outcome | None, members: Mask
+) -> ClassAlphaRow:
+    """Score one class; `share` is its fraction of the total weight."""
     if outcome is None or outcome.log_weights is None:
         return ClassAlphaRow(alpha_test=alpha, a_sa=None, share=None)
-    share = float(measures.normalized_weights(outcome.log_weights)[members].sum())
+    fraction = float(measures.normalized_weights(outcome.log_weights)[members].sum())
+    # a kernel such as `cvar` may give a class no weight at all
     has_weight = bool((outcome.log_weights[members] > -np.inf).any())
     return ClassAlphaRow(
         alpha_test=alpha,
         a_sa=outcome.among(members).estimate() if has_weight else None,
-        share=share,
+        share=fraction,
     )
 
 
 def score_repeat(rows: Rows, config: EvaluateConfig, alphas: Alphas, seed: int) -> RepeatRow:
-    """The values that one seed of the attack gave."""
+    """Compute the values of one attack seed, without intervals."""
     outcomes = compute_outcomes(rows, config, alphas)
-    value = {
+    values = {
         name: None if outcome is None else outcome.estimate().value
         for name, outcome in outcomes.items()
     }
     return RepeatRow(
         seed=seed,
-        a_rob=value["rob", None],
+        a_rob=values["rob", None],
         by_alpha=[
-            RepeatAlphaRow(alpha_test=alpha, a_sa=value["sa", alpha], a_tr=value["tr", alpha])
-            for alpha in _alphas_of(outcomes)
+            RepeatAlphaRow(alpha_test=alpha, a_sa=values["sa", alpha], a_tr=values["tr", alpha])
+            for alpha in _list_alphas(outcomes)
         ],
     )
+
+
+def keep_scoring_rows(rows: Rows, *, compares_images: bool = False) -> Rows:
+    """Return the rows that `score_repeat` needs, to save memory between repetitions.
+
+    The log-weights of a kernel that compares images are computed last, from logits and losses.
+    """
+    needed = {"index", "label", "prediction", "margin"}
+    if compares_images:
+        needed |= {"logits", "loss"}
+    return {
+        name: values
+        for name, values in rows.items()
+        if not name.startswith("clean/")
+        and (name.rpartition("/")[2] in needed or "/log_weight" in name)
+    }
 
 
 def rescore(
@@ -187,124 +229,82 @@ def rescore(
     alphas: Alphas | None,
     rhos: Sequence[float] | None = None,
 ) -> Record:
-    """The record at other alphas and radii, by arithmetic; `config` is what `stored_config` says of it."""
+    """Return the record at other alphas and radii; `config` comes from `stored_config`."""
+    # of several attacks the image of lowest margin is stored, which need not be that of largest
+    # loss: a worst case over attacks has DRO numbers only if they were computed with it
     if rhos is not None and (record.attack.of is None or record.dro):
-        # of the worst of several attacks the image of lowest margin is kept, which need not be that of largest loss
         config = msgspec.structs.replace(config, rho=tuple(rhos))
         record = msgspec.structs.replace(record, dro=score_dro(rows, config))
     if alphas is not None:
-        found = scores(rows, config, alphas, {row.label: row.name for row in record.per_class})
-        record = msgspec.structs.replace(record, by_alpha=found.by_alpha, per_class=found.per_class)
+        class_names = {row.label: row.name for row in record.per_class}
+        scores = compute_scores(rows, config, alphas, class_names)
+        record = msgspec.structs.replace(
+            record, by_alpha=scores.by_alpha, per_class=scores.per_class
+        )
     return record
 
 
-def keep_scoring_rows(rows: Rows, *, comparing: bool = False) -> Rows:
-    """What a repetition's values follow from: right or wrong, margins, log-weights and what they may come from."""
-    kept = ("index", "label", "prediction", "margin", *(("logits", "loss") if comparing else ()))
-    return {
-        name: values
-        for name, values in rows.items()
-        if not name.startswith("clean/")
-        and (name.rpartition("/")[2] in kept or "/log_weight" in name)
-    }
-
-
 def stored_config(file: Path, record: Record) -> EvaluateConfig:
-    """What the record answers, as far as it concerns arithmetic; every accuracy that its rows allow."""
-    stored: dict[str, Any] = {
+    """Return the scoring settings of a record, with every accuracy that its rows allow."""
+    settings: dict[str, Any] = {
         name: record.config[name] for name in ("ci", "dro_loss") if name in record.config
     }
+    settings |= {
+        "kernel": record.kernel,
+        "seed": record.attack.seed,
+        "per_class": bool(record.per_class),
+        "metrics": ("nat", "rob", "sa", "tr"),
+    }
     try:
-        return msgspec.convert(
-            {
-                **stored,
-                "kernel": record.kernel,
-                "seed": record.attack.seed,
-                "per_class": bool(record.per_class),
-                "metrics": ("nat", "rob", "sa", "tr"),
-            },
-            EvaluateConfig,
-        )
+        return msgspec.convert(settings, EvaluateConfig)
     except msgspec.ValidationError as error:
         raise BadFile(
-            f"{file} has a config that this version does not know: {error}", hint="update wmr"
+            f"the config in {file} is not valid in this version of wmr: {error}", hint="update wmr"
         ) from None
 
 
-AccuracyKey = tuple[str, str, float | None]
-"""Id of a record, name of a share, alpha."""
+def list_caveats(record: Record) -> Iterator[str]:
+    """Yield what limits the numbers: few effective images, no interval, no DRO losses."""
+    few_images: dict[str, float] = {}
+    for name, estimate in _named_estimates(record):
+        if estimate.degenerate:
+            outcome = "correct" if estimate.value else "misclassified"
+            yield f"{name}: all images are {outcome}, so the interval is not informative"
+        elif estimate.ess is not None and has_low_ess(estimate.ess, record.dataset.n):
+            few_images[name] = estimate.ess
+    if "dro" in record.config.get("metrics", ()) and not record.dro:
+        yield _explain_missing_dro(record)
+    if few_images:
+        lowest = min(few_images.values())
+        names = ", ".join(few_images)
+        yield f"{names}: effective sample size down to {lowest:.0f} of {record.dataset.n} images"
 
 
-@dataclass(frozen=True)
-class ResampledRecords:
-    """Every share of every record in every resample of its images, and the records whose rows cannot be used."""
-
-    accuracies: dict[AccuracyKey, Resampled] = field(default_factory=dict)
-    problems: list[BadFile] = field(default_factory=list)
-
-
-def resample_groups(
-    found: Iterable[ComparisonGroup], files: Mapping[str, Path], *, compare: bool
-) -> ResampledRecords:
-    """The evidence of all group among which there is anything to tell apart.
-
-    To `compare`, the seeds of one model are such, too, and a record needs its rows; otherwise it may make do without.
-    """
-    made = ResampledRecords()
-    drawn: dict[int, Resamples] = {}
-    for group in found:
-        if len(list_compared_groups(group) if compare else group.entries) < 2:
-            continue
-        outcomes = _outcomes(group.records, files, made.problems, needs_rows=compare)
-        if outcomes:
-            images = len(next(iter(outcomes.values())).correct)
-            resamples = drawn.setdefault(images, Resamples(images))
-            made.accuracies.update(
-                zip(outcomes, resamples.of(list(outcomes.values())), strict=True)
-            )
-    return made
+def has_low_ess(ess: float, images: int) -> bool:
+    """Whether the weights, not the size of the test set, make the effective sample small."""
+    is_small_fraction = ess < MIN_ESS_FRACTION * images
+    # of fewer images even equal weights would leave about that many
+    is_small_number = ess < MIN_ESS and images >= 2 * MIN_ESS
+    return is_small_fraction or is_small_number
 
 
-def _outcomes(
-    members: Sequence[Record],
-    files: Mapping[str, Path],
-    problems: list[BadFile],
-    *,
-    needs_rows: bool,
-) -> dict[AccuracyKey, Outcome]:
-    """What is behind every share of records measured alike, image by image in one order."""
-    index = None
-    made: dict[AccuracyKey, Outcome] = {}
-    for record in {record.id: record for record in members}.values():
-        file = files[record.id]
-        try:
-            rows = _in_order(records.load_record_rows(file, record))
-            index = rows["index"] if index is None else index
-            if not np.array_equal(rows["index"], index):
-                raise BadFile(
-                    f"the rows of {file} are of other images than it says", hint="evaluate again"
-                )
-            made |= _of_record(record, rows, file)
-        except BadFile as problem:
-            # a record may travel without its rows; what is there and cannot be read is said
-            if needs_rows or records.rows_path(file).exists():
-                problems.append(problem)
-    return made
+def _explain_missing_dro(record: Record) -> str:
+    if record.attack.of is None:
+        reason = "the attack stores no losses, or a loss is not finite"
+    else:
+        reason = (
+            "over several attacks the image of lowest margin is stored, which need not be that of "
+            "largest loss"
+        )
+    return f"no worst case in the χ² ball: {reason}; `dro_loss=zero-one` is available"
 
 
-def _in_order(rows: Rows) -> Rows:
-    """Rows by the index of their images: they are joined by it, never by position."""
-    if (np.diff(rows["index"]) > 0).all():
-        return rows
-    order = np.argsort(rows["index"], kind="stable")
-    return {name: values[order] for name, values in rows.items()}
-
-
-def _of_record(record: Record, rows: Rows, file: Path) -> dict[AccuracyKey, Outcome]:
-    alphas = [row.alpha_test for row in record.by_alpha]
-    outcomes = compute_outcomes(rows, stored_config(file, record), alphas)
-    return {
-        (record.id, f"a_{name}", alpha): outcome
-        for (name, alpha), outcome in outcomes.items()
-        if outcome is not None
-    }
+def _named_estimates(record: Record) -> Iterator[tuple[str, Estimate]]:
+    """Yield every accuracy of a record with its heading."""
+    named = [("A_nat", record.a_nat), ("A_rob", record.a_rob)]
+    for row in record.by_alpha:
+        at_alpha = "" if row.alpha_test is None else f"({row.alpha_test:g})"
+        named += [(f"A_sa{at_alpha}", row.a_sa), (f"A_tr{at_alpha}", row.a_tr)]
+    for name, estimate in named:
+        if estimate is not None:
+            yield name, estimate

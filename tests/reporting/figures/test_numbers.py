@@ -518,7 +518,7 @@ def test_a_log_that_is_empty_or_damaged_is_said(tmp_path: Path) -> None:
 def test_the_papers_figures_are_redrawn_point_by_point(name: str, panels: int) -> None:
     with figure_style():
         figure = make_paper_figure(name)
-    source = results.figure(name)
+    source = results.find_figure(name)
     assert len(source.panels) == panels
     for axes, panel in zip(figure.axes, source.panels, strict=True):
         drawn = [one for one in axes.get_lines() if not label_of(one).startswith("suspect")]

@@ -12,10 +12,10 @@ import pytest
 from support.page_data import made_rows
 from wmr_cli import measures
 from wmr_cli.measures import Estimate
-from wmr_cli.reporting.caveats import rests_on_few
 from wmr_cli.reporting.figures import dro, style
 from wmr_cli.reporting.html import report as page_module
 from wmr_cli.reporting.html.payload import to_half_logits
+from wmr_cli.reporting.scoring import has_low_ess
 from wmr_cli.reporting.tables.formatting import format_estimate, format_percent
 
 NODE = shutil.which("node") or ""
@@ -226,7 +226,7 @@ def test_few_images_are_as_few_as_ours() -> None:
         for images in (36, 199, 200, 1000, 1500, 2000)
     ]
     assert run("(pairs) => pairs.map(([ess, n]) => restsOnFew(ess, n))", pairs) == [
-        rests_on_few(*pair) for pair in pairs
+        has_low_ess(*pair) for pair in pairs
     ]
 
 

@@ -21,15 +21,14 @@ from support.page_data import evaluated, made_rows, save_pictures
 from support.typed import not_none
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.measures import RHOS
-from wmr_cli.reporting.html import thumbnails
+from wmr_cli.reporting.html import payload
 from wmr_cli.reporting.html.payload import (
     PackedArrays,
     group_into_panels,
     to_half_logits,
     to_smallest_uint,
 )
-from wmr_cli.reporting.html.report import SCRIPTS, encode_json, render_report
-from wmr_cli.reporting.html.tables import render_table
+from wmr_cli.reporting.html.report import SCRIPTS, encode_json, render_report, render_table
 from wmr_cli.reporting.report import Report
 from wmr_cli.reporting.rows import make_rows, run_name
 from wmr_cli.reporting.tables import main
@@ -423,7 +422,7 @@ class TestPictures:
         made = self.tiles(file, record)
         assert made["positions"] == np.argsort(rows["uniform/margin"][:20], kind="stable").tolist()
         sheet = Image.open(io.BytesIO(base64.b64decode(made["sheet"].partition(",")[2])))
-        assert sheet.size == (8 * thumbnails.SHEET_COLUMNS, 16)
+        assert sheet.size == (8 * payload.SHEET_COLUMNS, 16)
         pixels = np.random.default_rng(1).random((20, 3, 8, 8), dtype=np.float32)[
             made["positions"][17]
         ]
@@ -478,7 +477,7 @@ class TestPictures:
         save_pictures(file.parent / "saved.safetensors", record, rows, 200, (3, 64, 128))
         made = self.tiles(file, record)
         assert (made["width"], made["height"]) == (64, 32)
-        assert len(made["positions"]) == thumbnails.BUDGET_BYTES // (64 * 32 * 3)
+        assert len(made["positions"]) == payload.MAX_TILE_BYTES // (64 * 32 * 3)
 
     def test_grey_ones_stay_grey(
         self,

@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from support import synthetic
-from support.typed import not_none
+from support.typed import instance_of, not_none
 from wmr_cli.reporting.grouping import group_by_setting
 from wmr_cli.reporting.report import Report, build_report, gather_records
 from wmr_cli.reporting.tables import main
@@ -26,7 +26,7 @@ from wmr_cli.reporting.tables.escaping import (
     markdown_text,
     printable,
 )
-from wmr_cli.reporting.tables.latex import latex
+from wmr_cli.reporting.tables.latex import render_latex
 from wmr_cli.reporting.tables.text_table import TextTable
 
 HOSTILE = [
@@ -161,7 +161,7 @@ def test_latex_has_no_special_character_left(text: str) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_latex_fragment_is_whole(text: str) -> None:
-    fragment = latex(sheet(text))
+    fragment = render_latex(sheet(text))
     begun, ended = (re.findall(rf"\\{word}{{(\w+)}}", fragment) for word in ("begin", "end"))
     assert sorted(begun) == sorted(ended)
     assert balanced(fragment)
@@ -193,7 +193,7 @@ def compiled(
 
 @needs_latex
 def test_the_fragment_compiles(tmp_path: Path) -> None:
-    fragments = "\n".join(latex(sheet(text)) for text in HOSTILE)
+    fragments = "\n".join(render_latex(sheet(text)) for text in HOSTILE)
     compiled(tmp_path, fragments)
 
 
@@ -243,7 +243,7 @@ def tall_and_wide() -> list[TextTable]:
 @needs_latex
 @pytest.mark.parametrize("options", ["", "a4paper,12pt", "twocolumn"])
 def test_tables_fit_the_page(tmp_path: Path, options: str) -> None:
-    log = compiled(tmp_path, "\n".join(map(latex, tall_and_wide())), options)
+    log = compiled(tmp_path, "\n".join(map(render_latex, tall_and_wide())), options)
     assert "Float too large" not in log
     assert "Too many unprocessed" not in log
     too_wide = [
@@ -253,7 +253,7 @@ def test_tables_fit_the_page(tmp_path: Path, options: str) -> None:
 
 
 def test_a_tall_table_goes_on_under_its_number() -> None:
-    fragment = latex(tall_and_wide()[0])
+    fragment = render_latex(tall_and_wide()[0])
     floats = fragment.split(r"\begin{table*}")[1:]
     assert len(floats) > 3
     assert [r"\addtocounter{table}{-1}\caption{Continued.}" in part for part in floats] == [
@@ -274,13 +274,13 @@ def test_notes_stand_below_the_last_rows() -> None:
         interval_columns=("A_nat",),
         notes=("one", "two"),
     )
-    last = latex(sheet).split(r"\begin{table}")[-1]
+    last = render_latex(sheet).split(r"\begin{table}")[-1]
     assert "run 18" in last
     assert "One." in last
 
 
 def test_sentences_of_ours_have_capitals_and_names_keep_theirs() -> None:
-    fragment = latex(
+    fragment = render_latex(
         TextTable(
             ("run",),
             [("mnist-05",)],
@@ -347,13 +347,13 @@ def test_negative_numbers_have_a_minus_in_latex() -> None:
     )
     assert (
         r"a-1 -2 & \begin{tabular}[t]{@{}r@{}}$-$0.9 \\ \scriptsize {[}$-$3.0, +1.3{]} \\ \scriptsize seeds $-$4.8"
-        in latex(negative)
+        in render_latex(negative)
     )
 
 
 def test_words_behind_a_value_without_interval_stand_below_it() -> None:
     equal = TextTable(("A_nat",), [("0; not distinguishable",)], "", interval_columns=("A_nat",))
-    assert r"0 \\ \scriptsize not distinguishable\end" in latex(equal)
+    assert r"0 \\ \scriptsize not distinguishable\end" in render_latex(equal)
     assert "| 0; not distinguishable |" in equal.to_markdown()
 
 
@@ -370,14 +370,16 @@ def test_a_run_may_have_any_name(tmp_path: Path, text: str) -> None:
     assert not problems
     assert isinstance(document, Report)
     assert printable(text) in document.to_csv() or '"' in text
-    assert {one["checkpoint"]["path"] for one in document.to_json()["records"]} == {
+    assert {
+        one["checkpoint"]["path"] for one in instance_of(dict, document.to_json())["records"]
+    } == {
         f"runs/{text}/last.safetensors",
         "runs/other/last.safetensors",
     }
     for one in document.tables():
         assert markdown_text(text) in one.to_markdown()
-        assert latex_text(text) in latex(one)
-        assert balanced(latex(one))
+        assert latex_text(text) in render_latex(one)
+        assert balanced(render_latex(one))
 
 
 def csv_cells(*values: object) -> list[str]:

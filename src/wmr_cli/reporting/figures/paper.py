@@ -46,7 +46,7 @@ def paper_figures() -> Iterator[NamedFigure]:
 
 def make_paper_figure(name: str) -> Figure:
     """Draw F3 or F4, with a ring around every suspect point."""
-    panels = results.figure(name).panels
+    panels = results.find_figure(name).panels
     labels = dict.fromkeys(series_label(series) for panel in panels for series in panel.series)
     # a label has the same style in every panel
     styles = {label: LineStyle(number) for number, label in enumerate(labels)}

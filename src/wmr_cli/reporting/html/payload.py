@@ -1,4 +1,4 @@
-"""The data that the page's script works on: facts of the records as JSON, and rows as arrays.
+"""The data of the HTML page: facts of the records as JSON, rows as arrays, thumbnails.
 
 The arrays are little-endian. Equal arrays are stored once, and all of them are compressed into
 one piece of base64 text.
@@ -7,6 +7,7 @@ one piece of base64 text.
 import base64
 import gzip
 import hashlib
+import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,16 +17,16 @@ from typing import Any
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from PIL import Image
 
 from ...errors import BadFile
 from ...measures import MARGIN_KERNEL, correct
 from ...spec import format_number
-from ...storage.adversarial_images import AdversarialImageFile
+from ...storage.adversarial_images import AdversarialImageFile, find_adversarial_images
 from ...storage.records import Record, Rows, load_record_rows
 from ..grouping import MeasurementSetting, find_setting
 from ..rows import ATTACK_SEPARATOR, attack_name, list_combined_attacks, run_name
 from ..tables.escaping import printable
-from . import thumbnails
 
 RecordFiles = Sequence[tuple[Path, Record]]
 
@@ -40,6 +41,14 @@ SMALLEST_LOGIT = -6e4
 """Half precision reaches -65504; a probability of exp(-6e4) is 0 anyway."""
 
 LOSS_ROWS = {"ce": "uniform/loss", "margin": "uniform/logit_margin"}
+
+MAX_TILE_SIDE = 64
+"""Longest side of a tile in pixels; larger images are shrunk."""
+
+MAX_TILE_BYTES = 700_000
+"""Uncompressed pixels of all sheets of a page together."""
+
+SHEET_COLUMNS = 16
 
 
 @dataclass(frozen=True)
@@ -155,7 +164,7 @@ def to_half_logits(logits: ArrayLike) -> NDArray[np.float16]:
 
 @dataclass(frozen=True)
 class ModelPayload:
-    """One record for the page: its facts, its arrays by name, its thumbnails."""
+    """One record for the page: its facts, its arrays by name, its"""
 
     facts: dict[str, Any]
     arrays: dict[str, NDArray[Any]]
@@ -180,7 +189,7 @@ class Payload:
 def build_payload(panels: Sequence[ReportPanel]) -> Payload:
     """Collect the facts and rows of all panels."""
     payload = Payload()
-    saved = thumbnails.find_saved_images([pair for panel in panels for pair in panel.found])
+    saved = find_saved_images([pair for panel in panels for pair in panel.found])
     models_by_panel = [list(_load_models(panel, saved, payload.problems)) for panel in panels]
     has_logits = _count_logits(models_by_panel) <= MAX_LOGITS
     for panel, models in zip(panels, models_by_panel, strict=True):
@@ -228,8 +237,8 @@ def _load_models(
         tiles = None
         if file in saved:
             # all records share the page's budget
-            budget = thumbnails.BUDGET_BYTES // len(saved)
-            tiles = thumbnails.make_tiles(saved[file], rows, budget)
+            budget = MAX_TILE_BYTES // len(saved)
+            tiles = make_tiles(saved[file], rows, budget)
         yield ModelPayload(facts, _select_rows(rows, record), tiles)
 
 
@@ -290,3 +299,79 @@ def _list_classes(panel: ReportPanel, models: Sequence[ModelPayload]) -> list[di
         if "label" in model.arrays:
             labels |= {int(label) for label in np.unique(model.arrays["label"])}
     return [{"label": label, "name": names.get(label)} for label in sorted(labels)]
+
+
+def find_saved_images(found: Sequence[tuple[Path, Record]]) -> dict[Path, AdversarialImageFile]:
+    """Return the saved images of each record that has some, by the record's file."""
+    saved = {file: find_adversarial_images(file, record) for file, record in found}
+    return {file: images for file, images in saved.items() if images is not None}
+
+
+def make_tiles(saved: AdversarialImageFile, rows: Rows, budget: int) -> dict[str, Any] | None:
+    """Return a sheet as PNG and the row positions of its images; None without images.
+
+    Images of smallest margin come first, because the attacker prefers them.
+    """
+    if "uniform/prediction" not in rows:
+        return None
+    width, height = _tile_size(saved)
+    bytes_per_tile = width * height * min(saved.shape[0], 3)
+    matches = _match_rows(saved, rows)[: budget // bytes_per_tile]
+    if not matches:
+        return None
+    pixels = saved.read_images([position for _, position in matches])
+    tiles = [_make_tile(image, (width, height)) for image in pixels]
+    return {
+        "sheet": "data:image/png;base64," + base64.b64encode(_make_sheet(tiles)).decode("ascii"),
+        "positions": [row for row, _ in matches],
+        "columns": SHEET_COLUMNS,
+        "width": width,
+        "height": height,
+    }
+
+
+def _match_rows(saved: AdversarialImageFile, rows: Rows) -> list[tuple[int, int]]:
+    """Return (position among the rows, position in the file) by increasing margin.
+
+    An image with another prediction than its row belongs to another attack, and is left out.
+    """
+    positions = {int(index): position for position, index in enumerate(saved.index)}
+    order = np.arange(len(rows["index"]))
+    if "uniform/margin" in rows:
+        order = np.argsort(rows["uniform/margin"], kind="stable")
+    matches = []
+    for row in order.tolist():
+        position = positions.get(int(rows["index"][row]))
+        if position is None:
+            continue
+        if saved.prediction[position] == rows["uniform/prediction"][row]:
+            matches.append((row, position))
+    return matches
+
+
+def _tile_size(saved: AdversarialImageFile) -> tuple[int, int]:
+    """Return width and height of a tile."""
+    _, height, width = saved.shape
+    scale = min(1.0, MAX_TILE_SIDE / max(height, width))
+    return max(1, round(width * scale)), max(1, round(height * scale))
+
+
+def _make_tile(pixels: NDArray[np.uint8], size: tuple[int, int]) -> Image.Image:
+    """Convert (C, H, W) to grey or colour; unless there are three channels, show the first."""
+    is_colour = len(pixels) == 3
+    values = np.ascontiguousarray(np.moveaxis(pixels, 0, -1)) if is_colour else pixels[0]
+    tile = Image.fromarray(values)
+    return tile if tile.size == size else tile.resize(size)
+
+
+def _make_sheet(tiles: Sequence[Image.Image]) -> bytes:
+    """Arrange tiles row by row, as PNG."""
+    width, height = tiles[0].size
+    rows = -(-len(tiles) // SHEET_COLUMNS)
+    sheet = Image.new(tiles[0].mode, (SHEET_COLUMNS * width, rows * height))
+    for number, tile in enumerate(tiles):
+        row, column = divmod(number, SHEET_COLUMNS)
+        sheet.paste(tile, (column * width, row * height))
+    stream = io.BytesIO()
+    sheet.save(stream, format="PNG", optimize=True)
+    return stream.getvalue()

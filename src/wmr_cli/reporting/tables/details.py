@@ -1,158 +1,307 @@
-"""What stands after the main table where it was asked for: the worst case in a ball, every class by itself, the checks.
+"""Tables beside the main one: differences, worst cases, classes, sanity checks, validation."""
 
-What held-out images say of a run: its best weights, its last ones, and their average.
-"""
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from ...measures import Estimate
 from ...spec import format_number
 from ...storage.records import ClassAlphaRow, ClassRow, Record
-from ..caveats import rests_on_few
-from ..rows import AttackNames, describe_conditions, eps_name, name_attacks, run_name
-from .formatting import format_estimate, format_percent
+from ..ranking import INDISTINGUISHABLE, Comparison, Gap
+from ..rows import (
+    ACCURACIES,
+    ATTACK_SEPARATOR,
+    AttackNames,
+    attack_name,
+    describe_conditions,
+    eps_name,
+    name_attacks,
+    row_name,
+    run_name,
+)
+from ..scoring import has_low_ess
+from .escaping import csv_text
+from .formatting import format_difference, format_estimate, format_percent
 from .text_table import TextTable
 
-IN_A_BALL = (
-    "the worst case over all weights in a chi-squared ball of radius ρ around equal ones: the largest mean loss, the accuracy"
-    " in percent under the weights that reach it, and the least accuracy in the ball"
+DRO_HEADINGS = (
+    "run",
+    "attack",
+    "ε",
+    "loss",
+    "ρ",
+    "worst loss",
+    "accuracy",
+    "worst accuracy",
+    "zero weights",
+    "ESS",
 )
-CHECKS = "a check fails where the attack may have been weak rather than the model strong; a note is only told"
-BY_CLASS = (
-    "percent, with 95 % intervals of each class by itself; the worst class has a second one, wide enough"
-    " that those of all classes hold together; few: the weights leave A_sa on few images of the class"
+DRO_CAPTION = (
+    "worst case over all weights in the χ² ball of radius ρ around equal weights: the largest mean "
+    "loss, the accuracy (percent) under the weights that maximise it, and the lowest accuracy"
 )
+CHECKS_CAPTION = (
+    "failed: the attack may have been weak rather than the model robust; note: for information"
+)
+CLASSES_CAPTION = (
+    "percent, with 95 % intervals for each class on its own; the second interval of the worst "
+    "class covers all classes jointly; few: the effective sample size of the class is small"
+)
+VALIDATION_CAPTION = (
+    "percent of the validation set, with 95 % intervals, under a short attack. The best epoch was "
+    "chosen on these images, so its numbers are optimistic; `wmr evaluate` uses test images"
+)
+VALIDATION_HEADINGS = {f"val_{name}": heading for name, heading in ACCURACIES.items()}
+COMPARISON_CAPTION = (
+    "percentage points, with 95 % intervals of the paired difference: both models are resampled "
+    "on the same test images. Where an interval contains 0, or fewer than six images make the "
+    f"difference, the two are {INDISTINGUISHABLE}"
+)
+SEEDS_NOTE = (
+    "seeds: the 95 % interval of the difference over training seeds, which must exclude 0 as well"
+)
+COMPARISON_CSV_HEADINGS = (
+    "reference", "run", "dataset", "n", "norm", "eps", "attack", "share", "alpha_test",
+    "difference", "low", "high", "images", "seeds_low", "seeds_high", "verdict", "worst_of",
+)  # fmt: skip
 
 
 def make_detail_tables(records: Sequence[Record]) -> Iterator[TextTable]:
-    """One sheet for the balls of all records, one for the classes and one for the checks of each."""
+    """Yield a table of all worst cases, then tables of each record's classes and checks."""
     attacks = name_attacks(records)
-    in_balls = [cells for record in records for cells in _ball_cells(record, attacks)]
-    if in_balls:
-        headings = (
-            "run",
-            "attack",
-            "ε",
-            "loss",
-            "ρ",
-            "worst loss",
-            "accuracy",
-            "worst accuracy",
-            "zero weights",
-            "ESS",
-        )
+    dro_rows = [cells for record in records for cells in _dro_rows(record, attacks)]
+    if dro_rows:
         yield TextTable(
-            headings,
-            in_balls,
-            IN_A_BALL,
-            "worst case in a ball",
-            text_columns=headings[:2],
-            shared_columns=headings[:4],
+            headings=DRO_HEADINGS,
+            rows=dro_rows,
+            caption=DRO_CAPTION,
+            title="worst case in the χ² ball",
+            text_columns=DRO_HEADINGS[:2],
+            shared_columns=DRO_HEADINGS[:4],
         )
-    yield from (_class_sheet(record, attacks) for record in records if record.per_class)
-    yield from (_check_sheet(record, attacks) for record in records if record.checks)
+    for record in records:
+        if record.per_class:
+            yield _make_class_table(record, attacks)
+    for record in records:
+        if record.checks:
+            yield _make_check_table(record, attacks)
 
 
-def _ball_cells(record: Record, attacks: AttackNames) -> Iterator[tuple[str, ...]]:
+def _dro_rows(record: Record, attacks: AttackNames) -> Iterator[tuple[str, ...]]:
     for row in record.dro:
         yield (
-            run_name(record), attacks.name(record), eps_name(record), row.attack_loss, format_number(row.rho), f"{row.loss:.3f}",
-            format_percent(row.accuracy), format_percent(row.worst_accuracy), str(row.zero_weights), f"{row.ess:.0f}",
-        )  # fmt: skip
+            run_name(record),
+            attacks.name(record),
+            eps_name(record),
+            row.attack_loss,
+            format_number(row.rho),
+            f"{row.loss:.3f}",
+            format_percent(row.accuracy),
+            format_percent(row.worst_accuracy),
+            str(row.zero_weights),
+            f"{row.ess:.0f}",
+        )
 
 
-def _class_sheet(record: Record, attacks: AttackNames) -> TextTable:
-    """The classes of a record; of its alphas, the largest."""
+def _make_class_table(record: Record, attacks: AttackNames) -> TextTable:
+    """Make the table of a record's classes, with A_sa at the largest alpha."""
     worst = min(record.per_class, key=lambda row: row.joint.value)
-    last = _at_largest_alpha(worst)
-    at = (
-        "" if last is None or last.alpha_test is None else f" at α {format_number(last.alpha_test)}"
-    )
-    title = f"classes of {run_name(record)} {describe_conditions(record, attacks.name(record))}"
-    headings = ("class", "n", "A_nat", "A_rob", f"A_sa{at}", "weight", "ESS")
-    rows = [_class_cells(row, row is worst) for row in record.per_class]
+    weighted = _at_largest_alpha(worst)
+    a_sa = "A_sa"
+    if weighted is not None and weighted.alpha_test is not None:
+        a_sa += f" at α {format_number(weighted.alpha_test)}"
+    headings = ("class", "n", "A_nat", "A_rob", a_sa, "weight", "ESS")
     return TextTable(
-        headings, rows, BY_CLASS, title, text_columns=("class",), interval_columns=headings[2:5]
+        headings=headings,
+        rows=[_class_cells(row, is_worst=row is worst) for row in record.per_class],
+        caption=CLASSES_CAPTION,
+        title=f"classes of {_describe_evaluation(record, attacks)}",
+        text_columns=("class",),
+        interval_columns=headings[2:5],
     )
 
 
-def _check_sheet(record: Record, attacks: AttackNames) -> TextTable:
-    """Every check with its number and its verdict."""
-    title = f"checks of {run_name(record)} {describe_conditions(record, attacks.name(record))}"
+def _make_check_table(record: Record, attacks: AttackNames) -> TextTable:
     headings = ("check", "number", "verdict", "the number is")
-    rows: list[tuple[str, ...]] = [
-        (check.name, f"{check.value:.4g}", check.verdict, check.text) for check in record.checks
-    ]
-    return TextTable(headings, rows, CHECKS, title, text_columns=(headings[0], *headings[2:]))
+    return TextTable(
+        headings=headings,
+        rows=[
+            (check.name, f"{check.value:.4g}", check.verdict, check.text) for check in record.checks
+        ],
+        caption=CHECKS_CAPTION,
+        title=f"checks of {_describe_evaluation(record, attacks)}",
+        text_columns=("check", "verdict", "the number is"),
+    )
+
+
+def _describe_evaluation(record: Record, attacks: AttackNames) -> str:
+    return f"{run_name(record)} {describe_conditions(record, attacks.name(record))}"
 
 
 def _at_largest_alpha(row: ClassRow) -> ClassAlphaRow | None:
     return max(row.by_alpha, key=lambda part: part.alpha_test or 0, default=None)
 
 
-def _class_cells(row: ClassRow, is_worst: bool) -> tuple[str, ...]:
-    last = _at_largest_alpha(row)
-    ess = None if last is None or last.a_sa is None else last.a_sa.ess
-    mark = f"; worst {format_estimate(row.joint)}" if is_worst else ""
-    few = " (few)" if ess is not None and rests_on_few(ess, row.n) else ""
-    return (
-        str(row.label) if row.name is None else f"{row.label} {row.name}",
-        str(row.n),
-        format_estimate(row.a_nat) + (mark if row.a_rob is None else ""),
-        format_estimate(row.a_rob) + (mark if row.a_rob is not None else ""),
-        "-" if last is None else format_estimate(last.a_sa),
-        "-" if last is None or last.share is None else format_percent(last.share),
-        "-" if ess is None else f"{ess:.0f}{few}",
-    )
-
-
-CAPTION = (
-    "percent of held-out images, with 95 % intervals, under a short attack. The best was chosen by these very images,"
-    " so its numbers flatter it; `wmr evaluate` measures on test images"
-)
-VALIDATION_HEADINGS = {
-    "val_a_nat": "A_nat",
-    "val_a_rob": "A_rob",
-    "val_a_sa": "A_sa",
-    "val_a_tr": "A_tr",
-}
+def _class_cells(row: ClassRow, *, is_worst: bool) -> tuple[str, ...]:
+    a_nat = format_estimate(row.a_nat)
+    a_rob = format_estimate(row.a_rob)
+    if is_worst:
+        joint = f"; worst {format_estimate(row.joint)}"
+        # the joint interval belongs to the accuracy under attack if there was one
+        if row.a_rob is None:
+            a_nat += joint
+        else:
+            a_rob += joint
+    a_sa = "-"
+    weight = "-"
+    ess = "-"
+    weighted = _at_largest_alpha(row)
+    if weighted is not None:
+        a_sa = format_estimate(weighted.a_sa)
+        if weighted.share is not None:
+            weight = format_percent(weighted.share)
+        if weighted.a_sa is not None and weighted.a_sa.ess is not None:
+            ess = f"{weighted.a_sa.ess:.0f}"
+            if has_low_ess(weighted.a_sa.ess, row.n):
+                ess += " (few)"
+    name = str(row.label) if row.name is None else f"{row.label} {row.name}"
+    return name, str(row.n), a_nat, a_rob, a_sa, weight, ess
 
 
 def make_validation_table(
     entries: list[dict[str, Any]], best: int | None, select: str
 ) -> TextTable | None:
-    """A row for the best and one for the last epoch that looked at held-out images; None where none did."""
-    looked = {entry["epoch"]: entry for entry in entries if "val_a_nat" in entry}
-    if not looked:
+    """Make a table of the best and the last validated epoch; None if no epoch was validated.
+
+    `entries` are those of the training log, `select` is the metric that chose the epoch `best`.
+    """
+    validated = {entry["epoch"]: entry for entry in entries if "val_a_nat" in entry}
+    if not validated:
         return None
-    last = looked[max(looked)]
-    rows = (
-        [(f"best by {VALIDATION_HEADINGS[f'val_a_{select}']}", looked[best], "")]
-        if best is not None
-        else []
-    )
-    rows += [
-        ("last", last, ""),
-        *([("average of weights", last, "ema_")] if "ema_val_a_nat" in last else []),
-    ]
-    shown = {key: name for key, name in VALIDATION_HEADINGS.items() if key in last}
-    cells = [
-        (
-            name,
-            str(entry["epoch"]),
-            *(format_estimate(_estimate(entry, prefix + key)) for key in shown),
-        )
-        for name, entry, prefix in rows
-    ]
+    last = validated[max(validated)]
+    headings = {key: name for key, name in VALIDATION_HEADINGS.items() if key in last}
+    rows = []
+    if best is not None:
+        name = f"best by {VALIDATION_HEADINGS[f'val_a_{select}']}"
+        rows.append(_validation_row(name, validated[best], list(headings)))
+    rows.append(_validation_row("last", last, list(headings)))
+    if "ema_val_a_nat" in last:
+        rows.append(_validation_row("EMA", last, [f"ema_{key}" for key in headings]))
     return TextTable(
-        ("weights", "epoch", *shown.values()),
-        cells,
-        CAPTION,
+        headings=("weights", "epoch", *headings.values()),
+        rows=rows,
+        caption=VALIDATION_CAPTION,
         text_columns=("weights",),
-        interval_columns=tuple(shown.values()),
+        interval_columns=tuple(headings.values()),
     )
 
 
-def _estimate(entry: dict[str, Any], key: str) -> Estimate:
-    return Estimate(entry[key], entry[f"{key}_low"], entry[f"{key}_high"])
+def _validation_row(name: str, entry: dict[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
+    estimates = (Estimate(entry[key], entry[f"{key}_low"], entry[f"{key}_high"]) for key in keys)
+    return name, str(entry["epoch"]), *map(format_estimate, estimates)
+
+
+def make_comparison_tables(
+    comparisons: Sequence[Comparison], attacks: AttackNames
+) -> Iterator[TextTable]:
+    """Yield a table of differences per reference."""
+    for _, members in groupby(comparisons, key=lambda comparison: comparison.group):
+        yield _make_comparison_table(list(members), attacks)
+
+
+def _make_comparison_table(comparisons: Sequence[Comparison], attacks: AttackNames) -> TextTable:
+    reference = comparisons[0].reference
+    record = reference.record
+    headings = tuple(ACCURACIES.values())
+    rows = []
+    for comparison in comparisons:
+        alpha = comparison.row.alpha_test
+        gaps = (_format_gap(comparison.gaps.get(name)) for name in ACCURACIES)
+        shown_alpha = "-" if alpha is None else format_number(alpha)
+        rows.append((row_name(comparison.row), shown_alpha, *gaps))
+    notes = attacks.notes([record])
+    if any(gap.seeds for comparison in comparisons for gap in comparison.gaps.values()):
+        notes = (*notes, SEEDS_NOTE)
+    conditions = describe_conditions(record, attacks.name(record))
+    return TextTable(
+        headings=("run", "α_test", *headings),
+        rows=rows,
+        caption=COMPARISON_CAPTION,
+        title=f"difference to {row_name(reference)} {conditions}, on {record.dataset.n} images",
+        text_columns=("run",),
+        shared_columns=("run",),
+        interval_columns=headings,
+        notes=notes,
+    )
+
+
+def _format_gap(gap: Gap | None) -> str:
+    """Return `+1.2 [+0.3, +2.1]`, with the verdict unless the rows are distinguishable."""
+    if gap is None:
+        return "-"
+    parts = [format_difference(gap.images)]
+    if gap.seeds is not None:
+        low, high = gap.seeds
+        parts.append(f"seeds {100 * low:+.1f} to {100 * high:+.1f}")
+    if not gap.is_distinguishable:
+        parts.append(gap.verdict)
+    return "; ".join(parts)
+
+
+def comparisons_to_csv(comparisons: Iterable[Comparison], attacks: AttackNames) -> str:
+    """Return a CSV row per difference, as fractions."""
+    rows = []
+    for comparison in comparisons:
+        record = comparison.row.record
+        for name, gap in comparison.gaps.items():
+            rows.append(
+                [
+                    row_name(comparison.reference),
+                    row_name(comparison.row),
+                    record.dataset.name,
+                    record.dataset.n,
+                    record.threat.norm,
+                    record.threat.eps,
+                    attack_name(record),
+                    name,
+                    comparison.row.alpha_test,
+                    gap.images.value,
+                    gap.images.low,
+                    gap.images.high,
+                    gap.images.images,
+                    *(gap.seeds or (None, None)),
+                    gap.verdict,
+                    ATTACK_SEPARATOR.join(attacks.combined_attacks(record)),
+                ]
+            )
+    return csv_text(COMPARISON_CSV_HEADINGS, rows)
+
+
+def comparisons_to_json(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
+    """Return the comparisons for JSON, each row with the ids of its records."""
+    return [
+        {
+            "reference": {
+                "run": row_name(comparison.reference),
+                "ids": [record.id for record in comparison.reference.records],
+            },
+            "run": row_name(comparison.row),
+            "ids": [record.id for record in comparison.row.records],
+            "alpha_test": comparison.row.alpha_test,
+            **{name: _gap_to_json(gap) for name, gap in comparison.gaps.items()},
+        }
+        for comparison in comparisons
+    ]
+
+
+def _gap_to_json(gap: Gap) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "value": gap.images.value,
+        "low": gap.images.low,
+        "high": gap.images.high,
+        "images": gap.images.images,
+    }
+    if gap.seeds is not None:
+        low, high = gap.seeds
+        fields["seeds"] = {"low": low, "high": high}
+    return {**fields, "verdict": gap.verdict}

@@ -1,71 +1,80 @@
-"""Shares as people read them: in percent, with their interval, and with no more digits than that supports."""
+"""Format accuracies and differences: in percent, with intervals and spreads over seeds."""
 
 import math
 
 from ...measures import Difference, Estimate, Spread
 
 NO_INTERVAL = "(no interval)"
-"""Of means over seeds in each of which all images are right or all are wrong."""
+"""Shown for a mean over seeds each of which has all images correct or none."""
 
 
-def format_estimate(share: Estimate | None) -> str:
-    """`57.2 [53.1, 61.1]`, with no more digits than the interval supports."""
-    if share is None:
+def format_estimate(estimate: Estimate | None) -> str:
+    """Return `57.2 [53.1, 61.1]` in percent, with no more digits than the interval supports."""
+    if estimate is None:
         return "-"
-    if share.degenerate:
-        return {1.0: "100 (all right)", 0.0: "0 (all wrong)"}.get(
-            share.value, f"{format_percent(share.value)} {NO_INTERVAL}"
-        )
-    digits = _digits(share.low, share.high)
-    value, low, high = (
-        format_percent(number, digits) for number in (share.value, share.low, share.high)
-    )
+    if estimate.degenerate:
+        if estimate.value == 1:
+            return "100 (all correct)"
+        if estimate.value == 0:
+            return "0 (none correct)"
+        return f"{format_percent(estimate.value)} {NO_INTERVAL}"
+    digits = _interval_digits(estimate.low, estimate.high)
+    value = format_percent(estimate.value, digits)
+    low = format_percent(estimate.low, digits)
+    high = format_percent(estimate.high, digits)
     return f"{value} [{low}, {high}]"
 
 
-def format_percent(share: float, digits: int = 1) -> str:
-    """A share without its interval. What rounding left of a sum, 0.61749999999 for 0.6175, does not show."""
-    return f"{100 * round(share, 12):.{digits}f}"
+def format_percent(fraction: float, digits: int = 1) -> str:
+    """Return a fraction in percent, without an interval."""
+    # 0.6175 may arrive as 0.61749999999, and must not be rounded down because of it
+    return f"{100 * round(fraction, 12):.{digits}f}"
 
 
-def format_attack_spread(share: Estimate | None, spread: tuple[float, float] | None) -> str:
-    """The share and, where the attack was repeated, mean ± standard deviation over its seeds: `57.2 [53.1, 61.1]; 57.0 ± 0.3`."""
+def format_attack_spread(estimate: Estimate | None, spread: tuple[float, float] | None) -> str:
+    """Return `57.2 [53.1, 61.1]; 57.0 ± 0.3`: mean and standard deviation over attack seeds."""
     if spread is None:
-        return format_estimate(share)
-    mean, deviation = (100 * number for number in spread)
-    digits = _digits_of_sd(deviation)
-    return f"{format_estimate(share)}; {mean:.{digits}f} ± {deviation:.{digits}f}"
+        return format_estimate(estimate)
+    mean = 100 * spread[0]
+    deviation = 100 * spread[1]
+    digits = _deviation_digits(deviation)
+    return f"{format_estimate(estimate)}; {mean:.{digits}f} ± {deviation:.{digits}f}"
 
 
-def format_training_spread(share: Estimate | None, spread: Spread | None) -> str:
-    """The mean over training seeds ± its standard deviation, with the mean interval: `57.2 ± 0.4 [53.1, 61.1]`."""
-    if share is None or spread is None or (share.degenerate and not spread.sd):
-        return format_estimate(share)
-    value, _, interval = format_estimate(share).partition(" ")
+def format_training_spread(estimate: Estimate | None, spread: Spread | None) -> str:
+    """Return `57.2 ± 0.4 [53.1, 61.1]`: the standard deviation over training seeds."""
+    if estimate is None or spread is None or (estimate.degenerate and not spread.sd):
+        return format_estimate(estimate)
+    value, _, interval = format_estimate(estimate).partition(" ")
     digits = len(value.partition(".")[2])
     deviation = f"{100 * spread.sd:.{digits}f}"
-    is_lost = spread.sd > 0 and float(deviation) == 0
-    return f"{value} ± {f'{100 * spread.sd:.1g}' if is_lost else deviation} {interval}"
+    if spread.sd > 0 and float(deviation) == 0:
+        # ± 0.0 would claim that the seeds agree exactly
+        deviation = f"{100 * spread.sd:.1g}"
+    return f"{value} ± {deviation} {interval}"
 
 
-def points(difference: Difference) -> str:
-    """`+1.2 [0.3, 2.1]`: a difference in points of a percent."""
-    return signed(difference.value, difference.low, difference.high)
+def format_difference(difference: Difference) -> str:
+    """Return `+1.2 [+0.3, +2.1]` in percentage points."""
+    return format_signed(difference.value, difference.low, difference.high)
 
 
-def signed(value: float, low: float, high: float) -> str:
-    """A difference with its sign and its interval; `0` where it is nothing else."""
+def format_signed(value: float, low: float, high: float) -> str:
+    """Return a difference with sign and interval; a bare number if the interval is empty."""
     if low == high:
         return f"{100 * value:+.3g}" if value else "0"
-    digits = _digits(low, high)
+    digits = _interval_digits(low, high)
     shown, least, most = (f"{100 * number:+.{digits}f}" for number in (value, low, high))
     return f"{shown} [{least}, {most}]"
 
 
-def _digits(low: float, high: float) -> int:
-    """So many that the half width of the interval has two."""
+def _interval_digits(low: float, high: float) -> int:
+    """Return the decimals at which half the interval's width in percent has two digits."""
     return min(3, max(0, 1 - math.floor(math.log10(50 * (high - low)))))
 
 
-def _digits_of_sd(deviation: float) -> int:
-    return 1 if deviation == 0 else min(4, max(1, 1 - math.floor(math.log10(deviation))))
+def _deviation_digits(deviation: float) -> int:
+    """Return the decimals at which a standard deviation has two digits."""
+    if deviation == 0:
+        return 1
+    return min(4, max(1, 1 - math.floor(math.log10(deviation))))

@@ -1,211 +1,237 @@
-"""A table as LaTeX tables: a fragment that compiles as it is where the packages booktabs and graphicx are loaded.
+"""Tables as LaTeX floats, for a document that loads booktabs and graphicx.
 
-No table is wider than its line: a wide one spans both columns of a two-column page, and is scaled down where that is not
-enough. No table is taller than a page: a tall one goes on in further floats under the same number.
+A wide table spans both columns of a two-column page, and is scaled down if that is not enough. A
+tall table continues in further floats under the same number.
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from math import ceil
 
 from .escaping import latex_heading, latex_text
 from .text_table import TextTable
 
 PREAMBLE = "% needs \\usepackage{booktabs,graphicx}\n"
-NEGATIVE = re.compile(r"(?<![\w.])-(?=\d)")
-"""A hyphen that is a minus."""
-BREAKS = re.compile(r"(?<=[,:=/_-])(?=[^\s,:=/_-])|(?<= )")
-"""Where a long name may be broken."""
 RESIZE_TO_LINE = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+MINUS = re.compile(r"(?<![\w.])-(?=\d)")
+"""A hyphen that is a minus sign."""
+
+LINE_BREAK = re.compile(r"(?<=[,:=/_-])(?=[^\s,:=/_-])|(?<= )")
+"""Where a long name may be broken."""
+
 SYMBOL = re.compile(r"((?:A|α|ε)_(?:nat|rob|sa|tr|train|test))([.,;:]?)")
-"""A word of ours that is a symbol."""
-CELL_WIDTH, INTERVAL_WIDTH = 28, 20
-"""Characters in one line of a cell: of a text, and of what stands behind a value."""
-CHARACTERS_PER_COLUMN = 58
-"""Characters of a table, two between columns, that fit into one column of a two-column page."""
-LINES_PER_PAGE = 42
-"""Lines of a table, its caption and its notes that fit on a page, of letter paper and 12 pt, too."""
-NOTE_WIDTH, CAPTION_WIDTH = 75, 65
-"""Characters in a line."""
+"""A word that is set as a symbol, with the punctuation after it."""
+
+TEXT_WIDTH = 28
+"""Characters in a line of a text cell."""
+
+REMARK_WIDTH = 20
+"""Characters in a line of small print below a value."""
+
+COLUMN_WIDTH = 58
+"""Characters of a table, two between columns, that fit one column of a two-column page."""
+
+NOTE_WIDTH = 75
+CAPTION_WIDTH = 65
+PAGE_LINES = 42
+"""Lines of a table with caption and notes that fit on a page, even in 12 pt on letter paper."""
+
+FRAME_LINES = 3
+"""Lines that rules and headings take."""
 
 
 @dataclass(frozen=True)
 class TableFloat:
-    """What stands in one float: rows of the table by number, and notes."""
+    """The contents of one float: numbers of table rows, and notes."""
 
-    rows: list[int]
-    notes: list[str]
-
-
-def latex(table: TextTable) -> str:
-    """Floating tables. What all rows share stands in the caption, intervals in small print, notes below the last rule."""
-    shown, shared = (
-        table.split_columns() if len(table.rows) > 1 else (list(range(len(table.headings))), [])
-    )
-    said = table.full_title(shared)
-    # what is said begins with a word of ours
-    caption = " ".join(_sentence(text) for text in (said, table.caption) if text)
-    parts = _parts(table, shown, ceil(len(said + table.caption) / CAPTION_WIDTH))
-    kind = "table*" if _is_wide(table, shown) else "table"
-    return "\n".join(
-        "\n".join(_float(table, part, shown, kind, caption if number == 0 else None)) + "\n"
-        for number, part in enumerate(parts)
-    )
+    rows: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
-def _float(
-    table: TextTable, part: TableFloat, shown: list[int], kind: str, caption: str | None
+def render_latex(table: TextTable) -> str:
+    """Render a table; columns that are equal in all rows move to the caption."""
+    columns = list(range(len(table.headings)))
+    shared: list[int] = []
+    if len(table.rows) > 1:
+        columns, shared = table.split_columns()
+    title = table.full_title(shared)
+    caption = " ".join(_format_sentence(text) for text in (title, table.caption) if text)
+    caption_lines = ceil(len(title + table.caption) / CAPTION_WIDTH)
+    environment = "table*" if _is_wide(table, columns) else "table"
+    floats = []
+    for number, part in enumerate(_split_into_floats(table, columns, caption_lines)):
+        lines = _render_float(table, part, columns, environment, caption if number == 0 else None)
+        floats.append("\n".join(lines) + "\n")
+    return "\n".join(floats)
+
+
+def _render_float(
+    table: TextTable, part: TableFloat, columns: list[int], environment: str, caption: str | None
 ) -> Iterator[str]:
-    yield rf"\begin{{{kind}}}"
+    """Yield the lines of a float; without a caption it continues the one before."""
+    yield rf"\begin{{{environment}}}"
     yield r"\centering"
-    yield (
-        r"\addtocounter{table}{-1}\caption{Continued.}"
-        if caption is None
-        else rf"\caption{{{caption}}}"
-    )
+    if caption is None:
+        yield r"\addtocounter{table}{-1}\caption{Continued.}"
+    else:
+        yield rf"\caption{{{caption}}}"
     yield r"\footnotesize\setlength{\tabcolsep}{4pt}"
     if part.rows:
-        yield from _tabular(table, part.rows, shown)
-    yield from (
-        rf"\par\smallskip\parbox{{\linewidth}}{{\raggedright {_sentence(note)}}}"
-        for note in part.notes
-    )
-    yield rf"\end{{{kind}}}"
+        yield from _render_tabular(table, part.rows, columns)
+    for note in part.notes:
+        yield rf"\par\smallskip\parbox{{\linewidth}}{{\raggedright {_format_sentence(note)}}}"
+    yield rf"\end{{{environment}}}"
 
 
-def _tabular(table: TextTable, rows: list[int], shown: list[int]) -> Iterator[str]:
-    columns = "".join(
-        "l" if table.headings[position] in table.text_columns else "r" for position in shown
-    )
+def _render_tabular(table: TextTable, rows: list[int], columns: list[int]) -> Iterator[str]:
+    alignment = "".join(_alignment(table, position) for position in columns)
     yield RESIZE_TO_LINE
-    yield rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}"
+    yield rf"\begin{{tabular}}{{@{{}}{alignment}@{{}}}}"
     yield r"\toprule"
-    yield " & ".join(latex_heading(table.headings[position]) for position in shown) + r" \\"
+    yield " & ".join(latex_heading(table.headings[position]) for position in columns) + r" \\"
     yield r"\midrule"
     for number in rows:
-        yield " & ".join(_cell(table, number, position) for position in shown) + r" \\"
+        yield " & ".join(_render_cell(table, number, position) for position in columns) + r" \\"
         if number in table.rules_after and number != rows[-1]:
             yield r"\midrule"
     yield r"\bottomrule"
     yield r"\end{tabular}}"
 
 
-def _parts(table: TextTable, shown: list[int], caption: int) -> list[TableFloat]:
-    """Rows and then notes, as many on each page as fit.
+def _alignment(table: TextTable, position: int) -> str:
+    return "l" if table.headings[position] in table.text_columns else "r"
 
-    Rows between two rules stay together where a page can hold them, and so do the last ones and the notes.
+
+def _split_into_floats(
+    table: TextTable, columns: list[int], caption_lines: int
+) -> list[TableFloat]:
+    """Distribute rows and then notes over pages.
+
+    Rows between two rules stay together if a page can hold them, and so do the last rows and all
+    notes.
     """
-    parts, left = [TableFloat([], [])], LINES_PER_PAGE - caption - 3
-    noted = sum(ceil(len(note) / NOTE_WIDTH) for note in table.notes)
-    for block in _blocks(table, shown):
-        needed = sum(_lines(table, number, shown) for number in block) + 1
-        is_last = block[-1] + 1 == len(table.rows) and needed + noted <= LINES_PER_PAGE - 4
-        needed += noted if is_last else 0
-        if needed > left and parts[-1].rows:
-            parts.append(TableFloat([], []))
-            left = LINES_PER_PAGE - 4
-        parts[-1].rows.extend(block)
-        left -= needed - (noted if is_last else 0)
+    floats = [TableFloat()]
+    lines_left = PAGE_LINES - caption_lines - FRAME_LINES
+    lines_of_empty_page = PAGE_LINES - 1 - FRAME_LINES  # its caption is "Continued."
+    note_lines = sum(_count_note_lines(note) for note in table.notes)
+    for block in _list_blocks(table, columns):
+        block_lines = 1 + sum(_count_row_lines(table, number, columns) for number in block)
+        needed = block_lines
+        is_last = block[-1] + 1 == len(table.rows)
+        if is_last and block_lines + note_lines <= lines_of_empty_page:
+            needed += note_lines
+        if needed > lines_left and floats[-1].rows:
+            floats.append(TableFloat())
+            lines_left = lines_of_empty_page
+        floats[-1].rows.extend(block)
+        lines_left -= block_lines
     for note in table.notes:
-        needed = ceil(len(note) / NOTE_WIDTH)
-        if needed > left and (parts[-1].rows or parts[-1].notes):
-            parts.append(TableFloat([], []))
-            left = LINES_PER_PAGE - 4
-        parts[-1].notes.append(note)
-        left -= needed
-    return parts
+        needed = _count_note_lines(note)
+        if needed > lines_left and (floats[-1].rows or floats[-1].notes):
+            floats.append(TableFloat())
+            lines_left = lines_of_empty_page
+        floats[-1].notes.append(note)
+        lines_left -= needed
+    return floats
 
 
-def _blocks(table: TextTable, shown: list[int]) -> Iterator[list[int]]:
+def _count_note_lines(note: str) -> int:
+    return ceil(len(note) / NOTE_WIDTH)
+
+
+def _list_blocks(table: TextTable, columns: list[int]) -> Iterator[list[int]]:
+    """Yield the row numbers between two rules; single rows where these are too many."""
     block: list[int] = []
     for number in range(len(table.rows)):
         block.append(number)
         if number in table.rules_after or number + 1 == len(table.rows):
-            is_short = sum(_lines(table, row, shown) for row in block) <= LINES_PER_PAGE // 2
-            yield from [block] if is_short else ([row] for row in block)
+            lines = sum(_count_row_lines(table, row, columns) for row in block)
+            if lines <= PAGE_LINES // 2:
+                yield block
+            else:
+                yield from ([row] for row in block)
             block = []
 
 
-def _lines(table: TextTable, number: int, shown: list[int]) -> int:
-    return max(len(_cell_lines(table, number, position)) for position in shown)
+def _count_row_lines(table: TextTable, number: int, columns: list[int]) -> int:
+    return max(len(_cell_lines(table, number, position)) for position in columns)
 
 
-def _is_wide(table: TextTable, shown: list[int]) -> bool:
-    def widest(position: int) -> int:
-        lines = (
+def _is_wide(table: TextTable, columns: list[int]) -> bool:
+    """Whether the table needs both columns of a two-column page."""
+    width = 0
+    for position in columns:
+        lines = [
             line
             for number in range(len(table.rows))
             for line in _cell_lines(table, number, position)
-        )
-        return max(len(table.headings[position]), *map(len, lines), 0)
-
-    return sum(2 + widest(position) for position in shown) > CHARACTERS_PER_COLUMN
+        ]
+        width += 2 + max(map(len, [table.headings[position], *lines]))
+    return width > COLUMN_WIDTH
 
 
 def _cell_lines(table: TextTable, number: int, position: int) -> list[str]:
-    """The lines of a cell: a value and what stands behind it, or a long text in pieces."""
+    """Return a value with its interval and remarks below it, or a folded text."""
     value, rest, _ = table.split_cell(number, position)
-    if table.headings[position] in table.interval_columns:
-        return [
-            value,
-            *(
-                line
-                for part in rest.strip("; ").split("; ")
-                if part
-                for line in _fold(part, INTERVAL_WIDTH)
-            ),
-        ]
-    return _fold(value, CELL_WIDTH) if table.headings[position] in table.text_columns else [value]
+    heading = table.headings[position]
+    if heading in table.interval_columns:
+        remarks = [part for part in rest.strip("; ").split("; ") if part]
+        return [value, *(line for part in remarks for line in _fold(part, REMARK_WIDTH))]
+    if heading in table.text_columns:
+        return _fold(value, TEXT_WIDTH)
+    return [value]
 
 
-def _fold(text: str, longest: int) -> list[str]:
+def _fold(text: str, width: int) -> list[str]:
+    """Break text into lines of at most this many characters."""
+    if len(text) <= width:
+        return [text.strip()]
     lines = [""]
-    for piece in _pieces(text) if len(text) > longest else [text]:
-        if lines[-1] and len(lines[-1] + piece.rstrip()) > longest:
+    for piece in _split_at_breaks(text):
+        if lines[-1] and len(lines[-1] + piece.rstrip()) > width:
             lines.append("")
         lines[-1] += piece
     return [line.strip() for line in lines]
 
 
-def _pieces(text: str) -> Iterable[str]:
-    """Where a text may be broken; a piece that is too long even so is broken anywhere."""
-    for piece in BREAKS.split(text):
-        yield from (
-            piece[first : first + CELL_WIDTH] for first in range(0, max(len(piece), 1), CELL_WIDTH)
-        )
+def _split_at_breaks(text: str) -> Iterator[str]:
+    """Split text where it may be broken; a piece that is still too long is cut anywhere."""
+    for piece in LINE_BREAK.split(text):
+        for start in range(0, max(len(piece), 1), TEXT_WIDTH):
+            yield piece[start : start + TEXT_WIDTH]
 
 
-def _cell(table: TextTable, number: int, position: int) -> str:
-    """A value in one line, what stands behind it in small print below; a long text in several lines."""
+def _render_cell(table: TextTable, number: int, position: int) -> str:
+    """Render a cell; several lines become a table of their own, remarks in small print."""
     first, *others = _cell_lines(table, number, position)
-    _, _, is_strong = table.split_cell(number, position)
-    is_share, side = (
-        table.headings[position] in table.interval_columns,
-        "l" if table.headings[position] in table.text_columns else "r",
-    )
-    if is_share:
-        first, *others = (NEGATIVE.sub("−", text) for text in (first, *others))
-    shown = rf"\textbf{{{latex_text(first)}}}" if is_strong else latex_text(first)
-    below = [
-        rf"\scriptsize {latex_text(text)}" if is_share else latex_text(text) for text in others
-    ]
-    stacked = r" \\ ".join([shown, *below])
-    return rf"\begin{{tabular}}[t]{{@{{}}{side}@{{}}}}{stacked}\end{{tabular}}" if below else shown
+    _, _, is_bold = table.split_cell(number, position)
+    if table.headings[position] in table.interval_columns:
+        first = MINUS.sub("−", first)
+        below = [rf"\scriptsize {latex_text(MINUS.sub('−', text))}" for text in others]
+    else:
+        below = [latex_text(text) for text in others]
+    value = rf"\textbf{{{latex_text(first)}}}" if is_bold else latex_text(first)
+    if not below:
+        return value
+    stacked = r" \\ ".join([value, *below])
+    side = _alignment(table, position)
+    return rf"\begin{{tabular}}[t]{{@{{}}{side}@{{}}}}{stacked}\end{{tabular}}"
 
 
-def _sentence(text: str) -> str:
-    """With a capital and a full stop; long words may be broken."""
-    begun = text[:1].upper() + text[1:] if text[:1].isascii() else text
-    return " ".join(map(_word, (begun + ("" if begun.endswith(".") else ".")).split(" ")))
+def _format_sentence(text: str) -> str:
+    """Add a capital and a full stop, and escape; long words may be broken."""
+    # a Greek symbol keeps its case
+    sentence = text[:1].upper() + text[1:] if text[:1].isascii() else text
+    if not sentence.endswith("."):
+        sentence += "."
+    return " ".join(_format_word(word) for word in sentence.split(" "))
 
 
-def _word(text: str) -> str:
+def _format_word(text: str) -> str:
     symbol = SYMBOL.fullmatch(text)
     if symbol is not None:
         return latex_heading(symbol[1]) + symbol[2]
-    return (
-        latex_text(text)
-        if len(text) <= CELL_WIDTH
-        else r"\allowbreak{}".join(map(latex_text, _pieces(text)))
-    )
+    if len(text) <= TEXT_WIDTH:
+        return latex_text(text)
+    return r"\allowbreak{}".join(map(latex_text, _split_at_breaks(text)))

@@ -1,17 +1,18 @@
-"""Records to the main table, and to CSV: a line per model and alpha_test."""
+"""The main table of a report and its CSV: a row per model and alpha_test."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ...measures import MARGIN_KERNEL, Estimate
+from ...measures import MARGIN_KERNEL
 from ...spec import format_number
 from ...storage.records import Record
-from ..grouping import ComparisonGroup, differing, group_by_setting
+from ..grouping import ComparisonGroup, group_by_setting, list_differing_fields
 from ..ranking import ResampledAccuracies, find_bold_cells
 from ..rows import (
     ACCURACIES,
     ATTACK_SEPARATOR,
+    UNWEIGHTED_KERNEL,
     AttackNames,
     ReportRow,
     attack_name,
@@ -27,19 +28,6 @@ from .formatting import format_attack_spread, format_estimate, format_training_s
 from .text_table import TextTable
 
 ACCURACY_HEADINGS = tuple(ACCURACIES.values())
-HEADINGS = (
-    "run", "defense", "kernel_train", "α_train", "seeds", "data", "attack", "attack_seed", "ε", "kernel_test", "α_test",
-    *ACCURACY_HEADINGS, "n", "ESS",
-)  # fmt: skip
-DEFAULT_VALUES = {
-    "kernel_train": (MARGIN_KERNEL, "none"),
-    "seeds": ("1",),
-    "attack_seed": ("0",),
-    "kernel_test": (MARGIN_KERNEL,),
-}
-"""Columns that are shown where some line has something else to say; `none` is told by its missing α."""
-SHOWN_IF_DIFFERENT = ("data",)
-"""Columns that are shown where lines differ in them."""
 SHARED_COLUMNS = (
     "run",
     "defense",
@@ -53,11 +41,27 @@ SHARED_COLUMNS = (
     "kernel_test",
     "n",
 )
+HEADINGS = (*SHARED_COLUMNS[:-1], "α_test", *ACCURACY_HEADINGS, "n", "ESS")
 TEXT_COLUMNS = ("run", "defense", "kernel_train", "data", "attack", "kernel_test")
+DEFAULT_VALUES = {
+    # a training without weights shows in its missing alpha
+    "kernel_train": (MARGIN_KERNEL, UNWEIGHTED_KERNEL),
+    "seeds": ("1",),
+    "attack_seed": ("0",),
+    "kernel_test": (MARGIN_KERNEL,),
+}
+"""Columns that are left out if every row has one of these values."""
+
+SHOWN_IF_DIFFERENT = ("data",)
+"""Columns that are left out if all rows are equal."""
+
 CAPTION = (
     "percent, with 95 % intervals over test images; ESS is the effective sample size behind A_sa"
 )
-ATTACK_SEEDS_NOTE = "mean ± standard deviation over attack seeds follow the interval, which is that of the first seed"
+ATTACK_SEEDS_NOTE = (
+    "after the interval, which is that of the first attack seed: mean ± standard deviation over "
+    "attack seeds"
+)
 TRAINING_SEEDS_NOTE = (
     "runs that differ only in the training seed are one row: mean ± standard deviation over seeds, "
     "and the mean interval"
@@ -66,11 +70,14 @@ BOLD_NOTE = (
     "bold (in plain text a star): the best of its column and all values that are statistically "
     "indistinguishable from it, among rows of the same α_test"
 )
-NO_BOLD_NOTE = "nothing is bold: no row is distinguishable from the best of its column"
+NO_BOLD_NOTE = (
+    "nothing is bold: all values of a column are statistically indistinguishable from the best"
+)
 GROUPS_NOTE = "only rows of the same measurement setting are compared; the others differ in {}"
 REPEATED_ACCURACIES = ("a_rob", "a_sa", "a_tr")
 CSV_HEADINGS = (
-    "run", "id", "defense", "alpha_train", "kernel", "dataset", "split", "n", "norm", "eps", "attack", "alpha_test", "ess",
+    "run", "id", "defense", "alpha_train", "kernel", "dataset", "split", "n", "norm", "eps",
+    "attack", "alpha_test", "ess",
     *(name + part for name in ACCURACIES for part in ("", "_low", "_high")),
     "seeds", *(name + part for name in REPEATED_ACCURACIES for part in ("_mean", "_sd")),
     "train_seed", "train_kernel", "peers", "model", "train_seeds",
@@ -78,81 +85,79 @@ CSV_HEADINGS = (
 )  # fmt: skip
 
 
-def format_row(line: ReportRow) -> dict[str, str]:
-    """The texts of one line by their headings."""
-    record = line.record
+def format_row(row: ReportRow) -> dict[str, str]:
+    """Return the cells of a row by heading."""
+    record = row.record
     return {
-        "run": row_name(line),
+        "run": row_name(row),
         "defense": record.checkpoint.defense,
         "kernel_train": record.checkpoint.kernel,
-        "α_train": _plain(record.checkpoint.alpha_train),
-        "seeds": str(line.seeds),
+        "α_train": _format_alpha(record.checkpoint.alpha_train),
+        "seeds": str(row.seeds),
         "data": f"{record.dataset.name} {record.dataset.split}",
         "attack": attack_name(record),
         "attack_seed": str(record.attack.seed),
         "ε": eps_name(record),
         "kernel_test": record.kernel,
-        "α_test": _plain(line.alpha_test),
-        **{heading: format_accuracy(line, name) for name, heading in ACCURACIES.items()},
+        "α_test": _format_alpha(row.alpha_test),
+        **{heading: format_accuracy(row, name) for name, heading in ACCURACIES.items()},
         "n": str(record.dataset.n),
-        "ESS": "-" if line.ess is None else f"{line.ess:.0f}",
+        "ESS": "-" if row.ess is None else f"{row.ess:.0f}",
     }
 
 
-def format_accuracy(line: ReportRow, name: str) -> str:
-    """A share with its interval, and with the spread over seeds of training or of the attack."""
-    if line.seeds > 1:
-        return format_training_spread(line.accuracy(name), line.training_spread(name))
-    return (
-        format_estimate(line.accuracy(name))
-        if name == "a_nat"
-        else format_attack_spread(line.accuracy(name), line.attack_spread(name))
-    )
+def format_accuracy(row: ReportRow, name: str) -> str:
+    """Return an accuracy with its interval, and its spread over training or attack seeds."""
+    estimate = row.accuracy(name)
+    if row.seeds > 1:
+        return format_training_spread(estimate, row.training_spread(name))
+    if name == "a_nat":  # does not depend on the attack
+        return format_estimate(estimate)
+    return format_attack_spread(estimate, row.attack_spread(name))
 
 
 def make_table(records: Sequence[Record]) -> TextTable:
-    """The main table with a row per record and alpha, nothing taken together and nothing ranked."""
+    """Make the main table with a row per record and alpha, neither grouped nor ranked."""
     return _make_table(list(make_rows(records)), name_attacks(records))
 
 
 def make_ranked_table(
-    found: Sequence[ComparisonGroup], resampled: ResampledAccuracies
+    groups: Sequence[ComparisonGroup], resampled: ResampledAccuracies
 ) -> TextTable:
-    """The main table with group together, seeds of training taken together, and the best in bold."""
+    """Make the main table by comparison group, with means over seeds and the best in bold."""
     rows: list[ReportRow] = []
     bold: set[tuple[int, str]] = set()
-    ends: set[int] = set()
-    for group in found:
+    rules_after: set[int] = set()
+    for group in groups:
         bold |= {
             (len(rows) + number, ACCURACIES[name])
             for number, name in find_bold_cells(group, resampled)
         }
-        rows += [line for entry in group.entries for line in make_group_rows(entry)]
-        ends.add(len(rows) - 1)
-    made = _make_table(rows, name_attacks(record for group in found for record in group.records))
+        rows += [row for entry in group.entries for row in make_group_rows(entry)]
+        rules_after.add(len(rows) - 1)
+    table = _make_table(rows, name_attacks(record for group in groups for record in group.records))
+    notes = _list_notes(
+        groups, has_training_seeds=any(row.seeds > 1 for row in rows), has_bold=bool(bold)
+    )
     return replace(
-        made,
+        table,
         bold=frozenset(bold),
-        rules_after=frozenset(ends),
-        notes=(
-            *made.notes,
-            *_notes(found, is_trained=any(line.seeds > 1 for line in rows), is_bold=bool(bold)),
-        ),
+        rules_after=frozenset(rules_after),
+        notes=(*table.notes, *notes),
         can_split=True,
     )
 
 
-def _make_table(shown: Sequence[ReportRow], attacks: AttackNames) -> TextTable:
-    texts = [{**format_row(line), "attack": attacks.name(line.record)} for line in shown]
+def _make_table(report_rows: Sequence[ReportRow], attacks: AttackNames) -> TextTable:
+    cells = [{**format_row(row), "attack": attacks.name(row.record)} for row in report_rows]
     headings = tuple(
-        name for name in HEADINGS if _is_informative(name, {text[name] for text in texts})
+        name for name in HEADINGS if _is_informative(name, {row[name] for row in cells})
     )
-    rows = [tuple(text[name] for name in headings) for text in texts]
-    records = [line.record for line in shown]
+    records = [row.record for row in report_rows]
     return TextTable(
-        headings,
-        rows,
-        caption(records),
+        headings=headings,
+        rows=[tuple(row[name] for name in headings) for row in cells],
+        caption=make_caption(records),
         text_columns=TEXT_COLUMNS,
         shared_columns=SHARED_COLUMNS,
         interval_columns=ACCURACY_HEADINGS,
@@ -161,94 +166,108 @@ def _make_table(shown: Sequence[ReportRow], attacks: AttackNames) -> TextTable:
 
 
 def _is_informative(name: str, values: set[str]) -> bool:
-    """Whether a column has anything to say."""
-    return (
-        len(values) > 1
-        if name in SHOWN_IF_DIFFERENT
-        else not values <= set(DEFAULT_VALUES.get(name, ()))
-    )
+    """Whether a column with these values is shown."""
+    if name in SHOWN_IF_DIFFERENT:
+        return len(values) > 1
+    return not values <= set(DEFAULT_VALUES.get(name, ()))
 
 
-def _notes(found: Sequence[ComparisonGroup], *, is_trained: bool, is_bold: bool) -> Iterable[str]:
-    if is_trained:
+def _list_notes(
+    groups: Sequence[ComparisonGroup], *, has_training_seeds: bool, has_bold: bool
+) -> Iterator[str]:
+    if has_training_seeds:
         yield TRAINING_SEEDS_NOTE
-    if is_bold:
+    if has_bold:
         yield BOLD_NOTE
-    elif any(len(group.entries) > 1 for group in found):
+    elif any(len(group.entries) > 1 for group in groups):
         yield NO_BOLD_NOTE
-    if len(found) > 1:
-        words = {"eps": "ε", "data": "test images"}
-        yield GROUPS_NOTE.format(
-            " or ".join(
-                words.get(word, word) for word in differing([group.setting for group in found])
-            )
-        )
+    if len(groups) > 1:
+        headings = {"eps": "ε", "data": "test images"}
+        fields = list_differing_fields([group.setting for group in groups])
+        yield GROUPS_NOTE.format(" or ".join(headings.get(name, name) for name in fields))
 
 
-def caption(records: Iterable[Record]) -> str:
-    """What the numbers are."""
-    return (
-        f"{CAPTION}; {ATTACK_SEEDS_NOTE}" if any(record.repeats for record in records) else CAPTION
-    )
+def make_caption(records: Iterable[Record]) -> str:
+    """Return the caption of a table of these records."""
+    if any(record.repeats for record in records):
+        return f"{CAPTION}; {ATTACK_SEEDS_NOTE}"
+    return CAPTION
 
 
 def to_csv(records: Sequence[Record]) -> str:
-    """A line per record and alpha: fractions in full, every interval in columns of its own.
+    """Return a CSV row per record and alpha, with unrounded fractions.
 
-    Behind them how the line belongs to others: lines with one `group` were measured alike, and those with one `model` besides
-    differ in their training seed alone; they all carry mean and standard deviation over its seeds. Last the attacks whose worst
-    case it is.
+    Records with equal `peers` were measured in one setting. Those with equal `model` differ only
+    in the training seed, and all of them have the mean and standard deviation over its seeds.
     """
-    placed, attacks = locate_records(group_by_setting(records)), name_attacks(records)
-    return csv_text(
-        CSV_HEADINGS,
-        (
+    positions = locate_records(group_by_setting(records))
+    attacks = name_attacks(records)
+    rows = []
+    for row in make_rows(records):
+        record = row.record
+        rows.append(
             [
-                *_facts(line),
-                *_measured(line),
-                *_seeds(line, placed[line.record.id]),
-                ATTACK_SEPARATOR.join(attacks.of(line.record)),
+                *_list_facts(row),
+                *_list_accuracies(row),
+                *_list_spreads(row, positions[record.id]),
+                ATTACK_SEPARATOR.join(attacks.combined_attacks(record)),
             ]
-            for line in make_rows(records)
-        ),
-    )
+        )
+    return csv_text(CSV_HEADINGS, rows)
 
 
-def _facts(line: ReportRow) -> list[Any]:
-    record = line.record
+def _list_facts(row: ReportRow) -> list[Any]:
+    record = row.record
     return [
-        run_name(record), record.id, record.checkpoint.defense, record.checkpoint.alpha_train, record.kernel,
-        record.dataset.name, record.dataset.split, record.dataset.n, record.threat.norm, record.threat.eps,
-        attack_name(record), line.alpha_test, line.ess,
-    ]  # fmt: skip
-
-
-def _measured(line: ReportRow) -> list[float | None]:
-    shares: list[Estimate | None] = [line.accuracy(name) for name in ACCURACIES]
-    return [
-        None if share is None else getattr(share, part)
-        for share in shares
-        for part in ("value", "low", "high")
+        run_name(record),
+        record.id,
+        record.checkpoint.defense,
+        record.checkpoint.alpha_train,
+        record.kernel,
+        record.dataset.name,
+        record.dataset.split,
+        record.dataset.n,
+        record.threat.norm,
+        record.threat.eps,
+        attack_name(record),
+        row.alpha_test,
+        row.ess,
     ]
 
 
-def _seeds(line: ReportRow, place: "RecordPosition") -> list[Any]:
-    """Over seeds of the attack, then over seeds of training."""
-    whole = place.rows.get(line.alpha_test, line)
-    attacked = [line.attack_spread(name) or (None, None) for name in REPEATED_ACCURACIES]
-    trained = [
-        (None, None) if one is None else (one.mean, one.sd)
-        for one in map(whole.training_spread, ACCURACIES)
+def _list_accuracies(row: ReportRow) -> list[float | None]:
+    values: list[float | None] = []
+    for name in ACCURACIES:
+        estimate = row.accuracy(name)
+        if estimate is None:
+            values += [None, None, None]
+        else:
+            values += [estimate.value, estimate.low, estimate.high]
+    return values
+
+
+def _list_spreads(row: ReportRow, position: "RecordPosition") -> list[Any]:
+    """Return the spread over attack seeds, then over training seeds."""
+    checkpoint = row.record.checkpoint
+    values: list[Any] = [len(row.record.repeats) or 1]
+    for name in REPEATED_ACCURACIES:
+        values += row.attack_spread(name) or (None, None)
+    all_seeds = position.rows.get(row.alpha_test, row)
+    values += [
+        checkpoint.seed,
+        checkpoint.kernel,
+        position.group,
+        position.model,
+        all_seeds.seeds,
     ]
-    return [
-        len(line.record.repeats) or 1, *(number for pair in attacked for number in pair),
-        line.record.checkpoint.seed, line.record.checkpoint.kernel, place.group, place.model, whole.seeds,
-        *(number for pair in trained for number in pair),
-    ]  # fmt: skip
+    for name in ACCURACIES:
+        spread = all_seeds.training_spread(name)
+        values += [None, None] if spread is None else [spread.mean, spread.sd]
+    return values
 
 
 class RecordPosition(NamedTuple):
-    """Where a record stands among the others: the number of its group, that of its model, and its lines over all seeds."""
+    """The numbers of a record's group and model, and the model's rows over all seeds by alpha."""
 
     group: int
     model: int
@@ -256,18 +275,18 @@ class RecordPosition(NamedTuple):
     rows: dict[float | None, ReportRow]
 
 
-def locate_records(found: Sequence[ComparisonGroup]) -> dict[str, RecordPosition]:
-    """The place of every record by its id."""
-    entries = [(number, entry) for number, group in enumerate(found, 1) for entry in group.entries]
-    return {
-        record.id: RecordPosition(
-            number, model, len(entry), {line.alpha_test: line for line in make_group_rows(entry)}
-        )
-        for model, (number, entry) in enumerate(entries, 1)
-        for records in entry
-        for record in records
-    }
+def locate_records(groups: Sequence[ComparisonGroup]) -> dict[str, RecordPosition]:
+    """Return the position of every record by its id."""
+    positions: dict[str, RecordPosition] = {}
+    model = 0
+    for number, group in enumerate(groups, 1):
+        for entry in group.entries:
+            model += 1  # numbered over all groups
+            rows = {row.alpha_test: row for row in make_group_rows(entry)}
+            position = RecordPosition(number, model, len(entry), rows)
+            positions |= {record.id: position for records in entry for record in records}
+    return positions
 
 
-def _plain(value: float | None) -> str:
-    return "-" if value is None else format_number(value)
+def _format_alpha(alpha: float | None) -> str:
+    return "-" if alpha is None else format_number(alpha)

@@ -4,6 +4,7 @@ import io
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 from rich import box
 from rich.console import Console
@@ -13,24 +14,34 @@ from rich.text import Text
 
 from .escaping import markdown_paragraph, markdown_text, printable
 
-BEHIND = re.compile(r" \[|; ")
+END_OF_VALUE = re.compile(r" \[|; ")
 INTERVAL = re.compile(r" \[(\S+), (\S+)\]")
-BESIDE, BELOW, BARE, STACKED = range(4)
-"""Where an interval stands: beside its value, below it, below it without brackets, or in pieces, none of them cut."""
-LONGEST = "distinguishable", "distin-\nguishable"
-"""A word that is wider than a stacked column, and where it may be broken."""
-NARROWEST = 6
-"""A column of texts that is narrower than this cannot be read."""
+MIN_TEXT_WIDTH = 6
+"""Characters that a column of texts needs to be readable."""
+
 UNLIMITED_WIDTH = 10_000
-"""Off a terminal nothing is cut or wrapped."""
+"""Width of a file: nothing is cut or wrapped."""
+
+
+class IntervalLayout(Enum):
+    """Where the interval of an accuracy is placed, from the widest layout to the narrowest."""
+
+    BESIDE = auto()
+    """Beside the value: `57.2 [53.1, 61.1]`."""
+    BELOW = auto()
+    """Below the value, in brackets."""
+    BARE = auto()
+    """Below the value, as `53.1…61.1`."""
+    STACKED = auto()
+    """Each number on a line of its own."""
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """Rows of texts below their headings. Some columns are `facts` that all rows may share, some `shares` with intervals.
+    """Rows of texts with headings, a caption and notes.
 
-    A share reads `57.2 [53.1, 61.1]`, `57.2 ± 0.4 [53.1, 61.1]` or `57.2 [53.1, 61.1]; 57.0 ± 0.3`. In the cells of `strong`,
-    given by row and heading, what stands before the interval is set in bold. A rule is drawn after the rows in `ends`.
+    A cell of `interval_columns` reads `57.2 [53.1, 61.1]`, `57.2 ± 0.4 [53.1, 61.1]` or
+    `57.2 [53.1, 61.1]; 57.0 ± 0.3`. Only the text before the interval is bold or broken.
     """
 
     headings: tuple[str, ...]
@@ -38,96 +49,96 @@ class TextTable:
     caption: str
     title: str = ""
     text_columns: tuple[str, ...] = ()
+    """Left-aligned, and may be wrapped."""
     shared_columns: tuple[str, ...] = ()
+    """May move to the title if all rows are equal."""
     interval_columns: tuple[str, ...] = ()
     bold: frozenset[tuple[int, str]] = frozenset()
+    """Cells by row number and heading."""
     rules_after: frozenset[int] = frozenset()
+    """Numbers of rows that are followed by a rule."""
     notes: tuple[str, ...] = ()
     can_split: bool = False
+    """Whether the parts between rules may become tables of their own."""
 
     def to_rich_tables(self, width: int | None = None) -> list[Table]:
-        """For the terminal. Where that is too narrow, a sheet that `splits` gives a table for each part between rules."""
-        fits = self._leaves_room(self.split_columns()[0], width)
-        return (
-            [self.to_rich_table(width)]
-            if fits or not self.can_split
-            else [part.to_rich_table(width) for part in self.split_at_rules()]
-        )
+        """Return tables for a terminal of this width; a table that is too wide may be split."""
+        fits = self._fits_without_intervals(self.split_columns()[0], width)
+        if fits or not self.can_split:
+            return [self.to_rich_table(width)]
+        return [part.to_rich_table(width) for part in self.split_at_rules()]
 
     def to_rich_table(self, width: int | None = None) -> Table:
-        """For the terminal, or for plain text where nothing limits the width. What comes from users is text, not markup.
+        """Return a table for a terminal of this width; None is unlimited plain text.
 
-        Where it would not fit, what all rows share moves into the title; then intervals go below their values; then they
-        lose their brackets; then they are taken apart. In plain text a star stands for bold.
+        If it does not fit, shared columns move to the title, and then intervals move below their
+        values. In plain text a star stands for bold.
         """
-        shown, shared = list(range(len(self.headings))), list[int]()
-        if not self._fits(shown, width, BESIDE):
-            shown, shared = self.split_columns()
-        keeps = self._leaves_room(shown, width)
-        form = next(
-            (form for form in (BESIDE, BELOW) if self._fits(shown, width, form)),
-            BARE if keeps else STACKED,
-        )
-        made = Table(
+        columns = list(range(len(self.headings)))
+        shared: list[int] = []
+        if not self._fits(columns, width, IntervalLayout.BESIDE):
+            columns, shared = self.split_columns()
+        keeps_numbers_whole = self._fits_without_intervals(columns, width)
+        layout = self._choose_layout(columns, width, keeps_numbers_whole)
+        table = Table(
             box=box.SIMPLE_HEAD, caption_justify="left", title_justify="left", pad_edge=False
         )
-        made.padding = (0, 0, 0, 1) if form in (BARE, STACKED) else (0, 1)
-        made.caption = (
-            "\n".join([self.caption, *(escape(printable(note)) for note in self.notes)]) or None
-        )
-        made.title = escape(printable(self.full_title(shared))) or None
-        for position in shown:
+        is_narrow = layout in (IntervalLayout.BARE, IntervalLayout.STACKED)
+        table.padding = (0, 0, 0, 1) if is_narrow else (0, 1)
+        # names in titles and notes come from users and must not be read as markup
+        notes = [escape(printable(note)) for note in self.notes]
+        table.caption = "\n".join([self.caption, *notes]) or None
+        table.title = escape(printable(self.full_title(shared))) or None
+        for position in columns:
             name = self.headings[position]
             is_text = name in self.text_columns
-            made.add_column(
+            table.add_column(
                 name,
                 justify="left" if is_text else "right",
                 overflow="fold",
-                no_wrap=keeps and not is_text,
+                no_wrap=keeps_numbers_whole and not is_text,
             )
         for number in range(len(self.rows)):
-            cells = (
-                self._drawn(number, position, form, is_plain=width is None) for position in shown
-            )
-            made.add_row(*cells, end_section=number in self.rules_after)
-        return made
+            cells = [
+                self._render_cell(number, position, layout, is_plain=width is None)
+                for position in columns
+            ]
+            table.add_row(*cells, end_section=number in self.rules_after)
+        return table
 
     def to_markdown(self) -> str:
-        """Title, pipe table, caption and notes. A sheet that `splits` gives a table for each part, below what sets it apart."""
+        """Return title, pipe table, caption and notes; a table that can split has several."""
         parts = self.split_at_rules() if self.can_split else [self]
-        tables = [
-            text
-            for lead, part in zip(_leads(parts), parts, strict=True)
-            for text in (lead, part._pipes())
-        ]
-        blocks = (
-            markdown_paragraph(self.title),
-            *tables,
-            self.caption,
-            *map(markdown_paragraph, self.notes),
-        )
+        blocks = [markdown_paragraph(self.title)]
+        for lead, part in zip(_list_leads(parts), parts, strict=True):
+            blocks += [lead, part._to_pipe_table()]
+        blocks += [self.caption, *map(markdown_paragraph, self.notes)]
         return "\n\n".join(block for block in blocks if block) + "\n"
 
     def split_at_rules(self) -> list["TextTable"]:
-        """The rows up to each rule by themselves; caption and notes stand below the last."""
-        firsts = [0, *sorted(end + 1 for end in self.rules_after if end + 1 < len(self.rows))]
-        lasts = [*firsts[1:], len(self.rows)]
-        return [
-            replace(
-                self,
-                rows=self.rows[first:last],
-                bold=frozenset(
-                    (number - first, name) for number, name in self.bold if first <= number < last
-                ),
-                rules_after=frozenset(),
-                caption=self.caption if last == len(self.rows) else "",
-                notes=self.notes if last == len(self.rows) else (),
+        """Return the parts between rules; the last one has the caption and the notes."""
+        starts = [0, *sorted(end + 1 for end in self.rules_after if end + 1 < len(self.rows))]
+        ends = [*starts[1:], len(self.rows)]
+        parts = []
+        for start, end in zip(starts, ends, strict=True):
+            is_last = end == len(self.rows)
+            bold = frozenset(
+                (number - start, name) for number, name in self.bold if start <= number < end
             )
-            for first, last in zip(firsts, lasts, strict=True)
-        ]
+            parts.append(
+                replace(
+                    self,
+                    rows=self.rows[start:end],
+                    bold=bold,
+                    rules_after=frozenset(),
+                    caption=self.caption if is_last else "",
+                    notes=self.notes if is_last else (),
+                )
+            )
+        return parts
 
     def split_columns(self) -> tuple[list[int], list[int]]:
-        """The positions of columns that differ between rows, and of the facts that do not."""
+        """Return the positions of columns to show, and of shared columns for the title."""
         positions = range(len(self.headings))
         shared = [
             position
@@ -138,96 +149,113 @@ class TextTable:
         return [position for position in positions if position not in shared], shared
 
     def full_title(self, shared: list[int]) -> str:
-        """The title with what all rows share."""
+        """Return the title with the values of shared columns."""
         facts = (f"{self.headings[position]} {self.rows[0][position]}" for position in shared)
         return " · ".join(part for part in (self.title, *facts) if part)
 
     def split_cell(self, number: int, position: int) -> tuple[str, str, bool]:
-        """A cell's value, the interval and what else stands behind it, and whether the value is strong."""
-        cell, is_strong = (
-            printable(self.rows[number][position]),
-            (number, self.headings[position]) in self.bold,
-        )
-        if self.headings[position] not in self.interval_columns:
-            return cell, "", is_strong
-        end = next((found.start() for found in BEHIND.finditer(cell)), len(cell))
-        return cell[:end], cell[end:], is_strong
+        """Return a cell's value, the rest from its interval on, and whether the value is bold."""
+        heading = self.headings[position]
+        cell = printable(self.rows[number][position])
+        is_bold = (number, heading) in self.bold
+        end = END_OF_VALUE.search(cell) if heading in self.interval_columns else None
+        if end is None:
+            return cell, "", is_bold
+        return cell[: end.start()], cell[end.start() :], is_bold
 
-    def _pipes(self) -> str:
+    def _to_pipe_table(self) -> str:
         lines = [tuple(map(markdown_text, self.headings)), ("---",) * len(self.headings)]
-        lines += [
-            tuple(self._marked(number, position) for position in range(len(row)))
-            for number, row in enumerate(self.rows)
-        ]
+        for number, row in enumerate(self.rows):
+            lines.append(tuple(self._markdown_cell(number, column) for column in range(len(row))))
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
-    def _marked(self, number: int, position: int) -> str:
-        value, rest, is_strong = self.split_cell(number, position)
-        shown = f"**{markdown_text(value)}**" if is_strong else markdown_text(value)
-        return shown + (" " if rest.startswith(" ") else "") + markdown_text(rest)
+    def _markdown_cell(self, number: int, position: int) -> str:
+        value, rest, is_bold = self.split_cell(number, position)
+        shown = f"**{markdown_text(value)}**" if is_bold else markdown_text(value)
+        # `markdown_text` strips the space before the interval
+        space = " " if rest.startswith(" ") else ""
+        return shown + space + markdown_text(rest)
 
-    def _drawn(self, number: int, position: int, form: int, *, is_plain: bool) -> Text:
-        value, rest, is_strong = self.split_cell(number, position)
-        shown = (
-            _laid_out(value, form) if self.headings[position] in self.interval_columns else value
-        )
-        star = "*" if is_strong and is_plain else ""
-        return Text.assemble((shown + star, "bold" if is_strong else ""), _laid_out(rest, form))
+    def _render_cell(
+        self, number: int, position: int, layout: IntervalLayout, *, is_plain: bool
+    ) -> Text:
+        value, rest, is_bold = self.split_cell(number, position)
+        if self.headings[position] in self.interval_columns:
+            value = _break_lines(value, layout)
+        if is_bold and is_plain:
+            value += "*"
+        return Text.assemble((value, "bold" if is_bold else ""), _break_lines(rest, layout))
 
-    def _fits(self, shown: list[int], width: int | None, form: int) -> bool:
-        """Whether these columns fit side by side, three characters between them."""
-        return width is None or sum(3 + self._widest(position, form) for position in shown) <= width
+    def _choose_layout(
+        self, columns: list[int], width: int | None, keeps_numbers_whole: bool
+    ) -> IntervalLayout:
+        for layout in (IntervalLayout.BESIDE, IntervalLayout.BELOW):
+            if self._fits(columns, width, layout):
+                return layout
+        return IntervalLayout.BARE if keeps_numbers_whole else IntervalLayout.STACKED
 
-    def _leaves_room(self, shown: list[int], width: int | None) -> bool:
-        """Whether numbers at their narrowest, two characters between columns, leave some room for the texts."""
-        taken = (
-            NARROWEST
-            if self.headings[position] in self.text_columns
-            else self._widest(position, BARE)
-            for position in shown
-        )
-        return width is None or sum(2 + most for most in taken) <= width
+    def _fits(self, columns: list[int], width: int | None, layout: IntervalLayout) -> bool:
+        """Whether these columns fit side by side, with three characters between them."""
+        if width is None:
+            return True
+        return sum(3 + self._column_width(position, layout) for position in columns) <= width
 
-    def _widest(self, position: int, form: int) -> int:
-        cells = [self.split_cell(number, position) for number in range(len(self.rows))]
-        lines = (
-            line for value, rest, _ in cells for line in (value + _laid_out(rest, form)).split("\n")
-        )
-        return max(len(self.headings[position]), *map(len, lines), 0)
+    def _fits_without_intervals(self, columns: list[int], width: int | None) -> bool:
+        """Whether unbroken numbers leave room for the texts, two characters between columns."""
+        if width is None:
+            return True
+        needed = 0
+        for position in columns:
+            is_text = self.headings[position] in self.text_columns
+            bare_width = self._column_width(position, IntervalLayout.BARE)
+            needed += 2 + (MIN_TEXT_WIDTH if is_text else bare_width)
+        return needed <= width
+
+    def _column_width(self, position: int, layout: IntervalLayout) -> int:
+        widest = len(self.headings[position])
+        for number in range(len(self.rows)):
+            value, rest, _ = self.split_cell(number, position)
+            lines = (value + _break_lines(rest, layout)).split("\n")
+            widest = max(widest, *map(len, lines))
+        return widest
 
 
-def _leads(parts: list[TextTable]) -> list[str]:
-    """What sets each part of a sheet apart: the facts that all of its rows share and other parts do not. None of a single one."""
+def _list_leads(parts: list[TextTable]) -> list[str]:
+    """Return a line above each part: what its rows share and the other parts do not.
+
+    Parts that this does not distinguish are numbered. A single part has no lead.
+    """
     if len(parts) == 1:
         return [""]
-    shared = [dict(zip(part.headings, part.rows[0], strict=True)) for part in parts]
-    alike = [{part.headings[position] for position in part.split_columns()[1]} for part in parts]
-    telling = [
+    first_rows = [dict(zip(part.headings, part.rows[0], strict=True)) for part in parts]
+    shared = [{part.headings[position] for position in part.split_columns()[1]} for part in parts]
+    distinguishing = [
         name
         for name in parts[0].headings
-        if all(name in names for names in alike) and len({facts[name] for facts in shared}) > 1
+        if all(name in names for names in shared) and len({row[name] for row in first_rows}) > 1
     ]
-    said = [" · ".join(f"{name} {facts[name]}" for name in telling) for facts in shared]
-    is_told = len(set(said)) == len(said)
-    numbers = [
-        "" if is_told else f"part {number} of {len(parts)}" for number in range(1, len(parts) + 1)
-    ]
-    return [
-        markdown_paragraph(" · ".join(filter(None, both)))
-        for both in zip(said, numbers, strict=True)
-    ]
+    leads = [" · ".join(f"{name} {row[name]}" for name in distinguishing) for row in first_rows]
+    if len(set(leads)) < len(leads):
+        numbers = [f"part {number} of {len(parts)}" for number in range(1, len(parts) + 1)]
+        leads = [
+            f"{lead} · {number}" if lead else number
+            for lead, number in zip(leads, numbers, strict=True)
+        ]
+    return [markdown_paragraph(lead) for lead in leads]
 
 
-def _laid_out(text: str, form: int) -> str:
-    """A value or what stands behind it, the interval where `form` puts it, and further parts below."""
-    shown = text.replace("; ", "\n")
-    if form == BELOW:
-        return shown.replace(" [", "\n[")
-    shown = INTERVAL.sub(r"\n\1…\2", shown) if form in (BARE, STACKED) else shown
-    if form == STACKED:
-        for whole, pieces in (("…", "…\n"), (" ± ", "\n± "), LONGEST):
-            shown = shown.replace(whole, pieces)
-    return shown
+def _break_lines(text: str, layout: IntervalLayout) -> str:
+    """Break a cell's text where the layout does; remarks after `;` always get a line."""
+    lines = text.replace("; ", "\n")
+    if layout is IntervalLayout.BELOW:
+        return lines.replace(" [", "\n[")
+    if layout in (IntervalLayout.BARE, IntervalLayout.STACKED):
+        lines = INTERVAL.sub(r"\n\1…\2", lines)
+    if layout is IntervalLayout.STACKED:
+        lines = lines.replace("…", "…\n").replace(" ± ", "\n± ")
+        # the only word that is wider than a stacked column
+        lines = lines.replace("distinguishable", "distin-\nguishable")
+    return lines
 
 
 def render_text(tables: Iterable[Table], width: int = UNLIMITED_WIDTH) -> str:

@@ -271,8 +271,8 @@ function inPercent(share, digits = 1) {
 function percent(share) {
   if (!share) return "-";
   if (share.low === share.high) {
-    if (share.value === 1) return "100 (all right)";
-    return share.value === 0 ? "0 (all wrong)" : `${inPercent(share.value)} (no interval)`;
+    if (share.value === 1) return "100 (all correct)";
+    return share.value === 0 ? "0 (none correct)" : `${inPercent(share.value)} (no interval)`;
   }
   const half = 50 * (share.high - share.low);
   const digits = Math.min(3, Math.max(0, 1 - Math.floor(Math.log10(half))));
