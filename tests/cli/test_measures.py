@@ -58,7 +58,9 @@ def test_the_record_answers_all_that_was_asked(run: Path) -> None:
 def test_further_tables_follow_the_main_one(run: Path) -> None:
     for text in (wmr("evaluate", run, *ASKED).stdout, wmr("report", run).stdout):
         assert (
-            text.index("A_sa") < text.index("worst case in the χ² ball") < text.index("classes of tiny")
+            text.index("A_sa")
+            < text.index("worst case in the χ² ball")
+            < text.index("classes of tiny")
         )
         assert len(re.findall(r"worst \d", text)) == 1  # the worst class
         assert " ± " in text

@@ -543,7 +543,7 @@ def test_the_validation_table_has_best_last_and_averaged_weights(
     accuracy = {entry["epoch"]: entry["val_a_sa"] for entry in done.entries if "val_a_sa" in entry}
     assert done.best == max(accuracy, key=lambda epoch: accuracy[epoch])
     assert table.rows[1][1] == "3"
-    assert all("[" in cell for row in table.rows for cell in row[2:] if "all" not in cell)
+    assert all("[" in cell for row in table.rows for cell in row[2:] if "correct" not in cell)
 
 
 def test_without_validation_the_table_is_empty() -> None:
