@@ -93,12 +93,12 @@ def batch_images(images: Split | BatchStream, batch_size: int) -> Iterator[Batch
         return
     arriving = iter(images)
     buffered = deque[Batch]()
-    while not _has_many_chunks(max(len(images), images.at_least)):
+    while not _has_many_chunks(max(len(images), images.min_length)):
         batch = next(arriving, None)
         if batch is None:
             break
         buffered.append(batch)
-    count = max(len(images), images.at_least)
+    count = max(len(images), images.min_length)
     if not count:
         return
     # the sizes of full chunks repeat

@@ -1,7 +1,7 @@
-"""Files from elsewhere: proved by their hash before anybody reads them, there whole or not at all.
+"""Download files atomically and verify their checksums.
 
-A download that was cut off leaves `NAME.part`, and the same command goes on from it. A file that lies in its place
-already is never overwritten.
+An interrupted download leaves `NAME.part`, which the same command continues. Existing files are
+never overwritten.
 """
 
 import contextlib
@@ -26,14 +26,15 @@ from ...errors import BadFile, MissingData
 from ...reading import open_regular
 from ..contexts import report_progress
 
-BLOCK, MEGA = 1 << 20, 10**6
-PATIENCE = 30
-"""Seconds without a byte after which a server counts as silent."""
+BLOCK_BYTES = 1 << 20
+MEGABYTE = 10**6
+TIMEOUT_SECONDS = 30
+"""A server that sends nothing for this long is considered unavailable."""
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A file that others publish: where it is, and what proves that it arrived whole."""
+    """A published file, and the checksum that verifies it."""
 
     name: str
     urls: tuple[str, ...]
@@ -43,74 +44,78 @@ class Remote:
 
 
 def fetch(remotes: Sequence[Remote], folder: Path) -> list[Path]:
-    """These files in `folder`, downloaded where they are missing; each is what its hash promises."""
+    """Return the paths of these files in `folder`, verified and downloaded if missing."""
     for remote in remotes:
         target = folder / remote.name
         if target.exists():
-            _prove(
-                target,
-                remote,
-                f"{target} is",
-                hint=f"move it away and repeat the command, or put the official {remote.name} there",
-            )
+            hint = f"move it away and repeat the command, or put the official {remote.name} there"
+            _verify(target, remote, f"{target} is", hint=hint)
         else:
             _download(remote, folder, [other.name for other in remotes])
     return [folder / remote.name for remote in remotes]
 
 
 def _download(remote: Remote, folder: Path, needed: list[str]) -> None:
-    """From the first address that has it, by way of `NAME.part`."""
-    part, problems = folder / f"{remote.name}.part", []
+    """Download from the first address that has the file, through `NAME.part`."""
+    part = folder / f"{remote.name}.part"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _alone(part) as stream:
-            if (folder / remote.name).exists():  # another process was at it
+        with _lock_partial_file(part) as stream:
+            # another process may have finished it while this one waited for the lock
+            if (folder / remote.name).exists():
                 part.unlink(missing_ok=True)
                 return
+            problems = []
             for url in remote.urls:
-                try:
-                    _receive(url, remote, stream)
-                    _prove(
-                        part,
-                        remote,
-                        f"{url} sent",
-                        hint="repeat the command later: nothing of it was kept",
-                    )
-                except (BadFile, OSError, http.client.HTTPException) as problem:
-                    if isinstance(problem, BadFile):
-                        stream.truncate(0)
-                    reason = _reason(problem)
-                    problems.append(reason if url in reason else f"{url}: {reason}")
-                    continue
-                part.rename(folder / remote.name)
-                return
+                problem = _try_address(url, remote, part, stream)
+                if problem is None:
+                    part.rename(folder / remote.name)
+                    return
+                problems.append(problem)
             if not part.stat().st_size:
                 part.unlink()
     except OSError as error:
         raise MissingData(
-            f"cannot write to {folder}: {error.strerror or error}", hint="choose another --data-dir"
+            f"cannot write to {folder}: {error.strerror or error}", hint="choose another `data_dir`"
         ) from None
-    hint = f"repeat the command when there is network, or put {', '.join(needed)} into {folder.absolute()}"
-    raise MissingData(f"cannot download {remote.name} ({'; '.join(problems)})", hint=hint)
+    raise MissingData(
+        f"cannot download {remote.name} ({'; '.join(problems)})",
+        hint=f"repeat the command when there is network access, "
+        f"or put {', '.join(needed)} into {folder.absolute()}",
+    )
+
+
+def _try_address(url: str, remote: Remote, part: Path, stream: BinaryIO) -> str | None:
+    """Download and verify the file from one address; return the problem, if any."""
+    try:
+        _receive(url, remote, stream)
+        _verify(part, remote, f"{url} sent", hint="")
+    except (BadFile, OSError, http.client.HTTPException) as error:
+        # bytes of another file cannot be continued; those of a broken connection can
+        if isinstance(error, BadFile):
+            stream.truncate(0)
+        reason = _reason(error)
+        return reason if url in reason else f"{url}: {reason}"
+    return None
 
 
 @contextmanager
-def _alone(part: Path) -> Iterator[BinaryIO]:
-    """The unfinished file, for this process alone; who holds it may rename it or take it away."""
+def _lock_partial_file(part: Path) -> Iterator[BinaryIO]:
+    """Open the partial file for this process alone; the holder may rename or remove it."""
     while True:
         # without O_NONBLOCK, opening a FIFO of this name waits for a reader
-        descriptor = os.open(
-            part, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666
-        )
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        descriptor = os.open(part, flags, 0o666)
         with os.fdopen(descriptor, "ab") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
-            if _names(part, stream):
+            # the process that held the lock before may have renamed or removed the file
+            if _is_file_at(part, stream):
                 yield stream
                 return
 
 
-def _names(path: Path, stream: BinaryIO) -> bool:
-    """Whether the open file is the one of that name, which another process may take away at any moment."""
+def _is_file_at(path: Path, stream: BinaryIO) -> bool:
+    """Return whether the open file is the one at this path."""
     try:
         return os.path.samestat(path.stat(), os.fstat(stream.fileno()))
     except FileNotFoundError:
@@ -118,80 +123,94 @@ def _names(path: Path, stream: BinaryIO) -> bool:
 
 
 def _receive(url: str, remote: Remote, stream: BinaryIO) -> None:
-    """Append what is still missing, from where the stream ends."""
-    done = stream.seek(0, 2)
-    request = urllib.request.Request(
-        url, headers={"User-Agent": "wmr", **({"Range": f"bytes={done}-"} if done else {})}
-    )
+    """Append the missing bytes to the end of the stream."""
+    done = stream.seek(0, os.SEEK_END)
+    headers = {"User-Agent": "wmr"}
+    if done:
+        headers["Range"] = f"bytes={done}-"
     try:
-        answer = urllib.request.urlopen(request, timeout=PATIENCE)
+        response = urllib.request.urlopen(
+            urllib.request.Request(url, headers=headers), timeout=TIMEOUT_SECONDS
+        )
     except urllib.error.HTTPError as error:
-        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:  # it is all there already
+        # the partial file is complete already
+        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             return
         raise
-    with answer:
-        if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
-            stream.truncate(0)  # a server that cannot go on starts again
+    with response:
+        # a server without ranges sends the file from its beginning
+        if response.status != http.HTTPStatus.PARTIAL_CONTENT:
+            stream.truncate(0)
             done = 0
-        length = answer.headers.get("Content-Length")
+        length = response.headers.get("Content-Length")
         total = remote.size if length is None else done + int(length)
-        while block := answer.read(BLOCK):
+        total_megabytes = None if total is None else -(-total // MEGABYTE)
+        task = f"downloading {remote.name}, MB"
+        while block := response.read(BLOCK_BYTES):
             if done == 0:
-                _refuse_page(block, remote, f"{url} sent")
+                _check_not_html(block, remote, f"{url} sent")
             stream.write(block)
             done += len(block)
-            report_progress(
-                f"downloading {remote.name}, MB",
-                -(-done // MEGA),
-                None if total is None else -(-total // MEGA),
-            )
+            report_progress(task, -(-done // MEGABYTE), total_megabytes)
         stream.flush()
     if total is not None and done < total:
         raise OSError(f"the connection broke off after {done:,} of {total:,} bytes, which are kept")
 
 
-def _prove(path: Path, remote: Remote, says: str, hint: str) -> None:
-    """Refuse a file that is not the official one."""
+def _verify(path: Path, remote: Remote, subject: str, hint: str) -> None:
+    """Check size and checksum of a file; `subject` starts the message of an error."""
     try:
         with open_regular(path) as stream:
-            _refuse_page(stream.read(64), remote, says, hint)
+            _check_not_html(stream.read(64), remote, subject, hint)
             stream.seek(0)
-            size, digest = os.fstat(stream.fileno()).st_size, hashlib.md5(usedforsecurity=False)
-            while block := stream.read(BLOCK):
+            size = os.fstat(stream.fileno()).st_size
+            digest = hashlib.md5(usedforsecurity=False)
+            while block := stream.read(BLOCK_BYTES):
                 digest.update(block)
     except OSError as error:
         raise BadFile(f"cannot read {path}: {error.strerror or error}", hint=hint) from None
-    if (remote.size is not None and size != remote.size) or digest.hexdigest() != remote.md5:
+    has_size = remote.size is None or size == remote.size
+    if not has_size or digest.hexdigest() != remote.md5:
         raise BadFile(
-            f"{says} {size:,} bytes with MD5 {digest.hexdigest()}, not {remote.name} with MD5 {remote.md5}",
+            f"{subject} {size:,} bytes with MD5 {digest.hexdigest()}, "
+            f"not {remote.name} with MD5 {remote.md5}",
             hint=hint,
         )
 
 
-def _refuse_page(beginning: bytes, remote: Remote, says: str, hint: str = "") -> None:
+def _check_not_html(beginning: bytes, remote: Remote, subject: str, hint: str = "") -> None:
     if looks_like_html(beginning):
-        raise BadFile(f"{says} a web page instead of {remote.name}", hint=hint)
+        raise BadFile(f"{subject} a web page instead of {remote.name}", hint=hint)
 
 
 def looks_like_html(beginning: bytes) -> bool:
-    """Whether a file that begins like this is HTML or XML: what many servers send in place of a file."""
+    """Return whether these first bytes are HTML or XML, which servers send for missing files."""
     return beginning.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<")
 
 
-def _reason(problem: BaseException) -> str:
-    if isinstance(problem, urllib.error.HTTPError):
-        return f"{problem.code} {problem.reason}"
-    reason = getattr(problem, "reason", None)
-    return str(getattr(reason, "strerror", None) or reason or problem)
+def _reason(error: BaseException) -> str:
+    """Return the cause of a network error in a few words."""
+    if isinstance(error, urllib.error.HTTPError):
+        return f"{error.code} {error.reason}"
+    # URLError wraps the error of the socket
+    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror
+    return str(cause)
 
 
 def unpack(archive: Path, into: Path, top: str) -> None:
-    """The folder `top` of a tar or zip archive, in `into`: it appears whole. Files that are there already stay as they are."""
-    report_progress(f"unpacking {archive.name}", 0, 1)
+    """Unpack the folder `top` of a tar or zip archive into `into`, atomically.
+
+    Existing files are kept.
+    """
+    task = f"unpacking {archive.name}"
+    report_progress(task, 0, 1)
     try:
         with tempfile.TemporaryDirectory(
             dir=into, prefix=f".{top}.", ignore_cleanup_errors=True
         ) as temporary:
+            # refuse members outside the folder; shutil skips those of zip archives by itself
             options = {} if archive.suffix == ".zip" else {"filter": "data"}
             shutil.unpack_archive(archive, temporary, **options)  # type: ignore[arg-type]
             source = Path(temporary) / top
@@ -199,25 +218,28 @@ def unpack(archive: Path, into: Path, top: str) -> None:
                 raise BadFile(
                     f"{archive} has no folder {top!r}", hint="move it away and repeat the command"
                 )
-            _move(source, into / top)
+            _move_missing(source, into / top)
     except (shutil.ReadError, tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise BadFile(
             f"{archive} cannot be unpacked: {error}", hint="move it away and repeat the command"
         ) from None
     except OSError as error:
-        problem = f"cannot unpack {archive} in {into}: {error.strerror or error}"
-        raise MissingData(problem, hint="make room there, or choose another --data-dir") from None
-    report_progress(f"unpacking {archive.name}", 1, 1)
+        raise MissingData(
+            f"cannot unpack {archive} in {into}: {error.strerror or error}",
+            hint="free space there, or choose another `data_dir`",
+        ) from None
+    report_progress(task, 1, 1)
 
 
-def _move(source: Path, target: Path) -> None:
-    """A folder to its place at once; where it exists already, what is missing there, file by file."""
+def _move_missing(source: Path, target: Path) -> None:
+    """Move a folder at once or, if the target exists, only the files missing there."""
     if not target.exists():
-        with contextlib.suppress(OSError):  # another process may have been faster
+        # another process may create the target first
+        with contextlib.suppress(OSError):
             source.rename(target)
             return
     for file in source.rglob("*"):
-        place = target / file.relative_to(source)
-        if file.is_file() and not place.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            file.rename(place)
+        destination = target / file.relative_to(source)
+        if file.is_file() and not destination.exists():
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            file.rename(destination)

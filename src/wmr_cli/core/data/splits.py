@@ -1,4 +1,4 @@
-"""Parts of data sets: held in memory, put together when they are first asked for, held out, dealt."""
+"""Splits of datasets: in memory, made on first use, read ahead, and chosen at random by class."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,7 +16,10 @@ from ..protocols import Batch, Split, StreamsImages
 
 @dataclass(frozen=True, eq=False)
 class MemorySplit:
-    """Images (N, C, H, W) as uint8 in 0…255 or float32 in [0, 1], labels (N,), and each image's index (N,) in its data set."""
+    """Images (N, C, H, W), labels (N,), and the index (N,) that each image has in its dataset.
+
+    Images are uint8 in 0…255 or float32 in [0, 1].
+    """
 
     images: Tensor
     labels: Tensor
@@ -26,33 +29,36 @@ class MemorySplit:
         return len(self.labels)
 
     def batch(self, positions: Tensor) -> Batch:
-        """The images at these positions, as float32 in [0, 1]."""
+        """Return the images at these positions, as float32 in [0, 1]."""
         return Batch(
             to_unit_floats(self.images[positions]), self.labels[positions], self.index[positions]
         )
 
     def subset(self, positions: Tensor) -> "MemorySplit":
-        """The images at these positions, as a split of their own."""
+        """Return the split of the images at these positions."""
         return MemorySplit(self.images[positions], self.labels[positions], self.index[positions])
 
     @cached_property
     def sha256(self) -> str:
-        """Over images, labels and indices, so that results are compared on the same images only."""
+        """Hash of images, labels and indices: results are comparable on equal images only."""
         digest = hashlib.sha256()
         for part in (self.images, self.labels, self.index):
             digest.update(f"{part.dtype} {tuple(part.shape)}".encode())
-            digest.update(part.contiguous().numpy().data)  # as it lies there, not a copy
+            # the buffer itself: tobytes() would copy the whole dataset
+            digest.update(part.contiguous().numpy().data)
         return digest.hexdigest()
 
 
 def to_unit_floats(images: Tensor) -> Tensor:
-    """Bytes as float32 in [0, 1]; floats as they are."""
-    return images.float() / 255 if images.dtype == torch.uint8 else images
+    """Convert uint8 to float32 in [0, 1]; return floats as they are."""
+    if images.dtype == torch.uint8:
+        return images.float() / 255
+    return images
 
 
 @dataclass(frozen=True, eq=False)
 class MemorySource:
-    """A data set of splits in memory."""
+    """A dataset whose splits are in memory."""
 
     num_classes: int
     splits: Mapping[str, MemorySplit]
@@ -68,7 +74,7 @@ class MemorySource:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A data set that knows its classes and its shape before any image is read."""
+    """A dataset whose classes and shape are known before any image is read."""
 
     num_classes: int
     input_shape: tuple[int, int, int]
@@ -82,7 +88,7 @@ class SubsettableSplit(Split, Protocol):
     """A split that can be divided."""
 
     def subset(self, positions: Tensor) -> Self:
-        """The images at these positions, as a split of their own."""
+        """Return the split of the images at these positions."""
         ...
 
 
@@ -90,17 +96,18 @@ SplitT = TypeVar("SplitT", bound=SubsettableSplit)
 
 
 class LazySplits(Mapping[str, Split]):
-    """Splits by name, each made when it is first asked for: who evaluates does not wait for the training images."""
+    """Splits by name, each made on first use: an evaluation never reads the training images."""
 
     def __init__(self, makers: Mapping[str, Callable[[], Split]]) -> None:
         self._makers = makers
-        self._made: dict[str, Split] = {}
+        self._splits: dict[str, Split] = {}
 
     def __getitem__(self, name: str) -> Split:
-        if name not in self._made:
-            self._made[name] = self._makers[name]()
-        return self._made[name]
+        if name not in self._splits:
+            self._splits[name] = self._makers[name]()
+        return self._splits[name]
 
+    # Mapping's own version would make the split
     def __contains__(self, name: object) -> bool:
         return name in self._makers
 
@@ -112,10 +119,11 @@ class LazySplits(Mapping[str, Split]):
 
 
 def read_ahead(split: Split, order: Iterable[Tensor]) -> Iterator[Batch]:
-    """Batches in this order. Where images are read from files, each batch is read while the one before it is in use."""
+    """Yield batches in this order; read the next one in a thread if images come from files."""
     if not (isinstance(split, StreamsImages) and split.streams):
         yield from map(split.batch, order)
         return
+    # one batch ahead hides the reading, and holds at most two batches in memory
     with ThreadPoolExecutor(max_workers=1) as reader:
         waiting: Future[Batch] | None = None
         for positions in order:
@@ -127,71 +135,79 @@ def read_ahead(split: Split, order: Iterable[Tensor]) -> Iterator[Batch]:
             yield waiting.result()
 
 
-def holdout_mask(labels: Tensor, share: float, seed: int) -> Tensor:
-    """Which images (N,) are held out: of every class this share, chosen at random, but neither none of a class nor all of it."""
-    order, turn = _dealt(labels, seed)
-    sizes = labels.bincount()
-    wanted = (share * sizes).round().long().clamp(min=1 if share else 0).minimum(sizes - 1)
+def holdout_mask(labels: Tensor, fraction: float, seed: int) -> Tensor:
+    """Choose a random fraction of every class to hold out, as a mask (N,).
+
+    At least one image of a class is held out, and at least one is not.
+    """
+    order, rank_in_class = _shuffle_with_class_ranks(labels, seed)
+    class_sizes = labels.bincount()
+    smallest = 1 if fraction else 0
+    wanted = (fraction * class_sizes).round().long().clamp(min=smallest).minimum(class_sizes - 1)
     mask = torch.zeros(len(labels), dtype=torch.bool)
-    mask[order] = turn < wanted[labels[order]]
+    mask[order] = rank_in_class < wanted[labels[order]]
     return mask
 
 
 def add_missing_splits(
     splits: Mapping[str, SplitT], holdout: float, test: float, seed: int
 ) -> dict[str, SplitT]:
-    """Splits with `test` and then `val` held out of the training images, or of `all`, where they do not exist.
-
-    A `val` without `test` is what others call their test set.
-    """
-    made = dict(splits)
-    if "test" not in made and "val" in made:
-        made["test"] = made.pop("val")
-    rest = made.get("train", made.get("all"))
-    if rest is None:
-        return made
-    for name, share in {"test": test, "val": holdout}.items():
-        if name not in made and share:
-            check_training_images_remain("holdout" if name == "val" else name, share, rest.labels)
-            chosen = holdout_mask(rest.labels, share, seed)
-            made[name], rest = (
-                rest.subset(chosen.nonzero().squeeze(1)),
-                rest.subset((~chosen).nonzero().squeeze(1)),
-            )
-    return made | {"train": rest}
+    """Hold out `test` and then `val` from `train`, or from `all`, unless they exist."""
+    complete = dict(splits)
+    # many datasets publish their test set under the name of a validation set
+    if "test" not in complete and "val" in complete:
+        complete["test"] = complete.pop("val")
+    remaining = complete.get("train", complete.get("all"))
+    if remaining is None:
+        return complete
+    for name, setting, fraction in (("test", "test", test), ("val", "holdout", holdout)):
+        if name in complete or not fraction:
+            continue
+        check_training_images_remain(setting, fraction, remaining.labels)
+        is_held_out = holdout_mask(remaining.labels, fraction, seed)
+        complete[name] = remaining.subset(is_held_out.nonzero().squeeze(1))
+        remaining = remaining.subset((~is_held_out).nonzero().squeeze(1))
+    return complete | {"train": remaining}
 
 
-def check_fraction(name: str, share: float) -> None:
-    """Refuse what is no share of the images."""
-    if not 0 <= share < 1:
+def check_fraction(setting: str, fraction: float) -> None:
+    """Check that a setting is a fraction of the images, in [0, 1)."""
+    if not 0 <= fraction < 1:
         raise BadInput(
-            f"{name} {share:g} is no share of the images", hint=f"write {name}=0.1 for a tenth"
+            f"{setting}={fraction:g} is not in [0, 1)",
+            hint=f"write {setting}=0.1 for a tenth of the images",
         )
 
 
-def check_training_images_remain(name: str, share: float, labels: Tensor) -> None:
-    """Refuse a share that holds out all images of a class; one that has a single image keeps it for training."""
+def check_training_images_remain(setting: str, fraction: float, labels: Tensor) -> None:
+    """Check that every class keeps training images; a single image is always kept."""
     sizes = labels.bincount()
-    emptied = ((sizes > 1) & ((share * sizes).round() >= sizes)).nonzero().flatten().tolist()
-    if emptied:
-        size = int(sizes[emptied[0]])
-        problem = f"{name} {share:g} leaves no training images of class {emptied[0]}, which has {size} images"
-        raise BadInput(problem, hint=f"hold out less, such as {name}=0.1, or add images")
+    is_emptied = (sizes > 1) & ((fraction * sizes).round() >= sizes)
+    if is_emptied.any():
+        label = int(is_emptied.nonzero()[0, 0])
+        raise BadInput(
+            f"{setting}={fraction:g} leaves no training images of class {label}, "
+            f"which has {int(sizes[label])} images",
+            hint=f"hold out fewer images, such as {setting}=0.1, or add images",
+        )
 
 
 def balanced_subset(labels: Tensor, size: int, seed: int) -> Tensor:
-    """Positions (size,), in ascending order, of a random subset with as equal a share of every class as there can be."""
-    shuffled, turn = _dealt(labels, seed)
-    # every class gives its first image, then its second, …
-    order = torch.argsort(turn, stable=True)
+    """Choose a random subset with equal class sizes as far as possible.
+
+    Returns positions (size,) in ascending order.
+    """
+    shuffled, rank_in_class = _shuffle_with_class_ranks(labels, seed)
+    # the first image of every class, then the second of every class, …
+    order = torch.argsort(rank_in_class, stable=True)
     return shuffled[order[:size]].sort().values
 
 
-def _dealt(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """All positions in a random order, and beside each how many images of its class come before it."""
+def _shuffle_with_class_ranks(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """Return all positions in random order, and for each the number of its class before it."""
     shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    turn = torch.empty_like(shuffled)
+    rank_in_class = torch.empty_like(shuffled)
     for label in labels.unique():
-        members = labels[shuffled] == label
-        turn[members] = torch.arange(int(members.sum()))
-    return shuffled, turn
+        is_member = labels[shuffled] == label
+        rank_in_class[is_member] = torch.arange(int(is_member.sum()))
+    return shuffled, rank_in_class
