@@ -1,5 +1,6 @@
 """The pages say what the program says."""
 
+import dataclasses
 import importlib.util
 import inspect
 import re
@@ -21,7 +22,8 @@ from wmr_cli.builtins.attacks.pgd import Pgd
 from wmr_cli.builtins.kernels.exp import Exponential
 from wmr_cli.config import TrainConfig
 from wmr_cli.core.data.splits import MemorySource, MemorySplit
-from wmr_cli.core.protocols import Defense, Kernel, Learner, StepReport
+from wmr_cli.core.protocols import Learner, StepReport
+from wmr_cli.core.traits import AttackTraits, DefenseTraits, KernelTraits
 from wmr_cli.evaluation.evaluator import Evaluator
 from wmr_cli.measures import plain_accuracy
 from wmr_cli.plugins import collect, installed
@@ -123,13 +125,13 @@ def test_everything_that_a_defense_may_touch_is_documented(name: str) -> None:
     assert name.startswith("_") or f"`learner.{name}" in page("hooks.md")
 
 
-@pytest.mark.parametrize("contract", [Kernel, Defense], ids=lambda contract: contract.__name__)
-def test_everything_that_a_kernel_or_defense_may_say_is_documented(
-    contract: type[Defense] | type[Kernel],
+@pytest.mark.parametrize("traits", [AttackTraits, KernelTraits, DefenseTraits])
+def test_every_trait_is_documented(
+    traits: type[AttackTraits] | type[KernelTraits] | type[DefenseTraits],
 ) -> None:
-    names = re.findall(r"`(\w+)(?: = |\()", " ".join(contract.__doc__.split()))
-    assert len(names) >= 5
-    assert [name for name in names if f"`{name}" not in page("hooks.md")] == []
+    names = [field.name for field in dataclasses.fields(traits)]
+    table = page("hooks.md").partition(f"| trait of `{traits.__name__}` |")[2].partition("\n\n")[0]
+    assert [name for name in names if f"\n| `{name}` |" not in table] == []
 
 
 @pytest.mark.parametrize(
