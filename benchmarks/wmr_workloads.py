@@ -17,8 +17,9 @@ from wmr_cli.runtime import components
 from wmr_cli.runtime.fabric import Hardware, launch, synchronize
 from wmr_cli.spec import Spec
 from wmr_cli.storage import checkpoints
+from wmr_cli.training.loop import train_step
 from wmr_cli.training.optimization import StepSettings
-from wmr_cli.training.setup import Assembly, assemble
+from wmr_cli.training.setup import TrainingSetup, set_up_training
 
 from .cases import BETA, CLASSES, LR, Case, write_data
 
@@ -29,24 +30,26 @@ ALPHAS = (1.0, 1.5, 2.0)
 class TrainingWorkload:
     """A training before its first step, one batch, and an unmodified copy of its network."""
 
-    run: Assembly
+    run: TrainingSetup
     batch: Batch
     plain: nn.Module
 
     def attack(self) -> object:
         """Run the attack of a training step, and compute the logits of its result."""
-        self._begin(judged=True)
+        self._begin(measures_success=True)
         attacked = self.run.learner.attack(self.batch, cross_entropy)
         synchronize(self.batch.images.device)
         return attacked
 
     def step(self) -> object:
         """Run a whole training step, including the statistics of the log."""
-        self._begin(judged=False)
-        return self.run.step(self.batch, epoch=0)
+        self._begin(measures_success=False)
+        return train_step(self.run, self.batch, epoch=0)
 
-    def _begin(self, *, judged: bool) -> None:
-        self.run.learner.begin_step(0, 0, StepSettings(LR), len(self.batch.labels), judged=judged)
+    def _begin(self, *, measures_success: bool) -> None:
+        self.run.learner.begin_step(
+            0, 0, StepSettings(LR), len(self.batch.labels), measures_success=measures_success
+        )
 
 
 def make_training(case: Case, folder: Path, defense: str, attack: str) -> TrainingWorkload:
@@ -55,7 +58,7 @@ def make_training(case: Case, folder: Path, defense: str, attack: str) -> Traini
     data = folder / f"{case.model}.npz"
     if not data.exists():
         write_data(case, data, images=case.batch)
-    run = assemble(case.config(data, defense, attack), registry, folder, launch(Hardware()))
+    run = set_up_training(case.config(data, defense, attack), registry, folder, launch(Hardware()))
     reset_zero_layers(run.model)
     plain = components.build_model(registry, case.model, CLASSES, case.shape)
     plain.load_state_dict(run.model.state_dict())

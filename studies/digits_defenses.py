@@ -26,9 +26,9 @@ from wmr_cli.plugins import installed
 from wmr_cli.registry import OWN_DISTRIBUTION
 from wmr_cli.reporting.report import gather_records
 from wmr_cli.runtime.fabric import Hardware, launch
-from wmr_cli.training.loop import batches
+from wmr_cli.training.loop import make_batches, train_step
 from wmr_cli.training.optimization import StepSettings
-from wmr_cli.training.setup import Assembly, assemble
+from wmr_cli.training.setup import TrainingSetup, set_up_training
 
 SEEDS = 3
 ROUNDS = 15
@@ -115,12 +115,14 @@ def measure_costs() -> dict[str, float]:
     }
 
 
-def _time_step(run: Assembly, number: int) -> float:
-    positions = batches(run.split, run.config, epoch=0)[number % BATCHES]
+def _time_step(run: TrainingSetup, number: int) -> float:
+    positions = make_batches(run.split, run.config, epoch=0)[number % BATCHES]
     started = time.perf_counter()
     # a small learning rate: later steps should cost the same as the first ones
-    run.learner.begin_step(LATE_EPOCH, number, StepSettings(1e-6), len(positions), judged=False)
-    run.step(run.split.batch(positions), epoch=0)
+    run.learner.begin_step(
+        LATE_EPOCH, number, StepSettings(1e-6), len(positions), measures_success=False
+    )
+    train_step(run, run.split.batch(positions), epoch=0)
     # a defense that replays a batch needs fewer epochs
     return (time.perf_counter() - started) / _replays(run.defense)
 
@@ -129,9 +131,9 @@ def _replays(defense: Defense) -> int:
     return int(defense.traits.replays)
 
 
-def _assemble(defense: str) -> Assembly:
+def _assemble(defense: str) -> TrainingSetup:
     config = resolve({"defense": defense})
-    return assemble(config, installed().registry, Path(), launch(Hardware("cpu")))
+    return set_up_training(config, installed().registry, Path(), launch(Hardware("cpu")))
 
 
 def main() -> None:

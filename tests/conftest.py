@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from support.training import train
 from wmr_cli import local_code
 from wmr_cli.config import TrainConfig, resolve
 from wmr_cli.plugins import installed
 from wmr_cli.registry import Registry
-from wmr_cli.training.loop import train
 
 torch.set_num_threads(1)  # tests run side by side
 # a job in the background of a shell ignores Ctrl-C, and would hand that on to the commands under test

@@ -370,7 +370,7 @@ def test_every_preset_can_train_every_defense(name: str, defense: str, registry:
         components.build_defense(registry, config.defense),
     )
     kernel = components.build_training_kernel(registry, config, attack, chosen)
-    timetable = compatibility.shorten_for_replays(config, chosen)
+    timetable = compatibility.divide_by_replays(config, chosen)
     compatibility.check_ramps(attack, kernel, config)
     compatibility.check_kernel_and_defense(chosen, kernel, timetable)
     assert chosen.traits.warmup_epochs < timetable.epochs

@@ -21,7 +21,7 @@ from wmr_cli.core.protocols import Batch, Defense, StepReport
 from wmr_cli.registry import Registry
 from wmr_cli.runtime.fabric import Hardware, launch
 from wmr_cli.training.learner import FabricLearner
-from wmr_cli.training.setup import Assembly, assemble
+from wmr_cli.training.setup import TrainingSetup, set_up_training
 
 SMALL_CONFIG = {"model": "digits-cnn", "steps": 1, "batch_size": 8}
 SMALL_FLAGS = [
@@ -38,8 +38,8 @@ def _small_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def run(registry: Registry) -> Assembly:
-    return assemble(resolve(SMALL_CONFIG), registry, Path(), launch(Hardware("cpu")))
+def run(registry: Registry) -> TrainingSetup:
+    return set_up_training(resolve(SMALL_CONFIG), registry, Path(), launch(Hardware("cpu")))
 
 
 def test_functions_alternate_and_each_round_starts_with_another_one() -> None:
@@ -85,7 +85,7 @@ def test_the_bare_network_computes_the_same_logits(layout: str) -> None:
 
 
 def test_the_training_rate_is_measured_with_training_steps(
-    run: Assembly, monkeypatch: pytest.MonkeyPatch
+    run: TrainingSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches: list[Batch] = []
     defense = type(run.defense)
@@ -104,7 +104,7 @@ def test_the_training_rate_is_measured_with_training_steps(
 
 
 def test_the_limit_has_as_many_steps_as_the_attack(
-    run: Assembly, monkeypatch: pytest.MonkeyPatch
+    run: TrainingSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps_run: set[int] = set()
     run_bare_passes = timing.run_bare_passes
@@ -122,7 +122,7 @@ def test_the_limit_has_as_many_steps_as_the_attack(
         assert value > 0
 
 
-def test_a_setting_that_does_not_fit_into_memory_has_no_speedup(run: Assembly) -> None:
+def test_a_setting_that_does_not_fit_into_memory_has_no_speedup(run: TrainingSetup) -> None:
     def run_out_of_memory() -> Workload:
         raise MemoryError
 
@@ -131,7 +131,7 @@ def test_a_setting_that_does_not_fit_into_memory_has_no_speedup(run: Assembly) -
 
 
 def test_bfloat16_and_a_compiled_network_are_tried(
-    run: Assembly, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    run: TrainingSetup, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled: list[nn.Module] = []
     monkeypatch.setattr(nn.Module, "compile", lambda self: compiled.append(self))

@@ -928,7 +928,15 @@ def fabric_learner(
     attack = Pgd(eps=0.1, steps=2, step=0.06, start="gauss:0.001")
     config = TrainConfig(eps=0.1, seed=5, precision=precision, **settings)
     fabric = devices.single_process("cpu", precision)
-    return FabricLearner(fabric, model, optimizer, attack, kernel, config, num_classes=4)
+    return FabricLearner(
+        fabric,
+        config,
+        model=model,
+        optimizer=optimizer,
+        attack=attack,
+        kernel=kernel,
+        num_classes=4,
+    )
 
 
 def trained(defense: Defense, learner: FabricLearner, steps: int = 4) -> tuple[Tensor, Tensor]:
@@ -937,7 +945,7 @@ def trained(defense: Defense, learner: FabricLearner, steps: int = 4) -> tuple[T
     for step in range(steps):
         on = tiny_batch()
         rows = torch.roll(torch.arange(12), step)[:8]
-        learner.begin_step(step // 2, step, StepSettings(LR), count=8)
+        learner.begin_step(step // 2, step, StepSettings(LR), batch_size=8)
         losses.append(
             defense.step(learner, Batch(on.images[rows], on.labels[rows], on.index[rows])).losses
         )
@@ -1011,7 +1019,7 @@ def test_a_defenses_own_attack_climbs_the_weighted_objective_as_the_user_says() 
         learner.model[0].register_forward_pre_hook(
             lambda layer, args, seen=seen: seen.append(args[0].detach())
         )
-        learner.begin_step(0, 0, StepSettings(LR), count=12)
+        learner.begin_step(0, 0, StepSettings(LR), batch_size=12)
         FastTraining().step(learner, tiny_batch())
         images[weight_grad] = seen
     assert torch.equal(images["both"][0], images["none"][0]), "one start"

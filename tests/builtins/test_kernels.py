@@ -94,7 +94,13 @@ def learner_of(kernel: Kernel, **settings: Any) -> FabricLearner:
     config = TrainConfig(eps=0.1, seed=5, **settings)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return FabricLearner(
-        fabric.single_process("cpu"), model, optimizer, attack, kernel, config, num_classes=4
+        fabric.single_process("cpu"),
+        config,
+        model=model,
+        optimizer=optimizer,
+        attack=attack,
+        kernel=kernel,
+        num_classes=4,
     )
 
 
@@ -105,7 +111,7 @@ def log_weights(kernel: Kernel, seen: Evidence) -> list[float]:
 def weights(kernel: Kernel, seen: Evidence) -> Tensor:
     """As a training step pays them, after any burn-in."""
     learner = learner_of(kernel)
-    learner.begin_step(1000, 0, StepSettings(0.1), count=3)
+    learner.begin_step(1000, 0, StepSettings(0.1), batch_size=3)
     return learner.weights(seen)
 
 
@@ -586,9 +592,9 @@ def test_every_image_counts_the_same_until_the_kernel_begins(kernel: Kernel, beg
     learner = learner_of(kernel)
     seen = evidence(survived=[0, 4, 10])
     for epoch in range(begins):
-        learner.begin_step(epoch, 0, StepSettings(0.1), count=3)
+        learner.begin_step(epoch, 0, StepSettings(0.1), batch_size=3)
         assert learner.weights(seen).tolist() == [1.0, 1.0, 1.0]
-    learner.begin_step(begins, 0, StepSettings(0.1), count=3)
+    learner.begin_step(begins, 0, StepSettings(0.1), batch_size=3)
     assert learner.weights(seen).tolist() != [1.0, 1.0, 1.0]
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from support.training import train
 from support.typed import instance_of, not_none
 from wmr_cli.config import EvaluateConfig, TrainConfig
 from wmr_cli.core.data.splits import MemorySource, MemorySplit
@@ -19,7 +20,6 @@ from wmr_cli.registry import Entry, Registry
 from wmr_cli.runtime import components
 from wmr_cli.runtime.fabric import Hardware
 from wmr_cli.storage import checkpoints, records
-from wmr_cli.training.loop import train
 
 CLASSES = 3
 

@@ -211,8 +211,8 @@ def test_invalid_combinations_are_refused_before_anything_is_written(
 def test_large_folders_stream_and_train_to_the_same_weights(
     pics: Path, monkeypatch: pytest.MonkeyPatch, registry: Registry, tmp_path: Path
 ) -> None:
+    from support.training import train
     from wmr_cli.config import resolve
-    from wmr_cli.training.loop import train
 
     settings = {
         "dataset": f"folder:path={pics}",

@@ -11,9 +11,9 @@ import torch
 from wmr_cli.config import resolve
 from wmr_cli.registry import Registry
 from wmr_cli.runtime.fabric import Hardware, launch
-from wmr_cli.training.loop import batches
+from wmr_cli.training.loop import make_batches, train_step
 from wmr_cli.training.optimization import StepSettings
-from wmr_cli.training.setup import assemble
+from wmr_cli.training.setup import set_up_training
 
 ROOT = os.environ.get("WMR_DATA_DIR")
 pytestmark = [pytest.mark.data, pytest.mark.skipif(not ROOT, reason="WMR_DATA_DIR names no data")]
@@ -24,7 +24,7 @@ ROUNDS = 5
 def shares(registry: Registry) -> dict[str, float]:
     """The time that each needs for the same images, as a share of PGD training with 40 steps: by turns in one process."""
     runs = {
-        name: assemble(
+        name: set_up_training(
             resolve({"preset": "paper/mnist", "defense": name}),
             registry,
             Path(ROOT),
@@ -33,14 +33,14 @@ def shares(registry: Registry) -> dict[str, float]:
         for name in ("pgd", "free", "yopo", "fgsm-rs")
     }
     assert runs["pgd"].config.steps == 40
-    positions = batches(runs["pgd"].split, runs["pgd"].config, epoch=0)
+    positions = make_batches(runs["pgd"].split, runs["pgd"].config, epoch=0)
     spent: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(ROUNDS):
         batch = runs["pgd"].split.batch(positions[number])
         for name, run in runs.items():
             run.learner.begin_step(0, number, StepSettings(1e-4), len(batch.labels))
             started = time.perf_counter()
-            run.step(batch, epoch=0)
+            train_step(run, batch, epoch=0)
             spent[name].append((time.perf_counter() - started) / run.defense.traits.replays)
     torch.manual_seed(0)
     return {name: median(seconds) / median(spent["pgd"]) for name, seconds in spent.items()}

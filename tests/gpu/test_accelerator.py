@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import wmr_cli
+from support.training import train
 from support.typed import not_none, stop
 from wmr_cli import testing
 from wmr_cli.config import EvaluateConfig, resolve
@@ -24,7 +25,6 @@ from wmr_cli.registry import Registry
 from wmr_cli.runtime import components
 from wmr_cli.runtime.fabric import Hardware
 from wmr_cli.storage import checkpoints, records
-from wmr_cli.training.loop import train
 
 pytestmark = pytest.mark.gpu
 ATTACKS = (

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from support.training import train
 from wmr_cli.config import resolve
 from wmr_cli.core import torchvision_compat
 from wmr_cli.core.losses import cross_entropy
@@ -18,7 +19,6 @@ from wmr_cli.core.objectives import get_objective
 from wmr_cli.registry import Registry
 from wmr_cli.runtime import components
 from wmr_cli.storage import checkpoints
-from wmr_cli.training.loop import train
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 

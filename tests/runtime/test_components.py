@@ -16,7 +16,8 @@ from wmr_cli.errors import BadInput, BrokenContract
 from wmr_cli.plugins import installed
 from wmr_cli.registry import Registry
 from wmr_cli.runtime import components
-from wmr_cli.runtime.components import build_model, check_model_fits, restore_model
+from wmr_cli.runtime.compatibility import check_model_fits
+from wmr_cli.runtime.components import build_model, restore_model
 from wmr_cli.spec import Spec
 from wmr_cli.storage import checkpoints
 from wmr_cli.testing import CLASSES, SHAPE, tiny_model

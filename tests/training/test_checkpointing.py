@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+from support.training import train
 from support.typed import stop
 from wmr_cli.config import resolve
 from wmr_cli.errors import RunFolderError
@@ -24,8 +25,7 @@ from wmr_cli.events import EpochDone, StepDone, TrainingDone, TrainingStarted, T
 from wmr_cli.registry import Registry
 from wmr_cli.storage import checkpoints
 from wmr_cli.storage.runs import RunFolder
-from wmr_cli.training.checkpointing import SAVE, Calls
-from wmr_cli.training.loop import train
+from wmr_cli.training.checkpointing import SAVE_REQUEST, SignalHandler
 
 SHORT = (
     "--epochs",
@@ -171,7 +171,7 @@ def test_a_run_cut_off_while_it_validates_repeats_no_step(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("wmr_cli.training.loop.held_out_rows", interrupted)
+        patched.setattr("wmr_cli.training.validation.evaluate_validation_set", interrupted)
         with pytest.raises(KeyboardInterrupt):
             list(train(config, tmp_path / "run", registry, data_dir=Path(), device="cpu"))
     events = list(
@@ -196,12 +196,12 @@ def test_the_state_is_saved_every_so_many_minutes(tmp_path: Path, registry: Regi
 
 
 def test_the_loudest_call_counts() -> None:
-    calls = Calls(save_minutes=ONCE)
-    assert calls.pending == SAVE
-    with calls.noted():
+    signals = SignalHandler(save_minutes=ONCE)
+    assert signals.request == SAVE_REQUEST
+    with signals.deferred():
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGUSR1)
-        assert calls.pending == signal.SIGTERM, "the first signal is the reason"
+        assert signals.request == signal.SIGTERM, "the first signal is the reason"
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from support.training import train
 from support.typed import not_none, stop
 from wmr_cli.config import EvaluateConfig, TrainConfig, resolve
 from wmr_cli.core.protocols import Batch, Evidence
@@ -28,10 +29,10 @@ from wmr_cli.storage import checkpoints, records
 from wmr_cli.storage.records import Record
 from wmr_cli.storage.runs import RunFolder
 from wmr_cli.testing import RecordingLearner, tiny_batch, tiny_model
-from wmr_cli.training.checkpointing import OfEachRank
-from wmr_cli.training.loop import train
+from wmr_cli.training.checkpointing import PerRankState
+from wmr_cli.training.loop import train_step
 from wmr_cli.training.optimization import StepSettings
-from wmr_cli.training.setup import Assembly, assemble
+from wmr_cli.training.setup import TrainingSetup, set_up_training
 
 MODEL = "digits-cnn:width=2,hidden=8"
 DEFENSES = {
@@ -116,11 +117,11 @@ def run(config: TrainConfig, path: Path, registry: Registry, **more: Any) -> lis
     return list(train(config, path, registry, data_dir=Path(), device="cpu", **more))
 
 
-def assembled(config: TrainConfig, registry: Registry) -> Assembly:
-    return assemble(config, registry, Path(), launch(Hardware("cpu")))
+def assembled(config: TrainConfig, registry: Registry) -> TrainingSetup:
+    return set_up_training(config, registry, Path(), launch(Hardware("cpu")))
 
 
-def begin(assembly: Assembly, epoch: int = 0, step: int = 0) -> Batch:
+def begin(assembly: TrainingSetup, epoch: int = 0, step: int = 0) -> Batch:
     count = len(assembly.split)
     assembly.learner.begin_step(epoch, step, StepSettings(0.1), count)
     return assembly.split.batch(torch.arange(count))
@@ -158,7 +159,7 @@ def test_a_pair_takes_a_step(
     assembly = assembled(config_of(few, defense, kernel), registry)
     before = [parameter.detach().clone() for parameter in assembly.model.parameters()]
     for step in range(2):
-        loss = assembly.step(begin(assembly, step=step), epoch=0)
+        loss = train_step(assembly, begin(assembly, step=step), epoch=0)
         assert math.isfinite(loss)
     after = list(assembly.model.parameters())
     assert all(parameter.isfinite().all() for parameter in after)
@@ -229,7 +230,7 @@ def test_a_kernel_that_learns_from_held_out_images_needs_some(
     images, labels = patterns(30)
     np.savez(tmp_path / "none.npz", images=images, labels=labels)
     dataset = f"arrays:path={tmp_path / 'none.npz'},holdout=0"
-    assert "held-out images" in refused(
+    assert "validation set" in refused(
         config_of(few, "trades", "wat", dataset=dataset), registry, tmp_path
     )
 
@@ -265,7 +266,7 @@ def test_the_epochs_and_milestones_of_free_training_are_divided_and_rounded_up(
     registry: Registry,
 ) -> None:
     config = TrainConfig(defense=f"free:m={replays}", epochs=epochs, milestones=milestones)
-    timetable = compatibility.shorten_for_replays(
+    timetable = compatibility.divide_by_replays(
         config, components.build_defense(registry, config.defense)
     )
     assert (timetable.epochs, timetable.milestones) == expected
@@ -279,9 +280,7 @@ def test_other_defenses_keep_their_timetable(registry: Registry) -> None:
     for defense in DEFENSES.values():
         if not defense.startswith("free"):
             assert (
-                compatibility.shorten_for_replays(
-                    config, components.build_defense(registry, defense)
-                )
+                compatibility.divide_by_replays(config, components.build_defense(registry, defense))
                 == config
             )
 
@@ -411,18 +410,18 @@ class Remembers:
 
 def test_what_each_process_keeps_is_given_back_to_it_alone() -> None:
     alone = Ranks()
-    stored = OfEachRank(Remembers(perturbation=torch.ones(2)), alone).state()
+    stored = PerRankState(Remembers(perturbation=torch.ones(2)), alone).state()
     assert stored.keys() == {"0/perturbation"}
     part = Remembers()
-    OfEachRank(part, alone).load_state(stored)
+    PerRankState(part, alone).load_state(stored)
     assert torch.equal(part.kept["perturbation"], torch.ones(2))
     two = {"0/perturbation": torch.zeros(3), "1/perturbation": torch.ones(3)}
     for rank in (0, 1):
-        OfEachRank(part, Ranks(index=rank, count=2)).load_state(two)
+        PerRankState(part, Ranks(index=rank, count=2)).load_state(two)
         assert torch.equal(part.kept["perturbation"], torch.full((3,), float(rank)))
-    with pytest.raises(RunFolderError, match="begun by 2 processes") as problem:
-        OfEachRank(part, alone).load_state(two)
-    assert "--devices 2" in problem.value.hint
+    with pytest.raises(RunFolderError, match="2 processes") as problem:
+        PerRankState(part, alone).load_state(two)
+    assert "`devices=2`" in problem.value.hint
 
 
 # as a metric

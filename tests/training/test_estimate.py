@@ -10,11 +10,11 @@ from wmr_cli.config import TrainConfig, resolve
 from wmr_cli.registry import Registry
 from wmr_cli.runtime.fabric import Hardware, launch
 from wmr_cli.training.estimate import Estimate, estimate
-from wmr_cli.training.setup import assemble
+from wmr_cli.training.setup import set_up_training
 
 
 def estimate_config(config: TrainConfig, registry: Registry) -> Estimate:
-    return estimate(assemble(config, registry, Path(), launch(Hardware("cpu"))), registry)
+    return estimate(set_up_training(config, registry, Path(), launch(Hardware("cpu"))))
 
 
 def test_the_estimate_is_the_sum_of_its_parts_and_writes_nothing(

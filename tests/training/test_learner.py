@@ -73,7 +73,15 @@ def learner_of(
     fabric = devices.single_process("cpu")
     model = model or network()
     config = TrainConfig(eps=EPS, seed=SEED, **settings)
-    return FabricLearner(fabric, model, sgd(model), attack, kernel, config, num_classes=3)
+    return FabricLearner(
+        fabric,
+        config,
+        model=model,
+        optimizer=sgd(model),
+        attack=attack,
+        kernel=kernel,
+        num_classes=3,
+    )
 
 
 def vector(model: nn.Module) -> Tensor:
@@ -84,14 +92,14 @@ def train(defense: Defense, learner: FabricLearner, steps: int = 4) -> tuple[Ten
     """The per-image losses of every step, and the parameters after the last."""
     losses = []
     for step in range(steps):
-        learner.begin_step(0, step, StepSettings(LR), count=16)
+        learner.begin_step(0, step, StepSettings(LR), batch_size=16)
         losses.append(defense.step(learner, batch(step)).losses)
     return torch.stack(losses), vector(learner.model)
 
 
 def gradient(defense: Defense, learner: FabricLearner, on: Batch) -> Tensor:
     """What one step would follow; it is not taken, as it would forget its gradient."""
-    learner.begin_step(0, 0, StepSettings(LR), count=16)
+    learner.begin_step(0, 0, StepSettings(LR), batch_size=16)
     learner.model.zero_grad()
     with patch.object(learner, "optimizer_step"):
         defense.step(learner, on)
@@ -245,7 +253,7 @@ def test_trades_pays_clean_cross_entropy_plus_beta_times_weighted_batchmean_kl(
         divergence = sum(a * (math.log(a) - math.log(b)) for a, b in zip(p, q, strict=True))
         expected += (-math.log(p[label]) + BETA * weight * divergence) / 16
     learner = learner_of(Exponential(alpha), attack=Fixed())
-    learner.begin_step(0, 0, StepSettings(LR), count=16)
+    learner.begin_step(0, 0, StepSettings(LR), batch_size=16)
     report = Trades(BETA).step(learner, on)
     assert report.losses.mean().item() == pytest.approx(expected, rel=1e-6)
     assert report.weights.tolist() == pytest.approx(
@@ -273,7 +281,7 @@ def test_a_report_holds_what_the_step_saw() -> None:
     model, on = network(), batch()
     logits = model(Fixed().moved(on.images)).detach()
     learner = learner_of(Exponential(2.0), attack=Fixed())
-    learner.begin_step(0, 0, StepSettings(LR), count=16)
+    learner.begin_step(0, 0, StepSettings(LR), batch_size=16)
     report = PgdTraining().step(learner, on)
     torch.testing.assert_close(report.margins, margins(logits, on.labels))
     torch.testing.assert_close(report.weights, (-2 * margins(logits, on.labels)).exp())
@@ -420,7 +428,7 @@ def test_gradients_of_equal_parts_average_to_that_of_the_whole_without_normaliza
 @pytest.mark.parametrize(("attack_mode", "stays"), [("eval", True), ("train", False)])
 def test_an_attack_moves_batch_statistics_in_train_mode_only(attack_mode: str, stays: bool) -> None:
     learner = learner_of(Exponential(1.0), network_with_batch_norm(), attack_mode=attack_mode)
-    learner.begin_step(0, 0, StepSettings(LR), count=16)
+    learner.begin_step(0, 0, StepSettings(LR), batch_size=16)
     before = {
         name: value.clone() for name, value in learner.model.get_submodule("2").named_buffers()
     }
@@ -441,7 +449,7 @@ def test_who_is_fooled_is_asked_in_some_steps_and_changes_none(
     for judged in (True, False):
         learner = learner_of(Exponential(1.0), network_with_batch_norm(), attack_mode=attack_mode)
         passes: list[Any] = []
-        learner.begin_step(0, 0, StepSettings(LR), count=16, judged=judged)
+        learner.begin_step(0, 0, StepSettings(LR), batch_size=16, measures_success=judged)
         learner.model.register_forward_hook(lambda *_, passes=passes: passes.append(1))
         report = defense.step(learner, batch())
         found.append((report.losses, vector(learner.model), len(passes)))
@@ -459,7 +467,7 @@ def test_a_step_updates_batch_statistics_once_per_forward_of_the_loss(
     defense: Defense, forwards: int
 ) -> None:
     learner = learner_of(Exponential(1.0), network_with_batch_norm())
-    learner.begin_step(0, 0, StepSettings(LR), count=16)
+    learner.begin_step(0, 0, StepSettings(LR), batch_size=16)
     defense.step(learner, batch())
     assert learner.model.get_buffer("2.num_batches_tracked") == forwards
 
@@ -486,13 +494,13 @@ def test_a_step_sets_learning_rate_mode_and_random_numbers_and_clears_gradients(
     learner.model.eval()
     drawn = []
     for step in (3, 4, 3):
-        learner.begin_step(1, step, StepSettings(0.025), count=16)
+        learner.begin_step(1, step, StepSettings(0.025), batch_size=16)
         drawn.append(torch.rand(()).item())
     assert (learner.epoch, learner.step_index, learner.model.training) == (1, 3, True)
     assert all(parameter.grad is None for parameter in learner.model.parameters())
     assert drawn[0] == drawn[2] != drawn[1]
     before = vector(learner.model)
-    learner.begin_step(1, 3, StepSettings(0.0), count=16)
+    learner.begin_step(1, 3, StepSettings(0.0), batch_size=16)
     PgdTraining().step(learner, batch())
     assert torch.equal(vector(learner.model), before)
 
@@ -505,7 +513,7 @@ def test_a_trained_network_is_less_accurate_under_an_attacker_who_chooses() -> N
     whole = Batch(images, labels, torch.arange(256))
     learner = learner_of(Exponential(1.0))
     for step in range(40):
-        learner.begin_step(0, step, StepSettings(LR), count=16)
+        learner.begin_step(0, step, StepSettings(LR), batch_size=16)
         PgdTraining().step(learner, rows_of(whole, torch.arange(step % 4 * 64, step % 4 * 64 + 64)))
     kernels: dict[float | None, Kernel] = {alpha: Exponential(alpha) for alpha in (0.0, 1.0, 2.0)}
     rows = Evaluator(

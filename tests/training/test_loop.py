@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from support.training import train
 from support.typed import stop
 from wmr_cli import load
 from wmr_cli.config import TrainConfig, resolve
@@ -23,9 +24,9 @@ from wmr_cli.registry import Registry
 from wmr_cli.reporting.tables.details import make_validation_table
 from wmr_cli.storage import checkpoints
 from wmr_cli.storage.runs import RunFolder, open_run
-from wmr_cli.training.loop import batches, train
+from wmr_cli.training.loop import make_batches
 from wmr_cli.training.optimization import settings_at
-from wmr_cli.training.validation import validation_attack
+from wmr_cli.training.setup import build_validation_attack
 
 pytestmark = pytest.mark.usefixtures("trusts_local_code")
 
@@ -284,10 +285,10 @@ def test_batches_deal_every_image_once_and_never_one_alone(
 ) -> None:
     split = registry.create("dataset", "digits", root=Path()).splits["train"]
     config = msgspec.structs.replace(tiny_config, batch_size=1146)
-    parts = batches(split, config, epoch=0)
+    parts = make_batches(split, config, epoch=0)
     assert sorted(torch.cat(parts).tolist()) == list(range(1147))
     assert [len(part) for part in parts] == [574, 573]
-    assert not torch.equal(torch.cat(parts), torch.cat(batches(split, config, epoch=1)))
+    assert not torch.equal(torch.cat(parts), torch.cat(make_batches(split, config, epoch=1)))
 
 
 def test_learning_rates_follow_their_schedules() -> None:
@@ -522,7 +523,7 @@ def handing(eps=0.1, **options):
 """
     Path("handing.py").write_text(body)
     config = resolve({"evaluate": {"attack": attack}})
-    chosen = validation_attack(registry, config)
+    chosen = build_validation_attack(registry, config)
     settings = vars(chosen)
     assert settings["steps"] <= 10
     assert settings["restarts"] == 1

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from support.training import train
 from support.typed import instance_of, stop
 from wmr_cli.config import resolve
 from wmr_cli.core.protocols import StepReport
@@ -16,7 +17,6 @@ from wmr_cli.errors import BadFile, BadInput, BrokenContract
 from wmr_cli.events import EpochDone, Event, Message, TrainingDone
 from wmr_cli.registry import Registry
 from wmr_cli.storage.runs import RunFolder
-from wmr_cli.training.loop import train
 from wmr_cli.training.monitoring import (
     COLLAPSE_CAUSES,
     FULL_SUCCESS,

@@ -53,11 +53,11 @@ def learner_of(**settings: Any) -> FabricLearner:
     attack = Pgd(eps=EPS, steps=2, step=0.05, start="none")
     return FabricLearner(
         fabric.single_process("cpu"),
-        model,
-        optimizer,
-        attack,
-        Exponential(2.0),
         config,
+        model=model,
+        optimizer=optimizer,
+        attack=attack,
+        kernel=Exponential(2.0),
         num_classes=3,
     )
 
@@ -89,13 +89,15 @@ def test_the_cycle_and_the_warm_up_multiply() -> None:
 
 def test_a_ramp_shrinks_the_ball_of_the_attack_and_the_weights() -> None:
     learner = learner_of()
-    learner.begin_step(0, 0, StepSettings(0.1, eps_fraction=0.25, alpha_fraction=0.5), count=COUNT)
+    learner.begin_step(
+        0, 0, StepSettings(0.1, eps_fraction=0.25, alpha_fraction=0.5), batch_size=COUNT
+    )
     attacked = learner.attack(batch(), cross_entropy)
     moved = (attacked.images - batch().images).abs().max()
     assert moved <= 0.25 * EPS + 1e-6
     assert moved > 0.2 * EPS
     assert learner.kernel == Exponential(1.0)
-    learner.begin_step(0, 1, StepSettings(0.1), count=COUNT)
+    learner.begin_step(0, 1, StepSettings(0.1), batch_size=COUNT)
     assert learner.kernel == Exponential(2.0)
     assert (learner.attack(batch(), cross_entropy).images - batch().images).abs().max() > 0.9 * EPS
 
@@ -139,7 +141,7 @@ def test_gradients_are_clipped_to_their_longest(limit: float) -> None:
     steps = []
     for learner in (free, held):
         before = nn.utils.parameters_to_vector(learner.model.parameters()).detach().clone()
-        learner.begin_step(0, 0, StepSettings(0.1), count=COUNT)
+        learner.begin_step(0, 0, StepSettings(0.1), batch_size=COUNT)
         Natural().step(learner, batch())
         steps.append(
             (nn.utils.parameters_to_vector(learner.model.parameters()).detach() - before) / 0.1
@@ -181,7 +183,7 @@ def test_trades_puts_the_weights_where_it_is_told(
 ) -> None:
     on, beta = batch(), 6.0
     learner = learner_of()
-    learner.begin_step(0, 0, StepSettings(0.0), count=COUNT)
+    learner.begin_step(0, 0, StepSettings(0.0), batch_size=COUNT)
     seen: dict[str, Any] = {}
     forward = learner.forward
 
@@ -211,7 +213,7 @@ def test_trades_climbs_what_it_is_told() -> None:
     asked = []
     for climbs in ("kl", "ce"):
         learner = learner_of(weight_grad="none")
-        learner.begin_step(0, 0, StepSettings(0.0), count=COUNT)
+        learner.begin_step(0, 0, StepSettings(0.0), batch_size=COUNT)
         attack = learner.attack
 
         def watched(

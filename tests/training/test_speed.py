@@ -58,12 +58,12 @@ def train_briefly(fuse: bool, steps: int = 3) -> dict[str, Tensor]:
     attack = Pgd(eps=EPS, steps=4, step=0.03)
     learner = FabricLearner(
         fabric.single_process("cpu"),
-        model,
-        sgd,
-        attack,
-        Exponential(2.0),
         config,
-        3,
+        model=model,
+        optimizer=sgd,
+        attack=attack,
+        kernel=Exponential(2.0),
+        num_classes=3,
         attack_model=prepare_for_attack(model, whole.images, layout="contiguous", fuse=fuse),
     )
     for step in range(steps):

@@ -19,8 +19,9 @@ from ..registry import Registry
 from ..runtime.distributed import Ranks
 from ..runtime.fabric import Hardware, has_accelerator, launch, synchronize
 from ..runtime.processes import count_usable_cores
+from ..training.loop import train_step
 from ..training.optimization import StepSettings
-from ..training.setup import Assembly, assemble
+from ..training.setup import TrainingSetup, set_up_training
 from .results import Bench, BenchDone, Rate, Trial, recommend_commands, try_processes
 from .timing import (
     PRODUCT_FLOPS,
@@ -61,7 +62,7 @@ def bench(
 ) -> Iterator[Event]:
     """Measure a training and its attack, then the limit and other settings in comparison."""
     runtime = launch(Hardware(options.device, options.devices), config.precision)
-    run = assemble(config, registry, data_dir, runtime, compiles=options.compiles)
+    run = set_up_training(config, registry, data_dir, runtime, compiles=options.compiles)
     yield Message(
         f"measuring {config.model} on {config.dataset}, {config.defense}, batch {config.batch_size}"
     )
@@ -89,7 +90,7 @@ def bench(
 class Workload:
     """A batch to attack and to train on, divided among the ranks, with this many threads each."""
 
-    run: Assembly
+    run: TrainingSetup
     batch: Batch
     images: int
     """over all ranks"""
@@ -97,7 +98,7 @@ class Workload:
 
     @classmethod
     def make(
-        cls, run: Assembly, images: int | None = None, threads: int | None = None
+        cls, run: TrainingSetup, images: int | None = None, threads: int | None = None
     ) -> "Workload":
         """Make a batch of the training set, by default of the configured size."""
         images = images or run.config.batch_size
@@ -110,23 +111,25 @@ class Workload:
 
     def attack(self) -> None:
         """Run the attack of a training step, and compute the logits of its result."""
-        self._begin(judged=True)
+        self._begin(measures_success=True)
         self.run.learner.attack(self.batch, cross_entropy)
         self._end()
 
     def step(self) -> None:
         """Run a whole training step."""
-        self._begin(judged=False)
-        self.run.step(self.batch, epoch=0)
+        self._begin(measures_success=False)
+        train_step(self.run, self.batch, epoch=0)
         self._end()
 
-    def _begin(self, *, judged: bool) -> None:
+    def _begin(self, *, measures_success: bool) -> None:
         # set each time: workloads with other numbers of threads alternate
         torch.set_num_threads(self.threads)
         # the last epoch, where warm-up and ramps are complete
-        last_epoch = self.run.timetable.epochs - 1
+        last_epoch = self.run.schedule_config.epochs - 1
         settings = StepSettings(self.run.config.lr)
-        self.run.learner.begin_step(last_epoch, 0, settings, self.images, judged=judged)
+        self.run.learner.begin_step(
+            last_epoch, 0, settings, self.images, measures_success=measures_success
+        )
 
     def _end(self) -> None:
         synchronize(self.run.runtime.device)
@@ -149,7 +152,7 @@ def image_rate(times: list[float], images: int) -> Rate:
     return Rate(rates.median, rates.low, rates.high)
 
 
-def measure_rates(run: Assembly, seconds: float) -> Bench:
+def measure_rates(run: TrainingSetup, seconds: float) -> Bench:
     """Measure attack and training with the given settings."""
     load = Workload.make(run)
     times = time_work({"attack": load.attack, "step": load.step}, seconds, run.runtime.ranks)
@@ -169,7 +172,7 @@ def measure_rates(run: Assembly, seconds: float) -> Bench:
     )
 
 
-def add_limits(found: Bench, run: Assembly, seconds: float) -> Bench:
+def add_limits(found: Bench, run: TrainingSetup, seconds: float) -> Bench:
     """Compare the attack with its bare passes, and these with a matrix product."""
     load = Workload.make(run)
     networks = {
@@ -197,7 +200,7 @@ def add_limits(found: Bench, run: Assembly, seconds: float) -> Bench:
     )
 
 
-def try_batch_sizes(run: Assembly, seconds: float) -> Iterator[Trial]:
+def try_batch_sizes(run: TrainingSetup, seconds: float) -> Iterator[Trial]:
     """Compare smaller and larger batches with the given size."""
     for factor in BATCH_FACTORS:
         # batch norm needs two images
@@ -207,7 +210,7 @@ def try_batch_sizes(run: Assembly, seconds: float) -> Iterator[Trial]:
             yield compare(f"--batch-size {size}", Workload.make(run), make, seconds)
 
 
-def try_threads(run: Assembly, seconds: float) -> Iterator[Trial]:
+def try_threads(run: TrainingSetup, seconds: float) -> Iterator[Trial]:
     """Compare one thread, and one per core, with the current number."""
     current = Workload.make(run)
     for count in sorted({1, count_usable_cores()} - {current.threads}):
@@ -217,14 +220,16 @@ def try_threads(run: Assembly, seconds: float) -> Iterator[Trial]:
 
 
 def try_precisions(
-    run: Assembly, registry: Registry, data_dir: Path, options: BenchOptions
+    run: TrainingSetup, registry: Registry, data_dir: Path, options: BenchOptions
 ) -> Iterator[Trial]:
     """Compare bfloat16 and a compiled network, if they are not in use."""
 
     def make(precision: str, *, compiles: bool) -> Workload:
         config = msgspec.structs.replace(run.config, precision=precision)
         runtime = launch(Hardware(options.device, options.devices), precision)
-        return Workload.make(assemble(config, registry, data_dir, runtime, compiles=compiles))
+        return Workload.make(
+            set_up_training(config, registry, data_dir, runtime, compiles=compiles)
+        )
 
     if run.config.precision == "32":
         make_bf16 = partial(make, "bf16", compiles=options.compiles)

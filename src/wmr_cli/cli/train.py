@@ -286,18 +286,22 @@ def train(
     say(configs.summary(resolved), quiet=quiet)
 
     from ..events import TrainingDone, TrainingStopped
-    from ..runtime.fabric import has_accelerator
+    from ..runtime.fabric import Hardware, has_accelerator
+    from ..training.loop import TrainOptions
     from ..training.loop import train as run
     from .progress import follow, resumable
 
     advise(preset is None and config is None and not has_accelerator(device), resolved, quiet)
-    saving: dict[str, Any] = {
-        "save_minutes": save_minutes,
-        "loggers": loggers,
-        "resume": resume,
-        "overwrite": overwrite,
-    }
-    events = run(resolved, path, registry, data_dir=folder, **machine, compiles=compile_, **saving)
+    options = TrainOptions(
+        data_dir=folder,
+        hardware=Hardware(**machine),
+        compiles=compile_,
+        save_minutes=save_minutes,
+        loggers=loggers,
+        resume=resume,
+        overwrite=overwrite,
+    )
+    events = run(resolved, path, registry, options)
     with resumable(quiet):
         for done in follow(events, TrainingDone, TrainingStopped, quiet=quiet):
             match done:
@@ -342,17 +346,17 @@ def rehearse(
     """Print what would be run, and how long it would take."""
     from ..runtime.fabric import Hardware, launch
     from ..training.estimate import estimate
-    from ..training.setup import assemble
+    from ..training.setup import set_up_training
     from .progress import waiting
 
     if is_first():  # before all that may fail: the data set may not be there yet
         write(config.to_json())
     with waiting(quiet):
         runtime = launch(Hardware(**machine), config.precision)
-        run = assemble(config, registry, data_dir, runtime, compiles=compiles)
-        expected = estimate(run, registry)
+        run = set_up_training(config, registry, data_dir, runtime, compiles=compiles)
+        expected = estimate(run)
     if is_first():
-        for fact in run.facts():
+        for fact in run.describe():
             say(fact, quiet=quiet)
         look = f", {duration(expected.validation)} per validation" if expected.validation else ""
         say(

@@ -385,7 +385,7 @@ def describe_model(
 ) -> Checkpoint:
     """Describe a model that was never saved, and check its number of outputs."""
     kind = type(model).__name__
-    outputs = components.count_outputs(model, kind, input_shape)
+    outputs = compatibility.count_outputs(model, kind, input_shape)
     if num_classes not in (None, outputs):
         raise BadInput(
             f"the model has {outputs} outputs, not {num_classes}",

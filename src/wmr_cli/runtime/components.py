@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from ..config import TrainConfig
-from ..core.contexts import evaluating
 from ..core.data.augment import Augmentation
 from ..core.losses import cross_entropy
 from ..core.nn.preprocessing import Normalized
@@ -244,57 +243,6 @@ def build_augmentation(text: str, input_shape: tuple[int, int, int]) -> Augmenta
             hint="crop less",
         )
     return Augmentation(padding, border, flips)  # type: ignore[arg-type]
-
-
-def check_model_fits(
-    network: nn.Module, spec: str, num_classes: int, input_shape: tuple[int, int, int]
-) -> None:
-    """Refuse a network that cannot take images (N, C, H, W) of this shape, or does not give logits (N, num_classes) for them."""
-    outputs = count_outputs(network, spec, input_shape)
-    if outputs != num_classes:
-        problem = f"model {spec!r} has {outputs} outputs, the data set has {num_classes} classes"
-        raise BadInput(
-            problem, hint="a class that takes num_classes can build its last layer for the data"
-        )
-
-
-def count_outputs(network: nn.Module, spec: str, input_shape: tuple[int, int, int]) -> int:
-    """How many logits a network gives for an image of this shape; one that cannot take such images is refused."""
-    channels, height, width = input_shape
-    parameter = next(network.parameters(), torch.empty(0))
-    try:
-        with torch.no_grad(), evaluating(network):
-            logits = network(torch.zeros(2, *input_shape, device=parameter.device))
-    except (Exception, SystemExit) as error:  # the forward pass of a local model may raise anything
-        first = next(
-            (module for module in network.modules() if isinstance(module, nn.Conv2d)), None
-        )
-        if first is not None and first.in_channels != channels:
-            problem = f"model {spec!r} takes images of {first.in_channels} channels, those of the data set have {channels}"
-            raise BadInput(
-                problem,
-                hint="a class that takes input_shape=(C, H, W) can build its first layer for the data",
-            ) from None
-        reason = (
-            (str(error).strip().splitlines() or [""])[0]
-            if isinstance(error, RuntimeError)
-            else f"{type(error).__name__}: {error}"
-        )
-        problem = f"model {spec!r} cannot take images of {channels}x{height}x{width}: {reason}"
-        raise BadInput(
-            problem,
-            hint="a class that takes input_shape=(C, H, W) can build its layers for the data",
-        ) from error
-    hint = "a model returns one tensor of logits, (images, classes)"
-    if not isinstance(logits, torch.Tensor):
-        raise BadInput(f"model {spec!r} gives a {type(logits).__name__}", hint=hint)
-    if logits.ndim != 2 or len(logits) != 2:
-        raise BadInput(
-            f"model {spec!r} gives outputs of shape {tuple(logits.shape)} for 2 images", hint=hint
-        )
-    if not logits.is_floating_point():
-        raise BadInput(f"model {spec!r} gives outputs of type {logits.dtype}", hint=hint)
-    return logits.shape[1]
 
 
 def spec_without_weights(registry: Registry, spec: str) -> str:
@@ -532,16 +480,6 @@ def build_training_kernel(
             hint=f"train with alpha up to {largest:g}",
         )
     return made
-
-
-def scale_params(part: Any, share: float, *names: str) -> Any:
-    """An attack or kernel with these of its numbers, where it has them, times a share."""
-    if share == 1:
-        return part
-    numbers = {name: read_parameter(part, name) for name in names}
-    return dataclasses.replace(
-        part, **{name: share * value for name, value in numbers.items() if value is not None}
-    )
 
 
 def build_defense(registry: Registry, spec: str) -> Defense:

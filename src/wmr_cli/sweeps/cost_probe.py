@@ -27,7 +27,7 @@ from ..runtime.fabric import Hardware, launch
 from ..storage.atomic import write_text
 from ..storage.checkpoints import Checkpoint
 from ..training.estimate import estimate
-from ..training.setup import Assembly, assemble
+from ..training.setup import TrainingSetup, set_up_training
 from .dry_run import ProbeReport, ProbeRequest, ProbeResult
 
 TIMED_IMAGES = 64
@@ -43,14 +43,14 @@ def answer_request(request: ProbeRequest, registry: Registry) -> ProbeResult:
     try:
         hardware = Hardware(request.device, request.devices)
         runtime = launch(hardware, request.config.precision)
-        run = assemble(request.config, registry, data_dir, runtime, compiles=request.compile)
+        run = set_up_training(request.config, registry, data_dir, runtime, compiles=request.compile)
         evaluations = [
             _plan_evaluation(run, config, registry, data_dir) for config in request.evaluations
         ]
         if not request.is_timed:
             return ProbeResult()
         return ProbeResult(
-            training=estimate(run, registry).run,
+            training=estimate(run).run,
             evaluations=[sum(_time_task(run, task) for task in tasks) for tasks in evaluations],
         )
     except WmrError as error:
@@ -63,14 +63,14 @@ def answer_request(request: ProbeRequest, registry: Registry) -> ProbeResult:
 
 
 def _plan_evaluation(
-    run: Assembly, config: EvaluateConfig, registry: Registry, data_dir: Path
+    run: TrainingSetup, config: EvaluateConfig, registry: Registry, data_dir: Path
 ) -> list[EvaluationTask]:
     """Return the tasks of an evaluation: all attacks at all radii."""
     source = run.source if config.dataset is None else None
     return list(plan_tasks(_untrained_checkpoint(run), config, registry, data_dir, source))
 
 
-def _time_task(run: Assembly, task: EvaluationTask) -> float:
+def _time_task(run: TrainingSetup, task: EvaluationTask) -> float:
     """Return the seconds that a task takes, extrapolated from one batch."""
     device = run.runtime.device
     # at most one batch, because a larger one may not fit into memory
@@ -86,7 +86,7 @@ def _time_task(run: Assembly, task: EvaluationTask) -> float:
     return seconds_per_image * images / run.runtime.ranks.count
 
 
-def _untrained_checkpoint(run: Assembly) -> Checkpoint:
+def _untrained_checkpoint(run: TrainingSetup) -> Checkpoint:
     """Return the header that a checkpoint of this network would have, without tensors."""
     config: TrainConfig = run.config
     return Checkpoint(

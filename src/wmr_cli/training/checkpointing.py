@@ -1,9 +1,7 @@
-"""Where a run stands: everything that the next step depends on, in one safetensors file.
+"""Save and resume a run, and react to signals between steps.
 
-The order of batches, the noise and the learning rate are functions of seed and step, so the weights, the optimizer and
-whatever else keeps a state are all there is.
-
-Signals that wait: the step in hand is finished and saved first.
+resume.safetensors holds all that the next step depends on: weights, optimizer, and the state of
+other parts. The order of batches, the noise and the learning rate are functions of seed and step.
 """
 
 import json
@@ -11,165 +9,240 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import msgspec
 import torch
 from torch import Tensor, nn
 
-from ..core.protocols import DataSource
+from ..core.protocols import HasState
+from ..core.traits import read_parameter
 from ..errors import BadFile, BrokenContract, RunFolderError
 from ..reading import parse_json
 from ..runtime.distributed import Ranks
+from ..storage import checkpoints
 from ..storage.checkpoints import load_tensors, save_tensors
-from ..storage.runs import RunFolder
-from .monitoring import DIVERGED_HINT
+from ..storage.runs import RunFolder, open_run
+from .monitoring import DIVERGED_HINT, LogEntry
+from .setup import TrainingSetup
+
+OVERWRITE_HINT = "start again with `overwrite=True`"
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How many epochs are done, how many steps of the next one, and the best held-out score so far."""
+    """Completed epochs, completed steps of the next one, and the best validation score so far."""
 
     epoch: int = 0
     step: int = 0
     best: float | None = None
 
 
-class Stateful(Protocol):
-    """A part that keeps something from step to step beside weights and optimizer. All ranks ask for it at once."""
+def open_training(
+    stack: ExitStack, run: TrainingSetup, path: Path, *, resume: bool, overwrite: bool
+) -> tuple[RunFolder, Progress]:
+    """Open the run folder until the stack is closed, and restore the state in it."""
+    folder = RunFolder(path)
+    ranks = run.runtime.ranks
+    with ranks.collective():
+        # rank 0 alone holds the lock of the folder and writes to it
+        if ranks.is_first:
+            stack.enter_context(open_run(path, run.config, resume=resume, overwrite=overwrite))
+    # a second block: the other ranks read only after rank 0 has checked the folder
+    with ranks.collective():
+        progress = restore_state(folder, run)
+    places = ranks.all_gather(torch.tensor([progress.epoch, progress.step]))
+    if (places != places[0]).any():
+        raise RunFolderError(
+            f"{path} is not the same folder for all processes",
+            hint="put it on a disk that all nodes share",
+        )
+    with ranks.collective():
+        if ranks.is_first:
+            _repair_folder(folder, run, progress)
+    return folder, progress
 
-    def state(self) -> Mapping[str, Tensor]:
-        """What it keeps."""
-        ...
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Bring back what `state` gave."""
-        ...
+def _repair_folder(folder: RunFolder, run: TrainingSetup, progress: Progress) -> None:
+    """Make log and weights match the restored state."""
+    # an interruption between log and state leaves an epoch that will be trained again
+    entries = folder.read_log()
+    folder.write_log([entry for entry in entries if entry["epoch"] <= progress.epoch])
+    # at the end of an epoch the state holds weights that the user may have removed
+    if progress.epoch and not progress.step:
+        for file, model in _weight_files(folder, run).items():
+            if not file.exists():
+                write_weights(file, run, model, progress.epoch)
 
 
-class OfEachRank:
-    """The state of a part that is another one on every rank, kept together."""
+def save_state(folder: RunFolder, run: TrainingSetup, progress: Progress) -> None:
+    """Write resume.safetensors; all ranks must call this."""
+    ranks = run.runtime.ranks
+    with ranks.collective():
+        # on all ranks: a part may gather its state from them
+        states = {owner: part.state() for owner, part in stateful_parts(run).items()}
+        if ranks.is_first:
+            _write_state(folder, run, progress, states)
 
-    def __init__(self, part: Stateful, ranks: Ranks) -> None:
+
+def save_epoch(
+    folder: RunFolder, run: TrainingSetup, entry: LogEntry, progress: Progress
+) -> Progress:
+    """Write the weights, the log and the state after an epoch."""
+    score = entry.get(f"val_a_{run.config.select}")
+    is_best = score is not None and (progress.best is None or score > progress.best)
+    progress = Progress(entry["epoch"], best=score if is_best else progress.best)
+    files = _weight_files(folder, run)
+    if is_best:
+        files[folder.best] = run.model
+    with run.runtime.ranks.collective():
+        if run.runtime.ranks.is_first:
+            for file, model in files.items():
+                write_weights(file, run, model, progress.epoch)
+            folder.write_log([*folder.read_log(), entry])
+    # the state last: after an interruption before it, a resumed run validates the epoch again
+    run.statistics.clear()
+    save_state(folder, run, progress)
+    return progress
+
+
+def _weight_files(folder: RunFolder, run: TrainingSetup) -> dict[Path, nn.Module]:
+    """Return the files that every epoch replaces, and their models."""
+    files = {folder.last: run.model}
+    if run.average is not None:
+        files[folder.ema] = run.average.model
+    return files
+
+
+def write_weights(file: Path, run: TrainingSetup, model: nn.Module, epoch: int) -> None:
+    """Write a checkpoint with the settings that it was trained with."""
+    alpha = read_parameter(run.kernel, "alpha")
+    checkpoints.save(
+        file, model.state_dict(), run.config, run.source, alpha_train=alpha, epoch=epoch
+    )
+
+
+def best_epoch(entries: list[LogEntry], select: str) -> int | None:
+    """Return the epoch of best.safetensors: the first with the highest score."""
+    name = f"val_a_{select}"
+    validated = [entry for entry in entries if name in entry]
+    if not validated:
+        return None
+    best = max(validated, key=lambda entry: entry[name])
+    return int(best["epoch"])
+
+
+class PerRankState:
+    """The state of a part that differs between ranks, gathered into one file."""
+
+    def __init__(self, part: HasState, ranks: Ranks) -> None:
         self._part = part
         self._ranks = ranks
 
     def state(self) -> dict[str, Tensor]:
-        """The states of all ranks."""
-        mine = {name: tensor.cpu() for name, tensor in self._part.state().items()}
-        states = self._ranks.gather_objects(mine)
+        """Return the states of all ranks, under `rank/name`."""
+        own = {name: tensor.cpu() for name, tensor in self._part.state().items()}
         return {
             f"{rank}/{name}": tensor
-            for rank, state in enumerate(states)
+            for rank, state in enumerate(self._ranks.gather_objects(own))
             for name, tensor in state.items()
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Bring back this rank's."""
+        """Restore the state of this rank."""
         ranks = 1 + max(int(name.partition("/")[0]) for name in state)
         if ranks != self._ranks.count:
-            problem = (
-                f"the run was begun by {ranks} processes, and its defense keeps something in each"
-            )
             raise RunFolderError(
-                problem, hint=f"go on with --devices {ranks}, or start anew with --overwrite"
+                f"the run was started by {ranks} processes, and its defense has state in each",
+                hint=f"resume with `devices={ranks}`, or {OVERWRITE_HINT}",
             )
-        mine = f"{self._ranks.index}/"
-        self._part.load_state(
-            {
-                name.removeprefix(mine): tensor
-                for name, tensor in state.items()
-                if name.startswith(mine)
-            }
-        )
+        prefix = f"{self._ranks.index}/"
+        own = {
+            name.removeprefix(prefix): tensor
+            for name, tensor in state.items()
+            if name.startswith(prefix)
+        }
+        self._part.load_state(own)
 
 
-def store(
+def stateful_parts(run: TrainingSetup) -> dict[str, HasState]:
+    """Return the parts with a state, by their prefix in resume.safetensors."""
+    # the prefixes are those of wmr 0.1
+    parts: dict[str, object] = {
+        "kernel": run.kernel,
+        "defense": run.defense,
+        "average": run.average,
+        "tally": run.statistics,
+        "scale": run.runtime.loss_scale,
+    }
+    stateful = {owner: part for owner, part in parts.items() if isinstance(part, HasState)}
+    if run.defense.traits.state_per_rank:
+        stateful["defense"] = PerRankState(stateful["defense"], run.runtime.ranks)
+    return stateful
+
+
+def _write_state(
     folder: RunFolder,
+    run: TrainingSetup,
     progress: Progress,
-    source: DataSource,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
     states: Mapping[str, Mapping[str, Tensor]],
 ) -> None:
-    """Write the state after a step, if it is one to go on from; `states` are those of the other parts."""
-    tensors: dict[str, Tensor] = {
-        f"model/{name}": tensor for name, tensor in model.state_dict().items()
-    }
-    for position, values in optimizer.state_dict()["state"].items():
-        tensors |= {
-            f"optimizer/{position}/{name}": torch.as_tensor(value)
-            for name, value in values.items()
-            if value is not None
-        }
-    for owner, state in states.items():
-        tensors |= {f"{owner}/{name}": tensor for name, tensor in state.items()}
-    for name, parameter in model.named_parameters():
+    for name, parameter in run.model.named_parameters():
         if not torch.isfinite(parameter).all():
             place = f"epoch {progress.epoch + 1}, step {progress.step}"
-            raise BrokenContract(
-                f"{place}: {name} of the network is not finite", hint=DIVERGED_HINT
-            )
-    drawn = json.dumps(source.random_split_sha256)
+            # refused: it would replace the last state that can be resumed
+            raise BrokenContract(f"{place}: parameter {name} is not finite", hint=DIVERGED_HINT)
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in run.model.state_dict().items():
+        tensors[f"model/{name}"] = tensor
+    for position, values in run.optimizer.state_dict()["state"].items():
+        for name, value in values.items():
+            if value is not None:
+                tensors[f"optimizer/{position}/{name}"] = torch.as_tensor(value)
+    for owner, state in states.items():
+        for name, tensor in state.items():
+            tensors[f"{owner}/{name}"] = tensor
     header = {
         "epoch": str(progress.epoch),
         "step": str(progress.step),
         "best": json.dumps(progress.best),
-        "drawn": drawn,
+        "drawn": json.dumps(run.source.random_split_sha256),
     }
     save_tensors(folder.resume, tensors, header)
 
 
-def restore(
-    folder: RunFolder,
-    source: DataSource,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    stateful: Mapping[str, Stateful],
-) -> Progress:
-    """Bring everything back to where the run stood; a fresh run stands at its beginning."""
+def restore_state(folder: RunFolder, run: TrainingSetup) -> Progress:
+    """Restore the saved state of a run. A new run starts at epoch 0."""
     if not folder.resume.exists():
         return Progress()
     tensors, header = load_tensors(folder.resume)
     progress, drawn = _read_header(folder, header)
-    if drawn != source.random_split_sha256:
+    if drawn != run.source.random_split_sha256:
         raise RunFolderError(
-            f"the data of {folder.path} have changed since it began: other images would be trained on",
-            hint="put the data back as they were, or start anew with --overwrite",
+            f"the data of {folder.path} have changed: the training set would be another one",
+            hint=f"restore the data, or {OVERWRITE_HINT}",
         )
-    parts: dict[str, dict[str, Tensor]] = {}
+    states: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         owner, _, rest = name.partition("/")
-        parts.setdefault(owner, {})[rest] = tensor
+        states.setdefault(owner, {})[rest] = tensor
     try:
-        model.load_state_dict(parts.get("model", {}))
-        optimizer.load_state_dict(_optimizer_state(parts.get("optimizer", {}), optimizer))
-        for owner, part in stateful.items():
-            if owner in parts:
-                part.load_state(parts[owner])
+        run.model.load_state_dict(states.get("model", {}))
+        optimizer_state = _make_optimizer_state(states.get("optimizer", {}), run.optimizer)
+        run.optimizer.load_state_dict(optimizer_state)
+        for owner, part in stateful_parts(run).items():
+            # a part without tensors left nothing in the file
+            if owner in states:
+                part.load_state(states[owner])
     except (KeyError, IndexError, ValueError, RuntimeError) as error:
         raise BadFile(
-            f"{folder.resume} cannot be resumed from: {error}", hint="start anew with --overwrite"
+            f"{folder.resume} cannot be resumed from: {error}", hint=OVERWRITE_HINT
         ) from None
     return progress
-
-
-def _read_header(folder: RunFolder, header: Mapping[str, str]) -> tuple[Progress, str | None]:
-    """Return where the run was saved, and the hash of its division of the data."""
-    try:
-        written = {"step": "0", "drawn": "null", **header}
-        stored = msgspec.convert(
-            {key: parse_json(written[key]) for key in _Header.__struct_fields__}, _Header
-        )
-    except (KeyError, ValueError) as error:
-        raise BadFile(
-            f"the header of {folder.resume} cannot be read: {error}",
-            hint="start anew with --overwrite",
-        ) from None
-    return Progress(stored.epoch, stored.step, stored.best), stored.drawn
 
 
 class _Header(msgspec.Struct):
@@ -179,64 +252,86 @@ class _Header(msgspec.Struct):
     step: Annotated[int, msgspec.Meta(ge=0, le=2**31)]
     best: Annotated[float, msgspec.Meta(ge=0, le=1)] | None
     drawn: str | None
+    """Hash of a random split."""
 
 
-def _optimizer_state(
+def _read_header(folder: RunFolder, header: Mapping[str, str]) -> tuple[Progress, str | None]:
+    """Return the saved progress, and the hash of the random split that it was trained on."""
+    try:
+        # early files have neither `step` nor `drawn`
+        texts = {"step": "0", "drawn": "null", **header}
+        values = {key: parse_json(texts[key]) for key in _Header.__struct_fields__}
+        stored = msgspec.convert(values, _Header)
+    except (KeyError, ValueError) as error:
+        raise BadFile(
+            f"the header of {folder.resume} cannot be read: {error}", hint=OVERWRITE_HINT
+        ) from None
+    return Progress(stored.epoch, stored.step, stored.best), stored.drawn
+
+
+def _make_optimizer_state(
     tensors: dict[str, Tensor], optimizer: torch.optim.Optimizer
 ) -> dict[str, Any]:
+    """Return the argument of `load_state_dict` for tensors named `position/key`."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         position, _, key = name.partition("/")
         parameter = parameters[int(position)]
-        # laid out as its parameter is: other strides might be added up in another order
-        is_alike = tensor.shape == parameter.shape
-        state.setdefault(int(position), {})[key] = (
-            torch.empty_like(parameter).copy_(tensor) if is_alike else tensor
-        )
+        # in the memory format of the parameter: other strides may be summed in another order
+        if tensor.shape == parameter.shape:
+            tensor = torch.empty_like(parameter).copy_(tensor)
+        state.setdefault(int(position), {})[key] = tensor
     return {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
 
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-"""Ctrl-C, the polite end, and the warning that schedulers send before they take a machine away."""
-SAVE = 1
-"""What calls for saving alone; the numbers of the signals are larger, so that of several calls the largest counts."""
+DEFERRED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+"""Ctrl-C, a request to end, and the warning of Slurm before the time limit."""
+SAVE_REQUEST = 1
+"""Less than the number of any deferred signal, so that the largest request of all ranks wins."""
 
 
-class Calls:
-    """What has been called for while steps were taken: 0, `SAVE` or the number of a signal."""
+class SignalHandler:
+    """Defers signals to the end of a step, and requests a checkpoint every few minutes."""
 
     def __init__(self, save_minutes: float) -> None:
         self._seconds = 60 * save_minutes
-        self._saved = time.monotonic()
+        self._last_saved = time.monotonic()
         self.signal: int = 0
+        """The first signal that was received, or 0."""
 
     @property
-    def pending(self) -> int:
-        is_due = self._seconds and time.monotonic() - self._saved >= self._seconds
-        return self.signal or (SAVE if is_due else 0)
+    def request(self) -> int:
+        """The number of a received signal, `SAVE_REQUEST` if it is time to save, or 0."""
+        if self.signal:
+            return self.signal
+        is_due = self._seconds > 0 and time.monotonic() - self._last_saved >= self._seconds
+        return SAVE_REQUEST if is_due else 0
 
-    def saved(self) -> None:
-        """The clock starts anew."""
-        self._saved = time.monotonic()
+    def note_saved(self) -> None:
+        """Start the interval to the next checkpoint."""
+        self._last_saved = time.monotonic()
 
     @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Signals are noted instead of obeyed; the second Ctrl-C is obeyed."""
+    def deferred(self) -> Iterator[None]:
+        """Only remember signals inside, but let a second Ctrl-C interrupt."""
+        # Python allows signal handlers in the main thread only
         if threading.current_thread() is not threading.main_thread():
-            yield  # only the main thread hears signals
+            yield
             return
-        before: dict[int, Any] = {}
 
-        def note(number: int, frame: FrameType | None) -> None:
+        def remember(number: int, frame: FrameType | None) -> None:
             if self.signal and number == signal.SIGINT:
                 signal.default_int_handler(number, frame)
             self.signal = self.signal or number
 
+        previous: dict[int, Any] = {}
         try:
-            heard = [each for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
-            before |= {each: signal.signal(each, note) for each in heard}
+            for number in DEFERRED_SIGNALS:
+                # `nohup` ignores signals on purpose
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    previous[number] = signal.signal(number, remember)
             yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            for deferred, handler in previous.items():
+                signal.signal(deferred, handler)

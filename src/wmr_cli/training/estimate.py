@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from ..core.protocols import ObservesValidation, Split
-from ..registry import Registry
 from ..runtime import components
-from .loop import batches
+from .loop import count_steps, make_batches, train_step
 from .optimization import StepSettings
-from .setup import Assembly
+from .setup import TrainingSetup
 from .validation import make_validation_evaluator
 
 MAX_TIMED_STEPS = 5
@@ -28,32 +27,30 @@ class Estimate:
     run: float
 
 
-def estimate(run: Assembly, registry: Registry) -> Estimate:
+def estimate(run: TrainingSetup) -> Estimate:
     """Run a few training steps and validate on one batch."""
     config = run.config
     observes_validation = isinstance(run.kernel, ObservesValidation)
-    steps = math.ceil(len(run.split) / config.batch_size)
-    epoch = steps * _seconds_per_step(run)
+    epoch = count_steps(run) * _seconds_per_step(run)
     validation = 0.0
     if config.validate_every or observes_validation:
         split = components.get_split(run.source, "val")
         # averaged weights are validated in addition
         models = 1 if run.average is None else 2
-        validation = models * _seconds_per_validation(run, registry, split)
-    epochs = run.timetable.epochs
+        validation = models * _seconds_per_validation(run, split)
+    epochs = run.schedule_config.epochs
     every = 1 if observes_validation else config.validate_every
     validations = math.ceil(epochs / every) if every else 0
     return Estimate(epoch, validation, epochs * epoch + validations * validation)
 
 
-def _seconds_per_step(run: Assembly) -> float:
+def _seconds_per_step(run: TrainingSetup) -> float:
     """Time steps at full strength, after one step of warm-up."""
     ranks = run.runtime.ranks
     started = time.perf_counter()
     timed_steps = 0
-    for number, positions in enumerate(
-        batches(run.split, run.config, epoch=0)[: MAX_TIMED_STEPS + 1]
-    ):
+    batches = make_batches(run.split, run.config, epoch=0)
+    for number, positions in enumerate(batches[: MAX_TIMED_STEPS + 1]):
         # the first step allocates memory and selects algorithms
         if number == 1:
             started = time.perf_counter()
@@ -62,20 +59,18 @@ def _seconds_per_step(run: Assembly) -> float:
         if ranks.max(int(is_over_time)):
             break
         # the last epoch, where warm-up and ramps are complete
-        last_epoch = run.timetable.epochs - 1
+        last_epoch = run.schedule_config.epochs - 1
         settings = StepSettings(run.config.lr)
-        run.learner.begin_step(last_epoch, number, settings, len(positions), judged=False)
-        run.step(run.split.batch(ranks.share(positions)), epoch=0)
+        run.learner.begin_step(last_epoch, number, settings, len(positions), measures_success=False)
+        train_step(run, run.split.batch(ranks.share(positions)), epoch=0)
         timed_steps += number > 0
     # an epoch of a single batch has only the warm-up step to time
     return (time.perf_counter() - started) / max(timed_steps, 1)
 
 
-def _seconds_per_validation(run: Assembly, registry: Registry, split: Split) -> float:
+def _seconds_per_validation(run: TrainingSetup, split: Split) -> float:
     """Extrapolate from one batch to this rank's part of the split."""
-    evaluator = make_validation_evaluator(
-        run.model, run.source, run.config, run.validation, registry
-    )
+    evaluator = make_validation_evaluator(run, run.model)
     positions = torch.arange(min(len(split), run.config.batch_size))
     batch = split.batch(positions).to(run.runtime.device, evaluator.memory_format)
     started = time.perf_counter()

@@ -1,8 +1,8 @@
-"""What a defense may touch during a step, on top of Lightning Fabric."""
+"""The learner: what a defense may use during one training step."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -18,81 +18,95 @@ from ..core.protocols import Attack, AttackResult, Batch, Evidence, Kernel, Obje
 from ..core.rng import derive_seed
 from ..core.run_attack import ThreatModel, run_attack
 from ..core.traits import KernelTraits, read_parameter
-from ..runtime.compatibility import check_evidence
-from ..runtime.components import scale_params
+from ..errors import BadInput
 from ..runtime.fabric import Runtime
 from .monitoring import AttackOutcome
 from .optimization import StepSettings
 
 
 class FabricLearner:
-    """Meets `core.contracts.Learner`: attacks use the plain module, parameter gradients go through Fabric's wrapper."""
+    """Implements `core.protocols.Learner` for one or several ranks.
+
+    Attacks use the plain module, parameter gradients go through Fabric's wrapper.
+    """
 
     def __init__(
         self,
         runtime: Runtime,
-        module: nn.Module,
+        config: TrainConfig,
+        *,
+        model: nn.Module,
         optimizer: torch.optim.Optimizer,
         attack: Attack,
         kernel: Kernel,
-        config: TrainConfig,
         num_classes: int,
-        *,
         attack_model: PreparedModel | None = None,
     ) -> None:
         self._runtime = runtime
         self._ranks = runtime.ranks
-        self._wrapped, self._optimizer = runtime.setup(module, optimizer)
-        self._full_attack, self._full_kernel = attack, kernel
         self._config = config
+        self._wrapped_model, self._optimizer = runtime.setup(model, optimizer)
+        self._full_attack = attack
+        self._full_kernel = kernel
         self._num_classes = num_classes
+        self.model = model
+        self.attack_model = attack_model or PreparedModel(model)
+        """The model that attacks in eval mode use, fused if possible."""
         self.norm = NORMS[config.norm]
-        self.model = module
         self.seed = config.seed
-        self.attack_model = attack_model or PreparedModel(module)
-        """the model that eval-mode attacks see, fused if possible"""
+
+        # the state of one step, which `begin_step` replaces
+        self.epoch = 0
+        self.step_index = 0
+        self.eps = config.eps
+        self.kernel = kernel
         self.attack_outcome: AttackOutcome | None = None
         """Set by the last attack of a step that measures attack success."""
-        self.begin_step(0, 0, StepSettings(config.lr), count=1)
+        self._attack = attack
+        self._batch_size = 1
+        self._measures_success = False
 
     def begin_step(
         self,
         epoch: int,
         step_index: int,
         settings: StepSettings,
-        count: int,
+        batch_size: int,
         *,
-        judged: bool = True,
+        measures_success: bool = True,
     ) -> None:
-        """Everything random in a step follows from (seed, step, rank): no generator's state needs saving.
+        """Set the state of a step. `batch_size` counts the images of all ranks.
 
-        `count` images are in the batch of all ranks. Only where an attack is `judged` it is asked whom it fooled.
+        Measuring attack success costs a forward pass.
         """
-        self.epoch, self.step_index, self._count = epoch, step_index, count
+        self.epoch = epoch
+        self.step_index = step_index
+        self._batch_size = batch_size
         self.attack_outcome = None
-        # in train mode every pass leaves its trace in the network, and what is logged must not
-        self._judges = judged and self._config.attack_mode == "eval"
+        # in train mode an additional pass would change the batch-norm statistics
+        self._measures_success = measures_success and self._config.attack_mode == "eval"
         self.eps = settings.eps_fraction * self._config.eps
         self._attack = scale_params(self._full_attack, settings.eps_fraction, "eps", "step")
-        burns_in = epoch < self._full_kernel.traits.start_epoch
-        self.kernel: Kernel = (
-            EqualWeights()
-            if burns_in
-            else scale_params(self._full_kernel, settings.alpha_fraction, "alpha")
-        )
+        if epoch < self._full_kernel.traits.start_epoch:
+            self.kernel = EqualWeights()
+        else:
+            self.kernel = scale_params(self._full_kernel, settings.alpha_fraction, "alpha")
+        # dropout and the like follow from (seed, step, rank): checkpoints need no generator state
         torch.manual_seed(derive_seed("step", self.seed, step_index, self._ranks.index))
         for group in self._optimizer.param_groups:
             group["lr"] = settings.learning_rate
         self.model.train()
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self._wrapped(images)
+        logits: Tensor = self._wrapped_model(images)
         return logits
 
     @contextmanager
     def attack_mode(self) -> Iterator[nn.Module]:
-        # half precision loses the small gradients of confident images; in training a scale saves them, here there is none
-        with nullcontext() if self._config.precision == "16" else self._runtime.autocast():
+        # float16 rounds the small gradients of confident images to zero, and the loss scale
+        # that prevents this applies to parameter gradients only
+        is_half = self._config.precision == "16"
+        with nullcontext() if is_half else self._runtime.autocast():
             if self._config.attack_mode == "train":
                 yield self.model
             else:
@@ -101,14 +115,16 @@ class FabricLearner:
                     yield self.attack_model.refresh()
 
     def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> AttackResult:
-        # a detached weight cancels in the attack, so "outer" and "none" are the plain objective
+        # a constant weight does not change the sign of a gradient, so "outer" and "none" attack
+        # the plain objective
         if self._config.weight_grad in ("both", "attack") and self.kernel.traits.differentiable:
             objective = WeightedObjective(objective, self.kernel)
-        attack = self._attack if own is None else own
-        eps = None if own is None else read_parameter(own, "eps")
-        if eps is None:
-            eps = self.eps
-        seed = derive_seed("attack", self.seed, self.step_index)
+        attack = self._attack
+        eps = self.eps
+        if own is not None:
+            attack = own
+            own_eps = read_parameter(own, "eps")
+            eps = self.eps if own_eps is None else own_eps
         with self.attack_mode() as model:
             result = run_attack(
                 attack,
@@ -116,8 +132,8 @@ class FabricLearner:
                 batch,
                 objective,
                 ThreatModel(self.norm, eps, self._num_classes),
-                seed=seed,
-                need_logits=self._judges,
+                seed=derive_seed("attack", self.seed, self.step_index),
+                need_logits=self._measures_success,
             )
         if result.logits is not None:
             was_correct = result.steps_survived > 0
@@ -132,44 +148,50 @@ class FabricLearner:
         if self._config.normalize == "none" and not self.kernel.traits.normalized:
             weights = log_weights.exp()
         else:
-            self._ranks.sync_errors()
-            # the scale cancels, so none can overflow; where no image has any weight it is 0 that is divided
-            smallest = torch.finfo(log_weights.dtype).min
-            largest = self._ranks.all_reduce(log_weights.detach().max(), "max").clamp(min=smallest)
-            relative = (log_weights - largest).exp()
-            mean = self._mean_over_ranks(relative.detach())
-            weights = relative / torch.where(mean > 0, mean, 1)
-        return (
-            weights
-            if self._config.max_weight is None
-            else weights.clamp(max=self._config.max_weight)
-        )
+            weights = self._divide_by_mean(log_weights)
+        if self._config.max_weight is not None:
+            weights = weights.clamp(max=self._config.max_weight)
+        return weights
+
+    def _divide_by_mean(self, log_weights: Tensor) -> Tensor:
+        """Return weights whose mean over the batch of all ranks is 1."""
+        self._ranks.sync_errors()
+        # the largest weight cancels; subtracted first, so that exp cannot overflow.
+        # It is -inf where all weights are 0, hence the clamp, and the mean is then 0
+        smallest = torch.finfo(log_weights.dtype).min
+        largest = self._ranks.all_reduce(log_weights.detach().max(), "max").clamp(min=smallest)
+        relative = (log_weights - largest).exp()
+        mean = self._mean_over_ranks(relative.detach())
+        return relative / torch.where(mean > 0, mean, 1)
 
     def _log_weights(self, evidence: Evidence) -> Tensor:
         check_evidence(self.kernel, evidence)
         if self._ranks.count == 1 or not self.kernel.traits.compares_images:
             return self.kernel(evidence)
-        known = {field.name: getattr(evidence, field.name) for field in fields(evidence)}
-        everyones: dict[str, Any] = {
-            name: part if part is None else self.gather(part.detach())
-            for name, part in known.items()
-        }
-        return self._ranks.share(self.kernel(Evidence(**everyones)))
+        # a kernel that compares images needs the whole batch, and each rank uses its part
+        gathered: dict[str, Any] = {}
+        for field in dataclasses.fields(evidence):
+            values = getattr(evidence, field.name)
+            gathered[field.name] = None if values is None else self.gather(values.detach())
+        return self._ranks.share(self.kernel(Evidence(**gathered)))
 
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         return cross_entropy(logits, labels, self._config.label_smoothing)
 
     def mean(self, values: Tensor) -> Tensor:
-        # the wrapper takes the mean of the ranks' gradients, and their shares may differ by one image
         ranks = self._ranks.count
-        return values.mean() if ranks == 1 else values.sum() * (ranks / self._count)
+        if ranks == 1:
+            return values.mean()
+        # Fabric averages gradients over ranks, whose parts of the batch may differ by one image
+        return values.sum() * (ranks / self._batch_size)
 
     def gather(self, values: Tensor) -> Tensor:
         self._ranks.sync_errors()
-        return self._ranks.all_gather_varying(values, self._count)
+        return self._ranks.all_gather_varying(values, self._batch_size)
 
     def backward(self, loss: Tensor) -> None:
-        self._ranks.sync_errors()  # the gradients of all ranks are about to be added
+        # before the gradients of all ranks are reduced, which a failed rank would miss
+        self._ranks.sync_errors()
         self._runtime.backward(loss)
 
     def add_gradients(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
@@ -181,29 +203,26 @@ class FabricLearner:
     def optimizer_step(self) -> None:
         if self._config.clip_grad is not None:
             limit = self._config.clip_grad
-            self._runtime.clip_gradients(self._wrapped, self._optimizer, limit)
+            self._runtime.clip_gradients(self._wrapped_model, self._optimizer, limit)
         self._optimizer.step()
         self._optimizer.zero_grad()
         self._average_buffers()
 
     def _mean_over_ranks(self, values: Tensor) -> Tensor:
-        return (
-            values.mean()
-            if self._ranks.count == 1
-            else self._ranks.all_reduce(values.sum(), "sum") / self._count
-        )
+        if self._ranks.count == 1:
+            return values.mean()
+        return self._ranks.all_reduce(values.sum(), "sum") / self._batch_size
 
     def _average_buffers(self) -> None:
-        """Each rank's batch statistics are those of its share; after a step all ranks hold the same network again."""
+        """Average the batch-norm statistics of all ranks, so that their models stay equal."""
         buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
-        if self._ranks.count > 1 and buffers:
-            flat = self._ranks.all_reduce(
-                torch.cat([buffer.flatten() for buffer in buffers]), "mean"
-            )
-            for buffer, mean in zip(
-                buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True
-            ):
-                buffer.copy_(mean.view_as(buffer))
+        if self._ranks.count == 1 or not buffers:
+            return
+        # one exchange for all buffers instead of one for each
+        flat = torch.cat([buffer.flatten() for buffer in buffers])
+        means = self._ranks.all_reduce(flat, "mean").split([buffer.numel() for buffer in buffers])
+        for buffer, mean in zip(buffers, means, strict=True):
+            buffer.copy_(mean.view_as(buffer))
 
 
 class EqualWeights:
@@ -213,3 +232,24 @@ class EqualWeights:
 
     def __call__(self, evidence: Evidence) -> Tensor:
         return evidence.logits.new_zeros(len(evidence.labels))
+
+
+def scale_params(component: Any, factor: float, *names: str) -> Any:
+    """Return an attack or kernel with these parameters, where it has them, times a factor."""
+    # without a ramp it is the same object: a component without dataclass fields cannot be copied
+    if factor == 1:
+        return component
+    values = {name: read_parameter(component, name) for name in names}
+    scaled = {name: factor * value for name, value in values.items() if value is not None}
+    return dataclasses.replace(component, **scaled)
+
+
+def check_evidence(kernel: Kernel, evidence: Evidence) -> None:
+    """Raise if the defense does not provide what the kernel needs."""
+    for name in sorted(kernel.traits.needs):
+        if getattr(evidence, name) is None:
+            words = name.replace("_", " ")
+            raise BadInput(
+                f"kernel {type(kernel).__name__} needs {words}, which the defense does not provide",
+                hint="choose another kernel, or a defense with a training attack such as pgd",
+            )

@@ -1,24 +1,22 @@
-"""Train a network: batch, attack, losses, margins, weights, loss, step; then log, checkpoint, and the next epoch."""
+"""The training loop: steps, validation, log and checkpoints of every epoch."""
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module
 
 from ..config import TrainConfig
 from ..core.data.splits import read_ahead
-from ..core.protocols import ObservesValidation, Split
+from ..core.nn.fusion import to_memory_format
+from ..core.protocols import Batch, Split
 from ..core.rng import derive_seed
-from ..core.traits import read_parameter
-from ..errors import RunFolderError
+from ..core.run_attack import check_batch, check_report
 from ..events import (
     EpochDone,
     Event,
@@ -30,10 +28,18 @@ from ..events import (
 )
 from ..registry import Registry
 from ..runtime.fabric import Hardware, launch
-from ..storage import checkpoints
-from ..storage.runs import RunFolder, open_run
-from .checkpointing import SAVE, Calls, Progress, restore, store
+from ..storage.runs import RunFolder
+from .checkpointing import (
+    SAVE_REQUEST,
+    Progress,
+    SignalHandler,
+    best_epoch,
+    open_training,
+    save_epoch,
+    save_state,
+)
 from .monitoring import (
+    LogEntry,
     MetricLoggers,
     check_loggers,
     check_loss,
@@ -42,210 +48,163 @@ from .monitoring import (
     new_warnings,
 )
 from .optimization import settings_at
-from .setup import Assembly, assemble
-from .validation import accuracies, evidence, held_out_rows
+from .setup import TrainingSetup, set_up_training
+from .validation import validate_if_due
 
-PATIENCE = timedelta(hours=1)
-"""The ranks of a training step work alike: one that waits so long for another waits in vain."""
+RANK_TIMEOUT = timedelta(hours=1)
+"""All ranks of a step do the same work: one that waits this long for another has lost it."""
 SAVE_MINUTES = 10.0
-"""So long may go by without the state being saved."""
-JUDGED = 10
-"""The log asks whom the attack fooled in every tenth step of an epoch, or in ten of them where they are few: it takes a pass."""
+"""Default interval between checkpoints inside an epoch."""
+SUCCESS_INTERVAL = 10
+"""Measure attack success every 10th step (at least 10 times per epoch): it costs a forward pass."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """How to run a training. Unlike `TrainConfig`, none of this changes its result."""
+
+    data_dir: Path
+    hardware: Hardware = field(default_factory=Hardware)
+    compiles: bool = False
+    save_minutes: float = SAVE_MINUTES
+    loggers: tuple[str, ...] = ()
+    resume: bool = False
+    overwrite: bool = False
 
 
 def train(
-    config: TrainConfig,
-    path: Path,
-    registry: Registry,
-    *,
-    data_dir: Path,
-    device: str = "auto",
-    devices: int | None = None,
-    nodes: int | None = None,
-    compiles: bool = False,
-    save_minutes: float = SAVE_MINUTES,
-    loggers: tuple[str, ...] = (),
-    resume: bool = False,
-    overwrite: bool = False,
+    config: TrainConfig, path: Path, registry: Registry, options: TrainOptions
 ) -> Iterator[Event]:
-    """Run, or go on with, the training that `config` describes, in the run folder `path`. Of several ranks the first speaks."""
+    """Run or resume a training in the run folder `path`. All ranks call this together."""
     started = time.perf_counter()
-    check_loggers(loggers)
-    runtime = launch(Hardware(device, devices, nodes), config.precision, PATIENCE)
+    check_loggers(options.loggers)
+    runtime = launch(options.hardware, config.precision, RANK_TIMEOUT)
     ranks = runtime.ranks
-    run = assemble(config, registry, data_dir, runtime, compiles=compiles)
-    steps, guessing = (
-        math.ceil(len(run.split) / config.batch_size),
-        guessing_accuracy(run.split.labels),
-    )
-    epochs = run.timetable.epochs
-    yield from (Message(text, warns=True) for text in run.remarks())
-    yield from map(Message, run.facts())
+    run = set_up_training(config, registry, options.data_dir, runtime, compiles=options.compiles)
+    for text in run.list_warnings():
+        yield Message(text, warns=True)
+    for text in run.describe():
+        yield Message(text)
 
-    with ExitStack() as held:
-        folder, progress = begin(held, run, path, resume=resume, overwrite=overwrite)
-        logs, calls = (
-            MetricLoggers(loggers if ranks.is_first else (), path, folder.read_log()),
-            Calls(save_minutes),
+    epochs = run.schedule_config.epochs
+    guessing = guessing_accuracy(run.split.labels)
+    with ExitStack() as stack:
+        # nothing was written so far: a mistake in the settings leaves no trace
+        folder, progress = open_training(
+            stack, run, path, resume=options.resume, overwrite=options.overwrite
         )
-        yield TrainingStarted(progress.epoch, progress.step, epochs, steps)
+        loggers = MetricLoggers(options.loggers if ranks.is_first else (), path, folder.read_log())
+        signals = SignalHandler(options.save_minutes)
+        yield TrainingStarted(progress.epoch, progress.step, epochs, count_steps(run))
+
         for epoch in range(progress.epoch, epochs):
-            todo, epoch_started = (
-                batches(run.split, config, epoch)[progress.step :],
-                time.perf_counter(),
-            )
-            with calls.noted():
-                reader = read_ahead(run.split, [ranks.share(positions) for positions in todo])
-                for positions in todo:
-                    step = epoch * steps + progress.step
-                    judged = progress.step % max(1, min(JUDGED, steps // JUDGED)) == 0
-                    run.learner.begin_step(
-                        epoch,
-                        step,
-                        settings_at(run.timetable, step, steps),
-                        len(positions),
-                        judged=judged,
-                    )
-                    with locate_errors(epoch, progress.step), ranks.propagate_errors():
-                        loss = run.step(next(reader), epoch)
-                    check_loss(loss, epoch, progress.step)
-                    progress = replace(progress, step=progress.step + 1)
-                    yield StepDone(epoch + 1, step, len(positions), loss)
-                    call = ranks.max(calls.pending)
-                    if call == SAVE:
-                        save(folder, run, progress)
-                        calls.saved()
-                    elif call:
-                        break
-                save(folder, run, progress)  # now, as the look at held-out images may take long
-            if signal := ranks.max(calls.signal):
+            epoch_started = time.perf_counter()
+            first_step = progress.step
+            with signals.deferred():
+                progress = yield from train_steps(run, folder, progress, signals)
+                # before validation, which may take long and is not resumed in the middle
+                save_state(folder, run, progress)
+            # a signal may have reached one rank only, and all ranks must stop together
+            if signal := ranks.max(signals.signal):
                 if ranks.is_first:
                     yield TrainingStopped(path, signal, epoch + 1, progress.step)
                 return
 
-            rate = sum(map(len, todo)) / (time.perf_counter() - epoch_started) if todo else None
-            entry = {"epoch": epoch + 1, **run.summary(epoch, steps), "images_per_second": rate}
-            entry |= held_out(run, registry, epoch + 1)
-            progress = keep(folder, run, entry, progress)
+            seconds = time.perf_counter() - epoch_started
+            entry = summarize_epoch(run, epoch, first_step, seconds)
+            entry |= validate_if_due(run, epoch + 1)
+            progress = save_epoch(folder, run, entry, progress)
             with ranks.collective():
-                logs.log(entry)
+                loggers.log(entry)
             yield EpochDone(epoch + 1, epochs, entry)
-            yield from (
-                Message(text, warns=True)
-                for text in new_warnings(folder.read_log(), guessing, config.eps)
-            )
+            for text in new_warnings(folder.read_log(), guessing, config.eps):
+                yield Message(text, warns=True)
+
         if ranks.is_first:
             entries = folder.read_log()
-            yield TrainingDone(
-                path,
-                folder.last,
-                time.perf_counter() - started,
-                entries,
-                best_epoch(entries, config.select),
-            )
+            seconds = time.perf_counter() - started
+            best = best_epoch(entries, config.select)
+            yield TrainingDone(path, folder.last, seconds, entries, best)
 
 
-def begin(
-    held: ExitStack, run: Assembly, path: Path, *, resume: bool, overwrite: bool
-) -> tuple[RunFolder, Progress]:
-    """The run folder, in the hands of the first rank, and every rank where the run stands."""
-    folder, ranks = RunFolder(path), run.runtime.ranks
-    with ranks.collective():
-        if ranks.is_first:
-            held.enter_context(open_run(path, run.config, resume=resume, overwrite=overwrite))
-    with ranks.collective():
-        progress = restore(folder, run.source, run.model, run.optimizer, run.stateful)
-    places = ranks.all_gather(torch.tensor([progress.epoch, progress.step]))
-    if (places != places[0]).any():
-        raise RunFolderError(
-            f"{path} is not the same folder for all processes",
-            hint="put it on a disk that all nodes share",
+def train_steps(
+    run: TrainingSetup, folder: RunFolder, progress: Progress, signals: SignalHandler
+) -> Generator[Event, None, Progress]:
+    """Run the remaining steps of an epoch, or stop after the step in which a signal arrives."""
+    ranks = run.runtime.ranks
+    epoch = progress.epoch
+    steps = count_steps(run)
+    interval = max(1, min(SUCCESS_INTERVAL, steps // SUCCESS_INTERVAL))
+    remaining = make_batches(run.split, run.config, epoch)[progress.step :]
+    # images that are read from files are read while the step before is computed
+    reader = read_ahead(run.split, [ranks.share(positions) for positions in remaining])
+    for positions in remaining:
+        step = epoch * steps + progress.step
+        run.learner.begin_step(
+            epoch,
+            step,
+            settings_at(run.schedule_config, step, steps),
+            len(positions),
+            measures_success=progress.step % interval == 0,
         )
-    if ranks.is_first:
-        folder.write_log([entry for entry in folder.read_log() if entry["epoch"] <= progress.epoch])
-    # weights that somebody has removed are in the state still
-    files = {
-        folder.last: run.model,
-        **({} if run.average is None else {folder.ema: run.average.model}),
-    }
-    missing = {
-        file: model
-        for file, model in files.items()
-        if progress.epoch and not progress.step and not file.exists()
-    }
-    with ranks.collective():
-        for file, model in missing.items() if ranks.is_first else ():
-            write_weights(file, run, model, progress.epoch)
-    return folder, progress
+        # a rank that fails must inform those that wait for it in a collective operation
+        with locate_errors(epoch, progress.step), ranks.propagate_errors():
+            loss = train_step(run, next(reader), epoch)
+        check_loss(loss, epoch, progress.step)
+        progress = replace(progress, step=progress.step + 1)
+        yield StepDone(epoch + 1, step, len(positions), loss)
 
-
-def save(folder: RunFolder, run: Assembly, progress: Progress) -> None:
-    """Write the state that resuming trusts."""
-    with run.runtime.ranks.collective():
-        states = {owner: part.state() for owner, part in run.stateful.items()}
-        if run.runtime.ranks.is_first:
-            store(folder, progress, run.source, run.model, run.optimizer, states)
-
-
-def held_out(run: Assembly, registry: Registry, epoch: int) -> dict[str, Any]:
-    """How the network, and the average of its weights, do on held-out images, in every so many epochs and the last.
-
-    A kernel that learns from them sees them after every epoch.
-    """
-    every = run.config.validate_every
-    kernel = run.kernel
-    is_due = every and (epoch % every == 0 or epoch == run.timetable.epochs)
-    if not (is_due or isinstance(kernel, ObservesValidation)):
-        return {}
-    rows = held_out_rows(run.model, run.source, run.config, run.validation, registry, run.runtime)
-    if isinstance(kernel, ObservesValidation):
-        kernel.observe(evidence(rows, run.runtime.device))
-    if not is_due:
-        return {}
-    entry = accuracies(rows, run.config)
-    if run.average is None:
-        return entry
-    averaged = held_out_rows(
-        run.average.model, run.source, run.config, run.validation, registry, run.runtime
-    )
-    return entry | {
-        f"ema_{name}": value for name, value in accuracies(averaged, run.config).items()
-    }
-
-
-def keep(folder: RunFolder, run: Assembly, entry: dict[str, Any], progress: Progress) -> Progress:
-    """Write the epoch: weights, the best ones if these are, their average, the log, and last the state."""
-    score = entry.get(f"val_a_{run.config.select}")
-    is_best = score is not None and (progress.best is None or score > progress.best)
-    progress = Progress(entry["epoch"], best=score if is_best else progress.best)
-    files = {folder.last: run.model, **({folder.best: run.model} if is_best else {})}
-    files |= {} if run.average is None else {folder.ema: run.average.model}
-    with run.runtime.ranks.collective():
-        if run.runtime.ranks.is_first:
-            for file, model in files.items():
-                write_weights(file, run, model, progress.epoch)
-            folder.write_log([*folder.read_log(), entry])
-    run.tally.clear()
-    save(folder, run, progress)
+        # the largest request of all ranks: saving is a collective operation
+        request = ranks.max(signals.request)
+        if request == SAVE_REQUEST:
+            save_state(folder, run, progress)
+            signals.note_saved()
+        elif request:
+            break
     return progress
 
 
-def write_weights(file: Path, run: Assembly, model: Module, epoch: int) -> None:
-    """A checkpoint that says how it was trained."""
-    alpha = read_parameter(run.kernel, "alpha")
-    checkpoints.save(
-        file, model.state_dict(), run.config, run.source, alpha_train=alpha, epoch=epoch
-    )
+def train_step(run: TrainingSetup, batch: Batch, epoch: int) -> float:
+    """Run one step on this rank's part of a batch, and return the mean loss of all ranks."""
+    check_batch(batch, run.source.num_classes)
+    batch = batch.to(run.runtime.device)
+    # augmented on the device, by a function of (seed, epoch, index): independent of the batch
+    seed = derive_seed("augment", run.config.seed, epoch)
+    images = run.augment(batch.images, batch.index, seed)
+    images = to_memory_format(images, run.memory_format)
+    report = run.defense.step(run.learner, replace(batch, images=images))
+    check_report(run.defense, report, len(batch.labels))
+    loss = run.statistics.add(report, run.learner.attack_outcome, run.runtime.ranks)
+    if run.average is not None:
+        run.average.update(run.model)
+    return loss
 
 
-def best_epoch(entries: list[dict[str, Any]], select: str) -> int | None:
-    """The epoch whose weights best.safetensors holds: the first of those that scored highest."""
-    scored = [entry for entry in entries if f"val_a_{select}" in entry]
-    return max(scored, key=lambda entry: entry[f"val_a_{select}"])["epoch"] if scored else None
-
-
-def batches(split: Split, config: TrainConfig, epoch: int) -> tuple[Tensor, ...]:
-    """The positions of each batch of an epoch: an order that seed and epoch fix, dealt into batches of nearly equal size."""
+def make_batches(split: Split, config: TrainConfig, epoch: int) -> tuple[Tensor, ...]:
+    """Return the positions of each batch of an epoch, in an order given by seed and epoch."""
     generator = torch.Generator().manual_seed(derive_seed("order", config.seed, epoch))
     order = torch.randperm(len(split), generator=generator)
+    # nearly equal sizes instead of a small last batch, which batch norm would suffer from
     return order.tensor_split(math.ceil(len(split) / config.batch_size))
+
+
+def count_steps(run: TrainingSetup) -> int:
+    """Return the number of batches of an epoch."""
+    return math.ceil(len(run.split) / run.config.batch_size)
+
+
+def summarize_epoch(run: TrainingSetup, epoch: int, first_step: int, seconds: float) -> LogEntry:
+    """Return the log entry of an epoch whose steps since `first_step` took this time."""
+    steps = count_steps(run)
+    last = settings_at(run.schedule_config, (epoch + 1) * steps - 1, steps)
+    entry: LogEntry = {"epoch": epoch + 1, **run.statistics.summary()}
+    entry["lr"] = last.learning_rate
+    entry["eps"] = last.eps_fraction * run.config.eps
+    weight_factor = run.defense.traits.weight_factor
+    if weight_factor:
+        entry["beta_weight_mean"] = weight_factor * entry["weight_mean"]
+    # a run may resume after the last step of an epoch
+    batches = make_batches(run.split, run.config, epoch)[first_step:]
+    images = sum(map(len, batches))
+    entry["images_per_second"] = images / seconds if images else None
+    return entry

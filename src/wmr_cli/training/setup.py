@@ -1,10 +1,8 @@
-"""What a training run is made of, built before anything is written, so that a mistake leaves no trace."""
+"""Build and check all parts of a training run before anything is written."""
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -12,159 +10,170 @@ from torch import nn
 from ..config import TrainConfig
 from ..core.contexts import evaluating
 from ..core.data.augment import Augmentation
-from ..core.nn.fusion import SAMPLE_SIZE, prepare_for_attack, to_memory_format
-from ..core.protocols import (
-    Attack,
-    Batch,
-    DataSource,
-    Defense,
-    HasState,
-    Kernel,
-    ObservesValidation,
-    Split,
-)
+from ..core.nn.fusion import SAMPLE_SIZE, PreparedModel, prepare_for_attack, to_memory_format
+from ..core.protocols import Attack, Batch, DataSource, Defense, Kernel, Split
 from ..core.rng import derive_seed
-from ..core.run_attack import check_batch, check_logits, check_report
-from ..errors import BadInput
+from ..core.run_attack import check_logits
+from ..core.traits import read_parameter
 from ..registry import Registry
 from ..runtime import compatibility, components
+from ..runtime.distributed import Ranks
 from ..runtime.fabric import Runtime
 from ..runtime.shared_data import share_dataset
-from .checkpointing import OfEachRank, Stateful
+from ..spec import Spec
 from .learner import FabricLearner
 from .monitoring import EpochStatistics
-from .optimization import WeightAverage, make_optimizer, settings_at
-from .validation import validation_attack
+from .optimization import WeightAverage, make_optimizer
+
+MAX_VALIDATION_STEPS = 10
+"""Steps of the validation attack: it runs after many epochs, and need not be the strongest."""
 
 
-@dataclass(frozen=True)
-class Assembly:
-    """The parts of a run, and the step that they take together."""
+@dataclass(frozen=True, kw_only=True)
+class TrainingSetup:
+    """The parts of one training run on this rank."""
 
     runtime: Runtime
     config: TrainConfig
-    timetable: TrainConfig
-    """the same, with epochs and milestones as the defense counts them"""
+    """The settings as the user gave them, which checkpoints store."""
+    schedule_config: TrainConfig
+    """The same, with epochs and milestones divided by the replays of the defense."""
     source: DataSource
     split: Split
+    """The training images."""
     model: nn.Module
     attack: Attack
     kernel: Kernel
     defense: Defense
     optimizer: torch.optim.Optimizer
     learner: FabricLearner
-    validation: Attack
     augment: Augmentation
     average: WeightAverage | None
-    tally: EpochStatistics
-    memory_format: torch.memory_format
-    """how images and weights lie in memory"""
+    statistics: EpochStatistics
+    validation_attack: Attack
+    validation_kernel: Kernel
 
     @property
-    def stateful(self) -> dict[str, Stateful]:
-        """What keeps a state beside the weights and the optimizer."""
-        keepers: dict[str, Any] = {
-            "kernel": self.kernel,
-            "defense": self.defense,
-            "average": self.average,
-            "tally": self.tally,
-        }
-        keepers = {owner: part for owner, part in keepers.items() if isinstance(part, HasState)}
-        if self.defense.traits.state_per_rank:
-            keepers["defense"] = OfEachRank(self.defense, self.runtime.ranks)  # type: ignore[arg-type]
-        return {**keepers, "scale": self.runtime.loss_scale}
+    def memory_format(self) -> torch.memory_format:
+        """The memory format of images and weights."""
+        return self.learner.attack_model.memory_format
 
-    def step(self, batch: Batch, epoch: int) -> float:
-        """One step of the defense on this rank's share of a batch; the mean loss over all ranks."""
-        check_batch(batch, self.source.num_classes)
-        batch = batch.to(self.runtime.device)
-        images = self.augment(
-            batch.images, batch.index, derive_seed("augment", self.config.seed, epoch)
-        )
-        images = to_memory_format(images, self.memory_format)
-        report = self.defense.step(self.learner, replace(batch, images=images))
-        check_report(self.defense, report, len(batch.labels))
-        loss = self.tally.add(report, self.learner.attack_outcome, self.runtime.ranks)
-        if self.average is not None:
-            self.average.update(self.model)
-        return loss
-
-    def summary(self, epoch: int, steps: int) -> dict[str, Any]:
-        """What the steps of the epoch saw, and the pace of the last."""
-        last = settings_at(self.timetable, (epoch + 1) * steps - 1, steps)
-        entry = {
-            **self.tally.summary(),
-            "lr": last.learning_rate,
-            "eps": last.eps_fraction * self.config.eps,
-        }
-        factor = self.defense.traits.weight_factor
-        if factor:
-            entry["beta_weight_mean"] = factor * entry["weight_mean"]
-        return entry
-
-    def facts(self) -> Iterator[str]:
-        """What the settings do not show."""
+    def describe(self) -> Iterator[str]:
+        """Yield facts about the run that the settings do not show."""
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        attacked = self.learner.attack_model
-        yield f"{len(self.split):,} images, {parameters:,} parameters, on {self.runtime}, {attacked.layout}"
-        if attacked.num_fused:
-            yield f"attacks use a fused model: {attacked.num_fused} batch-norms are part of convolutions"
+        attack_model = self.learner.attack_model
+        yield (
+            f"{len(self.split):,} images, {parameters:,} parameters, on {self.runtime},"
+            f" {attack_model.layout}"
+        )
+        if attack_model.num_fused:
+            count = attack_model.num_fused
+            yield f"attacks use a fused model: {count} batch-norms are part of convolutions"
         if not self.defense.traits.uses_attack:
             yield f"{self.config.defense} does not use the training attack"
-        if self.timetable.epochs < self.config.epochs:
+        epochs = self.schedule_config.epochs
+        if epochs < self.config.epochs:
             replays = self.defense.traits.replays
-            epochs = self.timetable.epochs
-            yield f"each batch is used {replays} times: {epochs} epoch{'s' * (epochs != 1)} instead of {self.config.epochs}"
+            noun = "epoch" if epochs == 1 else "epochs"
+            yield (
+                f"each batch is used {replays} times: {epochs} {noun}"
+                f" instead of {self.config.epochs}"
+            )
 
-    def remarks(self) -> Iterator[str]:
-        """What a careful reader would ask about these settings."""
+    def list_warnings(self) -> Iterator[str]:
+        """Yield warnings about settings that are allowed but probably not intended."""
         yield from components.list_dataset_notes(self.split)
         attack = self.attack if self.defense.traits.uses_attack else None
         yield from components.list_attack_warnings(attack, self.config.eps, self.source.num_classes)
         if self.config.select != "none" and not self.config.validate_every:
-            yield "nothing is held out to choose by (--validate-every 0), so there is no best.safetensors"
+            yield "without validation (`validate_every=0`) best.safetensors is not written"
 
 
-def assemble(
+def set_up_training(
     config: TrainConfig,
     registry: Registry,
     data_dir: Path,
     runtime: Runtime,
     *,
     compiles: bool = False,
-) -> Assembly:
-    """Build everything, and try it on one image."""
+) -> TrainingSetup:
+    """Build all parts of a run, check that they fit together, and try the model on a few images."""
+    # seed first: initial weights are drawn while the model is built
     torch.manual_seed(derive_seed("model", config.seed))
-    source = share_dataset(
-        components.build_dataset(registry, config.dataset, data_dir, config.split_seed),
-        runtime.ranks,
-    )
-    components.check_data(source, config)
+
+    # data before the model: they determine the number of outputs and the shape of inputs
+    source = load_dataset(config, registry, data_dir, runtime.ranks)
     split = components.get_split(source, "train")
-    smallest = len(split) // math.ceil(len(split) / config.batch_size)
-    if smallest // 2 < runtime.ranks.count > 1:
-        problem = f"a batch of {config.batch_size} images is too small for {runtime.ranks.count} processes"
-        raise BadInput(problem, hint="use a larger --batch-size or fewer --devices")
+    compatibility.check_batch_size(config, len(split), runtime.ranks.count)
+
     model = components.build_model(
         registry, config.model, source.num_classes, source.input_shape, data_dir
     )
-    components.check_model_fits(model, config.model, source.num_classes, source.input_shape)
-    attack, defense = (
-        components.build_training_attack(registry, config),
-        components.build_defense(registry, config.defense),
-    )
-    kernel, optimizer = (
-        components.build_training_kernel(registry, config, attack, defense),
-        make_optimizer(config, model),
-    )
+    compatibility.check_model_fits(model, config.model, source.num_classes, source.input_shape)
+    attack = components.build_training_attack(registry, config)
+    defense = components.build_defense(registry, config.defense)
+    # the kernel may count the steps of the attack, or of a defense with its own attack
+    kernel = components.build_training_kernel(registry, config, attack, defense)
+
+    # combinations before the slower steps below: fusion and a pass through the model
     compatibility.check_ramps(attack, kernel, config)
-    timetable = compatibility.shorten_for_replays(config, defense)
-    compatibility.check_kernel_and_defense(defense, kernel, timetable)
+    schedule_config = compatibility.divide_by_replays(config, defense)
+    compatibility.check_kernel_and_defense(defense, kernel, schedule_config)
     compatibility.check_covers_split(kernel, split)
-    if isinstance(kernel, ObservesValidation) and "val" not in source.splits:
-        problem = f"kernel {config.kernel!r} learns from held-out images, and the data set has none"
-        raise BadInput(problem, hint="let the data set hold some out, or choose another kernel")
+    compatibility.check_observed_split(kernel, source, config)
+
+    optimizer = make_optimizer(config, model)
     sample = split.batch(torch.arange(min(SAMPLE_SIZE, len(split)))).to(runtime.device)
+    attack_model = prepare_model(model, sample, config, defense, compiles=compiles)
+    # copied before compilation: the average is validated, not trained
+    average = WeightAverage(model, config.ema) if config.ema else None
+    if compiles:
+        model.compile()
+    learner = FabricLearner(
+        runtime,
+        config,
+        model=model,
+        attack_model=attack_model,
+        optimizer=optimizer,
+        attack=attack,
+        kernel=kernel,
+        num_classes=source.num_classes,
+    )
+    try_model(model, attack_model, sample, source.num_classes)
+    return TrainingSetup(
+        runtime=runtime,
+        config=config,
+        schedule_config=schedule_config,
+        source=source,
+        split=split,
+        model=model,
+        attack=attack,
+        kernel=kernel,
+        defense=defense,
+        optimizer=optimizer,
+        learner=learner,
+        augment=components.build_augmentation(config.augment, source.input_shape),
+        average=average,
+        statistics=EpochStatistics(),
+        validation_attack=build_validation_attack(registry, config),
+        validation_kernel=components.build_kernel(registry, "exp", validation_alpha(config)),
+    )
+
+
+def load_dataset(
+    config: TrainConfig, registry: Registry, data_dir: Path, ranks: Ranks
+) -> DataSource:
+    """Load the dataset once per node, and check the splits that training reads."""
+    source = components.build_dataset(registry, config.dataset, data_dir, config.split_seed)
+    source = share_dataset(source, ranks)
+    components.check_data(source, config)
+    return source
+
+
+def prepare_model(
+    model: nn.Module, sample: Batch, config: TrainConfig, defense: Defense, *, compiles: bool
+) -> PreparedModel:
+    """Move the model to the device of the sample, and fuse the copy that attacks use."""
     # in half precision the rounded weights of a fused model are not those of the model;
     # a compiled model is fused by its compiler
     can_fuse = (
@@ -173,49 +182,43 @@ def assemble(
         and defense.traits.uses_attack
         and not compiles
     )
-    attack_model = prepare_for_attack(
-        model.to(runtime.device),
+    return prepare_for_attack(
+        model.to(sample.images.device),
         sample.images,
         layout=config.layout,
         precision=config.precision,
         fuse=config.fold and can_fuse,
         converts_weights=True,
     )
-    average = WeightAverage(model, config.ema) if config.ema else None
-    if compiles:
-        model.compile()
+
+
+def try_model(
+    model: nn.Module, attack_model: PreparedModel, sample: Batch, num_classes: int
+) -> None:
+    """Raise if the model does not return finite logits for a few training images."""
     images = to_memory_format(sample.images, attack_model.memory_format)
-    learner = FabricLearner(
-        runtime,
-        model,
-        optimizer,
-        attack,
-        kernel,
-        config,
-        source.num_classes,
-        attack_model=attack_model,
-    )
     with torch.no_grad(), evaluating(model):
-        check_logits(model(images), sample.index, source.num_classes)
-    augment, validation = (
-        components.build_augmentation(config.augment, source.input_shape),
-        validation_attack(registry, config),
+        check_logits(model(images), sample.index, num_classes)
+
+
+def build_validation_attack(registry: Registry, config: TrainConfig) -> Attack:
+    """Build the attack of the evaluation with few steps, or PGD if that is not possible."""
+    spec = Spec.parse(config.evaluate.attack).without("eps", "norm", "steps", "step", "restarts")
+    # the built attack shows whether it has steps: a class with **kwargs accepts any parameter
+    attack = components.build_attack(registry, spec, norm=config.norm, eps=config.eps)
+    # margins need an attack that continues after its first success
+    if read_parameter(attack, "steps") is None or attack.traits.stops_early:
+        spec = Spec.parse("pgd")
+    return components.build_attack(
+        registry,
+        spec,
+        norm=config.norm,
+        eps=config.eps,
+        steps=min(MAX_VALIDATION_STEPS, config.evaluate.steps or MAX_VALIDATION_STEPS),
+        restarts=1 if registry.accepts("attack", spec.name, "restarts") else None,
     )
-    return Assembly(
-        runtime,
-        config,
-        timetable,
-        source,
-        split,
-        model,
-        attack,
-        kernel,
-        defense,
-        optimizer,
-        learner,
-        validation,
-        augment,
-        average,
-        EpochStatistics(),
-        attack_model.memory_format,
-    )
+
+
+def validation_alpha(config: TrainConfig) -> float:
+    """Return the largest alpha of the evaluation: the strongest weighting of hard images."""
+    return max(config.evaluate.alpha_test)

@@ -1,4 +1,4 @@
-"""Held-out accuracy during training: a short attack on images that are neither trained on nor tested on."""
+"""Accuracy on the validation set during training, clean and under a short attack."""
 
 from typing import Any
 
@@ -7,110 +7,100 @@ from torch import nn
 
 from .. import measures
 from ..config import TrainConfig
-from ..core.contexts import model_device
 from ..core.data.splits import read_ahead
 from ..core.nn.fusion import SAMPLE_SIZE
-from ..core.protocols import Attack, DataSource, Evidence
+from ..core.protocols import Evidence, ObservesValidation
 from ..core.rng import derive_seed
-from ..core.traits import read_parameter
 from ..evaluation.evaluator import Evaluator, stack_rows
-from ..registry import Registry
 from ..runtime import components
-from ..runtime.distributed import Ranks
-from ..runtime.fabric import Runtime
-from ..spec import Spec
 from ..storage.records import Rows
-
-SHORT = 10
-"""Steps of the validation attack at most."""
+from .setup import TrainingSetup, validation_alpha
 
 
-def validation_attack(registry: Registry, config: TrainConfig) -> Attack:
-    """The attack of evaluation in the ball of training, cut short; where it has no steps or gives no margins, plain PGD."""
-    spec = Spec.parse(config.evaluate.attack).without("eps", "norm", "steps", "step", "restarts")
-    # the attack itself says what it has: what hands options on accepts any key
-    usual = components.build_attack(registry, spec, norm=config.norm, eps=config.eps)
-    if read_parameter(usual, "steps") is None or usual.traits.stops_early:
-        spec = Spec.parse("pgd")
-    restarts = 1 if registry.accepts("attack", spec.name, "restarts") else None
-    steps = min(SHORT, config.evaluate.steps or SHORT)
-    return components.build_attack(
-        registry, spec, norm=config.norm, eps=config.eps, steps=steps, restarts=restarts
-    )
+def validate_if_due(run: TrainingSetup, epoch: int) -> dict[str, Any]:
+    """Validate the model and its averaged weights after this epoch, counted from 1.
+
+    Return metrics for the log: none in epochs that are not validated.
+    """
+    every = run.config.validate_every
+    is_last = epoch == run.schedule_config.epochs
+    is_due = every > 0 and (epoch % every == 0 or is_last)
+    kernel = run.kernel
+    # a kernel that learns from the validation set sees it after every epoch
+    if not (is_due or isinstance(kernel, ObservesValidation)):
+        return {}
+    rows = evaluate_validation_set(run, run.model)
+    if isinstance(kernel, ObservesValidation):
+        kernel.observe(make_evidence(rows, run.runtime.device))
+    if not is_due:
+        return {}
+    metrics = compute_metrics(rows, run.config)
+    if run.average is not None:
+        averaged = compute_metrics(evaluate_validation_set(run, run.average.model), run.config)
+        metrics |= {f"ema_{name}": value for name, value in averaged.items()}
+    return metrics
 
 
-def make_validation_evaluator(
-    model: nn.Module, source: DataSource, config: TrainConfig, attack: Attack, registry: Registry
-) -> Evaluator:
-    """Clean, under the short attack, and under its weighted form where the best weights are chosen by it."""
-    alpha, split = _alpha(config), components.get_split(source, "val")
-    images = split.batch(torch.arange(min(SAMPLE_SIZE, len(split)))).images.to(model_device(model))
+def evaluate_validation_set(run: TrainingSetup, model: nn.Module) -> Rows:
+    """Evaluate the `val` split, divided among the ranks; every rank returns all rows."""
+    ranks = run.runtime.ranks
+    split = components.get_split(run.source, "val")
+    evaluator = make_validation_evaluator(run, model)
+    positions = ranks.share(torch.arange(len(split)))
+    batch_size = max(run.config.batch_size // ranks.count, 1)
+    with ranks.collective():
+        # a small split may leave a rank without images
+        batches = read_ahead(split, positions.split(batch_size)) if len(positions) else ()
+        parts = list(evaluator.evaluate_batches(batches, run.runtime.device))
+    own_rows = stack_rows(parts) if parts else None
+    return stack_rows([rows for rows in ranks.gather_objects(own_rows) if rows is not None])
+
+
+def make_validation_evaluator(run: TrainingSetup, model: nn.Module) -> Evaluator:
+    """Make the evaluator of a model with the validation attack."""
+    config = run.config
+    split = components.get_split(run.source, "val")
+    sample = split.batch(torch.arange(min(SAMPLE_SIZE, len(split)))).to(run.runtime.device)
     evaluator = Evaluator(
         model=model,
-        attack=attack,
+        attack=run.validation_attack,
         norm=config.norm,
         eps=config.eps,
-        num_classes=source.num_classes,
+        num_classes=run.source.num_classes,
         seed=derive_seed("validate", config.seed),
-        kernels={alpha: components.build_kernel(registry, "exp", alpha)},
+        kernels={validation_alpha(config): run.validation_kernel},
+        # a second attack on the weighted objective, only if its accuracy selects the best weights
         runs_weighted_attack=config.select == "tr",
     )
-    return evaluator.prepare(images, layout=config.layout, fuse=config.fold)
+    return evaluator.prepare(sample.images, layout=config.layout, fuse=config.fold)
 
 
-def held_out_rows(
-    model: nn.Module,
-    source: DataSource,
-    config: TrainConfig,
-    attack: Attack,
-    registry: Registry,
-    runtime: Runtime,
-) -> Rows:
-    """The `val` split, clean and attacked. The ranks share the images, and each knows all rows."""
-    split = components.get_split(source, "val")
-    evaluator = make_validation_evaluator(model, source, config, attack, registry)
-    mine = runtime.ranks.share(torch.arange(len(split)))
-    size = max(config.batch_size // runtime.ranks.count, 1)
-    with runtime.ranks.collective():
-        batches = read_ahead(split, mine.split(size)) if len(mine) else ()
-        parts = list(evaluator.evaluate_batches(batches, runtime.device))
-    return everybodys(runtime.ranks, stack_rows(parts) if parts else None)
+def make_evidence(rows: Rows, device: torch.device) -> Evidence:
+    """Return the evidence of the validation set under attack."""
+    columns = {
+        "logits": "uniform/logits",
+        "labels": "label",
+        "index": "index",
+        "clean_logits": "clean/logits",
+        "loss": "uniform/loss",
+    }
+    tensors = {name: torch.from_numpy(rows[column]) for name, column in columns.items()}
+    return Evidence(**{name: tensor.to(device) for name, tensor in tensors.items()})
 
 
-def evidence(rows: Rows, device: torch.device) -> Evidence:
-    """What a kernel that observes held-out images is shown."""
-    adversarial, clean, labels, index, loss = (
-        torch.from_numpy(rows[name]).to(device)
-        for name in ("uniform/logits", "clean/logits", "label", "index", "uniform/loss")
-    )
-    return Evidence(adversarial, labels, index, clean_logits=clean, loss=loss)
-
-
-def accuracies(rows: Rows, config: TrainConfig) -> dict[str, Any]:
-    """A_nat, A_rob and A_sa with their intervals, and A_tr where the best weights are chosen by it."""
-    alpha = _alpha(config)
+def compute_metrics(rows: Rows, config: TrainConfig) -> dict[str, Any]:
+    """Return A_nat, A_rob, A_sa and, if it was measured, A_tr, with their intervals."""
+    alpha = validation_alpha(config)
     estimates = {
         "val_a_nat": measures.accuracy(rows, "clean"),
         "val_a_rob": measures.accuracy(rows, "uniform"),
         "val_a_sa": measures.sampled_accuracy(rows, "exp", alpha),
         "val_a_tr": measures.crafted_accuracy(rows, "exp", alpha),
     }
-    entry: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
     for name, estimate in estimates.items():
         if estimate is not None:
-            entry |= {
-                name: estimate.value,
-                f"{name}_low": estimate.low,
-                f"{name}_high": estimate.high,
-            }
-    return entry
-
-
-def everybodys(ranks: Ranks, rows: Rows | None) -> Rows:
-    """The rows of all ranks, in their order."""
-    return stack_rows([part for part in ranks.gather_objects(rows) if part is not None])
-
-
-def _alpha(config: TrainConfig) -> float:
-    """Held-out images are weighed as by the most demanding attacker of the evaluation."""
-    return max(config.evaluate.alpha_test)
+            metrics[name] = estimate.value
+            metrics[f"{name}_low"] = estimate.low
+            metrics[f"{name}_high"] = estimate.high
+    return metrics
