@@ -172,7 +172,7 @@ def test_two_processes_keep_what_each_of_them_perturbs() -> None:
     kept, _ = checkpoints.load_tensors(Path("cut/resume.safetensors"))
     assert {"defense/0/perturbation", "defense/1/perturbation"} <= kept.keys()
     told = wmr(*words[:-2], "--out", "cut", "--resume", status=2).stderr
-    assert "begun by 2 processes" in told
+    assert "--devices 2" in told
     wmr(*words, "--out", "cut", "--resume")
     assert all(
         torch.equal(tensor, weights("cut")[name]) for name, tensor in weights("straight").items()
