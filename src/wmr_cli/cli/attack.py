@@ -117,6 +117,7 @@ def attack(
     allow_code([dataset, model, attack], trust_code, quiet=quiet)
     registry = components(quiet)
 
+    from ..evaluation.adversarial_images import ImageOutput
     from ..evaluation.adversarial_images import attack as run
     from ..events import AttackDone
     from .progress import follow
@@ -128,9 +129,7 @@ def attack(
         data_dir=data_dir or default_data_dir(),
         device=device,
         weighted=strength is not None,
-        save=save,
-        as_uint8=save_uint8,
-        grid=grid,
+        output=ImageOutput(save=save, as_uint8=save_uint8, grid=grid),
     )
     for done in follow(events, AttackDone, quiet=quiet):
         if output == "json":

@@ -1,7 +1,7 @@
-"""Craft adversarial images of a checkpoint, save them, show them, and sum up how it went."""
+"""Compute adversarial images of a checkpoint, save them, draw them and summarise the attack."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from ..core.data.splits import read_ahead
 from ..core.nn.fusion import SAMPLE_SIZE
 from ..core.norms import NORMS
 from ..core.objectives import get_objective, weighted_objective
-from ..core.protocols import AttackResult, Batch
+from ..core.protocols import AttackResult, Batch, Objective
 from ..core.rng import derive_seed
 from ..core.run_attack import (
     ThreatModel,
@@ -38,12 +38,23 @@ from .importing import open_checkpoint
 from .tasks import EvaluationTask, plan_tasks
 
 GRID_ROWS = 10
-"""A grid shows so many images, the first ones."""
+"""Images that a grid shows: the first ones."""
+LEVEL_TOLERANCE = 1e-3
+"""A pixel within this distance of an 8-bit level is at that level: 199.0000001 is 199."""
 
 
-@dataclass(frozen=True)
-class Crafted:
-    """Labels, both predictions and the size of the change, (N,), with the images before and after, (N, C, H, W) or fewer."""
+@dataclass(frozen=True, kw_only=True)
+class ImageOutput:
+    """Files to write: the images, in float32 or 8 bits, and a drawing of the first ones."""
+
+    save: Path | None = None
+    as_uint8: bool = False
+    grid: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackedImages:
+    """Images before and after an attack, (N, C, H, W) or fewer, and what is known of each, (N,)."""
 
     clean: Tensor
     images: Tensor
@@ -52,9 +63,20 @@ class Crafted:
     prediction_clean: Tensor
     prediction: Tensor
     size: Tensor
+    """The norm of the perturbation."""
 
-    def keeping(self, count: int) -> "Crafted":
-        """The same with so many of the images only: copies, as a view would hold all of them in memory."""
+    @classmethod
+    def join(cls, parts: Sequence["AttackedImages"]) -> "AttackedImages":
+        """Concatenate the images of several batches."""
+        tensors = {
+            name: torch.cat([getattr(part, name) for part in parts])
+            for name in cls.__dataclass_fields__
+        }
+        return cls(**tensors)
+
+    def keep_images(self, count: int) -> "AttackedImages":
+        """Return the same with only the first images."""
+        # copies, because a view would keep all images in memory
         return replace(self, clean=self.clean[:count].clone(), images=self.images[:count].clone())
 
 
@@ -66,142 +88,153 @@ def attack(
     data_dir: Path,
     device: str = "auto",
     weighted: bool = False,
-    save: Path | None = None,
-    as_uint8: bool = False,
-    grid: Path | None = None,
+    output: ImageOutput = ImageOutput(),  # noqa: B008 - frozen
 ) -> Iterator[Event]:
-    """Attack the images that `config` names; with `weighted` the attack climbs weight times loss, as A_tr does."""
+    """Attack the images of `config`; a `weighted` attack maximises weight times loss, as A_tr."""
     checkpoint, source = yield from open_checkpoint(path, config, registry, data_dir)
     task = next(plan_tasks(checkpoint, config, registry, data_dir, source))
-    yield from (
-        Message(text, warns=True)
-        for text in (
-            *components.list_dataset_notes(task.split),
-            *components.list_attack_warnings(task.attack, task.eps, checkpoint.num_classes),
-        )
-    )
+    warnings = [
+        *components.list_dataset_notes(task.split),
+        *components.list_attack_warnings(task.attack, task.eps, checkpoint.num_classes),
+    ]
+    for text in warnings:
+        yield Message(text, warns=True)
     if weighted and not task.has_margins:
         raise BadInput(
-            f"attack {task.attack_spec!r} climbs a loss of its own, not a weighted one",
-            hint="leave out --alpha",
+            f"attack {task.attack_spec!r} maximises its own loss, not a weighted one",
+            hint="leave out `alpha`",
         )
-    save, grid = (None if file is None else resolve_output(file) for file in (save, grid))
-    for file in filter(None, (save, grid)):
-        check_writable(file)
+    save = _check_output(output.save)
+    grid = _check_output(output.grid)
     runtime = single_process(device)
-    network = components.restore_model(registry, task.checkpoint).to(runtime.device)
-    evaluator = make_evaluator(
-        task, network, task.split.batch(task.positions[:SAMPLE_SIZE]).images.to(runtime.device)
-    )
-    yield EvaluationStarted(task.label, total=len(task.positions))
+    model = components.restore_model(registry, task.checkpoint).to(runtime.device)
+    sample_images = task.split.batch(task.positions[:SAMPLE_SIZE]).images.to(runtime.device)
+    evaluator = make_evaluator(task, model, sample_images)
+    total = len(task.positions)
+    # images stay in memory only as far as a file needs them
+    kept = 0
+    if save is not None:
+        kept = total
+    elif grid is not None:
+        kept = GRID_ROWS
+    yield EvaluationStarted(task.label, total=total)
     started = time.perf_counter()
-    pieces: list[Crafted] = []
-    done, wanted = 0, len(task.positions) if save else GRID_ROWS if grid else 0
+    parts: list[AttackedImages] = []
+    done = 0
     for batch in read_ahead(task.split, task.positions.split(config.batch_size)):
         with components.exact_float32():
-            piece = craft(
+            part = attack_batch(
                 task,
                 evaluator.model,
                 batch.to(runtime.device, evaluator.memory_format),
-                weighted,
-                as_uint8,
+                weighted=weighted,
+                as_uint8=output.as_uint8,
             )
-        pieces.append(piece.keeping(max(wanted - done, 0)))
-        done += len(piece.label)
-        yield ImagesDone(done, len(task.positions))
+        parts.append(part.keep_images(max(kept - done, 0)))
+        done += len(part.label)
+        yield ImagesDone(done, total)
     seconds = time.perf_counter() - started
-    crafted = Crafted(
-        *(
-            torch.cat([getattr(piece, name) for piece in pieces])
-            for name in Crafted.__dataclass_fields__
-        )
-    )
-    if save:
-        save_images(save, crafted, task, as_uint8, weighted)
-        yield Message(f"saved {len(crafted.label)} images to {save}")
-    if grid:
-        from ..reporting.figures import attack_grid
-
-        shown = (
-            crafted.clean,
-            crafted.images,
-            crafted.label,
-            crafted.prediction_clean,
-            crafted.prediction,
-        )
-        attack_grid(grid, *(tensor[:GRID_ROWS].numpy() for tensor in shown))
+    attacked = AttackedImages.join(parts)
+    if save is not None:
+        save_images(save, attacked, task, as_uint8=output.as_uint8, weighted=weighted)
+        yield Message(f"saved {len(attacked.label)} images to {save}")
+    if grid is not None:
+        _draw_grid(grid, attacked)
         yield Message(f"drew {grid}")
-    yield AttackDone(summary(task, crafted, seconds, weighted))
+    yield AttackDone(summarize(task, attacked, seconds, weighted=weighted))
 
 
-def craft(
-    task: EvaluationTask, model: nn.Module, batch: Batch, weighted: bool, as_uint8: bool
-) -> Crafted:
-    """One batch, on its way back to the CPU."""
-    loss = task.attack.traits.objective
-    objective = (
-        weighted_objective(loss, next(iter(task.kernels.values())))
-        if weighted
-        else get_objective(loss)
-    )
-    num_classes, norm = task.checkpoint.num_classes, NORMS[task.norm]
+def _check_output(file: Path | None) -> Path | None:
+    """Return where to write, or raise RunFolderError before any work."""
+    if file is None:
+        return None
+    target = resolve_output(file)
+    check_writable(target)
+    return target
+
+
+def attack_batch(
+    task: EvaluationTask, model: nn.Module, batch: Batch, *, weighted: bool, as_uint8: bool
+) -> AttackedImages:
+    """Attack one batch and return its images on the CPU."""
+    num_classes = task.checkpoint.num_classes
+    norm = NORMS[task.norm]
     check_batch(batch, num_classes)
     with evaluating(model):
         with torch.no_grad():
             clean_logits = model(batch.images)
         check_logits(clean_logits, batch.index, num_classes)
-        seed = derive_seed("evaluate", task.config.seed)
-        threat = ThreatModel(norm, task.eps, num_classes)
-        attacked = run_attack(task.attack, model, batch, objective, threat, seed=seed)
+        result = run_attack(
+            task.attack,
+            model,
+            batch,
+            _choose_objective(task, weighted),
+            ThreatModel(norm, task.eps, num_classes),
+            seed=derive_seed("evaluate", task.config.seed),
+        )
         if as_uint8:
-            attacked = rounded(attacked, model, batch, task)
-    clean, images = batch.images.cpu(), attacked.images.detach().cpu()
-    size = norm.size(images.double() - clean.double())
-    rows = (
-        batch.labels,
-        batch.index,
-        predictions(clean_logits),
-        predictions(attacked.require_logits()),
-        size,
+            result = round_to_uint8(result, model, batch, task)
+    clean = batch.images.cpu()
+    images = result.images.detach().cpu()
+    return AttackedImages(
+        clean=clean,
+        images=images,
+        label=batch.labels.cpu(),
+        index=batch.index.cpu(),
+        prediction_clean=predictions(clean_logits).cpu(),
+        prediction=predictions(result.require_logits()).cpu(),
+        # in float64, so that a perturbation of exactly eps is not rounded up
+        size=norm.size(images.double() - clean.double()),
     )
-    return Crafted(clean, images, *(tensor.cpu() for tensor in rows))
 
 
-def rounded(
-    attacked: AttackResult, model: nn.Module, batch: Batch, task: EvaluationTask
+def _choose_objective(task: EvaluationTask, weighted: bool) -> Objective:
+    loss = task.attack.traits.objective
+    if not weighted:
+        return get_objective(loss)
+    (kernel, *_) = task.kernels.values()
+    return weighted_objective(loss, kernel)
+
+
+def round_to_uint8(
+    result: AttackResult, model: nn.Module, batch: Batch, task: EvaluationTask
 ) -> AttackResult:
-    """The attack as 8-bit images: every pixel rounded towards the clean one, so inside the ball, and scored again."""
-    levels = attacked.images.cpu().double() * 255  # not every device has float64
-    levels = torch.where(
-        (levels - levels.round()).abs() < 1e-3, levels.round(), levels
-    )  # 199.0000001 is level 199
-    towards_clean = torch.where(
-        attacked.images.cpu() >= batch.images.cpu(), levels.floor(), levels.ceil()
-    )
-    images = (towards_clean / 255).float().to(batch.images.device)
-    is_outside = exceeds_eps(NORMS[task.norm].size(images - batch.images), task.eps)
+    """Round adversarial images to 8 bits, and compute their logits.
+
+    Every pixel is rounded towards the clean one, so that the image stays in the ε-ball.
+    """
+    # on the CPU, because not every device supports float64
+    levels = result.images.cpu().double() * 255
+    is_at_level = (levels - levels.round()).abs() < LEVEL_TOLERANCE
+    levels = torch.where(is_at_level, levels.round(), levels)
+    is_brighter = result.images.cpu() >= batch.images.cpu()
+    rounded = torch.where(is_brighter, levels.floor(), levels.ceil())
+    images = (rounded / 255).float().to(batch.images.device)
     raise_for_images(
-        is_outside,
+        exceeds_eps(NORMS[task.norm].size(images - batch.images), task.eps),
         batch.index,
-        "it has no 8-bit neighbour inside the ball",
-        hint="save it without --save-uint8",
+        "it has no 8-bit neighbour in the ε-ball",
+        hint="leave out `save_uint8`",
     )
     with torch.no_grad():
-        return AttackResult(images, attacked.steps_survived, model(images))
+        return AttackResult(images, result.steps_survived, model(images))
 
 
 def save_images(
-    path: Path, crafted: Crafted, task: EvaluationTask, as_uint8: bool, weighted: bool
+    path: Path, attacked: AttackedImages, task: EvaluationTask, *, as_uint8: bool, weighted: bool
 ) -> None:
-    """Images with index, label and both predictions; as they are, or as 8-bit. Of a weighted attack the header has alpha."""
-    images = (crafted.images.double() * 255).round().to(torch.uint8) if as_uint8 else crafted.images
+    """Write adversarial images with index, label and both predictions."""
+    images = attacked.images
+    if as_uint8:
+        images = (images.double() * 255).round().to(torch.uint8)
     tensors = {
         "images": images,
-        "index": crafted.index,
-        "label": crafted.label,
-        "prediction": crafted.prediction,
-        "prediction_clean": crafted.prediction_clean,
+        "index": attacked.index,
+        "label": attacked.label,
+        "prediction": attacked.prediction,
+        "prediction_clean": attacked.prediction_clean,
     }
+    # storage.adversarial_images compares these lines with a record
     header = {
         "attack": task.attack_spec,
         "norm": task.norm,
@@ -210,30 +243,57 @@ def save_images(
         "split": task.config.split,
         "checkpoint_sha256": task.checkpoint.sha256,
         "seed": str(task.config.seed),
-        **({"alpha": repr(next(iter(task.kernels)))} if weighted else {}),
     }
+    if weighted:
+        header["alpha"] = repr(_alpha_of(task))
     save_tensors(path, tensors, header)
 
 
-def summary(
-    task: EvaluationTask, crafted: Crafted, seconds: float, weighted: bool
+def _draw_grid(path: Path, attacked: AttackedImages) -> None:
+    # matplotlib is slow to import, and most attacks draw nothing
+    from ..reporting.figures import attack_grid
+
+    columns = (
+        attacked.clean,
+        attacked.images,
+        attacked.label,
+        attacked.prediction_clean,
+        attacked.prediction,
+    )
+    attack_grid(path, *(tensor[:GRID_ROWS].numpy() for tensor in columns))
+
+
+def summarize(
+    task: EvaluationTask, attacked: AttackedImages, seconds: float, *, weighted: bool
 ) -> dict[str, object]:
-    """Success among the images that were right before, the size of the changes, and the rate."""
-    was_right = crafted.prediction_clean == crafted.label
-    fooled = was_right & (crafted.prediction != crafted.label)
-    success = measures.wilson(int(fooled.sum()), int(was_right.sum())) if was_right.any() else None
+    """Return the attack success rate among correct images, the mean perturbation and the speed.
+
+    `wmr attack` prints it as JSON, so that its keys cannot change.
+    """
+    was_correct = attacked.prediction_clean == attacked.label
+    is_misclassified = was_correct & (attacked.prediction != attacked.label)
+    correct = int(was_correct.sum())
+    misclassified = int(is_misclassified.sum())
+    success_rate = None
+    if correct:
+        success = measures.wilson(misclassified, correct)
+        success_rate = {"value": success.value, "low": success.low, "high": success.high}
     return {
         "checkpoint": str(task.checkpoint.path),
         "attack": task.attack_spec,
-        "alpha": next(iter(task.kernels)) if weighted else None,
+        "alpha": _alpha_of(task) if weighted else None,
         "norm": task.norm,
         "eps": task.eps,
-        "images": len(crafted.label),
-        "right_before": int(was_right.sum()),
-        "fooled": int(fooled.sum()),
-        "success_rate": success
-        and {"value": success.value, "low": success.low, "high": success.high},
-        "mean_size": float(crafted.size.mean()),
+        "images": len(attacked.label),
+        "right_before": correct,
+        "fooled": misclassified,
+        "success_rate": success_rate,
+        "mean_size": float(attacked.size.mean()),
         "seconds": seconds,
-        "images_per_second": len(crafted.label) / seconds,
+        "images_per_second": len(attacked.label) / seconds,
     }
+
+
+def _alpha_of(task: EvaluationTask) -> float | None:
+    """Return the alpha of a weighted attack: its task has one kernel."""
+    return next(iter(task.kernels))
