@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from wmr_cli.config import EvaluateConfig
+from wmr_cli.config import METRICS, EvaluateConfig, Metric
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.nn.fusion import to_memory_format
 from wmr_cli.core.protocols import Batch
@@ -98,7 +98,7 @@ class EvaluationWorkload:
         """The file of the weights."""
         return self.folder / f"{self.case.model}.safetensors"
 
-    def evaluate(self, metrics: tuple[str, ...] = ("nat", "rob", "sa", "tr")) -> None:
+    def evaluate(self, metrics: tuple[Metric, ...] = METRICS) -> None:
         """Run `wmr evaluate`, from reading the checkpoint to writing the record."""
         config = EvaluateConfig(
             attacks=("pgd",),

@@ -9,7 +9,6 @@ import inspect
 import json
 import re
 import sys
-import tomllib
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -29,7 +28,7 @@ from wmr_cli.core.traits import ALWAYS_PROVIDED, KernelTraits
 from wmr_cli.plugins import installed
 from wmr_cli.registry import INJECTED_PARAMS, KINDS, OWN_DISTRIBUTION, Entry
 from wmr_cli.spec import Spec, format_number
-from wmr_cli.storage.records import Record
+from wmr_cli.storage.records import Record, load_field_descriptions
 
 DOCS = Path(__file__).parent
 SOURCE = DOCS.parent / "src" / "wmr_cli"
@@ -275,18 +274,18 @@ def settings() -> Iterator[str]:
 
 def record() -> Iterator[str]:
     """The fields of a record and of the parts inside it, each with type and meaning."""
-    meanings = tomllib.loads((DOCS / "fields.toml").read_text(encoding="utf-8"))
+    meanings = load_field_descriptions()
     for struct in structs(Record):
         fields = typing.get_type_hints(struct)
         said = meanings.pop(struct.__name__, {})
         if said.keys() != fields.keys():
             raise SystemExit(
-                f"docs/fields.toml, [{struct.__name__}]: mend {', '.join(sorted(said.keys() ^ fields.keys()))}"
+                f"record_fields.toml, [{struct.__name__}]: mend {', '.join(sorted(said.keys() ^ fields.keys()))}"
             )
         rows = [(f"`{name}`", _json(fields[name]), said[name]) for name in struct.__struct_fields__]
         yield f"### {struct.__name__}\n\n{_prose(inspect.getdoc(struct) or '')}\n\n{_table(('field', 'type', 'meaning'), rows)}"
     if meanings:
-        raise SystemExit(f"docs/fields.toml explains what is not there: {', '.join(meanings)}")
+        raise SystemExit(f"record_fields.toml explains what is not there: {', '.join(meanings)}")
 
 
 def structs(struct: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:

@@ -9,8 +9,15 @@ from typing import Protocol
 
 import pytest
 
-from wmr_cli import config, presets
-from wmr_cli.config import EvaluationSettings, TrainConfig, read_file, resolve, summary
+from wmr_cli import presets
+from wmr_cli.config import (
+    EvaluationSettings,
+    TrainConfig,
+    describe_config,
+    layers,
+    read_config_file,
+    resolve,
+)
 from wmr_cli.errors import BadFile, BadInput, UnknownName, WmrError
 from wmr_cli.plugins import installed
 from wmr_cli.registry import OWN_DISTRIBUTION, Registry
@@ -52,9 +59,9 @@ alpha_test = [3.0]
 @pytest.fixture(autouse=True)
 def _no_preset_of_another_test() -> Iterator[None]:
     """Presets are cached by name, and some tests replace them."""
-    config._preset_layers.cache_clear()
+    layers._preset_layers.cache_clear()
     yield
-    config._preset_layers.cache_clear()
+    layers._preset_layers.cache_clear()
 
 
 @pytest.fixture
@@ -296,7 +303,7 @@ def test_a_broken_file_is_refused_by_name(tmp_path: Path, name: str, content: by
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(BadFile) as refused:
-        read_file(path)
+        read_config_file(path)
     assert str(path) in str(refused.value)
 
 
@@ -409,7 +416,9 @@ def test_without_a_preset_the_dataset_chooses_it() -> None:
 
 
 def test_the_summary_names_what_matters_in_one_line() -> None:
-    line = summary(resolve({"eps": 8 / 255, "steps": 3, "step_size": 0.01, "epochs": 4, "seed": 5}))
+    line = describe_config(
+        resolve({"eps": 8 / 255, "steps": 3, "step_size": 0.01, "epochs": 4, "seed": 5})
+    )
     assert "\n" not in line
     for fact in (
         "trades:beta=6",

@@ -10,7 +10,7 @@ import pytest
 from support.bad_values import Maker
 from support.special_files import IRREGULAR, make_fifo, time_limit
 from wmr_cli import reading
-from wmr_cli.config import TrainConfig, read_file
+from wmr_cli.config import TrainConfig, read_config_file
 from wmr_cli.errors import BadFile
 
 DEEP_NESTING = 100_000
@@ -106,7 +106,7 @@ def test_json_of_another_type_raises_value_error() -> None:
 def test_a_config_that_is_not_a_regular_file_is_refused(make: Maker, name: str) -> None:
     make(Path(name))
     with pytest.raises(BadFile, match=r"c\.(toml|json)") as caught:
-        read_file(Path(name))
+        read_config_file(Path(name))
     assert caught.value.hint
 
 
@@ -123,7 +123,7 @@ def test_a_config_that_is_not_a_regular_file_is_refused(make: Maker, name: str) 
 def test_a_config_that_would_exhaust_the_parser_is_refused(name: str, text: str) -> None:
     Path(name).write_text(text)
     with pytest.raises(BadFile, match=r"c\.(toml|json)") as caught:
-        read_file(Path(name))
+        read_config_file(Path(name))
     assert caught.value.hint
 
 

@@ -55,7 +55,7 @@ def test_other_alphas_reach_the_figures(tmp_path: Path, monkeypatch: pytest.Monk
         seen.extend(found)
         return ()
 
-    monkeypatch.setattr("wmr_cli.cli.drawing.draw_figures", keep)
+    monkeypatch.setattr("wmr_cli.cli.output.draw_figures", keep)
     wmr("report", tmp_path, "--alpha-test", "0,7", "--figures", tmp_path / "figures")
     ((_, record),) = seen
     assert [row.alpha_test for row in record.by_alpha] == [0.0, 7.0]

@@ -20,9 +20,9 @@ import numpy as np
 import safetensors.torch
 import torch
 
-from wmr_cli.config import EvaluationSettings, TrainConfig
+from wmr_cli.config import EvaluateConfig, EvaluationSettings, TrainConfig, list_settings
 from wmr_cli.storage import checkpoints, records
-from wmr_cli.sweeps.study import Evaluation, Machine, ReportSettings
+from wmr_cli.sweeps.study import Machine, ReportSettings
 
 Maker = Callable[[Path], object]
 
@@ -396,7 +396,7 @@ STUDY_KEYS = (
 )
 NOT_STUDIES = {
     **{f"toml-{name}": text for name, text in NOT_TOML.items()},
-    **{f"type-of-evaluate-{key}": wrong_type("evaluate", key) for key in get_type_hints(Evaluation)},
+    **{f"type-of-evaluate-{key}": wrong_type("evaluate", key) for key in (*list_settings(EvaluateConfig), "checkpoint", "only")},
     **{f"type-of-report-{key}": wrong_type("report", key) for key in get_type_hints(ReportSettings)},
     **{f"type-of-machine-{key}": wrong_type("machine", key) for key in get_type_hints(Machine)},
     **{f"type-of-{key}": f"{key} = 3" for key in STUDY_KEYS},

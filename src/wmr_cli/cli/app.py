@@ -14,10 +14,9 @@ from typer.core import TyperGroup
 from .. import __version__
 from ..errors import WmrError, out_of_memory
 from ..sweeps.process import start_report
-from . import attack, bench, doctor, evaluate, imports, lists, plugins, report, sweep, train
+from . import attack, bench, evaluate, imports, installation, lists, report, sweep, train
 from .console import Terminated, say_error, write
-from .flag_names import use_flags_of
-from .options import Command
+from .flags import Command, use_flags_of
 
 ACCESS, SPACE = (
     "check the permissions, or choose another place",
@@ -200,9 +199,9 @@ COMMANDS: tuple[tuple[str, Any, str], ...] = (
     ),
     ("list", lists.list_names, "wmr list attacks"),
     ("schema", lists.schema, "wmr schema train > wmr-train.schema.json"),
-    ("plugins", plugins.app, "wmr plugins --check"),
+    ("plugins", installation.plugins_app, "wmr plugins --check"),
     ("bench", bench.bench, "wmr bench --model resnet18 --dataset cifar10 --batch-size 128"),
-    ("doctor", doctor.doctor, "wmr doctor"),
+    ("doctor", installation.doctor, "wmr doctor"),
 )
 for name, command, worked in COMMANDS:
     if isinstance(command, typer.Typer):

@@ -1,181 +1,134 @@
 """wmr bench"""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.table import Table
 
+from ..config import SPECS, BenchConfig, TrainConfig, resolve
 from ..errors import BadInput
-from ..spec import MAX_DEVICES
-from .console import as_line, say, show, write, write_json
-from .options import DataDir, Device, Quiet, allow_code, choice, components, default_data_dir, read
+from ..spec import format_number
+from .console import as_line, make_fact_table, say, show, write, write_json
+from .flags import Given, with_flags
+from .setup import canonical_config, find_data_dir, load_components, trust_code
 
 if TYPE_CHECKING:
     from ..benchmarking.results import Bench, Rate
 
-SECONDS, MAX_SECONDS = 5.0, 86_400
-SETTINGS = ("preset", "dataset", "model", "defense", "attack", "steps", "batch_size", "precision")
+TRAIN_SETTINGS = (
+    "preset", "dataset", "model", "defense", "attack", "steps", "batch_size", "precision",
+)  # fmt: skip
+"""Settings of `wmr train` that the speed depends on."""
 
 
+@with_flags
 def bench(
-    preset: Annotated[
-        str | None, typer.Option(metavar="P", help="Settings to start from: `wmr list presets`.")
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(metavar="S", help="What would be trained on: `wmr list datasets`.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="S", help="The network: `wmr list models`.")
-    ] = None,
-    defense: Annotated[
-        str | None, typer.Option(metavar="S", help="What a step pays: `wmr list defenses`.")
-    ] = None,
-    attack: Annotated[
-        str | None, typer.Option(metavar="S", help="The training attack: `wmr list attacks`.")
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option(metavar="K", min=1, help="Steps of the attack.")
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Images per step, over all devices.")
-    ] = None,
-    device: Device = "auto",
-    devices: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=MAX_DEVICES,
-            help="How many of them share each batch.",
-            show_default="1",
-        ),
-    ] = None,
-    precision: Annotated[
-        str | None, typer.Option(metavar="32|bf16|16", help="Precision of training.")
-    ] = None,
-    compile_: Annotated[bool, typer.Option("--compile", help="Compile the network first.")] = False,
-    seconds: Annotated[
-        float,
-        typer.Option(
-            metavar="S", min=0, max=MAX_SECONDS, help="About how long to measure each thing."
-        ),
-    ] = SECONDS,
-    only: Annotated[
-        bool, typer.Option("--only", help="Measure these settings only, without limit or advice.")
-    ] = False,
-    data_dir: DataDir = None,
-    output: Annotated[
-        str, typer.Option("--format", metavar="table|json", help="How to print what was found.")
-    ] = "table",
-    quiet: Quiet = False,
+    given: Annotated[dict[str, Any], Given(TrainConfig, TRAIN_SETTINGS)], options: BenchConfig
 ) -> None:
-    """Measure how fast a network is attacked and trained here, how near that is to the limit, and what would be faster.
+    """Measure the speed of attack and training, relative to the hardware limit, and advise.
 
-    Settings are those of `wmr train`. Nothing is trained for good, and nothing is written.
+    Settings are those of `wmr train`. No checkpoint or other file is written.
     """
-    from .. import config as configs
-
-    given = {
-        name: value for name, value in locals().items() if name in SETTINGS and value is not None
-    }
-    read("--format", output, choice("table", "json"))
-    if devices is not None and devices > 1 and not only:
+    if options.devices is not None and options.devices > 1 and not options.only:
         raise BadInput(
-            "settings are compared from one process", hint="leave out --devices, or add --only"
+            "settings are compared in one process", hint="leave out `devices`, or add `only=True`"
         )
-    from .train import settled
-
-    allow_code((given.get(kind) for kind in configs.SPECS), None, quiet=quiet)
-    registry = components(quiet)
-    config = settled(configs.resolve(given), registry)
-    flags = {f"--{name.replace('_', '-')}": str(value) for name, value in given.items()}
-    flags |= {"--device": device} if device != "auto" else {}
-    flags |= {"--data-dir": str(data_dir)} if data_dir is not None else {}
-    flags |= {"--seconds": f"{seconds:g}"} if seconds != SECONDS else {}
-    flags |= {"--compile": ""} if compile_ else {}
+    if given.get("steps") == 0:
+        raise BadInput("`steps` is 0, so there is no attack to measure", hint="write 1 or more")
+    trust_code((given.get(kind) for kind in SPECS), quiet=options.quiet)
+    registry = load_components(options.quiet)
+    config = canonical_config(resolve(given), registry)
 
     from ..benchmarking.bench import BenchOptions
-    from ..benchmarking.bench import bench as run
+    from ..benchmarking.bench import bench as run_bench
     from ..benchmarking.results import BenchDone
     from .progress import follow
 
-    options = BenchOptions(
-        device=device,
-        devices=devices,
-        compiles=compile_,
-        seconds=seconds,
-        only_given=only,
-        flags=flags,
+    bench_options = BenchOptions(
+        device=options.device,
+        devices=options.devices,
+        compiles=options.compile,
+        seconds=options.seconds,
+        only_given=options.only,
+        flags=list_flags(given, options),
     )
-    events = run(config, registry, data_dir or default_data_dir(), options)
-    for done in follow(events, BenchDone, quiet=quiet):
-        draw(done.found, output, quiet)
+    data_dir = find_data_dir(options.data_dir)
+    events = run_bench(config, registry, data_dir, bench_options)
+    for done in follow(events, BenchDone, quiet=options.quiet):
+        print_bench(done.found, options)
 
 
-def draw(found: "Bench", output: str, quiet: bool) -> None:
-    """What was found: the rates, the settings that were tried, the commands to copy."""
-    if output == "json":
+def list_flags(given: dict[str, Any], options: BenchConfig) -> dict[str, str]:
+    """Return the flags of this command that recommended commands repeat."""
+    flags = {f"--{name.replace('_', '-')}": str(value) for name, value in given.items()}
+    defaults = BenchConfig()
+    if options.device != defaults.device:
+        flags["--device"] = options.device
+    if options.data_dir is not None:
+        flags["--data-dir"] = str(options.data_dir)
+    if options.seconds != defaults.seconds:
+        flags["--seconds"] = format_number(options.seconds)
+    if options.compile:
+        flags["--compile"] = ""
+    return flags
+
+
+def print_bench(found: "Bench", options: BenchConfig) -> None:
+    """Print the rates, the settings that were tried and the recommended commands."""
+    if options.format == "json":
         import msgspec
 
         write_json(msgspec.to_builtins(found))
         return
-    show(rates(found))
+    show(make_rate_table(found))
     if found.tried:
         write("")
-        show(trials(found))
+        show(make_trial_table(found))
     if found.recommended:
         write("\nrecommended:")
         for command in found.recommended:
             write(f"  {command}")
     if any("--batch-size" in command for command in found.recommended[:1]):
-        say(
-            "settings were tried one at a time; another batch size is another training, whose learning rate may have to follow",
-            quiet=quiet,
-        )
+        advice = "settings were tried one at a time; another batch size may need another --lr"
+        say(advice, quiet=options.quiet)
 
 
-def rates(found: "Bench") -> Table:
-    """A fact per line."""
-    share = (
-        "" if found.share_of_limit is None else f", {100 * found.share_of_limit:.0f} % of the limit"
-    )
-    on = f"{found.devices} x {found.device}" if found.devices > 1 else found.device
+def make_rate_table(found: "Bench") -> Table:
+    """Return one fact per line: settings, machine, rates."""
+    machine = f"{found.devices} x {found.device}" if found.devices > 1 else found.device
+    threads = f"{found.threads} thread{'s' * (found.threads != 1)}"
+    attack_rate = _format_rate(found.attack)
+    if found.share_of_limit is not None:
+        attack_rate += f", {100 * found.share_of_limit:.0f} % of the limit"
+    settings = f"{found.model} on {found.dataset}, {found.defense}"
     facts = {
-        "setting": f"{found.model} on {found.dataset}, {found.defense}, batch {found.batch_size}, {found.steps} steps",
-        "machine": f"{on}, {found.threads} thread{'s' * (found.threads != 1)}, precision {found.precision}",
-        "attack": f"{_rate(found.attack)}{share}",
-        "training": _rate(found.training),
+        "setting": f"{settings}, batch {found.batch_size}, {found.steps} steps",
+        "machine": f"{machine}, {threads}, precision {found.precision}",
+        "attack": attack_rate,
+        "training": _format_rate(found.training),
     }
-    if (
-        found.limit is not None
-        and found.share_of_peak is not None
-        and found.peak_gflops is not None
-    ):
-        facts["limit"] = f"{_rate(found.limit)}: the bare passes of the attack, {found.layout}"
-        facts["peak"] = (
-            f"{found.peak_gflops:,.0f} GFLOP/s in a matrix product; the bare passes reach {100 * found.share_of_peak:.0f} %"
-        )
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for name, fact in facts.items():
-        table.add_row(f"[bold]{name}[/]", as_line(fact))
-    return table
+    peak = found.peak_gflops
+    if found.limit is not None and found.share_of_peak is not None and peak is not None:
+        limit = _format_rate(found.limit)
+        facts["limit"] = f"{limit}: forward and backward passes alone, {found.layout}"
+        reached = f"the passes reach {100 * found.share_of_peak:.0f} %"
+        facts["peak"] = f"{peak:,.0f} GFLOP/s in a matrix product; {reached}"
+    return make_fact_table(facts)
 
 
-def trials(found: "Bench") -> Table:
-    """A row per setting."""
+def make_trial_table(found: "Bench") -> Table:
+    """Return a row per setting that was tried."""
     table = Table("with", box=None, pad_edge=False)
     for column in ("attack", "training"):
         table.add_column(column, justify="right")
     for trial in found.tried:
-        table.add_row(
-            as_line(trial.setting), *(_times(value) for value in (trial.attack, trial.training))
-        )
+        factors = (_format_factor(trial.attack), _format_factor(trial.training))
+        table.add_row(as_line(trial.setting), *factors)
     return table
 
 
-def _rate(rate: "Rate") -> str:
+def _format_rate(rate: "Rate") -> str:
     return f"{rate.images_per_second:,.0f} images/s [{rate.low:,.0f}, {rate.high:,.0f}]"
 
 
-def _times(value: float | None) -> str:
+def _format_factor(value: float | None) -> str:
     return "does not run" if value is None else f"{value:.2f} ×"

@@ -1,7 +1,11 @@
-"""Results go to stdout, everything else to stderr. User text is made one plain line before rich sees it."""
+"""The terminal: results on stdout, everything else on stderr.
+
+Text of users is reduced to one plain line before rich prints it.
+"""
 
 import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -9,93 +13,111 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..reporting.tables.escaping import printable
-from .flag_names import spell_flags
+from .flags import spell_flags
 
-WIDE = 10_000
-"""Off a terminal nothing is cut or wrapped."""
-
-
-LONGEST = 2_000
+UNLIMITED_WIDTH = 10_000
+"""Columns of output that is not a terminal: tables are neither cut nor wrapped."""
+MAX_MESSAGE_LENGTH = 2_000
 """Characters of an error or hint. A longer one, from a huge argument or file, loses its middle."""
+MESSAGE_TAIL_LENGTH = 400
+"""Characters that remain of the end of a message that is too long."""
+RANK_VARIABLES = ("LOCAL_RANK", "RANK", "NODE_RANK", "GROUP_RANK")
 
 
 class Terminated(SystemExit):
-    """The program was asked to end (SIGTERM); on the way out everything is put back."""
+    """The process received SIGTERM or SIGUSR1; the state is saved on the way out."""
 
 
 def results() -> Console:
-    """Where results are drawn."""
+    """Return the console for results."""
     console = Console(highlight=False, emoji=False)
-    return console if console.is_terminal else Console(highlight=False, emoji=False, width=WIDE)
+    if console.is_terminal:
+        return console
+    return Console(highlight=False, emoji=False, width=UNLIMITED_WIDTH)
 
 
 def messages(quiet: bool = False) -> Console:
-    """Where progress and messages are drawn. Of several processes at one command only the first speaks."""
+    """Return the console for progress and messages, which only rank 0 prints."""
     quiet = quiet or not is_first()
     console = Console(stderr=True, highlight=False, emoji=False, quiet=quiet)
-    return (
-        console
-        if console.is_terminal
-        else Console(stderr=True, highlight=False, emoji=False, quiet=quiet, width=WIDE)
-    )
+    if console.is_terminal:
+        return console
+    return Console(stderr=True, highlight=False, emoji=False, quiet=quiet, width=UNLIMITED_WIDTH)
 
 
 def is_first() -> bool:
-    """Whether this is the first of all processes that run the command, whoever started them."""
+    """Return whether this is rank 0, by the variables that torchrun, Slurm and Fabric set."""
     # errors are printed through here, so a malformed number must not raise another one
-    is_task = (
-        os.environ.get("SLURM_NTASKS", "1") not in ("", "0", "1") and "SLURM_STEP_ID" in os.environ
-    )
-    names = (
-        "LOCAL_RANK",
-        "RANK",
-        "NODE_RANK",
-        "GROUP_RANK",
-        *(["SLURM_PROCID"] if is_task else []),
-    )
+    names = list(RANK_VARIABLES)
+    has_tasks = os.environ.get("SLURM_NTASKS", "1") not in ("", "0", "1")
+    # SLURM_PROCID is also set inside `salloc`, where there is only one process
+    if has_tasks and "SLURM_STEP_ID" in os.environ:
+        names.append("SLURM_PROCID")
     return all(os.environ.get(name, "0") == "0" for name in names)
 
 
 def say(text: str, *, quiet: bool = False, warns: bool = False) -> None:
-    """One line for the user."""
+    """Print one line for the user on stderr."""
     mark = "[yellow]warning:[/] " if warns else ""
     messages(quiet).print(mark + as_line(spell_flags(text)), soft_wrap=True)
 
 
 def say_error(text: str, hint: str = "") -> None:
-    """One red line, and a hint."""
+    """Print an error in red, and a hint."""
     console = messages()
-    console.print(f"[bold red]error:[/] {as_line(shortened(spell_flags(text)))}", soft_wrap=True)
+    console.print(f"[bold red]error:[/] {as_line(shorten(spell_flags(text)))}", soft_wrap=True)
     if hint:
-        console.print(f"[dim]hint:[/] {as_line(shortened(spell_flags(hint)))}", soft_wrap=True)
+        console.print(f"[dim]hint:[/] {as_line(shorten(spell_flags(hint)))}", soft_wrap=True)
 
 
-def shortened(text: str) -> str:
-    """Return text without its middle where it is longer than an error should be."""
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 400]} … {text[-400:]}"
+def shorten(text: str) -> str:
+    """Return text without its middle if it is too long for a message."""
+    if len(text) <= MAX_MESSAGE_LENGTH:
+        return text
+    head = text[: MAX_MESSAGE_LENGTH - MESSAGE_TAIL_LENGTH]
+    return f"{head} … {text[-MESSAGE_TAIL_LENGTH:]}"
 
 
 def as_line(text: str) -> str:
-    """Text for rich that is nothing but text: one line, no markup, and no character that steers a terminal."""
+    """Return text for rich as one line without markup and control characters."""
     return escape(printable(text))
 
 
 def width() -> int | None:
-    """How wide a table may be; None where nothing limits it."""
+    """Return the columns of the terminal, or None if stdout is not a terminal."""
     console = Console()
     return console.width if console.is_terminal else None
 
 
 def show(table: Table) -> None:
-    """A table on stdout."""
+    """Print a table on stdout."""
     results().print(table)
 
 
+def make_fact_table(facts: Mapping[str, str]) -> Table:
+    """Return a table without borders, with one name and fact per line."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, fact in facts.items():
+        table.add_row(f"[bold]{as_line(name)}[/]", as_line(fact))
+    return table
+
+
 def write(text: str) -> None:
-    """Text as it is: no markup, no wrapping, no colour."""
+    """Print plain text on stdout, without markup, wrapping and colour."""
     print(text, end="" if text.endswith("\n") else "\n")
 
 
 def write_json(value: Any) -> None:
-    """Nothing but JSON."""
+    """Print a value as JSON on stdout."""
     write(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def format_duration(seconds: float) -> str:
+    """Return `42 s`, `3.5 min` or `12.3 h`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -5,80 +5,47 @@ from typing import Annotated
 
 import typer
 
+from ..config import ImportConfig, ImportFlags
 from ..spec import Spec, format_number
 from .console import say, write
-from .options import DataDir, Quiet, allow_code, choice, components, default_data_dir, read, size
+from .flags import with_flags
+from .setup import find_data_dir, load_components, trust_code
 
 
+@with_flags
 def import_weights(
     weights: Annotated[
         Path,
         typer.Argument(
             metavar="WEIGHTS",
-            help="A safetensors file, or a state dict that torch saved.",
+            help="A safetensors file, or a state dict saved by torch.",
             show_default=False,
         ),
     ],
-    model: Annotated[
-        str,
-        typer.Option(
-            metavar="S",
-            help="The network: `wmr list models`, or file.py:Class.",
-            show_default=False,
-        ),
-    ],
-    dataset: Annotated[
-        str | None, typer.Option(metavar="S", help="What it classifies: `wmr list datasets`.")
-    ] = None,
-    match: Annotated[
-        str,
-        typer.Option(
-            metavar="name|shape",
-            help="How tensors find their place: by name, or by the order of shapes.",
-        ),
-    ] = "name",
-    eps: Annotated[
-        str | None,
-        typer.Option(
-            metavar="E", help="Radius to evaluate at.", show_default="that of the data set's preset"
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.safetensors",
-            help="The checkpoint.",
-            show_default="WEIGHTS' name, in this folder",
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a file that is there already.")
-    ] = False,
-    data_dir: DataDir = None,
-    quiet: Quiet = False,
+    config: ImportConfig,
+    flags: ImportFlags,
 ) -> None:
-    """Make a checkpoint of weights from elsewhere. No code in them is run."""
-    radius = read("--eps", eps, size)
-    read("--match", match, choice("name", "shape"))
-    allow_code([model, dataset], None, quiet=quiet)
-    registry = components(quiet)
+    """Convert foreign weights to a checkpoint. No code in the file is run."""
+    trust_code([config.model, config.dataset], quiet=flags.quiet)
+    registry = load_components(flags.quiet)
 
     from ..evaluation.importing import ImportRequest
-    from ..evaluation.importing import import_weights as run
+    from ..evaluation.importing import import_weights as run_import
     from ..events import ImportDone
     from .progress import follow
 
     request = ImportRequest(
         weights=weights,
-        model=model,
-        dataset=dataset,
-        match=match,
-        eps=radius,
-        out=out,
-        overwrite=overwrite,
+        model=config.model,
+        dataset=config.dataset,
+        match=config.match,
+        eps=config.eps,
+        out=flags.out,
+        overwrite=flags.overwrite,
     )
-    events = run(request, registry, data_dir or default_data_dir())
-    for done in follow(events, ImportDone, quiet=quiet):
+    events = run_import(request, registry, find_data_dir(flags.data_dir))
+    for done in follow(events, ImportDone, quiet=flags.quiet):
         write(str(done.checkpoint))
-        ball = f"{Spec.parse(done.dataset).short}, {done.norm} eps {format_number(done.eps)}"
-        say(f"a checkpoint for {ball}; next: wmr evaluate {done.checkpoint}", quiet=quiet)
+        threat = f"{Spec.parse(done.dataset).short}, {done.norm} eps {format_number(done.eps)}"
+        next_command = f"wmr evaluate {done.checkpoint}"
+        say(f"a checkpoint for {threat}; next: {next_command}", quiet=flags.quiet)

@@ -1,4 +1,4 @@
-"""wmr list and wmr schema: names, and the settings of files."""
+"""wmr list and wmr schema: names of components, and JSON Schemas of files."""
 
 import fnmatch
 from pathlib import Path
@@ -9,72 +9,75 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from ..config import ListConfig
 from ..errors import UnknownName, did_you_mean
 from .console import say_error, show, write
-from .options import DataDir, Quiet, components, default_data_dir
+from .flags import with_flags
+from .setup import find_data_dir, load_components
 
 if TYPE_CHECKING:
     from ..registry import Entry
 
 KINDS = ("model", "dataset", "defense", "attack", "kernel", "preset")
+KIND_BY_PLURAL = {f"{kind}s": kind for kind in KINDS}
 SCHEMAS = ("train", "study", "record")
-PLURALS = {f"{kind}s": kind for kind in KINDS}
 
 
+@with_flags
 def list_names(
     what: Annotated[
         str | None,
-        typer.Argument(metavar="|".join(PLURALS), help="One kind of name.", show_default="all"),
+        typer.Argument(metavar="|".join(KIND_BY_PLURAL), help="Kind of names.", show_default="all"),
     ] = None,
     pattern: Annotated[
         str | None,
         typer.Argument(metavar="PATTERN", help="Part of a name, or a pattern such as 'pgd*'."),
     ] = None,
-    data_dir: DataDir = None,
-    quiet: Quiet = False,
+    *,
+    config: ListConfig,
 ) -> None:
-    """List what can be named: models, data sets, defenses, attacks, kernels, presets."""
-    from .. import presets
-    from ..registry import Entry
-
-    if what is not None and what not in PLURALS:
-        raise UnknownName(
-            f"there is nothing called {what!r} to list", hint=did_you_mean(what, PLURALS)
-        )
-    folder, shows_files = data_dir or default_data_dir(), what == "datasets"
+    """List models, datasets, defenses, attacks, kernels and presets."""
+    if what is not None and what not in KIND_BY_PLURAL:
+        raise UnknownName(f"{what!r} is not a kind of names", did_you_mean(what, KIND_BY_PLURAL))
+    data_dir = find_data_dir(config.data_dir)
+    shows_files = what == "datasets"
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
-    for heading in ("kind", "name", "what it is", "from", *(["files"] if shows_files else [])):
+    for heading in ("kind", "name", "what it is", "from"):
         table.add_column(heading, overflow="fold")
-    rows = [(kind, owned.entry, owned.owner) for kind, owned in components(quiet)]
-    rows += [
-        ("preset", Entry(name, "", str(presets.load(name).get("summary", ""))), "wmr-cli")
-        for name in presets.names()
-    ]
-    for kind, entry, owner in rows:
-        if (what is None or kind == PLURALS[what]) and _matches(entry.name, pattern):
-            cells = (
-                kind,
-                entry.name,
-                entry.summary,
-                owner,
-                *([_present(entry, folder)] if shows_files else []),
-            )
-            table.add_row(*map(escape, cells))
     if shows_files:
-        table.caption = escape(
-            f"files are looked for in {folder}; what is missing is downloaded when it is first used"
-        )
-    if table.row_count:
-        show(table)
-    else:
-        named = f"wmr list {what}" if what else "wmr list"
-        say_error(f"no name matches {pattern!r}", f"`{named}` without a pattern lists all names")
+        table.add_column("files", overflow="fold")
+        table.caption = escape(f"files are in {data_dir}; missing ones are downloaded on first use")
+    for kind, entry, owner in _list_entries(config.quiet):
+        if what is not None and kind != KIND_BY_PLURAL[what]:
+            continue
+        if not _matches(entry.name, pattern):
+            continue
+        cells = [kind, entry.name, entry.summary, owner]
+        if shows_files:
+            cells.append(_describe_files(entry, data_dir))
+        table.add_row(*map(escape, cells))
+    if not table.row_count:
+        command = f"wmr list {what}" if what else "wmr list"
+        say_error(f"no name matches {pattern!r}", f"`{command}` without a pattern lists all names")
         raise typer.Exit(1)
+    show(table)
+
+
+def _list_entries(quiet: bool) -> "list[tuple[str, Entry, str]]":
+    """Return kind, entry and owner of everything that has a name."""
+    from .. import presets
+    from ..registry import OWN_DISTRIBUTION, Entry
+
+    found = [(kind, owned.entry, owned.owner) for kind, owned in load_components(quiet)]
+    for name in presets.names():
+        summary = str(presets.load(name).get("summary", ""))
+        found.append(("preset", Entry(name, "", summary), OWN_DISTRIBUTION))
+    return found
 
 
 def schema(
     what: Annotated[
-        str, typer.Argument(metavar="|".join(SCHEMAS), help="The kind of file.", show_default=False)
+        str, typer.Argument(metavar="|".join(SCHEMAS), help="Kind of file.", show_default=False)
     ],
 ) -> None:
     """Print the JSON Schema of config files, study files or records, for editors and checks."""
@@ -87,26 +90,25 @@ def schema(
 
 
 def _make_schema(what: str) -> dict[str, Any]:
-    import msgspec
-
     from .. import config
-    from ..storage.records import Record
+    from ..storage import records
     from ..sweeps import study
 
     if what == "train":
         return config.make_schema()
     if what == "study":
         return study.make_schema()
-    # the program writes records, so their numbers are always numbers
-    return {config.SCHEMA_KEY: config.SCHEMA_DIALECT, **msgspec.json.schema(Record)}
+    return records.make_schema()
 
 
-def _present(entry: "Entry", folder: Path) -> str:
-    """Whether the files of a data set are there; one that needs none says nothing."""
-    there = sum((folder / file).exists() for file in entry.files)
-    if there in (0, len(entry.files)):
-        return "-" if not entry.files else "present" if there else "missing"
-    return f"{there} of {len(entry.files)}"
+def _describe_files(entry: "Entry", data_dir: Path) -> str:
+    """Return whether the files of a dataset are there; `-` if it needs none."""
+    if not entry.files:
+        return "-"
+    present = sum((data_dir / file).exists() for file in entry.files)
+    if present == len(entry.files):
+        return "present"
+    return f"{present} of {len(entry.files)}" if present else "missing"
 
 
 def _matches(name: str, pattern: str | None) -> bool:

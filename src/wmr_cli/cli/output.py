@@ -1,12 +1,14 @@
-"""Results on stdout, or in a file, in the format the user wants."""
+"""Records, reports and figures in the format that the user chose, on stdout or in files."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import msgspec
 
 from ..errors import BadFile, BadInput
+from ..reporting.figures import FigureFiles, draw_figures, draw_paper_figures
 from ..reporting.report import Report, records_to_json
 from ..reporting.tables import main
 from ..reporting.tables.details import make_detail_tables
@@ -14,82 +16,145 @@ from ..reporting.tables.latex import PREAMBLE, render_latex
 from ..reporting.tables.text_table import TextTable, render_text
 from ..storage.atomic import write_output
 from ..storage.records import Record
-from .console import show, width, write
+from .console import say, say_error, show, width, write
 
-ENDINGS = {
-    ".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json", ".html": "html", ".htm": "html",
-    ".txt": "table", "": "table",
-}  # fmt: skip
-"""What a file is when its name alone says it."""
+FORMAT_BY_ENDING = {
+    ".md": "markdown",
+    ".tex": "latex",
+    ".csv": "csv",
+    ".json": "json",
+    ".html": "html",
+    ".htm": "html",
+    ".txt": "table",
+    "": "table",
+}
+
+WriteText = Callable[[str], None]
 
 
-def format_of(out: Path | None) -> str:
-    """The format that the ending of a file says, in capitals or not."""
+def find_format(out: Path | None) -> str:
+    """Return the format that the ending of a file name stands for."""
     ending = "" if out is None else out.suffix.lower()
-    if ending not in ENDINGS:
-        known = ", ".join(ending for ending in ENDINGS if ending)
+    if ending not in FORMAT_BY_ENDING:
+        known = ", ".join(ending for ending in FORMAT_BY_ENDING if ending)
         raise BadInput(
-            f"the ending of {out} says no format", hint=f"end it in {known}, or say --format"
+            f"the ending of {out} is not that of a format", hint=f"use {known}, or set `format`"
         )
-    return ENDINGS[ending]
+    return FORMAT_BY_ENDING[ending]
 
 
-def put(found: Sequence[tuple[Path, Record]], output: str) -> None:
-    """Print records as they were measured: a row each, nothing ranked."""
+def print_records(found: Sequence[tuple[Path, Record]], output: str) -> None:
+    """Print records as they were measured: one row each, not ranked."""
     records = [record for _, record in found]
-    if output in ("table", "markdown"):
-        _draw([main.make_table(records), *make_detail_tables(records)], output, None)
+    if output == "csv":
+        write(main.to_csv(records))
+    elif output == "json":
+        write(_to_json(records_to_json(found)))
     else:
-        write(main.to_csv(records) if output == "csv" else _json(records_to_json(found)))
+        tables = [main.make_table(records), *make_detail_tables(records)]
+        _put_tables(tables, output, write, is_printed=True)
 
 
-def put_document(
-    document: Report,
+def put_report(
+    report: Report,
     output: str,
     out: Path | None,
     write_file: Callable[[Path, str], None] = write_output,
 ) -> list[BadFile]:
-    """Print a report, or write it to `out`; what could not be read for it is returned."""
-    leave = partial(_leave, out=out, write_file=write_file)
+    """Print a report, or write it to `out`; return the files that could not be read."""
+
+    def put(text: str) -> None:
+        if out is None:
+            write(text)
+        else:
+            write_file(out, text)
+
     problems: list[BadFile] = []
     if output == "csv":
-        leave(document.to_csv())
+        put(report.to_csv())
     elif output == "html":
         from ..reporting.html.report import render_report
 
-        text, problems = render_report(document.found, document.comparison_tables())
-        leave(text)
+        text, problems = render_report(report.found, report.comparison_tables())
+        put(text)
     elif output == "json":
-        leave(_json(document.to_json()))
+        put(_to_json(report.to_json()))
     else:
-        _draw(document.tables(), output, out, leave)
+        _put_tables(report.tables(), output, put, is_printed=out is None)
     return problems
 
 
-def _draw(
-    sheets: Sequence[TextTable], output: str, out: Path | None, leave: Callable[[str], None] = write
+def _put_tables(
+    tables: Sequence[TextTable], output: str, put: WriteText, *, is_printed: bool
 ) -> None:
-    if output == "table" and out is None:
-        for number, table in enumerate(
-            table for sheet in sheets for table in sheet.to_rich_tables(width())
-        ):
+    if output == "markdown":
+        put("\n".join(table.to_markdown() for table in tables))
+    elif output == "latex":
+        put(PREAMBLE + "\n".join(render_latex(table) for table in tables))
+    elif is_printed:
+        # a table that is too wide for the terminal is split into several
+        parts = chain.from_iterable(table.to_rich_tables(width()) for table in tables)
+        for number, part in enumerate(parts):
             if number:
                 write("")
-            show(table)
-    elif output == "table":
-        leave("\n".join(render_text([sheet.to_rich_table()]) for sheet in sheets))
-    elif output == "markdown":
-        leave("\n".join(sheet.to_markdown() for sheet in sheets))
+            show(part)
     else:
-        leave(PREAMBLE + "\n".join(render_latex(sheet) for sheet in sheets))
+        put("\n".join(render_text([table.to_rich_table()]) for table in tables))
 
 
-def _leave(text: str, *, out: Path | None, write_file: Callable[[Path, str], None]) -> None:
-    if out is None:
-        write(text)
-    else:
-        write_file(out, text)
-
-
-def _json(value: object) -> str:
+def _to_json(value: object) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"
+
+
+def draw_all_figures(
+    found: Sequence[tuple[Path, Record]], folder: Path, *, with_paper: bool, quiet: bool
+) -> bool:
+    """Draw all figures that the records allow; return whether all their files could be read."""
+    is_complete = True
+    paper_figures = draw_paper_figures(folder) if with_paper else ()
+    for part in chain(draw_figures(found, folder), paper_figures):
+        if isinstance(part, FigureFiles):
+            say(f"drew {part}", quiet=quiet)
+        elif part.is_bad_file:
+            say_error(f"not drawn: {part.text}", part.hint)
+            is_complete = False
+        else:
+            say(part.text, quiet=quiet, warns=True)
+    return is_complete
+
+
+def list_remarks(
+    report: Report,
+    *,
+    alphas: Sequence[float] | None,
+    radii: Sequence[float] | None,
+    output: str,
+) -> list[str]:
+    """Return caveats of the numbers in a report, and requests that it cannot fulfil."""
+    from ..reporting.rows import describe_conditions, run_name
+    from ..reporting.scoring import list_caveats
+
+    remarks: list[str] = []
+    evaluations = Counter(run_name(record) for record in report.records)
+    for record in report.records:
+        label = run_name(record)
+        if evaluations[label] > 1:
+            label = f"{label} {describe_conditions(record)}"
+        remarks += [f"{label}: {text}" for text in list_caveats(record)]
+        if alphas and not any(row.a_sa for row in record.by_alpha):
+            remarks.append(f"{label}: the stored rows have no weights at these values of alpha")
+        if radii and not record.dro and "dro" not in record.config.get("metrics", ()):
+            remarks.append(f"{label}: the stored rows have no bounded losses for DRO")
+    if report.comparisons is not None and not report.comparisons:
+        remarks.append(
+            "nothing can be compared: a comparison needs two models on the same images, with the"
+            " same norm, eps and attack"
+        )
+    if radii and output == "csv":
+        remarks.append("CSV does not contain DRO results: use `format=json`")
+    if report.matches is not None and not report.matches and not report.shows_paper:
+        remarks.append(
+            "no row of the paper matches: dataset (test split), defense, kernel, alpha, eps and"
+            " number of PGD steps must be the same"
+        )
+    return remarks

@@ -27,7 +27,7 @@ from ..events import (
 )
 from ..reporting.tables.details import VALIDATION_HEADINGS
 from .console import Terminated, as_line, messages, say
-from .flag_names import spell_flags
+from .flags import spell_flags
 
 Result = TypeVar("Result")
 PATIENCE = 2

@@ -1,6 +1,7 @@
 """wmr sweep"""
 
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..config import SweepConfig
 from ..errors import BadFile, BadInput, WmrError, did_you_mean
 from ..sweeps.process import current_report
-from .console import Terminated, say, say_error, show, width
-from .options import DataDir, Quiet, TrustCode, allow_code, components
-from .train import duration
+from .console import Terminated, format_duration, say, say_error, show, width
+from .flags import with_flags
+from .setup import load_components, trust_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,73 +25,47 @@ if TYPE_CHECKING:
     from ..sweeps.study import Study
 
 
+@with_flags
 def sweep(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="STUDY.toml", help="Which runs, how each is evaluated, what the report shows."
+            metavar="STUDY.toml", help="Runs, their evaluations, and what the report shows."
         ),
     ],
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Runs at the same time.",
-            show_default="one per device of the study; on a CPU as many as its cores allow",
-        ),
-    ] = None,
-    run: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Only this run, without the report; may be given several times."
-        ),
-    ] = None,
-    slurm: Annotated[
-        bool,
-        typer.Option(
-            "--slurm",
-            help="Submit every run as a Slurm job, with the settings of the study's [slurm].",
-        ),
-    ] = False,
-    data_dir: DataDir = None,
-    trust_code: TrustCode = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="List the runs, how far each is and how long the rest takes, and stop.",
-        ),
-    ] = False,
-    quiet: Quiet = False,
+    config: SweepConfig,
 ) -> None:
     """Train and evaluate every run of a study, then write one report.
 
     It can be stopped and repeated at any time: finished runs are kept, interrupted ones continue.
     """
     from ..sweeps.study import read_study
-    from .output import format_of
+    from .output import find_format
 
-    allow_code([], trust_code, quiet=quiet)
-    registry = components(quiet)
-    if dry_run:
+    quiet = config.quiet
+    data_dir = config.data_dir
+    slurm = config.slurm
+    trust_code([], config.trust_code, quiet=quiet)
+    registry = load_components(quiet)
+    if config.dry_run:
         say(f"reading {file}", quiet=quiet)
     whole_study = read_study(file, registry)
-    study = select_runs(whole_study, run)
+    study = select_runs(whole_study, config.run)
     warn_about_study(whole_study, study, quiet)
     for name in study.report.out:
-        format_of(Path(name))  # an unknown format is refused before hours of work
+        # an unknown format is an error before hours of work
+        find_format(Path(name))
     if slurm:
         from ..sweeps.executors import check_slurm_settings
 
         check_slurm_settings(study)
-    jobs = jobs or study.machine.default_jobs
-    if dry_run:
+    jobs = config.jobs or study.machine.default_jobs
+    if config.dry_run:
         show_plan(study, jobs, data_dir, slurm=slurm, quiet=quiet)
         return
     failures = run_and_follow(study, jobs, data_dir, slurm=slurm, quiet=quiet)
     try:
-        needs_report = not run and bool(study.evaluations)
+        needs_report = not config.run and bool(study.evaluations)
         is_complete = not needs_report or write_report(study, quiet, has_failures=bool(failures))
     finally:  # also if the report fails
         print_failures(failures)
@@ -116,14 +92,14 @@ def warn_about_study(whole_study: "Study", study: "Study", quiet: bool) -> None:
         say(f"{done}; to repeat them, copy {file} to another folder", quiet=quiet)
 
 
-def select_runs(study: "Study", names: list[str] | None) -> "Study":
+def select_runs(study: "Study", names: Sequence[str]) -> "Study":
     """Return the study with the named runs only, or unchanged without names."""
     if not names:
         return study
     runs = {run.name: run for run in study.runs}
     for name in names:
         if name not in runs:
-            raise BadInput(f"--run: the study has no run {name!r}", hint=did_you_mean(name, runs))
+            raise BadInput(f"`run`: the study has no run {name!r}", hint=did_you_mean(name, runs))
     return replace(study, runs=tuple(runs[name] for name in dict.fromkeys(names)))
 
 
@@ -151,7 +127,7 @@ def show_plan(
         cost = costs.get(run.name)
         times = ("-", "-")
         if cost is not None and cost.failure is None:
-            times = (duration(cost.training), duration(cost.evaluation))
+            times = (format_duration(cost.training), format_duration(cost.evaluation))
         rows.append((run.name, str(statuses[run.name]), *times))
     done = sum(status.is_done for status in statuses.values())
     if slurm:
@@ -159,7 +135,7 @@ def show_plan(
     else:
         seconds = sum(cost.training + cost.evaluation for cost in costs.values())
         parallel = min(jobs, max(total - done, 1))
-        outlook = f"about {duration(seconds / parallel)} with {jobs} at a time"
+        outlook = f"about {format_duration(seconds / parallel)} with {jobs} at a time"
     caption = f"{count}, {done} done; {outlook}"
     if costs:
         caption += (
@@ -242,7 +218,7 @@ def run_and_follow(
                     case RunDone():
                         remaining.finish(name)
                         seconds = 0.0 if event.was_done else remaining.seconds()
-                        left = f", about {duration(seconds)} left" if seconds else ""
+                        left = f", about {format_duration(seconds)} left" if seconds else ""
                         say(f"{prefix}: done{' before' * event.was_done}{left}", quiet=quiet)
                     case RunFailed():
                         failures[name] = event.failure
@@ -306,9 +282,7 @@ def write_report(study: "Study", quiet: bool, *, has_failures: bool) -> bool:
     from ..reporting.report import build_report, gather_records
     from ..storage.atomic import write_text
     from ..sweeps.ledger import list_records
-    from .drawing import draw
-    from .output import format_of, put_document
-    from .report import remarks
+    from .output import draw_all_figures, find_format, list_remarks, put_report
 
     settings = study.report
     files = list[Path]()
@@ -328,7 +302,7 @@ def write_report(study: "Study", quiet: bool, *, has_failures: bool) -> bool:
     gathered = gather_records(files, settings.alpha_test, settings.rho)
     for name in settings.out:
         out = study.folder / name
-        output = format_of(Path(name))
+        output = find_format(Path(name))
         is_csv = output == "csv"  # a CSV file holds one table
         document, unread = build_report(
             gathered,
@@ -336,18 +310,20 @@ def write_report(study: "Study", quiet: bool, *, has_failures: bool) -> bool:
             compare=settings.compare and not is_csv,
             paper=None if is_csv else settings.paper,
         )
-        unread = [*unread, *put_document(document, output, out, write_text)]
+        unread = [*unread, *put_report(document, output, out, write_text)]
         problems |= {str(problem): problem for problem in unread}
         say(f"wrote {out}", quiet=quiet)
     document, _ = build_report(gathered)
-    put_document(document, "table", None)
-    for text in remarks(document, alphas=settings.alpha_test, radii=settings.rho, output="table"):
+    put_report(document, "table", None)
+    for text in list_remarks(
+        document, alphas=settings.alpha_test, radii=settings.rho, output="table"
+    ):
         say(text, quiet=quiet, warns=True)
     is_drawn = True
     if settings.figures:
         folder = study.folder / settings.figures
         with_paper = settings.paper == "all"
-        is_drawn = draw(gathered.found, folder, with_paper=with_paper, quiet=quiet)
+        is_drawn = draw_all_figures(gathered.found, folder, with_paper=with_paper, quiet=quiet)
     for problem in problems.values():
         say_error(f"skipped: {problem}", problem.hint)
     return is_drawn and not problems

@@ -13,7 +13,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from ..config import METRICS, EvaluateConfig
+from ..config import METRICS, EvaluateConfig, Metric
 from ..core.data.loaders import BatchStream
 from ..core.data.splits import balanced_subset
 from ..core.norms import NORMS
@@ -362,13 +362,15 @@ def check_request(request: EvaluationRequest, registry: Registry) -> CheckedRequ
         if value < least:
             raise BadInput(f"`{name}` is {value}", hint=f"it is {least} or more")
     alphas = request.alphas
+    by_name: dict[str, Metric] = {metric: metric for metric in METRICS}
+    metrics = tuple(by_name[word] for word in request.metrics)
     config = EvaluateConfig(
         split="given",
         attacks=(attack_spec,),
         eps=(eps,),
         alpha_test=None if alphas is None else _check_sizes("alphas", alphas),
         kernel=registry.canonical_spec("kernel", request.kernel),
-        metrics=(*request.metrics, "dro") if rhos else tuple(request.metrics),
+        metrics=(*metrics, "dro") if rhos else metrics,
         rho=rhos or None,
         batch_size=request.batch_size,
         seed=request.seed,

@@ -9,7 +9,9 @@ import hashlib
 import json
 import math
 import re
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
@@ -453,3 +455,21 @@ def find_records(path: Path) -> Iterator[Path]:
 def _looks_like_a_record(file: Path) -> bool:
     """Return whether a file has the name of a record, or rows beside it."""
     return RECORD_NAME.fullmatch(file.stem) is not None or rows_path(file).exists()
+
+
+def load_field_descriptions() -> dict[str, dict[str, str]]:
+    """Return the meaning of every field, by the name of its struct."""
+    text = resources.files(__package__).joinpath("record_fields.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def make_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a record, with a description of every field."""
+    schema = msgspec.json.schema(Record)
+    for name, descriptions in load_field_descriptions().items():
+        properties = schema["$defs"][name]["properties"]
+        for field, text in descriptions.items():
+            # the reference page links to others
+            plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+            properties[field] = {"description": plain, **properties[field]}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

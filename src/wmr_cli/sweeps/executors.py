@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from .. import local_code
-from ..config import typed
+from ..config import check_value
 from ..errors import BadInput, PluginError, RunFolderError, WmrError
 from .ledger import read_status
 from .process import RESULT_FILE_VARIABLE, Failure, last_line, read_result, sleep_before_poll
@@ -159,7 +159,7 @@ def make_executor(study: Study, folder: Path) -> "AutoExecutor":
         ) from None
     place = f"{study.file}, [slurm]"
     settings = dict(study.slurm)
-    cluster = typed(settings.pop(CLUSTER_KEY, "slurm"), str, f"{place}: {CLUSTER_KEY}")
+    cluster = check_value(settings.pop(CLUSTER_KEY, "slurm"), str, f"{place}: {CLUSTER_KEY}")
     if not cluster:  # submitit would choose one itself
         raise BadInput(
             f"{place}: {CLUSTER_KEY} is empty", hint='leave it out, or write "slurm" or "local"'

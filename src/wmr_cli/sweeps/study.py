@@ -10,9 +10,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta
@@ -22,29 +22,31 @@ from ..config import (
     SCHEMA_DIALECT,
     SCHEMA_KEY,
     SPECS,
-    Count,
-    CountOrZero,
+    Compile,
+    DeviceCount,
     EvaluateConfig,
-    Seed,
-    Size,
+    ReportContent,
+    SaveMinutes,
     Struct,
     TrainConfig,
     allow_fractions,
+    check_settings,
+    check_value,
+    is_list,
+    list_settings,
     resolve,
-    typed,
 )
 from ..errors import BadFile, BadInput, UnknownName, WmrError, did_you_mean
 from ..reading import parse_toml, read_text
 from ..registry import Registry
 from ..runtime.processes import count_usable_cores
-from ..spec import MAX_DEVICES, MAX_MINUTES, MAX_THREADS, Spec, check_path, format_number
+from ..spec import MAX_THREADS, Spec, check_path, format_number
 from ..storage.runs import default_run_name
 
 Texts = Annotated[tuple[str, ...], Meta(min_length=1)]
-Sizes = Annotated[tuple[Size, ...], Meta(min_length=1)]
-REPEATED_FLAGS = ("attack", "eps")
-"""Flags of `wmr evaluate` that are given once per value; the values of other lists are joined by
-commas."""
+CheckpointName = Literal["last", "best", "ema"]
+UNAVAILABLE_SETTINGS = ("model", "layout", "fold")
+"""Settings of `wmr evaluate` that a study does not have: the run determines them."""
 STUDY_KEYS = (
     "summary", "folder", "keep", "train", "grid", "evaluate", "report", "machine", "slurm",
 )  # fmt: skip
@@ -60,41 +62,18 @@ Table = Mapping[str, Any]
 """A table of a TOML file, before its values are checked."""
 
 
-class Evaluation(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
     """One `wmr evaluate` of every run, or of those that match `only`.
 
     The checkpoint supplies missing settings.
     """
 
-    checkpoint: Literal["last", "best", "ema"] = "last"
-    only: dict[str, Any] = msgspec.field(default_factory=dict)
-    """training settings, each with the value or values that a run must have"""
-    dataset: str | None = None
-    split: str | None = None
-    attack: Texts | None = None
-    eps: Sizes | None = None
-    steps: CountOrZero | None = None
-    step_size: Size | None = None
-    restarts: Count | None = None
-    repeats: Count | None = None
-    alpha_test: Sizes | None = None
-    kernel: str | None = None
-    metrics: tuple[Literal["nat", "rob", "sa", "tr", "dro"], ...] | None = None
-    rho: Sizes | None = None
-    dro_loss: Literal["ce", "margin", "zero-one"] | None = None
-    per_class: bool | None = None
-    ci: Literal["delta", "bootstrap"] | None = None
-    checks: bool | None = None
-    limit: Count | None = None
-    batch_size: Count | None = None
-    seed: Seed | None = None
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings of `wmr evaluate` that the study file gives."""
-        names = [name for name in self.__struct_fields__ if name not in ("checkpoint", "only")]
-        values = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in values.items() if value is not None}
+    checkpoint: CheckpointName = "last"
+    only: Mapping[str, list[Any]] = field(default_factory=dict)
+    """training settings, each with the values of which a run must have one"""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """settings of `wmr evaluate` that the study file gives"""
 
     @property
     def key(self) -> str:
@@ -107,25 +86,19 @@ class Evaluation(Struct, frozen=True, kw_only=True):
 
     def config(self) -> EvaluateConfig:
         """Return the settings as `wmr evaluate` reads them from its flags."""
-        settings = self.settings
-        settings["attacks"] = settings.pop("attack", ())
-        metrics = settings.get("metrics", EvaluateConfig().metrics)
-        if ("rho" in settings or "dro_loss" in settings) and "dro" not in metrics:
-            metrics = (*metrics, "dro")
-        settings["metrics"] = metrics
-        return msgspec.convert(settings, EvaluateConfig)
+        return EvaluateConfig.from_settings(self.settings)
 
 
-class ReportSettings(Struct, frozen=True, kw_only=True):
+class ReportSettings(ReportContent, frozen=True, kw_only=True):
     """Settings of `wmr report`; files are in the study's folder."""
 
-    out: Texts = ("report.md", "report.html", "report.json")
-    figures: str = "figures"
-    """a folder; empty for none"""
-    alpha_test: Sizes | None = None
-    rho: Sizes | None = None
-    compare: bool = True
-    paper: Literal["auto", "mnist", "cifar10", "tiny-imagenet", "all"] | None = None
+    out: Annotated[Texts, Meta(description="Files, each with the ending of its format.")] = (
+        "report.md",
+        "report.html",
+        "report.json",
+    )
+    figures: Annotated[str, Meta(description="Folder of the figures; empty for none.")] = "figures"
+    compare: Annotated[bool, Meta(description="Paired differences between models.")] = True
 
 
 class Machine(Struct, frozen=True, kw_only=True):
@@ -135,11 +108,13 @@ class Machine(Struct, frozen=True, kw_only=True):
     machine.
     """
 
-    device: Texts = ("auto",)
-    devices: Annotated[int, Meta(ge=1, le=MAX_DEVICES)] | None = None
-    threads: Annotated[int, Meta(ge=1, le=MAX_THREADS)] = 1
-    compile: bool = False
-    save_minutes: Annotated[float, Meta(ge=0, le=MAX_MINUTES)] | None = None
+    device: Annotated[Texts, Meta(description="Devices of parallel runs.")] = ("auto",)
+    devices: DeviceCount = None
+    threads: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_THREADS)], Meta(description="Threads of each process.")
+    ] = 1
+    compile: Compile = False
+    save_minutes: SaveMinutes | None = None
 
     @property
     def default_jobs(self) -> int:
@@ -201,7 +176,9 @@ def _matches(config: TrainConfig, only: Mapping[str, list[Any]]) -> bool:
 
 
 def _flag(name: str, value: object) -> Iterator[str]:
-    """Yield a setting as words of a command line."""
+    """Yield a setting of `wmr evaluate` as words of a command line."""
+    declared = list_settings(EvaluateConfig)[name].flag
+    is_repeated = declared is not None and declared.is_repeated
     flag = f"--{name.replace('_', '-')}"
     if value is True:
         yield flag
@@ -209,7 +186,7 @@ def _flag(name: str, value: object) -> Iterator[str]:
         return
     elif not isinstance(value, tuple):
         yield from (flag, _flag_value(value))
-    elif name in REPEATED_FLAGS:
+    elif is_repeated:
         for item in value:
             yield from (flag, _flag_value(item))
     else:
@@ -225,7 +202,7 @@ def read_study(file: Path, registry: Registry) -> Study:
     """Read a study file and check every key and every component name."""
     tables = _read_tables(file)
     texts = {
-        key: typed(tables[key], str, f"{file}: {key}")
+        key: check_value(tables[key], str, f"{file}: {key}")
         for key in ("summary", "folder", "keep")
         if key in tables
     }
@@ -254,17 +231,17 @@ def read_study(file: Path, registry: Registry) -> Study:
 
 def make_schema() -> dict[str, Any]:
     """Return the JSON Schema of a study file."""
-    structs = (TrainConfig, Evaluation, ReportSettings, Machine)
-    (train, evaluation, report, machine), definitions = msgspec.json.schema_components(structs)
+    structs = (TrainConfig, EvaluateConfig, ReportSettings, Machine)
+    (train, _, report, machine), definitions = msgspec.json.schema_components(structs)
     definitions = allow_fractions(definitions)
     train_settings = definitions["TrainConfig"]["properties"]
-    for struct in (Evaluation, ReportSettings, Machine):
-        properties = definitions[struct.__name__]["properties"]
+    definitions["Evaluation"] = _make_evaluation_schema(
+        definitions.pop("EvaluateConfig"), list(train_settings)
+    )
+    for name in ("Evaluation", "ReportSettings", "Machine"):
+        properties = definitions[name]["properties"]
         for key, schema in properties.items():
             properties[key] = _allow_single(schema)
-    definitions["Evaluation"]["properties"]["only"]["propertyNames"] = {
-        "enum": list(train_settings)
-    }
     varied = {key: _allow_list(schema) for key, schema in train_settings.items()}
     definitions["Grid"] = {
         "description": "Training settings, each with one value or several.",
@@ -273,15 +250,15 @@ def make_schema() -> dict[str, Any]:
         "additionalProperties": False,
     }
     properties = {
-        "summary": {"type": "string"},
-        "folder": {"type": "string"},
-        "keep": {"type": "string"},
+        "summary": {"type": "string", "description": "Title of the study."},
+        "folder": {"type": "string", "description": "Folder of runs and report."},
+        "keep": {"type": "string", "description": "Folder of small copies of finished runs."},
         "train": train,
         "grid": _allow_list({"$ref": "#/$defs/Grid"}),
-        "evaluate": _allow_list(evaluation),
+        "evaluate": _allow_list({"$ref": "#/$defs/Evaluation"}),
         "report": report,
         "machine": machine,
-        "slurm": {"type": "object"},
+        "slurm": {"type": "object", "description": "Settings of Slurm jobs, as for submitit."},
     }
     return {
         SCHEMA_KEY: SCHEMA_DIALECT,
@@ -293,14 +270,35 @@ def make_schema() -> dict[str, Any]:
     }
 
 
+def _make_evaluation_schema(config: dict[str, Any], train_keys: list[str]) -> dict[str, Any]:
+    """Return the schema of `[[evaluate]]` from that of `EvaluateConfig`."""
+    properties: dict[str, Any] = {
+        "checkpoint": {
+            "description": "Checkpoint of each run.",
+            "enum": list(get_args(CheckpointName)),
+            "default": Evaluation.checkpoint,
+        },
+        "only": {
+            "description": "Training settings, each with the value or values a run must have.",
+            "type": "object",
+            "propertyNames": {"enum": train_keys},
+        },
+    }
+    for key, declared in list_settings(EvaluateConfig).items():
+        if key not in UNAVAILABLE_SETTINGS:
+            properties[key] = config["properties"][declared.name]
+    return {**config, "title": "Evaluation", "properties": properties}
+
+
 def _allow_single(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a setting, with one item allowed in place of a list."""
     choices = schema.get("anyOf", [schema])
     items = [choice["items"] for choice in choices if choice.get("type") == "array"]
     if not items:
         return schema
-    default = {"default": schema["default"]} if "default" in schema else {}
-    return {"anyOf": [*choices, *items], **default}
+    kept: dict[str, Any] = {key: schema[key] for key in ("description", "default") if key in schema}
+    choices = [{key: choice[key] for key in choice if key not in kept} for choice in choices]
+    return {"anyOf": [*choices, *items], **kept}
 
 
 def _allow_list(schema: dict[str, Any]) -> dict[str, Any]:
@@ -472,42 +470,55 @@ def _short_text(value: object) -> str:
 
 
 def _make_evaluation(table: Table, place: str, registry: Registry) -> Evaluation:
-    evaluation = _convert_table(table, Evaluation, place)
-    hints = get_type_hints(TrainConfig, include_extras=True)
+    settings = dict(table)
+    checkpoint: CheckpointName = check_value(
+        settings.pop("checkpoint", Evaluation.checkpoint), CheckpointName, f"{place}: checkpoint"
+    )
+    only = _check_only(settings.pop("only", {}), place, registry)
+    for key in UNAVAILABLE_SETTINGS:
+        if key in settings:
+            raise UnknownName(f"{place}: there is no setting {key!r}", hint="the run determines it")
+    settings = _check_settings(settings, EvaluateConfig, place)
+    for key, value in settings.items():
+        if value == ():
+            raise BadInput(f"{place}: {key} is empty", hint="leave it out for the default")
+    for kind in ("attack", "kernel", "dataset"):
+        specs = settings.get(kind, ())
+        for spec in specs if isinstance(specs, tuple) else [specs]:
+            _check_component(kind, spec, place, registry)
+    return Evaluation(checkpoint=checkpoint, only=only, settings=settings)
+
+
+def _check_only(table: object, place: str, registry: Registry) -> dict[str, list[Any]]:
+    """Check the training settings that select runs; return each with a list of values."""
+    settings = list_settings(TrainConfig)
     only: dict[str, list[Any]] = {}
-    for key, value in evaluation.only.items():
-        if key not in hints:
+    for key, value in _check_table(table, f"{place}: only").items():
+        if key not in settings:
             raise UnknownName(
-                f"{place}, only: there is no setting {key!r}", hint=did_you_mean(key, hints)
+                f"{place}, only: there is no setting {key!r}", hint=did_you_mean(key, settings)
             )
         values = value if isinstance(value, list) else [value]
-        only[key] = [typed(item, hints[key], f"{place}, only: {key}") for item in values]
+        hint = settings[key].hint
+        only[key] = [check_value(item, hint, f"{place}, only: {key}") for item in values]
         if key in SPECS:
             for name in only[key]:
                 _check_component(key, name, f"{place}, only", registry)
-    for attack in evaluation.attack or ():
-        _check_component("attack", attack, place, registry)
-    if evaluation.kernel is not None:
-        _check_component("kernel", evaluation.kernel, place, registry)
-    if evaluation.dataset is not None:
-        _check_component("dataset", evaluation.dataset, place, registry)
-    return msgspec.structs.replace(evaluation, only=only)
+    return only
+
+
+def _check_settings(table: object, struct: type[Struct], place: str) -> dict[str, Any]:
+    """Check a table of settings. A single value may stand for a list of one."""
+    settings = list_settings(struct)
+    values: dict[str, Any] = {}
+    for key, value in _check_table(table, place).items():
+        expects_list = key in settings and is_list(settings[key].hint)
+        values[key] = [value] if expects_list and not isinstance(value, list) else value
+    return check_settings(values, struct, place)
 
 
 def _convert_table(table: object, struct: type[Settings], place: str) -> Settings:
-    """Convert a table to a struct. A single value may stand for a list of one."""
-    hints = get_type_hints(struct, include_extras=True)
-    values: dict[str, Any] = {}
-    for key, value in _check_table(table, place).items():
-        if key not in hints:
-            raise UnknownName(
-                f"{place}: there is no setting {key!r}", hint=did_you_mean(key, hints)
-            )
-        expects_list = "tuple" in str(hints[key])
-        if expects_list and not isinstance(value, list):
-            value = [value]
-        values[key] = typed(value, hints[key], f"{place}: {key}")
-    return struct(**values)
+    return struct.from_settings(_check_settings(table, struct, place))
 
 
 def _check_table(value: object, place: str) -> Table:

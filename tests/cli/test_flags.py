@@ -6,7 +6,7 @@ from typing import Annotated
 import pytest
 import typer
 
-from wmr_cli.cli.flag_names import spell_flags, use_flags_of
+from wmr_cli.cli.flags import spell_flags, use_flags_of
 
 
 def command(

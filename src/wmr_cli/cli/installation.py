@@ -1,0 +1,186 @@
+"""wmr plugins, wmr plugins new and wmr doctor: what is installed, and whether it works."""
+
+import os
+import platform
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from .. import __version__
+from ..config import DoctorConfig, NewPluginConfig, PluginsConfig
+from ..errors import BadInput
+from .console import as_line, make_fact_table, say, say_error, show, write
+from .flags import Command, with_flags
+from .setup import find_data_dir
+
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "timm",
+    "lightning-fabric",
+    "safetensors",
+    "numpy",
+    "typer",
+    "rich",
+    "pluggy",
+    "msgspec",
+)
+"""Dependencies whose versions `wmr doctor` shows."""
+
+plugins_app = typer.Typer(invoke_without_command=True)
+
+
+@plugins_app.callback()
+@with_flags
+def plugins(context: typer.Context, config: PluginsConfig) -> None:
+    """Show the plugins, their components, and why any cannot be used; or start a new plugin."""
+    if context.invoked_subcommand is not None:
+        if config.check:
+            raise BadInput(
+                "`check` does not belong to this command",
+                hint="use `wmr plugins --check` alone",
+            )
+        return
+    from ..plugins import check_targets, installed
+
+    found = installed()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("plugin", "version", "offers"):
+        table.add_column(heading, overflow="fold")
+    for plugin in found.plugins:
+        offers = "\n".join(f"{kind}s {', '.join(names)}" for kind, names in plugin.offers.items())
+        content = escape(offers)
+        if plugin.problem:
+            content = f"[red]set aside:[/] {escape(plugin.problem)}"
+        table.add_row(escape(plugin.name), escape(plugin.version), content)
+    show(table)
+    if not config.check:
+        return
+    problems = [f"{plugin.name}: {plugin.problem}" for plugin in found.broken]
+    problems += check_targets(found.registry)
+    if not problems:
+        say("all plugins and their components can be loaded", quiet=config.quiet)
+        return
+    if len(problems) == 1:
+        summary = problems[0]
+    else:
+        summary = f"{len(problems)} plugins or components cannot be loaded"
+        for problem in problems:
+            say(problem, quiet=config.quiet, warns=True)
+    say_error(summary, "reinstall or uninstall the plugin, or contact its author")
+    raise typer.Exit(1)
+
+
+@plugins_app.command(
+    cls=Command,
+    epilog="Example: wmr plugins new mine --kind attack, then pip install -e './wmr-mine[test]'",
+)
+@with_flags
+def new(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="Name of the component; the package is wmr-NAME."),
+    ],
+    config: NewPluginConfig,
+) -> None:
+    """Write a new plugin that works and passes its tests; the places to change are marked."""
+    from ..plugins import installed
+    from ..scaffold import scaffold
+
+    folder = scaffold(name, list(config.kinds), config.out, installed().registry)
+    write(str(folder))
+    package = shlex.quote(f"{folder}[test]")
+    readme = folder / "README.md"
+    next_step = f"next: pip install -e {package}, then follow {readme}"
+    say(f"{next_step}; CHANGE marks what to change", quiet=config.quiet)
+
+
+@with_flags
+def doctor(config: DoctorConfig) -> None:
+    """Check this installation: versions, devices, torchvision, plugins, folders.
+
+    Exits with status 1 if there is a problem.
+    """
+    from ..plugins import check_targets, installed
+
+    facts = {
+        "wmr": __version__,
+        "python": f"{platform.python_version()} ({sys.executable})",
+        "platform": platform.platform(),
+    }
+    problems: list[str] = []
+    _check_packages(facts, problems)
+    _check_devices(facts)
+    _check_vision(facts, problems)
+    _check_data_dir(find_data_dir(config.data_dir), facts, problems)
+    found = installed()
+    usable = len(found.plugins) - len(found.broken)
+    facts["plugins"] = f"{usable} in use, {len(found.broken)} set aside"
+    problems += [f"plugin {plugin.name}: {plugin.problem}" for plugin in found.broken]
+    problems += check_targets(found.registry)
+    table = make_fact_table(facts)
+    for problem in problems:
+        table.add_row("[bold red]problem[/]", as_line(problem))
+    show(table)
+    if problems:
+        count = f"{len(problems)} problem{'s' * (len(problems) != 1)} found"
+        hint = "repair or reinstall these parts; `wmr plugins --check` gives details about plugins"
+        say_error(f"{count}: {'; '.join(problems)}", hint)
+        raise typer.Exit(1)
+
+
+def _check_packages(facts: dict[str, str], problems: list[str]) -> None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    for name in PACKAGES:
+        try:
+            facts[name] = version(name)
+        except PackageNotFoundError:
+            facts[name] = "missing"
+            problems.append(f"{name} is not installed")
+
+
+def _check_devices(facts: dict[str, str]) -> None:
+    import torch
+
+    names = map(torch.cuda.get_device_name, range(torch.cuda.device_count()))
+    devices = ["cpu", *(f"cuda:{number} {name}" for number, name in enumerate(names))]
+    if torch.backends.mps.is_available():
+        devices.append("mps")
+    facts["devices"] = ", ".join(devices)
+    facts["threads"] = f"{torch.get_num_threads()} of {os.cpu_count()} cores"
+
+
+def _check_vision(facts: dict[str, str], problems: list[str]) -> None:
+    from ..core import torchvision_compat
+
+    # torchvision's C++ operators are built for one version of torch; wmr needs none of them
+    operators = "not for this torch; datasets, transforms and timm work without them"
+    if torchvision_compat.compiled_operators_load():
+        operators = "compiled, loaded"
+    facts["torchvision operators"] = operators
+    try:
+        facts["timm models"] = str(len(torchvision_compat.timm.list_models()))
+    except (ImportError, RuntimeError) as error:
+        problems.append(f"timm and torchvision cannot be imported: {error}")
+
+
+def _check_data_dir(data_dir: Path, facts: dict[str, str], problems: list[str]) -> None:
+    state = "exists" if data_dir.is_dir() else "created on first use"
+    facts["data"] = f"{data_dir} ({state})"
+    parent = _find_existing_parent(data_dir)
+    if not parent.is_dir():
+        problems.append(f"{parent} is not a folder, so {data_dir} cannot be created")
+    elif not os.access(parent, os.W_OK):
+        problems.append(f"{data_dir} is not writable")
+
+
+def _find_existing_parent(folder: Path) -> Path:
+    """Return the folder or its nearest existing parent; a dangling link counts as a file."""
+    return next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))

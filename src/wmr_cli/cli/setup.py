@@ -1,0 +1,57 @@
+"""What commands do before they start: trust code, load the registry, check component names."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..config import SPECS, TrainConfig, default_data_dir
+from ..errors import BadInput
+from ..spec import Spec
+from .console import say
+
+if TYPE_CHECKING:
+    from ..registry import Registry
+
+
+def find_data_dir(data_dir: Path | None) -> Path:
+    """Return the folder of the datasets."""
+    return data_dir or default_data_dir()
+
+
+def trust_code(named: Iterable[str | None], hashes: Iterable[str] = (), *, quiet: bool) -> None:
+    """Trust the local classes in these specs and the files with these hashes; remember both."""
+    from ..local_code import trust_hashes, trust_named
+
+    problems = trust_named([spec for spec in named if spec is not None], remember=True)
+    for text in hashes:
+        try:
+            problems += trust_hashes([text], remember=True)
+        except BadInput as problem:
+            raise BadInput(f"`trust_code`: {problem}", hint=problem.hint) from None
+    for text in dict.fromkeys(problems):
+        say(text, quiet=quiet, warns=True)
+
+
+def load_components(quiet: bool) -> "Registry":
+    """Return everything that can be built by name; warn about plugins that cannot be used."""
+    from ..plugins import installed
+
+    found = installed()
+    if found.broken:
+        names = ", ".join(plugin.name for plugin in found.broken)
+        say(f"set aside: {names}; `wmr plugins` shows the reason", quiet=quiet, warns=True)
+    return found.registry
+
+
+def canonical_config(config: TrainConfig, registry: "Registry") -> TrainConfig:
+    """Check every component, and fill in the kernel's own alpha if none is given."""
+    for kind in SPECS:
+        registry.check(kind, getattr(config, kind))
+    specs = {kind: registry.canonical_spec(kind, getattr(config, kind)) for kind in SPECS}
+    config = msgspec.structs.replace(config, **specs)
+    if config.alpha is None:
+        alpha = registry.default("kernel", Spec.parse(config.kernel).name, "alpha")
+        config = msgspec.structs.replace(config, alpha=alpha)
+    return config
