@@ -17,9 +17,9 @@ of many items may fail: plugins, records of a report, runs of a sweep.
 
 Settings in messages
 --------------------
-Below `cli`, messages, hints and warnings name a setting in backticks, as it is written in Python and
-in config files: "`batch_size`", or with a value "`validate_every=0`", "`overwrite=True`". The command
-line replaces such a name by the flag of the running command (`--batch-size`,
+Below `cli`, messages, hints and warnings name a setting in backticks, as it is written in Python
+and in config files: "`batch_size`", or with a value "`validate_every=0`", "`overwrite=True`". The
+command line replaces such a name by the flag of the running command (`--batch-size`,
 `--validate-every 0`, `--overwrite`), if the command has that flag; see `cli/flags.py`. A name
 without such a flag, as in a study file, stays as it is.
 """
