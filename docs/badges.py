@@ -1,4 +1,4 @@
-"""Draw the badges of the README from `pyproject.toml`, so that they are true: `python docs/badges.py`."""
+"""Draw the badges of the README from `pyproject.toml`. Usage: `python docs/badges.py`."""
 
 import tomllib
 from html import escape
@@ -7,12 +7,16 @@ from pathlib import Path
 import wmr_cli
 
 ROOT = Path(__file__).parents[1]
+CHARACTER_WIDTH = 6.6  # pixels, at a font size of 11
+PADDING = 12  # pixels
 FOLDER = ROOT / "docs" / "pictures" / "badges"
-BADGE = """<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20" role="img" aria-label="{label}: {value}">
+BADGE = """<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20"
+ role="img" aria-label="{label}: {value}">
 <title>{label}: {value}</title>
 <clipPath id="c"><rect width="{width}" height="20" rx="3"/></clipPath>
 <g clip-path="url(#c)">
-<rect width="{width}" height="20" fill="#555"/><rect x="{left}" width="{right}" height="20" fill="#00695c"/>
+<rect width="{width}" height="20" fill="#555"/>
+<rect x="{left}" width="{right}" height="20" fill="#00695c"/>
 </g>
 <g fill="#fff" text-anchor="middle" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">
 <text x="{label_at}" y="14" textLength="{label_width}">{label}</text>
@@ -22,8 +26,8 @@ BADGE = """<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20" r
 """
 
 
-def facts() -> dict[str, str]:
-    """What each badge says; every word comes from the project's own settings."""
+def read_facts() -> dict[str, str]:
+    """Return the label and value of each badge, from the settings of the project."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project = settings["project"]
     (torch,) = (
@@ -38,25 +42,37 @@ def facts() -> dict[str, str]:
     }
 
 
-def drawn(label: str, value: str) -> str:
-    """One badge as SVG."""
-    label_width, value_width = (round(6.6 * len(text)) for text in (label, value))
-    left, right = label_width + 12, value_width + 12
+def draw_badge(label: str, value: str) -> str:
+    """Return a badge as SVG."""
+    # `textLength` stretches the text to these widths, whatever font the browser has
+    label_width = round(CHARACTER_WIDTH * len(label))
+    value_width = round(CHARACTER_WIDTH * len(value))
+    left = label_width + PADDING
+    right = value_width + PADDING
     return BADGE.format(
-        label=escape(label), value=escape(value), width=left + right, left=left, right=right,
-        label_at=left / 2, value_at=left + right / 2, label_width=label_width, value_width=value_width,
-    )  # fmt: skip
+        label=escape(label),
+        value=escape(value),
+        width=left + right,
+        left=left,
+        right=right,
+        label_at=left / 2,
+        value_at=left + right / 2,
+        label_width=label_width,
+        value_width=value_width,
+    )
 
 
-def badges() -> dict[Path, str]:
-    """Every badge as it should be, by its file."""
-    return {FOLDER / f"{label}.svg": drawn(label, value) for label, value in facts().items()}
+def draw_badges() -> dict[Path, str]:
+    """Return all badges as SVG, by file."""
+    return {
+        FOLDER / f"{label}.svg": draw_badge(label, value) for label, value in read_facts().items()
+    }
 
 
 def main() -> None:
     """Write the files."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for file, text in badges().items():
+    for file, text in draw_badges().items():
         file.write_text(text, encoding="utf-8")
 
 

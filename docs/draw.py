@@ -1,6 +1,7 @@
-"""Draw the pictures of the pages anew, from a small study on the embedded data: `python docs/draw.py`. Some minutes.
+"""Draw the figures of the pages from a small study on the embedded digits.
 
-`page.png` is taken by hand, from a browser; `screenshot.py` makes `terminal.svg`, `badges.py` the badges.
+Usage: `python docs/draw.py`. It takes some minutes. `page.png` is a screenshot of a browser, taken
+by hand. `screenshot.py` draws `terminal.svg`, `badges.py` the badges.
 """
 
 import json
@@ -10,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -47,32 +49,32 @@ from wmr_cli.storage.records import Record, Rows
 PICTURES = Path(__file__).parent / "pictures"
 ALPHA_STUDY = Path(__file__).parents[1] / "studies" / "digits_alpha.json"
 RUNS = tuple(f"runs/digits-{run}-s0" for run in ("pgd-a0", "trades-a0", "trades-a2"))
-FIRST_RUN, EPS = RUNS[-1], 0.15
+SHOWN_RUN = RUNS[-1]
+EPS = 0.15
 STUDY = (
     ("train", "--defense", "pgd", "--alpha", "0", "--validate-every", "5"),
     *(("train", "--alpha", alpha, "--validate-every", "5") for alpha in ("0", "2")),
     ("evaluate", *RUNS, "--eps", "0.1", "--eps", str(EPS)),
     ("report", "--figures", "figures"),
-    ("attack", FIRST_RUN, "--limit", "2", "--grid", "figures/attack-digits.png"),
+    ("attack", SHOWN_RUN, "--limit", "2", "--grid", "figures/attack-digits.png"),
 )
-SHOWN = ("curves-digits", "weights-digits-pgd-0.15", "training-digits", "attack-digits")
-COLOURS = 64
-"""Enough for a drawing, and a third of the bytes."""
-WIDTH = 5.6
-BETWEEN = "#EDEDED"
+REPORT_FIGURES = ("curves-digits", "weights-digits-pgd-0.15", "training-digits", "attack-digits")
+PALETTE_SIZE = 64  # enough for a drawing, with a third of the bytes
+WIDTH = 5.6  # inches
+BOUNDS_COLOUR = "#EDEDED"
 ALPHAS = np.linspace(0, 5, 101)
-SHARES = {
+ACCURACY_NAMES = {
     "a_nat": A_NAT,
     "a_rob": A_ROB,
     "a_rob_worst": f"{A_ROB} under two attacks",
     "a_sa": f"{A_SA}(2)",
     "a_sa_calibrated": f"{A_SA}(2), calibrated",
 }
-"""What the study of alpha measured, and how it is called."""
+"""Labels of the accuracies in `studies/digits_alpha.json`."""
 
 
-def weights_by_margin() -> Figure:
-    """The kernel itself."""
+def draw_weights_by_margin() -> Figure:
+    """Draw the weight of the exponential kernel over the margin."""
     margins = np.linspace(-1, 1, 201)
     looks = {alpha: LineStyle(number) for number, alpha in enumerate((0, 0.5, 1, 2))}
     entries = [legend_entry(look, rf"$\alpha$ = {alpha:g}") for alpha, look in looks.items()]
@@ -87,55 +89,58 @@ def weights_by_margin() -> Figure:
     return figure
 
 
-def who_is_drawn(rows: Rows) -> Figure:
-    """The margins of the first run under attack, as often as two attackers come upon them."""
-    margins, right = rows["uniform/margin"], rows["uniform/prediction"] == rows["label"]
-    kinds = (
-        ("right images", right, {"facecolor": CORRECT_COLOUR}),
-        ("wrong images", ~right, {"facecolor": WRONG_COLOUR, "hatch": "//////"}),
+def draw_weighted_margins(rows: Rows) -> Figure:
+    """Draw the margins of a run under attack, unweighted and weighted."""
+    margins = rows["uniform/margin"]
+    correct = rows["uniform/prediction"] == rows["label"]
+    kinds: tuple[tuple[str, np.ndarray, dict[str, Any]], ...] = (
+        ("correct images", correct, {"facecolor": CORRECT_COLOUR}),
+        ("misclassified images", ~correct, {"facecolor": WRONG_COLOUR, "hatch": "//////"}),
     )
     figure = make_figure(
         WIDTH,
         2.3,
         [{}],
-        [(Patch(**look, edgecolor="white", linewidth=0), name) for name, _, look in kinds],
+        [(Patch(edgecolor="white", linewidth=0, **look), name) for name, _, look in kinds],
     )
     panels = figure.subplots(1, 2, sharey=True)
     for axes, alpha, name in zip(panels, (0.0, 2.0), (A_ROB, A_SA), strict=True):
-        shares = 100 * normalized_weights(exponential_log_weights(margins, alpha))
+        percent = 100 * normalized_weights(exponential_log_weights(margins, alpha))
         for _, chosen, look in kinds:
             axes.hist(
                 margins[chosen],
                 np.linspace(-1, 1, 21),
-                weights=shares[chosen],
+                weights=percent[chosen],
                 **look,
                 edgecolor="white",
                 linewidth=0,
             )
-        axes.set_title(rf"$\alpha$ = {alpha:g}: {name} = {shares[right].sum():.0f} %")
+        axes.set_title(rf"$\alpha$ = {alpha:g}: {name} = {percent[correct].sum():.0f} %")
         axes.axvline(0, color=FAINT, linewidth=0.6)
         _margin_axis(axes)
-    panels[0].set_ylabel("draws (%)")
+    panels[0].set_ylabel("weight (%)")
     return figure
 
 
-def accuracy_by_alpha(record: Record, rows: Rows) -> Figure:
-    """A_rob, A_sa from it on downwards, A_tr where its attack was run, and where A_sa must lie."""
+def draw_accuracy_by_alpha(record: Record, rows: Rows) -> Figure:
+    """Draw A_rob, A_sa and A_tr over alpha, and the bounds that A_rob implies for A_sa."""
     found = [sampled_accuracy(rows, "exp", float(alpha)) for alpha in ALPHAS]
     value, low, high = (
         100 * np.array([getattr(one, part) for one in found]) for part in ("value", "low", "high")
     )
+    # a weight is at most e^(2 alpha) times another one, which bounds the odds of A_sa
     odds = value[0] / (100 - value[0]) * np.exp(-2 * ALPHAS)
-    sa, tr = LineStyle(0), LineStyle(1)
+    sa = LineStyle(0)
+    tr = LineStyle(1)
     points = [row for row in record.by_alpha if row.a_tr]
     entries = [
         legend_entry(sa, f"{A_SA} with its 95 % interval"),
         (Line2D([], [], **tr.point), A_TR),
-        (Patch(facecolor=BETWEEN), f"where {A_SA} must lie"),
+        (Patch(facecolor=BOUNDS_COLOUR), f"bounds of {A_SA}"),
     ]
     figure = make_figure(WIDTH, 2.6, [{}], entries)
     axes = figure.subplots()
-    axes.fill_between(ALPHAS, 100 * odds / (1 + odds), value[0], color=BETWEEN, linewidth=0)
+    axes.fill_between(ALPHAS, 100 * odds / (1 + odds), value[0], color=BOUNDS_COLOUR, linewidth=0)
     axes.axhline(value[0], color=FAINT, linewidth=0.8)
     axes.annotate(
         A_ROB, (ALPHAS[-1], value[0]), xytext=(0, 3), textcoords="offset points", ha="right"
@@ -143,16 +148,16 @@ def accuracy_by_alpha(record: Record, rows: Rows) -> Figure:
     axes.plot(ALPHAS, value, **sa.sparse_markers)
     axes.fill_between(ALPHAS, low, high, color=sa.colour, alpha=0.16, linewidth=0)
     axes.plot(
-        [row.alpha_test for row in points],
-        [100 * row.a_tr.value for row in points if row.a_tr],
+        [row.alpha_test for row in points if row.alpha_test is not None],
+        [100 * row.a_tr.value for row in points if row.a_tr is not None],
         **tr.point,
     )
     _accuracy_axes(axes)
     return figure
 
 
-def temperature(rows: Rows) -> Figure:
-    """One network, and the same decisions, with its logits divided by T."""
+def draw_temperature(rows: Rows) -> Figure:
+    """Draw A_sa of one model with its logits divided by several temperatures."""
     alphas = ALPHAS.tolist()
     lines = {
         f"logits divided by {scale:g}": [tempered_accuracy(rows, alpha, scale) for alpha in alphas]
@@ -170,18 +175,22 @@ def temperature(rows: Rows) -> Figure:
     return figure
 
 
-def alpha_of_training() -> Figure:
-    """What `studies/digits_alpha.py` found: accuracies above, the health of the weights below."""
+def draw_alpha_of_training() -> Figure:
+    """Draw the results of `studies/digits_alpha.py`: accuracies and the ESS of the weights."""
     study = json.loads(ALPHA_STUDY.read_text(encoding="utf-8"))
-    looks = {name: LineStyle(number) for number, name in enumerate(SHARES)}
-    entries = [legend_entry(look, SHARES[name]) for name, look in looks.items()]
-    note = "points: mean over seeds; bars: standard deviation; ESS: effective sample size of the weights in training"
+    looks = {name: LineStyle(number) for number, name in enumerate(ACCURACY_NAMES)}
+    entries = [legend_entry(look, ACCURACY_NAMES[name]) for name, look in looks.items()]
+    note = (
+        "points: mean over seeds; bars: standard deviation;"
+        " ESS: effective sample size of the weights in training"
+    )
     figure = make_figure(7.2, 3.6, [{}], entries, note)
     grid = figure.subplots(
         2, len(study), sharex="col", sharey="row", squeeze=False, height_ratios=[3, 1]
     )
     for column, (defense, by_alpha) in enumerate(study.items()):
-        above, below = grid[0, column], grid[1, column]
+        above = grid[0, column]
+        below = grid[1, column]
         places = range(len(by_alpha))
         for name, look in looks.items():
             means, spreads = (
@@ -216,8 +225,8 @@ def _accuracy_axes(axes: Axes) -> None:
     axes.set_ylabel("accuracy (%)")
 
 
-def wmr(folder: Path, *words: str) -> None:
-    """A command in a folder of its own."""
+def run_wmr(folder: Path, *words: str) -> None:
+    """Run a `wmr` command in a folder."""
     subprocess.run(
         [sys.executable, "-m", "wmr_cli", *words, "--quiet"],
         cwd=folder,
@@ -226,34 +235,34 @@ def wmr(folder: Path, *words: str) -> None:
     )
 
 
-def drawn(folder: Path) -> Iterator[Path]:
-    """Every picture in full colour."""
+def draw_all(folder: Path) -> Iterator[Path]:
+    """Run the study in a folder, draw all figures there and yield their files."""
     for step in STUDY:
-        wmr(folder, *step)
-    yield from (folder / "figures" / f"{name}.png" for name in SHOWN)
+        run_wmr(folder, *step)
+    yield from (folder / "figures" / f"{name}.png" for name in REPORT_FIGURES)
     ((file, record),) = [
-        one for one in gather_records([folder / FIRST_RUN]).found if one[1].threat.eps == EPS
+        one for one in gather_records([folder / SHOWN_RUN]).found if one[1].threat.eps == EPS
     ]
     rows = records.load_record_rows(file, record)
     with figure_style():
         made = {
-            "weights-by-margin": weights_by_margin(),
-            "who-is-drawn": who_is_drawn(rows),
-            "accuracy-by-alpha": accuracy_by_alpha(record, rows),
-            "temperature": temperature(rows),
-            "alpha-of-training": alpha_of_training(),
+            "weights-by-margin": draw_weights_by_margin(),
+            "who-is-drawn": draw_weighted_margins(rows),
+            "accuracy-by-alpha": draw_accuracy_by_alpha(record, rows),
+            "temperature": draw_temperature(rows),
+            "alpha-of-training": draw_alpha_of_training(),
         }
         for name, figure in made.items():
             yield save_figure(figure, folder / "explained", name)[0]
 
 
 def main() -> None:
-    """Train, evaluate and draw in a folder that is thrown away; keep the pictures that pages show."""
+    """Train, evaluate and draw in a temporary folder, and save the figures of the pages."""
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        for file in drawn(Path(folder)):
-            picture = Image.open(file).convert("RGB")
-            picture.quantize(COLOURS, dither=Image.Dither.NONE).save(
+        for file in draw_all(Path(folder)):
+            figure = Image.open(file).convert("RGB")
+            figure.quantize(PALETTE_SIZE, dither=Image.Dither.NONE).save(
                 PICTURES / file.name, optimize=True
             )
 

@@ -1,7 +1,8 @@
-"""Write the tables and pictures of `reproduction.md` from the records in `studies/records`: `python docs/reproduce.py`.
+"""Write the tables and figures of `reproduction.md` from the records in `studies/records`.
 
-With `--check`, compare the text and exit 1. A study has its place in the page between `<!-- study: NAME -->` and `<!-- end -->`,
-the verdicts of all between `<!-- verdicts -->` and the same; nothing there is written by hand. Pictures go to
+Usage: `python docs/reproduce.py`. With `--check`, only compare the text, and exit with 1 if it
+differs. The page has a block `<!-- study: NAME -->` … `<!-- end -->` for each study, and a block
+`<!-- verdicts -->` … `<!-- end -->`. Their content is overwritten. Figures are written to
 `pictures/reproduction`.
 """
 
@@ -14,9 +15,16 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean
 
-from claims import findings
-from judging import Finding, Found, by_alpha, is_own_ball, name_of, under
-
+from claims import check_claims
+from verdicts import (
+    Finding,
+    RecordFile,
+    RecordFiles,
+    defense_name,
+    group_by_alpha,
+    has_training_eps,
+    select_attack,
+)
 from wmr_cli.plugins import installed
 from wmr_cli.reporting.figures import FigureFiles, draw_figures
 from wmr_cli.reporting.report import GatheredRecords, build_report, gather_records
@@ -29,138 +37,140 @@ from wmr_cli.sweeps.study import Study, read_study
 
 DOCS = Path(__file__).parent
 STUDIES = DOCS.parent / "studies"
-PAGE, PICTURES = DOCS / "reproduction.md", DOCS / "pictures" / "reproduction"
+PAGE = DOCS / "reproduction.md"
+FIGURES = DOCS / "pictures" / "reproduction"
 BLOCK = re.compile(
     r"(?P<begin><!-- (?:study: (?P<study>[\w-]+)|verdicts) -->\n).*?(?P<end><!-- end -->\n)",
     re.DOTALL,
 )
+INTERVALS = (
+    "Differences to training without weights, unless said otherwise, in percentage points: in"
+    " brackets the 95 % interval over test images, resampled in pairs, then that over seeds of"
+    " training. [The rules](#how-it-was-judged) say which of them count."
+)
 
 
 @cache
-def records_of(name: str) -> tuple[Study, dict[str, list[Path]]]:
-    """A study and the record files of each of its runs, of those that are done."""
+def load_study(name: str) -> tuple[Study, dict[str, list[Path]]]:
+    """Return a study and the record files of its finished runs by run name."""
     study = read_study(STUDIES / f"{name}.toml", installed().registry)
     files = {run.name: list_records(study, run) for run in study.runs}
-    return study, {run: mine for run, mine in files.items() if mine}
+    return study, {run: of_run for run, of_run in files.items() if of_run}
 
 
 @cache
-def found_in(name: str) -> tuple[tuple[Path, Record], ...]:
-    """The records of a study."""
-    _, files = records_of(name)
-    return (
-        tuple(gather_records([file for mine in files.values() for file in mine]).found)
-        if files
-        else ()
-    )
+def load_records(name: str) -> tuple[RecordFile, ...]:
+    """Return the records of a study with their files."""
+    _, files = load_study(name)
+    if not files:
+        return ()
+    return tuple(gather_records([file for of_run in files.values() for file in of_run]).found)
 
 
 @cache
-def findings_in(name: str) -> tuple[Finding, ...]:
-    """What the records of a study say about the paper's claims."""
-    return tuple(findings(found_in(name)))
+def find_results(name: str) -> tuple[Finding, ...]:
+    """Return the findings of a study on the paper's claims."""
+    return tuple(check_claims(load_records(name)))
 
 
-def verdicts(names: Sequence[str]) -> Iterator[str]:
-    """Every claim, and what came of it in each study with each defense."""
-    said = {
-        (name, each.about, each.claim): each.verdict for name in names for each in findings_in(name)
+def verdict_table(names: Sequence[str]) -> Iterator[str]:
+    """Yield a table of the verdicts on all claims, by study and defense."""
+    verdicts = {
+        (name, finding.defense, finding.claim): finding.verdict
+        for name in names
+        for finding in find_results(name)
     }
-    columns = list(dict.fromkeys((name, defense) for name, defense, _ in said))
-    heads = [f"{name}, {defense}, {seeds(name, defense)}" for name, defense in columns]
-    claims = dict.fromkeys(claim for _, _, claim in said)
-    yield table(
+    columns = list(dict.fromkeys((name, defense) for name, defense, _ in verdicts))
+    heads = [f"{name}, {defense}, {count_seeds(name, defense)}" for name, defense in columns]
+    claims = dict.fromkeys(claim for _, _, claim in verdicts)
+    yield format_table(
         ["claim", *heads],
-        ([claim, *(said.get((*column, claim), "-") for column in columns)] for claim in claims),
+        ([claim, *(verdicts.get((*column, claim), "-") for column in columns)] for claim in claims),
     )
 
 
-def seeds(name: str, defense: str) -> str:
-    """With how many seeds a study has trained by a defense, at every alpha."""
-    number = min(
-        map(len, by_alpha([one for one in found_in(name) if name_of(one[1]) == defense]).values())
-    )
-    return f"{number} seed{'s' * (number != 1)}"
+def count_seeds(name: str, defense: str) -> str:
+    """Return the number of training seeds at each alpha, such as `3 seeds`."""
+    of_defense = [one for one in load_records(name) if defense_name(one[1]) == defense]
+    number = min(len(members) for members in group_by_alpha(of_defense).values())
+    return "1 seed" if number == 1 else f"{number} seeds"
 
 
-def mean_weights(name: str) -> str:
-    """What weights did to the strength of the losses: their mean in the last epoch, which nothing divides out."""
-    study, files = records_of(name)
+def describe_mean_weights(name: str) -> str:
+    """Return the mean weight in the last epoch, as weights also scale the loss."""
+    study, files = load_study(name)
     means: dict[tuple[str, float], list[float]] = {}
     for run in study.runs:
         if run.name in files and run.config.alpha:
             last = RunFolder(files[run.name][0].parents[1]).read_log()[-1]
             means.setdefault((run.config.defense, run.config.alpha), []).append(last["weight_mean"])
-    told = (
-        f"{defense}, α {format_number(alpha)}: {fmean(mean):.2f}"
-        for (defense, alpha), mean in means.items()
+    parts = (
+        f"{defense}, α {format_number(alpha)}: {fmean(of_seeds):.2f}"
+        for (defense, alpha), of_seeds in means.items()
     )
-    return f"Weights are not normalised; their mean in the last epoch: {'; '.join(told) or '-'}.\n"
+    return f"Weights are not normalised; their mean in the last epoch: {'; '.join(parts) or '-'}.\n"
 
 
-def section(name: str) -> Iterator[str]:
-    """What a study found, or that there is nothing yet."""
-    study, files = records_of(name)
+def study_section(name: str) -> Iterator[str]:
+    """Yield the paragraphs, tables and figures of a study."""
+    study, files = load_study(name)
     yield f"{study.summary}.\n\n```sh\nwmr sweep studies/{name}.toml\n```\n"
     yield f"{len(files)} of {len(study.runs)} runs are done.\n"
     if not files:
         return
-    found = found_in(name)
-    yield spent(found)
-    yield mean_weights(name)
+    found = load_records(name)
+    yield describe_cost(found)
+    yield describe_mean_weights(name)
     yield f"{INTERVALS}\n"
     rows = [
-        (each.claim, each.about, each.found, f"**{each.verdict}**") for each in findings_in(name)
+        (finding.claim, finding.defense, finding.found, f"**{finding.verdict}**")
+        for finding in find_results(name)
     ]
-    yield table(("claim", "defense", "found", "verdict"), rows)
-    document, problems = build_report(
-        GatheredRecords([one for one in found if is_own_ball(one[1])], [])
-    )
+    yield format_table(("claim", "defense", "found", "verdict"), rows)
+    of_training_eps = [one for one in found if has_training_eps(one[1])]
+    document, problems = build_report(GatheredRecords(of_training_eps, []))
     assert not problems, problems
     yield tables.make_ranked_table(document.groups, document.resampled or {}).to_markdown()
-    yield from (
-        f"![{picture.stem}]({picture.relative_to(DOCS).as_posix()})\n" for picture in pictures(name)
+    for figure in sorted((FIGURES / name).glob("*.png")):
+        yield f"![{figure.stem}]({figure.relative_to(DOCS).as_posix()})\n"
+
+
+def describe_cost(found: RecordFiles) -> str:
+    """Return the number of records, the software and the time of the attacks."""
+    seconds = sum(record.seconds for _, record in found if record.attack.of is None)
+    software = " and by ".join(dict.fromkeys(describe_software(record) for _, record in found))
+    return (
+        f"{len(found)} records, made by {software}; the attacks took {seconds / 3600:.1f} hours.\n"
     )
 
 
-INTERVALS = (
-    "Differences to training without weights, unless said otherwise, in percentage points: in brackets the 95 % interval over"
-    " test images, resampled in pairs, then that over seeds of training. [The rules](#how-it-was-judged) say which of them count."
-)
-
-
-def spent(found: Found) -> str:
-    """On what, with what and for how long."""
-    hours = sum(each.seconds for _, each in found if each.attack.of is None) / 3600
-    makers = " and by ".join(dict.fromkeys(maker(record) for _, record in found))
-    return f"{len(found)} records, made by {makers}; the attacks took {hours:.1f} hours.\n"
-
-
-def maker(record: Record) -> str:
-    """The program that made a record, what it was built on, and where."""
+def describe_software(record: Record) -> str:
+    """Return the version of `wmr`, those of its dependencies, and the device."""
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     return f"wmr {record.wmr} ({versions}) on {record.device}"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """In Markdown."""
+def format_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
     return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *rows))
 
 
-def pictures(name: str) -> list[Path]:
-    """The pictures of a study that are there."""
-    return sorted((PICTURES / name).glob("*.png"))
+def draw_study(name: str) -> None:
+    """Draw the paper's Figures 3 to 7 from the records of a study.
 
-
-def draw(name: str) -> None:
-    """The paper's figures from the records of a study: its Figure 3 in every ball, 4 under both losses, and 5 to 7."""
-    target = PICTURES / name
-    found = [one for one in found_in(name) if one[1].attack.of is None]
-    usual = [one for one in found if is_own_ball(one[1])]
-    of_kind = {"curves": under(found, "pgd"), "weights": under(usual, "pgd")}
-    of_kind["worst-case"] = [*of_kind["weights"], *under(usual, "pgd-margin")]
+    Figure 3 is drawn for each eps, Figure 4 for both losses.
+    """
+    target = FIGURES / name
+    found = [one for one in load_records(name) if one[1].attack.of is None]
+    of_training_eps = [one for one in found if has_training_eps(one[1])]
+    of_pgd = select_attack(of_training_eps, "pgd")
+    records_by_kind = {
+        "curves": select_attack(found, "pgd"),
+        "weights": of_pgd,
+        "worst-case": [*of_pgd, *select_attack(of_training_eps, "pgd-margin")],
+    }
     shutil.rmtree(target, ignore_errors=True)
-    for kind, shown in of_kind.items():
+    for kind, shown in records_by_kind.items():
         with tempfile.TemporaryDirectory() as folder:
             for part in draw_figures(shown, Path(folder), [kind]):
                 if isinstance(part, FigureFiles):
@@ -168,31 +178,34 @@ def draw(name: str) -> None:
                     shutil.copyfile(part.files[0], target / part.files[0].name)
 
 
-def studies(page: str) -> list[str]:
-    """The studies of the page, in its order."""
+def list_studies(page: str) -> list[str]:
+    """Return the studies of the page in its order."""
     return [block["study"] for block in BLOCK.finditer(page) if block["study"]]
 
 
-def rebuilt(page: str) -> str:
-    """The page with every study as its records have it."""
+def rebuild(page: str) -> str:
+    """Return the page with the content of all blocks replaced."""
 
-    def block_of(old: re.Match[str]) -> str:
-        parts = section(old["study"]) if old["study"] else verdicts(studies(page))
+    def replace_block(old: re.Match[str]) -> str:
+        if old["study"]:
+            parts = study_section(old["study"])
+        else:
+            parts = verdict_table(list_studies(page))
         return old["begin"] + "\n" + "\n".join(parts) + "\n" + old["end"]
 
-    return BLOCK.sub(block_of, page)
+    return BLOCK.sub(replace_block, page)
 
 
 def main() -> None:
     """Write the page, or compare it."""
     page = PAGE.read_text(encoding="utf-8")
     if "--check" in sys.argv[1:]:
-        if rebuilt(page) != page:
+        if rebuild(page) != page:
             raise SystemExit("out of date: reproduction.md; run `python docs/reproduce.py`")
         return
-    for name in studies(page):
-        draw(name)
-    PAGE.write_text(rebuilt(page), encoding="utf-8")
+    for name in list_studies(page):
+        draw_study(name)
+    PAGE.write_text(rebuild(page), encoding="utf-8")
 
 
 if __name__ == "__main__":

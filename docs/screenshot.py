@@ -1,4 +1,7 @@
-"""Draw the terminal of the README anew, from commands that are really run: `python docs/screenshot.py`. Minutes; needs tmux."""
+"""Draw the terminal of the README from commands that are run in tmux.
+
+Usage: `python docs/screenshot.py`. It takes some minutes.
+"""
 
 import io
 import shlex
@@ -19,9 +22,10 @@ COMMANDS = (
     "wmr evaluate runs/* --alpha-test 2 --quiet",
     "wmr report --compare",
 )
-WIDTH, HEIGHT = 128, 60
+WIDTH = 128  # characters
+HEIGHT = 60
 PROMPT = "$ "
-# rich's own frame would fetch a font
+# the frame of rich would load a font from the network
 FRAME = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <title>Two trainings with wmr, their evaluation, and a report</title>
 <style>
@@ -34,7 +38,9 @@ line-height: {line_height}px;
 {styles}
 </style>
 <defs>
-<clipPath id="{unique_id}-clip-terminal"><rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" /></clipPath>
+<clipPath id="{unique_id}-clip-terminal">
+<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" />
+</clipPath>
 {lines}
 </defs>
 {chrome}
@@ -47,28 +53,18 @@ line-height: {line_height}px;
 
 
 class Terminal:
-    """A terminal of tmux with a plain shell in a folder, and `wmr` of this Python. One thread: pages agree in rounding."""
+    """A shell in tmux, in a folder, with the `wmr` of this Python."""
 
     def __init__(self, folder: str) -> None:
         self.socket = f"wmr-{Path(folder).name}"
         path = f"PATH={Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
+        # one thread, so that sums are rounded as in the other generated pages
         shell = shlex.join(
             ["env", path, "OMP_NUM_THREADS=1", f"PS1={PROMPT}", "bash", "--norc", "--noprofile"]
         )
-        self.tmux(
-            "-f",
-            "/dev/null",
-            "new-session",
-            "-d",
-            "-x",
-            str(WIDTH),
-            "-y",
-            str(HEIGHT),
-            "-c",
-            folder,
-            shell,
-        )
-        self.wait(prompts=1)
+        size = ("-x", str(WIDTH), "-y", str(HEIGHT))
+        self.tmux("-f", "/dev/null", "new-session", "-d", *size, "-c", folder, shell)
+        self.wait_for(prompts=1)
 
     def tmux(self, *words: str) -> str:
         return subprocess.run(
@@ -76,38 +72,34 @@ class Terminal:
         ).stdout
 
     def run(self, command: str) -> None:
-        prompts = self.prompts()
+        prompts = self.count_prompts()
         self.tmux("send-keys", command, "Enter")
-        self.wait(prompts + 1)
+        self.wait_for(prompts + 1)
 
-    def prompts(self) -> int:
+    def count_prompts(self) -> int:
         return sum(
             line.startswith(PROMPT.strip())
             for line in self.tmux("capture-pane", "-p", "-S", "-").splitlines()
         )
 
-    def wait(self, prompts: int) -> None:
-        while self.prompts() < prompts:
+    def wait_for(self, prompts: int) -> None:
+        while self.count_prompts() < prompts:
             time.sleep(0.5)
 
-    def screen(self) -> str:
-        """All that was written, with its colours, without the last prompt."""
-        return (
-            self.tmux("capture-pane", "-p", "-e", "-S", "-")
-            .rstrip()
-            .removesuffix(PROMPT.strip())
-            .rstrip()
-        )
+    def read_screen(self) -> str:
+        """Return all output with its colours, without the last prompt."""
+        output = self.tmux("capture-pane", "-p", "-e", "-S", "-").rstrip()
+        return output.removesuffix(PROMPT.strip()).rstrip()
 
 
 def main() -> None:
-    """Run the commands in a folder that is thrown away, and keep what the terminal showed."""
+    """Run the commands in a temporary folder and draw the output."""
     with tempfile.TemporaryDirectory() as folder:
         terminal = Terminal(folder)
         try:
             for command in COMMANDS:
                 terminal.run(command)
-            shown = terminal.screen()
+            shown = terminal.read_screen()
         finally:
             terminal.tmux("kill-server")
     console = Console(

@@ -1,4 +1,4 @@
-"""Every command on every page has flags that exist and components that can be named, whether or not the page is run."""
+"""All commands in the documentation have existing flags and components."""
 
 import re
 import shlex
@@ -24,31 +24,26 @@ BLOCK = re.compile(r"^ *```sh\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(
     r"^ *(?:srun [^#\n]*?|torchrun [^#\n]*?-m )?(?:wmr|wmr_cli) (.*)$", re.MULTILINE
 )
-PLACEHOLDER = re.compile(r"\$\{?\w+\}?")
-ELSEWHERE = {
-    *("stripes", "linear", "half-half", "fooled", "random-corners"),  # plugins/wmr-example
-    *(
-        "awp",
-        "rank",
-        "torchattacks",
-        "robustbench",
-        "bloodmnist",
-        "pathmnist",
-    ),  # the other packages there
-    *("brightness", "mine", "l1-pgd", "shift"),  # what pages have their reader write
-}
+SHELL_VARIABLE = re.compile(r"\$\{?\w+\}?")
+EXAMPLE_PLUGIN = {"stripes", "linear", "half-half", "fooled", "random-corners"}
+OTHER_PLUGINS = {"awp", "rank", "torchattacks", "robustbench", "bloodmnist", "pathmnist"}
+WRITTEN_BY_THE_READER = {"brightness", "mine", "l1-pgd", "shift"}
+EXTERNAL = EXAMPLE_PLUGIN | OTHER_PLUGINS | WRITTEN_BY_THE_READER
 
 
-def commands(text: str) -> list[list[str]]:
+def find_commands(text: str) -> list[list[str]]:
+    """Return the words of all `wmr` commands in `sh` blocks, with variables replaced."""
     blocks = "\n".join(BLOCK.findall(text)).replace("\\\n", " ")
     return [
-        shlex.split(PLACEHOLDER.sub("1", words), comments=True) for words in COMMAND.findall(blocks)
+        shlex.split(SHELL_VARIABLE.sub("1", words), comments=True)
+        for words in COMMAND.findall(blocks)
     ]
 
 
-def parsed(words: list[str]) -> typer.Context:
-    """The context of the command that these words call; nothing is run."""
-    command, context = typer.main.get_command(app), None
+def parse(words: list[str]) -> typer.Context:
+    """Return the context of a command without running it."""
+    command = typer.main.get_command(app)
+    context = None
     name = "wmr"
     while True:
         context = command.make_context(name, list(words), parent=context)
@@ -63,19 +58,19 @@ def parsed(words: list[str]) -> typer.Context:
 DOCUMENTED = [
     (str(page.relative_to(ROOT)), words)
     for page in PAGES
-    for words in commands(page.read_text(encoding="utf-8"))
+    for words in find_commands(page.read_text(encoding="utf-8"))
 ]
 
 
 def test_commands_are_found_on_the_pages() -> None:
     assert len(DOCUMENTED) > 100
-    assert commands("```sh\nsrun --x wmr train \\\n  --alpha $a  # so\nls\n```\n") == [
+    assert find_commands("```sh\nsrun --x wmr train \\\n  --alpha $a  # so\nls\n```\n") == [
         ["train", "--alpha", "1"]
     ]
 
 
-def components(context: typer.Context) -> list[tuple[str, str]]:
-    """Kind and name of every component that a command names, but for classes in files."""
+def find_components(context: typer.Context) -> list[tuple[str, str]]:
+    """Return kind and name of the components of a command. Classes in files are left out."""
     given = {
         kind: context.params.get(kind) or context.params.get(f"{kind}s") or () for kind in KINDS
     }
@@ -92,18 +87,18 @@ def components(context: typer.Context) -> list[tuple[str, str]]:
     DOCUMENTED,
     ids=lambda part: part if isinstance(part, str) else shlex.join(part),
 )
-def test_a_documented_command_can_be_parsed(page: str, words: list[str]) -> None:
-    for kind, name in components(parsed(words)):
-        assert name in ELSEWHERE or name in installed().registry.names(kind)
+def test_a_documented_command_can_be_parse(page: str, words: list[str]) -> None:
+    for kind, name in find_components(parse(words)):
+        assert name in EXTERNAL or name in installed().registry.names(kind)
 
 
-def test_a_flag_that_does_not_exist_is_noticed() -> None:
+def test_parsing_fails_for_an_unknown_flag() -> None:
     with pytest.raises(TyperException, match="--alhpa"):
-        parsed(["train", "--alhpa", "2"])
+        parse(["train", "--alhpa", "2"])
 
 
 @pytest.mark.parametrize("command", ["train", "evaluate", "attack"])
-def test_components_are_seen(command: str) -> None:
+def test_components_of_a_command_are_found(command: str) -> None:
     checkpoint = [] if command == "train" else ["run"]
     words = [
         command,
@@ -115,4 +110,4 @@ def test_components_are_seen(command: str) -> None:
         "--dataset",
         "minst",
     ]
-    assert {("attack", "pdg"), ("dataset", "minst")} <= set(components(parsed(words)))
+    assert {("attack", "pdg"), ("dataset", "minst")} <= set(find_components(parse(words)))

@@ -1,11 +1,22 @@
 """The page runner skips nothing and reports every failure."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from support.page_commands import blocks, commands, included, masked, missing, run, steps, tree
+from support.page_commands import (
+    Step,
+    blocks,
+    commands,
+    included,
+    masked,
+    missing,
+    run,
+    steps,
+    tree,
+)
 from support.repository_copy import smaller
 from support.virtualenvs import ROOT
 
@@ -34,20 +45,23 @@ echo a \\
 """
 
 
-@pytest.fixture
-def done(tmp_path: Path):
-    """Does what a page says, and gives what was printed, and the folder where that ended."""
+RunPage = Callable[[str], tuple[dict[Step, str], Path]]
 
-    def do(page: str):
+
+@pytest.fixture
+def run_page(tmp_path: Path) -> RunPage:
+    """Run a page. Return the output of each step and the last working folder."""
+
+    def run_in_folder(page: str) -> tuple[dict[Step, str], Path]:
         folder = tmp_path / "folder"
         (folder / "inside").mkdir(parents=True)
         return run(steps(blocks(page)), folder, tmp_path / "logs", dict(os.environ))
 
-    return do
+    return run_in_folder
 
 
-def test_commands_are_run_and_files_saved_in_the_order_of_the_page(done) -> None:
-    printed, folder = done(PAGE)
+def test_commands_are_run_and_files_saved_in_the_order_of_the_page(run_page: RunPage) -> None:
+    printed, folder = run_page(PAGE)
     assert list(printed.values()) == ["one\ntwo\n", "", "", "", "hello\n", "a b\n"]
     assert [step.line for step in printed] == [2, 5, 8, 14, 18, 19]
     assert (folder / "deep" / "hello.py").is_file()
@@ -55,7 +69,7 @@ def test_commands_are_run_and_files_saved_in_the_order_of_the_page(done) -> None
 
 
 @pytest.mark.parametrize(
-    ("page", "complaint"),
+    ("page", "message"),
     [
         (
             "```sh\ntrue\necho why; false\ntrue\n```",
@@ -73,14 +87,14 @@ def test_commands_are_run_and_files_saved_in_the_order_of_the_page(done) -> None
     ],
 )
 def test_a_failing_command_is_reported_with_status_and_output(
-    page: str, complaint: str, done
+    page: str, message: str, run_page: RunPage
 ) -> None:
-    with pytest.raises(AssertionError, match=complaint):
-        done(page)
+    with pytest.raises(AssertionError, match=message):
+        run_page(page)
 
 
 @pytest.mark.parametrize(
-    ("page", "complaint"),
+    ("page", "message"),
     [
         ("```bash\ntrue\n```", "blocks of 'bash'"),
         ("```\ntrue\n```", "blocks of ''"),
@@ -89,8 +103,8 @@ def test_a_failing_command_is_reported_with_status_and_output(
         ("```sh\necho 'a\n```", "bash cannot read"),
     ],
 )
-def test_a_block_that_cannot_be_read_is_refused(page: str, complaint: str) -> None:
-    with pytest.raises(AssertionError, match=complaint):
+def test_a_block_that_cannot_be_read_is_refused(page: str, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
         steps(blocks(page))
 
 
@@ -99,12 +113,12 @@ def test_an_indented_block_is_run_too() -> None:
     assert step.words == ("echo", "a")
 
 
-def test_a_command_has_as_many_lines_as_bash_needs() -> None:
+def test_a_command_ends_where_bash_ends_it() -> None:
     text = "for i in 1 2\ndo echo $i\ndone\ncat <<E\nhello\nE\necho 'a\nb'\n"
     assert [number for number, _ in commands(text)] == [1, 4, 7]
 
 
-def test_an_included_file_is_the_file() -> None:
+def test_an_include_is_replaced_by_the_file() -> None:
     assert included('--8<-- "LICENSE"\n') == (ROOT / "LICENSE").read_text(encoding="utf-8")
 
 
@@ -119,25 +133,27 @@ def test_an_included_file_is_the_file() -> None:
         "· A_rob",
     ],
 )
-def test_shown_output_matches_printed_output_apart_from_numbers(shown: str, done) -> None:
+def test_shown_output_matches_printed_output_apart_from_numbers(
+    shown: str, run_page: RunPage
+) -> None:
     page = f"```sh\necho 'n 550 · A_rob  82.0 [-1.5, +3]'\n```\n\n```text\n{shown}\n```\n"
-    printed, folder = done(page)
+    printed, folder = run_page(page)
     assert missing(blocks(page), printed, folder) == []
 
 
 @pytest.mark.parametrize(
     "shown", ["n 550 · A_sa 82.0 [1, 2]", "n 550 A_rob 82.0", "A_sa …", "… A_rob … n 550"]
 )
-def test_shown_output_that_was_not_printed_is_reported(shown: str, done) -> None:
+def test_shown_output_that_was_not_printed_is_reported(shown: str, run_page: RunPage) -> None:
     page = f"```sh\necho 'n 550 · A_rob 82.0 [1.5, 3]'\n```\n\n```text\n{shown}\n```\n"
-    printed, folder = done(page)
+    printed, folder = run_page(page)
     assert missing(blocks(page), printed, folder) == [f"line 5: not printed: {shown}"]
 
 
-def test_a_drawn_tree_lists_files(done) -> None:
+def test_a_drawn_tree_lists_files(run_page: RunPage) -> None:
     drawn = "runs/  all\n├── a/     one\n│   ├── b  two words\n│   └── c\n└── d\n"
     page = f"```sh\nmkdir -p runs/a\ntouch runs/a/b\n```\n```text\n{drawn}```\n"
-    printed, folder = done(page)
+    printed, folder = run_page(page)
     assert tree(drawn) == ["runs/a", "runs/a/b", "runs/a/c", "runs/d"]
     assert missing(blocks(page), printed, folder) == [
         "line 5: runs/a/c is not there",
@@ -145,7 +161,7 @@ def test_a_drawn_tree_lists_files(done) -> None:
     ]
 
 
-def test_names_and_units_keep_what_is_not_a_number() -> None:
+def test_masking_removes_numbers_and_units_only() -> None:
     assert masked(" digits-trades-a2-s0 *  trained in 1.3 min ──── ") == masked(
         "digits-trades-a0-s1 trained in 48 s ──"
     )

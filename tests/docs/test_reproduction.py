@@ -1,6 +1,5 @@
-"""The page What we found: verdicts follow from records, and the page from both."""
+"""Verdicts on the paper's claims follow from stored records, and the page follows from both."""
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -8,52 +7,67 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import claims
+import reproduce
+from claims import WORST_CASE_CLAIM, check_claims, check_orders
+from logit_scale import check_scale, check_worst_cases
 from support import synthetic
+from verdicts import (
+    Finding,
+    RecordFile,
+    Sign,
+    combine_signs,
+    format_points,
+    judge_no_loss,
+    select_defense,
+)
 from wmr_cli import measures
 from wmr_cli.measures import Difference
 from wmr_cli.reporting.ranking import Gap
+from wmr_cli.storage.records import Rows
 
 ROOT = Path(__file__).parents[2]
 
 
-def of_docs(name: str):
-    """A program of the folder docs, which is no package."""
-    location = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
-    module = importlib.util.module_from_spec(location)
-    sys.modules[name] = module  # dataclasses look for their own module, and one program for another
-    location.loader.exec_module(module)
-    return module
+PGD = "pgd:steps=20,step=0.015"
+PGD_MARGIN = "pgd-margin:steps=20,step=0.015"
 
 
-judging, scale, claims, reproduce = (
-    of_docs(name) for name in ("judging", "scale", "claims", "reproduce")
-)
+def save_records(
+    folder: Path, skill: float, attack: str = PGD, **other_skills: float
+) -> list[RecordFile]:
+    """Save records of three seeds without weights, and of three with alpha 2 and this skill.
 
-PGD, MARGIN = "pgd:steps=20,step=0.015", "pgd-margin:steps=20,step=0.015"
-
-
-def found(folder: Path, skill: float, attack: str = PGD, **others: float):
-    """Three seeds without weights, and three with them, of more or less skill; other alphas by name, as `a1=0.3`."""
-    made_of = []
-    for alpha, extra in (
-        (2.0, skill),
-        (0.0, 0.0),
-        *((float(name[1:]), extra) for name, extra in others.items()),
-    ):
-        for seed in range(3):
-            rows = synthetic.rows(300, skill=extra + 0.001 * seed, seed=seed, logits=True)
-            record = synthetic.record(
-                rows, f"digits-trades-a{alpha:g}-s{seed}", seed=seed, attack=attack, asked=synthetic.WITH_BALLS,
-                alpha_train=alpha, training={"eps": 0.15},
-            )  # fmt: skip
-            made_of.append(
-                synthetic.stored(folder / f"{alpha}-{seed}" / "evaluations", record, rows)
-            )
-    return made_of
+    `other_skills` add further alphas, such as `a1=0.3`.
+    """
+    skills = {2.0: skill, 0.0: 0.0}
+    skills |= {float(name[1:]): other for name, other in other_skills.items()}
+    return [
+        save_record(folder, alpha, seed, attack, synthetic_rows(of_alpha, seed))
+        for alpha, of_alpha in skills.items()
+        for seed in range(3)
+    ]
 
 
-def verdicts(records) -> dict[str, str]:
-    return {finding.claim: finding.verdict for finding in claims.findings(records)}
+def synthetic_rows(skill: float, seed: int) -> Rows:
+    return synthetic.rows(300, skill=skill + 0.001 * seed, seed=seed, logits=True)
+
+
+def save_record(folder: Path, alpha: float, seed: int, attack: str, rows: Rows) -> RecordFile:
+    record = synthetic.record(
+        rows,
+        f"digits-trades-a{alpha:g}-s{seed}",
+        seed=seed,
+        attack=attack,
+        asked=synthetic.WITH_BALLS,
+        alpha_train=alpha,
+        training={"eps": 0.15},
+    )
+    return synthetic.stored(folder / f"{alpha}-{seed}" / "evaluations", record, rows)
+
+
+def verdicts(records: list[RecordFile]) -> dict[str, str]:
+    return {finding.claim: finding.verdict for finding in check_claims(records)}
 
 
 @pytest.mark.parametrize(
@@ -64,64 +78,58 @@ def verdicts(records) -> dict[str, str]:
         (0.0, "not distinguishable", "not distinguishable"),
     ],
 )
-def test_a_claim_is_judged_by_its_differences(
+def test_a_verdict_follows_from_the_differences(
     tmp_path: Path, skill: float, gain: str, loss: str
 ) -> None:
-    said = verdicts(found(tmp_path, skill))
-    assert (said["A_sa is higher with weights"], said["A_tr is higher with weights"]) == (
-        gain,
-        gain,
-    )
+    said = verdicts(save_records(tmp_path, skill))
+    assert said["A_sa is higher with weights"] == gain
+    assert said["A_tr is higher with weights"] == gain
     assert said["no loss of A_rob under the uniform attack"] == loss
-    assert not {"A_rob gains under PGD-margin", "A_rob gains under the worst of all attacks"} & set(
-        said
-    )
+    assert not {"A_rob gains under PGD-margin", WORST_CASE_CLAIM} & set(said)
     assert "A_sa rises from one α_train to the next" not in said  # there is only one
 
 
 @pytest.mark.parametrize(("between", "verdict"), [(0.6, "holds"), (1.8, "does not hold")])
-def test_a_rise_is_asked_from_one_alpha_to_the_next(
+def test_a_rise_needs_a_gain_from_each_alpha_to_the_next(
     tmp_path: Path, between: float, verdict: str
 ) -> None:
-    said = verdicts(found(tmp_path, 1.2, a1=between))
+    said = verdicts(save_records(tmp_path, 1.2, a1=between))
     assert said["A_sa is higher with weights"] == "holds"
     assert said["A_sa rises from one α_train to the next"] == verdict
 
 
 def test_one_seed_of_training_gives_no_verdict(tmp_path: Path) -> None:
-    records = [one for one in found(tmp_path, 0.6) if one[1].checkpoint.seed == 0]
+    records = [one for one in save_records(tmp_path, 0.6) if one[1].checkpoint.seed == 0]
     said = verdicts(records)
     assert [said.pop(claim) for claim in claims.ORDERS] == ["holds"] * 3
     assert set(said.values()) == {"one seed, no verdict"}
     assert "A_sa is higher with weights" in said
 
 
-def test_an_attack_is_judged_by_its_own_records(tmp_path: Path) -> None:
-    said = verdicts([*found(tmp_path / "pgd", 0.6), *found(tmp_path / "margin", -0.6, MARGIN)])
+def test_each_attack_is_judged_by_its_own_records(tmp_path: Path) -> None:
+    said = verdicts(
+        [*save_records(tmp_path / "pgd", 0.6), *save_records(tmp_path / "margin", -0.6, PGD_MARGIN)]
+    )
     assert said["A_sa is higher with weights"] == "holds"
     assert said["A_rob gains under PGD-margin"] == "does not hold"
-    assert said["A_rob gains under the worst of all attacks"] == "does not hold"
+    assert said[WORST_CASE_CLAIM] == "does not hold"
 
 
-def test_the_worst_of_all_attacks_counts_an_image_once(tmp_path: Path) -> None:
+def test_an_image_that_fails_under_two_attacks_counts_once(tmp_path: Path) -> None:
     records = [
-        *found(tmp_path / "pgd", 0.6),
-        *found(tmp_path / "margin", 0.6, MARGIN),
-    ]  # the same images fall to both
-    said = {finding.claim: finding for finding in claims.findings(records)}
-    alone, all_of_them = (
-        said[f"A_rob gains under {name}"].found
-        for name in ("PGD-margin", "the worst of all attacks")
-    )
-    assert alone.partition(": ")[2] == all_of_them.partition(": ")[2].removeprefix(
-        f"steps=20,step=0.015, {PGD}: "
-    )
+        *save_records(tmp_path / "pgd", 0.6),
+        *save_records(tmp_path / "margin", 0.6, PGD_MARGIN),
+    ]  # both attacks succeed on the same images
+    found = {finding.claim: finding.found for finding in check_claims(records)}
+    of_margin = found["A_rob gains under PGD-margin"].removeprefix("α 2: ")
+    of_both = found[WORST_CASE_CLAIM].removeprefix(f"α 2, {PGD_MARGIN}, {PGD}: ")
+    assert of_margin == of_both
 
 
-def test_a_training_without_a_reference_is_compared_with_nothing(tmp_path: Path) -> None:
+def test_a_training_without_reference_is_not_compared(tmp_path: Path) -> None:
     records = [
-        *found(tmp_path / "pgd", 0.6, a1=0.3),
-        *found(tmp_path / "margin", 0.6, MARGIN, a1=0.3),
+        *save_records(tmp_path / "pgd", 0.6, a1=0.3),
+        *save_records(tmp_path / "margin", 0.6, PGD_MARGIN, a1=0.3),
     ]
     partial = [
         one
@@ -145,102 +153,96 @@ def test_a_training_without_a_reference_is_compared_with_nothing(tmp_path: Path)
         ((-0.03, -0.01), (-0.05, 0.01), 50, "not distinguishable"),
     ],
 )
-def test_that_nothing_is_lost_holds_where_a_loss_of_a_point_is_ruled_out(
+def test_no_loss_holds_if_the_intervals_exclude_one_point(
     images: tuple[float, float], seeds: tuple[float, float] | None, number: int, verdict: str
 ) -> None:
     low, high = images
     one = Gap(Difference((low + high) / 2, low, high, images=number), seeds)
     harmless = Gap(Difference(0.05, 0.04, 0.06, images=50), (0.01, 0.09))
-    assert judging.verdict_on_loss([harmless, one]) == verdict
+    assert judge_no_loss([harmless, one]) == verdict
 
 
 @pytest.mark.parametrize(
-    ("spared", "verdict", "told"),
+    ("spared", "verdict", "text"),
     [
         (0, "holds", None),
-        (1, "not distinguishable", "beyond chance in 0"),
-        (60, "does not hold", "beyond chance in 1"),
+        (1, "not distinguishable", "significant in 0"),
+        (60, "does not hold", "significant in 1"),
     ],
 )
-def test_an_order_is_broken_where_images_tell(
-    tmp_path: Path, spared: int, verdict: str, told: str | None
+def test_an_order_is_violated_by_a_significant_difference_only(
+    tmp_path: Path, spared: int, verdict: str, text: str | None
 ) -> None:
-    records, rows = found(tmp_path, 0.0), synthetic.rows(300)
-    before, prefix = "uniform", measures.at_alpha("weighted", 2.0)
-    wrong = np.flatnonzero(rows[f"{before}/margin"] < 0)[
-        :spared
-    ]  # fooled by the usual attack, and not by the other
+    records = save_records(tmp_path, 0.0)
+    rows = synthetic.rows(300)
+    prefix = measures.at_alpha("weighted", 2.0)
     for name in ("prediction", "margin"):
-        rows[f"{prefix}/{name}"] = rows[f"{before}/{name}"].copy()
-    rows[f"{prefix}/prediction"][wrong] = rows["label"][wrong]
-    rows[f"{prefix}/margin"][wrong] = 0.01
+        rows[f"{prefix}/{name}"] = rows[f"uniform/{name}"].copy()
+    # misclassified under the uniform attack, correct under the weighted one
+    better = np.flatnonzero(rows["uniform/margin"] < 0)[:spared]
+    rows[f"{prefix}/prediction"][better] = rows["label"][better]
+    rows[f"{prefix}/margin"][better] = 0.01
     record = synthetic.record(
         rows, "other", attack=PGD, alphas=(2.0,), alpha_train=2.0, training={"eps": 0.15}
     )
     records.append(synthetic.stored(tmp_path / "other" / "evaluations", record, rows))
-    said = {finding.claim: finding for finding in claims.ordered(records, "trades")}
+    said = {finding.claim: finding for finding in check_orders(records, "trades")}
     assert said["A_sa ≤ A_rob (a theorem)"].verdict == "holds"
     assert said["A_tr ≤ A_sa"].verdict == verdict
-    assert told is None or told in said["A_tr ≤ A_sa"].found
+    assert text is None or text in said["A_tr ≤ A_sa"].found
 
 
-def test_a_broken_theorem_is_told(tmp_path: Path) -> None:
+def test_a_violated_theorem_is_reported(tmp_path: Path) -> None:
     rows = synthetic.rows(300)
-    rows["uniform/margin"] = -rows[
-        "uniform/margin"
-    ]  # no network has wrong images of the largest margins
+    # no model misclassifies the images with the largest margins
+    rows["uniform/margin"] = -rows["uniform/margin"]
     record = synthetic.record(rows, attack=PGD, alphas=(2.0,))
     (said,) = [
         one
-        for one in claims.ordered([synthetic.stored(tmp_path, record, rows)], "trades")
+        for one in check_orders([synthetic.stored(tmp_path, record, rows)], "trades")
         if "theorem" in one.claim
     ]
     assert (said.found.partition(";")[0], said.verdict) == ("in 0 of 1 lines", "does not hold")
 
 
-def rescaled(folder: Path, skill: float):
-    """Three seeds without weights, and three with them, of more skill or none, and of less than a third of the logits."""
+def save_rescaled_records(folder: Path, skill: float) -> list[RecordFile]:
+    """Save records of weighted models whose logits are 0.3 times those of unweighted ones."""
     records = []
     for alpha, factor in ((2.0, 0.3), (0.0, 1.0)):
         for seed in range(3):
             rows = synthetic.rows(300, skill=(skill if alpha else 0.0), seed=seed)
-            margin, label = rows["uniform/logit_margin"][:, None], np.eye(10)[rows["label"]]
-            rows["uniform/logits"] = factor * (
-                margin * label - 5 * (1 - label - np.roll(label, 1, axis=1))
-            )  # one rival to each
+            margin = rows["uniform/logit_margin"][:, None]
+            is_label = np.eye(10)[rows["label"]]
+            is_rival = np.roll(is_label, 1, axis=1)
+            # the label has the margin, one rival has 0, all others have -5
+            rows["uniform/logits"] = factor * (margin * is_label - 5 * (1 - is_label - is_rival))
             rows["uniform/loss"] = np.log1p(np.exp(-factor * margin[:, 0]))
-            record = synthetic.record(
-                rows, f"a{alpha:g}-s{seed}", seed=seed, attack=PGD, asked=synthetic.WITH_BALLS,
-                alpha_train=alpha, training={"eps": 0.15},
-            )  # fmt: skip
-            records.append(
-                synthetic.stored(folder / f"{alpha}-{seed}" / "evaluations", record, rows)
-            )
-    return judging.trained_with(records, "trades")
+            records.append(save_record(folder, alpha, seed, PGD, rows))
+    return select_defense(records, "trades")
 
 
-WITHOUT_SCALE = pytest.mark.parametrize(
+WITHOUT_AND_WITH_SKILL = pytest.mark.parametrize(
     ("skill", "verdict"), [(0.0, "not distinguishable"), (0.6, "holds")]
 )
 
 
-@WITHOUT_SCALE
-def test_a_gain_that_is_one_of_scale_does_not_survive_calibration(
+@WITHOUT_AND_WITH_SKILL
+def test_a_gain_from_scale_vanishes_with_calibration(
     tmp_path: Path, skill: float, verdict: str
 ) -> None:
-    kept, taken = scale.scale(rescaled(tmp_path, skill), "pgd", "trades")
+    kept, taken = check_scale(save_rescaled_records(tmp_path, skill), "pgd", "trades")
     assert (kept.verdict, taken.verdict) == (verdict, "holds")
     gained = float(kept.found.split("A_sa(2) ")[1].split(" ")[0])
     assert gained > 5  # as it is, the other scale looks like a gain
 
 
-@WITHOUT_SCALE
-def test_a_worst_case_that_is_one_of_scale_does_not_survive_calibration(
+@WITHOUT_AND_WITH_SKILL
+def test_a_better_worst_case_from_scale_vanishes_with_calibration(
     tmp_path: Path, skill: float, verdict: str
 ) -> None:
     said = {
         finding.claim: finding.verdict
-        for finding in scale.worst_cases(rescaled(tmp_path, skill), "ce", "trades")
+        for finding in check_worst_cases(save_rescaled_records(tmp_path, skill), "ce", "trades")
     }
     assert said["DRO: loss, calibrated, of the worst case by cross-entropy"] == verdict
     assert said["DRO: loss of the worst case by cross-entropy"] == "holds"
@@ -257,15 +259,17 @@ def test_a_worst_case_that_is_one_of_scale_does_not_survive_calibration(
         ([(False, True), (False, False)], "not distinguishable"),
     ],
 )
-def test_a_verdict_asks_for_all_differences(signs: list[tuple[bool, bool]], verdict: str) -> None:
-    assert judging.verdict_of(signs) == verdict
+def test_a_verdict_needs_all_differences(signs: list[tuple[bool, bool]], verdict: str) -> None:
+    assert combine_signs([Sign(*sign) for sign in signs]) == verdict
 
 
 def test_one_seed_of_one_attack_gives_no_verdict_on_it(tmp_path: Path) -> None:
     margin = [
-        one for one in found(tmp_path / "margin", -0.6, MARGIN) if one[1].checkpoint.seed == 0
+        one
+        for one in save_records(tmp_path / "margin", -0.6, PGD_MARGIN)
+        if one[1].checkpoint.seed == 0
     ]
-    said = verdicts([*found(tmp_path / "pgd", 0.6), *margin])
+    said = verdicts([*save_records(tmp_path / "pgd", 0.6), *margin])
     assert said["A_rob gains under PGD-margin"] == "one seed, no verdict"
     assert said["A_sa is higher with weights"] == "holds"
 
@@ -274,24 +278,26 @@ def test_one_seed_of_one_attack_gives_no_verdict_on_it(tmp_path: Path) -> None:
     ("value", "said"),
     [(0.0123, "+1.2"), (-0.0004, "-0.04"), (0.0, "+0.0"), (0.0006, "+0.1"), (-1e-9, "-0.00")],
 )
-def test_points_have_a_sign_and_a_second_digit_near_zero(value: float, said: str) -> None:
-    assert judging.points(value) == said
+def test_percentage_points_have_a_sign_and_a_second_digit_near_zero(
+    value: float, said: str
+) -> None:
+    assert format_points(value) == said
 
 
-def test_all_verdicts_stand_in_one_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = {
+def test_verdicts_of_all_studies_are_one_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    findings = {
         "large": [
-            judging.Finding("order", "trades", "", "holds"),
-            judging.Finding("gain", "trades", "", "does not hold"),
+            Finding("order", "trades", "", "holds"),
+            Finding("gain", "trades", "", "does not hold"),
         ],
         "small": [
-            judging.Finding("gain", "pgd", "", "holds in 1 of 2"),
-            judging.Finding("loss", "trades", "", "not distinguishable"),
+            Finding("gain", "pgd", "", "holds in 1 of 2"),
+            Finding("loss", "trades", "", "not distinguishable"),
         ],
     }
-    monkeypatch.setattr(reproduce, "findings_in", said.__getitem__)
-    monkeypatch.setattr(reproduce, "seeds", lambda name, defense: "3 seeds")
-    (table,) = reproduce.verdicts(["large", "small"])
+    monkeypatch.setattr(reproduce, "find_results", findings.__getitem__)
+    monkeypatch.setattr(reproduce, "count_seeds", lambda name, defense: "3 seeds")
+    (table,) = reproduce.verdict_table(["large", "small"])
     assert [
         [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()
     ] == [
@@ -304,7 +310,7 @@ def test_all_verdicts_stand_in_one_table(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.slow
-def test_the_page_is_what_its_records_say() -> None:
+def test_the_page_is_current() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "docs" / "reproduce.py", "--check"],
         capture_output=True,
