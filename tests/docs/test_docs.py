@@ -102,7 +102,7 @@ def test_the_check_notices_a_stale_page(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("file", "text"), badges.badges().items(), ids=lambda value: getattr(value, "stem", "")
+    ("file", "text"), badges.draw_badges().items(), ids=lambda value: getattr(value, "stem", "")
 )
 def test_badges_are_true_and_shown(file: Path, text: str) -> None:
     assert file.read_text(encoding="utf-8") == text, "run `python docs/badges.py`"
@@ -112,7 +112,7 @@ def test_badges_are_true_and_shown(file: Path, text: str) -> None:
 
 
 def test_there_are_no_other_badges() -> None:
-    assert sorted(badges.FOLDER.iterdir()) == sorted(badges.badges())
+    assert sorted(badges.FOLDER.iterdir()) == sorted(badges.draw_badges())
 
 
 @pytest.mark.parametrize("hook", HOOKS)
