@@ -17,8 +17,7 @@ from wmr_cli.builtins.defenses.fgsm_rs import FastTraining
 from wmr_cli.builtins.defenses.natural import Natural
 from wmr_cli.builtins.defenses.pgd import PgdTraining
 from wmr_cli.builtins.defenses.trades import Trades
-from wmr_cli.builtins.kernels.exp import Exponential
-from wmr_cli.builtins.kernels.uniform import Uniform
+from wmr_cli.builtins.kernels.exp import Exponential, Uniform
 from wmr_cli.config import TrainConfig
 from wmr_cli.core import rng
 from wmr_cli.core.losses import cross_entropy

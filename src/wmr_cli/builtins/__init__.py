@@ -189,18 +189,18 @@ def wmr_kernels() -> Iterable[Entry]:
     return [
         Entry(
             "chi2",
-            f"{HERE}.kernels.chi2:ChiSquared",
+            f"{HERE}.kernels.worst_case:ChiSquared",
             "the worst weights in a chi-squared ball around equal ones",
         ),
         Entry(
             "cvar",
-            f"{HERE}.kernels.cvar:Cvar",
+            f"{HERE}.kernels.worst_case:Cvar",
             "the worst share of the images alike, the others not at all",
         ),
         Entry("exp", f"{HERE}.kernels.exp:Exponential", "exp(-alpha * margin), the paper's choice"),
         Entry(
             "exp-logit",
-            f"{HERE}.kernels.exp_logit:ExponentialOfLogits",
+            f"{HERE}.kernels.exp:ExponentialOfLogits",
             "exp(-alpha * logit margin), clipped",
         ),
         Entry("focal", f"{HERE}.kernels.focal:Focal", "the probability of a mistake, to a power"),
@@ -210,13 +210,13 @@ def wmr_kernels() -> Iterable[Entry]:
             "by how few attack steps an image was reached (training only)",
         ),
         Entry("mail", f"{HERE}.kernels.mail:Mail", "a sigmoid of the margin"),
-        Entry("none", f"{HERE}.kernels.uniform:Uniform", "every image counts the same"),
+        Entry("none", f"{HERE}.kernels.exp:Uniform", "every image counts the same"),
         Entry(
             "table",
             f"{HERE}.kernels.table:Table",
             "your weights: table:path=….csv with the columns index,weight",
         ),
-        Entry("tilt", f"{HERE}.kernels.tilt:Tilt", "exp(t * loss): tilted losses"),
+        Entry("tilt", f"{HERE}.kernels.worst_case:Tilt", "exp(t * loss): tilted losses"),
         Entry(
             "wat",
             f"{HERE}.kernels.wat:Wat",

@@ -1,1 +1,1 @@
-"""Weighting kernels: log-weights of images from their margins. One file each."""
+"""Weighting kernels: log-weights of images, from their margins, losses, classes or a table."""

@@ -1,4 +1,4 @@
-"""Focal weights."""
+"""`focal`: focal weights."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,10 @@ from ...errors import BadInput
 
 @dataclass(frozen=True)
 class Focal:
-    """Weighs by the probability of a mistake.
+    """Weights by the probability of a misclassification.
 
     Weight: `(1 - p_y)^gamma`, with gradient
-    Good for: turning from images that are right for sure; a weight is never above 1
+    Good for: less weight on images that are confidently correct; a weight is at most 1
     Reference: Lin et al. 2017, arXiv:1708.02002
     """
 
@@ -26,13 +26,11 @@ class Focal:
     def __post_init__(self) -> None:
         if self.gamma < 0:
             raise BadInput(
-                f"gamma is {self.gamma:g}",
-                hint="gamma is not negative; 0 weighs all images the same",
+                f"`gamma` is {self.gamma:g}", hint="`gamma` is at least 0; 0 gives equal weights"
             )
 
     def __call__(self, evidence: Evidence) -> Tensor:
-        others = log_probabilities(evidence.logits).scatter(
-            1, evidence.labels[:, None], float("-inf")
-        )
-        # the sum of the other classes: 1 - p_y would be 0 where p_y is nearly 1
+        labels = evidence.labels[:, None]
+        others = log_probabilities(evidence.logits).scatter(1, labels, float("-inf"))
+        # the sum over the other classes: 1 - p_y rounds to 0 where p_y is nearly 1
         return self.gamma * others.logsumexp(dim=1)

@@ -1,4 +1,4 @@
-"""GAIRAT's weights."""
+"""`gairat`: weights by the number of attack steps that an image survived."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,13 +14,14 @@ from ...errors import BadInput
 
 @dataclass(frozen=True)
 class Gairat:
-    """Weighs by k, the number of the attack's K steps before which an image was still right.
+    """Weights by k, the number of the attack's K steps before which an image was still correct.
 
-    `form=sigmoid` is the sigmoid of the same argument, `form=discrete` is `(K + 1 - k) / (K + 1)`. Switched on after a
-    burn-in of `start-epoch` epochs. K is that of the training attack.
+    `form=sigmoid` is the sigmoid of the same argument, `form=discrete` is `(K + 1 - k) / (K + 1)`.
+    It is used after a burn-in of `start-epoch` epochs. K is that of the training attack.
 
-    Weight: `(1 + tanh(shift + 5 * (1 - 2k / K))) / 2`, divided by the batch's mean, without gradient
-    Good for: training on the images that an attack reaches first; known to lose under stronger attacks
+    Weight: `(1 + tanh(shift + 5 * (1 - 2k / K))) / 2`, divided by the batch's mean, without
+        gradient
+    Good for: training on the images that an attack reaches first; weak under stronger attacks
     Reference: Zhang et al. 2021, arXiv:2010.01736
     """
 
@@ -32,11 +33,13 @@ class Gairat:
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise BadInput(
-                "gairat counts the steps of an attack, and this one has none",
-                hint="train with --steps 10",
+                "gairat counts the steps of an attack, and this attack has none",
+                hint="train with `steps=10`",
             )
         if self.start_epoch < 0:
-            raise BadInput(f"start-epoch is {self.start_epoch}", hint="start-epoch is not negative")
+            raise BadInput(
+                f"`start-epoch` is {self.start_epoch}", hint="`start-epoch` is at least 0"
+            )
 
     @property
     def traits(self) -> KernelTraits:
@@ -49,7 +52,8 @@ class Gairat:
         )
 
     def __call__(self, evidence: Evidence) -> Tensor:
-        assert evidence.steps_survived is not None  # it is needed
+        assert evidence.steps_survived is not None  # a trait requires it
+        # restarts of an attack may add up to more steps than K
         survived = evidence.steps_survived.to(evidence.logits.dtype).clamp(max=self.steps)
         if self.form == "discrete":
             return torch.log((self.steps + 1 - survived) / (self.steps + 1))

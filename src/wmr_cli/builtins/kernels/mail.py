@@ -1,4 +1,4 @@
-"""MAIL's weights."""
+"""`mail`: a sigmoid of the margin."""
 
 import math
 from dataclasses import dataclass
@@ -15,13 +15,14 @@ from ...spec import parse_number
 
 @dataclass(frozen=True)
 class Mail:
-    """A sigmoid of the probability margin, switched on after a burn-in of `start-epoch` epochs.
+    """A sigmoid of the probability margin, used after a burn-in of `start-epoch` epochs.
 
-    The usual values are those for adversarial training; with TRADES the authors use `mail:slope=2,bias=0`. Their code
-    multiplies by a constant (`scale=const:3`), their paper divides by the mean (`scale=mean1`).
+    The defaults are those for adversarial training; with TRADES the authors use
+    `mail:slope=2,bias=0`. Their code multiplies by a constant (`scale=const:3`), their paper
+    divides by the mean (`scale=mean1`).
 
     Weight: `scale * sigmoid(slope * (bias - margin))`, without gradient
-    Good for: training on the images near the boundary once the network has learnt the easy ones
+    Good for: training on images near the decision boundary once the easy ones are learnt
     Reference: Wang et al. 2021, arXiv:2106.07904
     """
 
@@ -32,15 +33,16 @@ class Mail:
 
     def __post_init__(self) -> None:
         kind, _, factor = self.scale.partition(":")
-        if (kind, bool(factor)) not in (("const", True), ("mean1", False)) or (
-            factor and parse_number(factor) <= 0
-        ):
+        is_known = (kind, bool(factor)) in (("const", True), ("mean1", False))
+        if not is_known or (factor and parse_number(factor) <= 0):
             raise BadInput(
-                f"mail cannot be scaled by {self.scale!r}",
-                hint="scale is const:3, with any factor, or mean1",
+                f"`scale` of mail is {self.scale!r}",
+                hint="`scale` is const:3, with any positive factor, or mean1",
             )
         if self.start_epoch < 0:
-            raise BadInput(f"start-epoch is {self.start_epoch}", hint="start-epoch is not negative")
+            raise BadInput(
+                f"`start-epoch` is {self.start_epoch}", hint="`start-epoch` is at least 0"
+            )
 
     @property
     def traits(self) -> KernelTraits:
@@ -52,5 +54,8 @@ class Mail:
 
     def __call__(self, evidence: Evidence) -> Tensor:
         margins = probability_margin(evidence.logits, evidence.labels)
-        factor = 1.0 if self.scale == "mean1" else parse_number(self.scale.removeprefix("const:"))
+        # a normalised weight needs no factor: the division by the mean would cancel it
+        factor = 1.0
+        if self.scale != "mean1":
+            factor = parse_number(self.scale.removeprefix("const:"))
         return functional.logsigmoid(self.slope * (self.bias - margins)) + math.log(factor)

@@ -1,4 +1,4 @@
-"""WAT's weights of classes."""
+"""`wat`: weights of classes by their loss on the validation set."""
 
 from dataclasses import dataclass
 
@@ -13,14 +13,15 @@ from ...errors import BadInput
 
 @dataclass
 class Wat:
-    """Weighs classes by what they have cost on held-out images so far, updated after every epoch.
+    """Weights classes by their loss on the validation set, updated after every epoch.
 
-    C classes and their mean are C + 1 experts of the hedge algorithm: with the sum of costs, `CE(x) + beta * KL(p(x) || p(x'))`,
-    over the epochs, each weighs `C * softmax(eta * sum)`. An image is paid for by its class and by the mean. The authors put
-    it on all of TRADES: `trades:terms=both`.
+    The C classes and their mean are C + 1 experts of the hedge algorithm. Each sums its loss,
+    `CE(x) + beta * KL(p(x) || p(x'))`, over the epochs and gets the weight
+    `C * softmax(eta * sum)`. An image has the weight of its class plus that of the mean. The
+    authors apply it to all of TRADES: `trades:terms=both`.
 
     Weight: `w_class + w_mean`, without gradient
-    Good for: raising the class that does worst
+    Good for: raising the accuracy of the worst class
     Reference: Li and Liu 2023, arXiv:2302.04025
     """
 
@@ -32,41 +33,37 @@ class Wat:
     def __post_init__(self) -> None:
         if self.eta < 0 or self.beta < 0:
             raise BadInput(
-                f"eta is {self.eta:g}, beta is {self.beta:g}", hint="neither is negative"
+                f"`eta` is {self.eta:g}, `beta` is {self.beta:g}", hint="both are at least 0"
             )
         self._costs: Tensor | None = None
 
     def __call__(self, evidence: Evidence) -> Tensor:
-        classes = evidence.logits.shape[1]
-        costs = (
-            torch.zeros(classes + 1, dtype=torch.float64) if self._costs is None else self._costs
-        )
-        experts = classes * torch.softmax(self.eta * costs, dim=0)
+        num_classes = evidence.logits.shape[1]
+        costs = self._costs
+        if costs is None:  # before the first validation all experts are equal
+            costs = torch.zeros(num_classes + 1, dtype=torch.float64)
+        experts = num_classes * torch.softmax(self.eta * costs, dim=0)
         return (experts[:-1] + experts[-1]).log().to(evidence.logits)[evidence.labels]
 
     def observe(self, evidence: Evidence) -> None:
-        """Add what each class costs on held-out images, and what all cost on average; a class without images costs nothing."""
-        assert evidence.clean_logits is not None
+        """Add the mean loss of each class and of all images; a class without images adds 0."""
+        assert evidence.clean_logits is not None  # validation computes them
         # to the CPU first: not every device has float64
-        clean, adversarial, labels = (
-            evidence.clean_logits.cpu().double(),
-            evidence.logits.cpu().double(),
-            evidence.labels.cpu(),
-        )
-        paid = cross_entropy(clean, labels)
-        paid = paid + self.beta * kl_divergence(
-            log_probabilities(clean), log_probabilities(adversarial)
-        )
-        sums = torch.zeros(clean.shape[1], dtype=torch.float64).index_add(0, labels, paid)
-        costs = torch.cat(
-            [sums / labels.bincount(minlength=clean.shape[1]).clamp(min=1), paid.mean()[None]]
-        )
+        clean = evidence.clean_logits.cpu().double()
+        adversarial = evidence.logits.cpu().double()
+        labels = evidence.labels.cpu()
+        divergence = kl_divergence(log_probabilities(clean), log_probabilities(adversarial))
+        losses = cross_entropy(clean, labels) + self.beta * divergence
+        num_classes = clean.shape[1]
+        sums = torch.zeros(num_classes, dtype=torch.float64).index_add(0, labels, losses)
+        means = sums / labels.bincount(minlength=num_classes).clamp(min=1)
+        costs = torch.cat([means, losses.mean()[None]])
         self._costs = costs if self._costs is None else self._costs + costs
 
     def state(self) -> dict[str, Tensor]:
-        """The costs so far."""
+        """Return the summed losses."""
         return {} if self._costs is None else {"costs": self._costs}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Bring back what `state` gave."""
+        """Restore what `state` returned."""
         self._costs = state["costs"]
