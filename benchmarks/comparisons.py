@@ -80,6 +80,7 @@ def compare(
     title: str, case: Case, effort: Effort, make_work: Callable[[Case], Mapping[str, Work]]
 ) -> Comparison:
     """Warm up with an attack of one step, then time all functions alternately."""
+    # one step runs every kernel once, at a tenth of the cost
     time_alternately(make_work(wmr_workloads.with_steps(case, 1)), 1)
     title = f"{title}: {case.model}, batch {case.batch}, {case.steps} steps"
     times = time_alternately(make_work(case), effort.rounds, effort.seconds)
@@ -98,6 +99,7 @@ def compare_attacks(case: Case, folder: Path, effort: Effort, peers: PeerProcess
         own = wmr_workloads.make_pgd_training(case, folder)
         work = peers.make_work(make_peers, case, folder)
         network, images = make_fastest_bare_network(own.plain, to_contiguous(own.batch.images))
+        # the same number for both: what `wmr` does beside the passes is overhead
         flops.update(dict.fromkeys((WMR, BARE), count_flops(network, images, case.steps)))
         left, right = make_matrices(images.device)
         work[WMR] = own.attack

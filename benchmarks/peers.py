@@ -57,6 +57,7 @@ def make_foolbox_attack(model: nn.Module, images: Tensor, labels: Tensor, case: 
 def make_art_attack(model: nn.Module, images: Tensor, labels: Tensor, case: Case) -> Work:
     """Return projected gradient descent of ART, on NumPy arrays."""
     device_type = "cpu" if images.device.type == "cpu" else "gpu"
+    # ART needs a loss and the value range for its wrapper of the network
     classifier = PyTorchClassifier(
         model,
         nn.CrossEntropyLoss(),

@@ -41,6 +41,7 @@ def measure_growth(case: Case, folder: Path, effort: Effort) -> list[Growth]:
     if not effort.is_quick:
         images.append(2048)
         steps.append(40)
+    # two steps only, so that costs per image outside the attack are visible
     by_images: dict[int, Work] = {
         count: make_evaluation(with_steps(case, 2), folder, count).evaluate_robust
         for count in images

@@ -60,6 +60,7 @@ def make_training(case: Case, folder: Path, defense: str, attack: str) -> Traini
         write_data(case, data, images=case.batch)
     run = set_up_training(case.config(data, defense, attack), registry, folder, launch(Hardware()))
     reset_zero_layers(run.model)
+    # peers must not run the model that `wmr` has fused and moved to another memory format
     plain = components.build_model(registry, case.model, CLASSES, case.shape)
     plain.load_state_dict(run.model.state_dict())
     batch = run.split.batch(torch.arange(case.batch)).to(run.runtime.device)

@@ -67,6 +67,7 @@ def bench(
         f"measuring {config.model} on {config.dataset}, {config.defense}, batch {config.batch_size}"
     )
     found = measure_rates(run, options.seconds)
+    # several ranks cannot start processes of their own to compare with
     if not options.only_given and runtime.ranks.count == 1:
         yield Message("measuring the limit: bare passes and a matrix product")
         found = add_limits(found, run, options.seconds)
@@ -77,6 +78,7 @@ def bench(
         else:
             trials += try_threads(run, options.seconds)
             yield Message("measuring several processes")
+            # measured twice: before and after the trials, which take minutes
             again = measure_rates(run, options.seconds)
             trials += try_processes([found, again], options.flags)
         commands = recommend_commands(options.flags, trials)
@@ -185,6 +187,7 @@ def add_limits(found: Bench, run: TrainingSetup, seconds: float) -> Bench:
     }
     work["attack"] = load.attack
     work["product"] = partial(multiply, left, right)
+    # twice the time, because four functions are compared instead of two
     times = time_work(work, 2 * seconds, run.runtime.ranks)
     layout = min(MEMORY_FORMATS, key=lambda name: quartiles(times[name]).median)
     # ratio of operations: what the matrix product would need for those of the bare passes
@@ -216,6 +219,7 @@ def try_threads(run: TrainingSetup, seconds: float) -> Iterator[Trial]:
     for count in sorted({1, count_usable_cores()} - {current.threads}):
         make = partial(Workload.make, run, threads=count)
         yield compare(f"OMP_NUM_THREADS={count}", current, make, seconds)
+    # the setting is one of the whole process, and the trials have changed it
     torch.set_num_threads(current.threads)
 
 
@@ -256,6 +260,7 @@ def compare(
         if out_of_memory(error) is None:
             raise
         return Trial(setting, attack=None, training=None)
+    # a batch of another size takes another time; speed-ups are per image
     scale = other.images / current.images
     return Trial(
         setting,

@@ -40,6 +40,7 @@ class Trial(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """The flag or environment variable."""
+        # "--batch-size 64" and "OMP_NUM_THREADS=1" have different separators
         return self.setting.replace("=", " ").split()[0]
 
     @property

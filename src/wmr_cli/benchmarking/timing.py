@@ -102,6 +102,7 @@ def count_flops(network: nn.Module, images: Tensor, steps: int) -> int:
     forward = FlopCounterMode(display=False)
     with forward, torch.no_grad():
         network(images)
+    # make_bare_network has turned weight gradients off, so the backward pass has the input only
     forward_and_backward = FlopCounterMode(display=False)
     with forward_and_backward:
         # `backward()` and "+ 0", because the counter cannot follow `grad` to a leaf

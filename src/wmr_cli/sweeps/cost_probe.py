@@ -66,6 +66,7 @@ def _plan_evaluation(
     run: TrainingSetup, config: EvaluateConfig, registry: Registry, data_dir: Path
 ) -> list[EvaluationTask]:
     """Return the tasks of an evaluation: all attacks at all radii."""
+    # the dataset of the training is in memory already
     source = run.source if config.dataset is None else None
     return list(plan_tasks(_untrained_checkpoint(run), config, registry, data_dir, source))
 

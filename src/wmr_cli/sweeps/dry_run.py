@@ -211,6 +211,7 @@ def probe(requests: Sequence[ProbeRequest], threads: int) -> tuple[ProbeReport, 
         report_file = Path(folder) / "report.json"
         write_text(request_file, msgspec.json.encode(list(requests)).decode())
         command = [sys.executable, "-m", "wmr_cli.sweeps.cost_probe"]
+        # another process, because torch would stay in the memory of this one for hours
         process = subprocess.run(
             [*command, str(request_file), str(report_file)],
             env=limit_threads(threads),
@@ -219,6 +220,7 @@ def probe(requests: Sequence[ProbeRequest], threads: int) -> tuple[ProbeReport, 
             errors="replace",
             check=False,
         )
+        # the report is written last, so a killed probe leaves none
         if process.returncode or not report_file.exists():
             reason = last_line(process.stderr.splitlines())
             raise BrokenContract(

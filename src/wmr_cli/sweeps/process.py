@@ -193,6 +193,7 @@ class ChildProcess:
         """Return the result of a command that has ended, or why it failed."""
         title = self.command.title
         status = self._process.returncode
+        # negative: the number of the signal, such as SIGKILL when memory runs out
         if status < 0:
             name = signal.Signals(-status).name
             return Failure(f"{title} was killed by {name}", "repeat the sweep to continue")
