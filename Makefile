@@ -23,6 +23,8 @@ demo: .venv/.installed  ## train, evaluate and report on the embedded digits
 UNIT_TESTS := tests/builtins tests/core tests/measures tests/paper tests/reporting/tables \
   tests/storage tests/sweeps tests/test_config.py tests/test_reading.py tests/test_registry.py \
   tests/test_spec.py
+# trains 20 networks
+UNIT_TESTS += --ignore tests/builtins/test_timm_runs.py
 
 check: lint  ## lint and unit tests, in less than 90 seconds
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -q -m "not slow and not gpu and not browser" $(UNIT_TESTS)
