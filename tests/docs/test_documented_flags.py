@@ -2,13 +2,17 @@
 
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
+from typer._click.core import Command
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
+from support.typed import not_none
 from wmr_cli.cli import app
 from wmr_cli.plugins import installed
 from wmr_cli.registry import KINDS
@@ -40,18 +44,16 @@ def find_commands(text: str) -> list[list[str]]:
     ]
 
 
-def parse(words: list[str]) -> typer.Context:
-    """Return the context of a command without running it."""
-    command = typer.main.get_command(app)
+def parse(words: list[str]) -> dict[str, Any]:
+    """Return the parameters of a command without running it."""
+    name: str | None = "wmr"
+    command: Command | None = typer.main.get_command(app)
     context = None
-    name = "wmr"
     while True:
-        context = command.make_context(name, list(words), parent=context)
-        if not isinstance(command, TyperGroup):
-            return context
+        context = not_none(command).make_context(name, list(words), parent=context)
         rest = [*context._protected_args, *context.args]
-        if not rest:
-            return context
+        if not isinstance(command, TyperGroup) or not rest:
+            return context.params
         name, command, words = command.resolve_command(context, rest)
 
 
@@ -69,11 +71,9 @@ def test_commands_are_found_on_the_pages() -> None:
     ]
 
 
-def find_components(context: typer.Context) -> list[tuple[str, str]]:
+def find_components(params: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return kind and name of the components of a command. Classes in files are left out."""
-    given = {
-        kind: context.params.get(kind) or context.params.get(f"{kind}s") or () for kind in KINDS
-    }
+    given = {kind: params.get(kind) or params.get(f"{kind}s") or () for kind in KINDS}
     texts = [
         (kind, text)
         for kind, value in given.items()
