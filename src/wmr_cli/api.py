@@ -265,7 +265,9 @@ def evaluate(
         task = make_task(request, registry, checkpoint, images, dataset_name)
         for text in (
             *components.list_dataset_notes(images),
-            *components.list_attack_warnings(task.attack, task.eps, task.checkpoint.num_classes),
+            *components.list_attack_warnings(
+                task.attack.component, task.attack.eps, task.checkpoint.num_classes
+            ),
         ):
             warnings.warn(text, stacklevel=2)
         shown = first.images[:SAMPLE_SIZE].to(where)
@@ -274,7 +276,9 @@ def evaluate(
         parts = list(evaluator.evaluate_batches(chain([first], batches), where))
         rows = add_log_weights(task, stack_rows(parts))
         seconds = time.perf_counter() - started
-    task = replace(task, positions=torch.arange(len(images)))  # of a stream the number is known now
+    # the number of images of a stream is known only now
+    selection = replace(task.images, positions=torch.arange(len(images)))
+    task = replace(task, images=selection)
     record = make_record(
         task,
         rows,

@@ -112,4 +112,4 @@ def test_a_grid_shows_the_first_ten_images_for_any_batch_size(
     list(attack(tiny_run, config, registry, data_dir=Path(), device="cpu", output=output))
     task = next(plan_tasks(checkpoints.load(tiny_run), config, registry, Path()))
     assert [len(array) for array in drawn] == [10] * 5
-    assert torch.equal(torch.from_numpy(drawn[0]), task.split.batch(task.positions[:10]).images)
+    assert torch.equal(torch.from_numpy(drawn[0]), task.images.first(10).images)

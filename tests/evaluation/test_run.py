@@ -161,9 +161,9 @@ def test_chunks_may_be_done_in_any_order(
     config = EvaluateConfig(alpha_test=(0.0, 1.0, 2.0), steps=3)
     task = next(plan_tasks(checkpoints.load(tiny_run), config, registry, Path()))
     evaluator = make_evaluator(
-        task, restore_model(registry, task.checkpoint), task.split.batch(task.positions[:8]).images
+        task, restore_model(registry, task.checkpoint), task.images.first(8).images
     )
-    parts = split_into_chunks(task.positions)
+    parts = split_into_chunks(task.images.positions)
     assert len(parts) == 8
     assert {len(part) for part in parts} == {69, 68}
 
@@ -172,7 +172,7 @@ def test_chunks_may_be_done_in_any_order(
     ) -> dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]:
         return stack_rows(
             [
-                evaluator.evaluate_batch(task.split.batch(part))
+                evaluator.evaluate_batch(task.images.split.batch(part))
                 for part in split_into_batches(chunk, 550, config.batch_size)
             ]
         )

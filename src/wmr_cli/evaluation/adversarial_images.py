@@ -18,7 +18,6 @@ from ..core.objectives import get_objective, weighted_objective
 from ..core.protocols import AttackResult, Batch, Objective
 from ..core.rng import derive_seed
 from ..core.run_attack import (
-    ThreatModel,
     check_batch,
     check_logits,
     exceeds_eps,
@@ -94,23 +93,25 @@ def attack(
     checkpoint, source = yield from open_checkpoint(path, config, registry, data_dir)
     task = next(plan_tasks(checkpoint, config, registry, data_dir, source))
     warnings = [
-        *components.list_dataset_notes(task.split),
-        *components.list_attack_warnings(task.attack, task.eps, checkpoint.num_classes),
+        *components.list_dataset_notes(task.images.split),
+        *components.list_attack_warnings(
+            task.attack.component, task.attack.eps, checkpoint.num_classes
+        ),
     ]
     for text in warnings:
         yield Message(text, warns=True)
-    if weighted and not task.has_margins:
+    if weighted and not task.attack.has_margins:
         raise BadInput(
-            f"attack {task.attack_spec!r} maximises its own loss, not a weighted one",
+            f"attack {task.attack.spec!r} maximises its own loss, not a weighted one",
             hint="leave out `alpha`",
         )
     save = _check_output(output.save)
     grid = _check_output(output.grid)
     runtime = single_process(device)
     model = components.restore_model(registry, task.checkpoint).to(runtime.device)
-    sample_images = task.split.batch(task.positions[:SAMPLE_SIZE]).images.to(runtime.device)
+    sample_images = task.images.first(SAMPLE_SIZE).images.to(runtime.device)
     evaluator = make_evaluator(task, model, sample_images)
-    total = len(task.positions)
+    total = len(task.images)
     # images stay in memory only as far as a file needs them
     kept = 0
     if save is not None:
@@ -121,7 +122,8 @@ def attack(
     started = time.perf_counter()
     parts: list[AttackedImages] = []
     done = 0
-    for batch in read_ahead(task.split, task.positions.split(config.batch_size)):
+    batches = task.images.positions.split(config.batch_size)
+    for batch in read_ahead(task.images.split, batches):
         with components.exact_float32():
             part = attack_batch(
                 task,
@@ -158,18 +160,18 @@ def attack_batch(
 ) -> AttackedImages:
     """Attack one batch and return its images on the CPU."""
     num_classes = task.checkpoint.num_classes
-    norm = NORMS[task.norm]
+    threat = task.attack.threat_model(num_classes)
     check_batch(batch, num_classes)
     with evaluating(model):
         with torch.no_grad():
             clean_logits = model(batch.images)
         check_logits(clean_logits, batch.index, num_classes)
         result = run_attack(
-            task.attack,
+            task.attack.component,
             model,
             batch,
             _choose_objective(task, weighted),
-            ThreatModel(norm, task.eps, num_classes),
+            threat,
             seed=derive_seed("evaluate", task.config.seed),
         )
         if as_uint8:
@@ -184,12 +186,12 @@ def attack_batch(
         prediction_clean=predictions(clean_logits).cpu(),
         prediction=predictions(result.require_logits()).cpu(),
         # in float64, so that a perturbation of exactly eps is not rounded up
-        size=norm.size(images.double() - clean.double()),
+        size=threat.norm.size(images.double() - clean.double()),
     )
 
 
 def _choose_objective(task: EvaluationTask, weighted: bool) -> Objective:
-    loss = task.attack.traits.objective
+    loss = task.attack.component.traits.objective
     if not weighted:
         return get_objective(loss)
     (kernel, *_) = task.kernels.values()
@@ -211,7 +213,7 @@ def round_to_uint8(
     rounded = torch.where(is_brighter, levels.floor(), levels.ceil())
     images = (rounded / 255).float().to(batch.images.device)
     raise_for_images(
-        exceeds_eps(NORMS[task.norm].size(images - batch.images), task.eps),
+        exceeds_eps(NORMS[task.attack.norm].size(images - batch.images), task.attack.eps),
         batch.index,
         "it has no 8-bit neighbour in the ε-ball",
         hint="leave out `save_uint8`",
@@ -236,10 +238,10 @@ def save_images(
     }
     # storage.adversarial_images compares these lines with a record
     header = {
-        "attack": task.attack_spec,
-        "norm": task.norm,
-        "eps": repr(task.eps),
-        "dataset": task.dataset,
+        "attack": task.attack.spec,
+        "norm": task.attack.norm,
+        "eps": repr(task.attack.eps),
+        "dataset": task.images.dataset,
         "split": task.config.split,
         "checkpoint_sha256": task.checkpoint.sha256,
         "seed": str(task.config.seed),
@@ -280,10 +282,10 @@ def summarize(
         success_rate = {"value": success.value, "low": success.low, "high": success.high}
     return {
         "checkpoint": str(task.checkpoint.path),
-        "attack": task.attack_spec,
+        "attack": task.attack.spec,
         "alpha": _alpha_of(task) if weighted else None,
-        "norm": task.norm,
-        "eps": task.eps,
+        "norm": task.attack.norm,
+        "eps": task.attack.eps,
         "images": len(attacked.label),
         "right_before": correct,
         "fooled": misclassified,

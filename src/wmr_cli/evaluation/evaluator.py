@@ -221,14 +221,14 @@ def make_evaluator(task: EvaluationTask, model: nn.Module, sample_images: Tensor
     metrics = set(task.config.metrics)
     evaluator = Evaluator(
         model=model,
-        attack=task.attack,
-        norm=task.norm,
-        eps=task.eps,
+        attack=task.attack.component,
+        norm=task.attack.norm,
+        eps=task.attack.eps,
         num_classes=task.checkpoint.num_classes,
         seed=derive_seed("evaluate", task.config.seed),
         kernels=task.kernels if metrics & {"sa", "tr"} else {},
         is_attacked=bool(metrics - {"nat"}),
-        has_margins=task.has_margins,
+        has_margins=task.attack.has_margins,
         runs_weighted_attack="tr" in metrics,
         stores_log_weights=task.config.kernel != MARGIN_KERNEL,
     )
@@ -289,7 +289,10 @@ def make_record(
     if checkpoint.defense != IMPORTED_DEFENSE:
         epoch = checkpoint.epoch
         train_config = msgspec.json.decode(msgspec.json.encode(checkpoint.config))
-    is_whole_split = len(task.positions) == len(task.split)
+    indices = None
+    if not task.images.is_whole_split:
+        indices = [int(index) for index in rows["index"]]
+    attack = task.attack
     return Record(
         id=task.id,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -306,14 +309,14 @@ def make_record(
             config=train_config,
         ),
         dataset=DatasetFacts(
-            name=task.dataset,
+            name=task.images.dataset,
             split=config.split,
             n=len(rows["index"]),
-            sha256=task.split.sha256,
-            indices=None if is_whole_split else [int(index) for index in rows["index"]],
+            sha256=task.images.split.sha256,
+            indices=indices,
         ),
-        threat=Threat(norm=task.norm, eps=task.eps),
-        attack=AttackFacts(spec=task.attack_spec, seed=config.seed, restarts=task.restarts),
+        threat=Threat(norm=attack.norm, eps=attack.eps),
+        attack=AttackFacts(spec=attack.spec, seed=config.seed, restarts=attack.restarts),
         kernel=config.kernel,
         device=device,
         precision="32",

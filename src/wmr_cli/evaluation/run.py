@@ -59,7 +59,7 @@ class Session:
         """Load the model of a task and build its evaluator."""
         device = self.runtime.device
         model = components.restore_model(self.registry, task.checkpoint).to(device)
-        sample_images = task.split.batch(task.positions[:SAMPLE_SIZE]).images.to(device)
+        sample_images = task.images.first(SAMPLE_SIZE).images.to(device)
         evaluator = make_evaluator(task, model, sample_images)
         return replace(evaluator, clean_logits=self.clean_logits)
 
@@ -88,20 +88,22 @@ def evaluate(
         refuse_link(folder)
     session = Session(registry=registry, runtime=runtime, folder=folder, resume=resume)
     # from here on the ranks of a machine hold one copy of the images
-    split = share_split(lambda: tasks[0].split, runtime.ranks)
+    split = share_split(lambda: tasks[0].images.split, runtime.ranks)
     del source
     by_threat: dict[tuple[str, float], list[tuple[EvaluationTask, Record]]] = {}
     for planned in tasks:
-        task = replace(planned, split=split)
+        task = replace(planned, images=replace(planned.images, split=split))
         warnings = [
             *components.list_dataset_notes(split),
-            *components.list_attack_warnings(task.attack, task.eps, checkpoint.num_classes),
+            *components.list_attack_warnings(
+                task.attack.component, task.attack.eps, checkpoint.num_classes
+            ),
         ]
         for text in warnings:
             yield Message(text, warns=True)
         record = yield from load_or_measure(task, session)
         if record is not None:
-            by_threat.setdefault((task.norm, task.eps), []).append((task, record))
+            by_threat.setdefault((task.attack.norm, task.attack.eps), []).append((task, record))
     for measured in by_threat.values():
         if len(measured) > 1:
             yield from record_worst_case(measured, folder)
@@ -197,7 +199,7 @@ def make_jobs(task: EvaluationTask, folder: Path) -> list[Job]:
 
     A file is named after its images and seed, so that files of other chunk sizes are not reused.
     """
-    parts = split_into_chunks(task.positions)
+    parts = split_into_chunks(task.images.positions)
     bounds = list(pairwise([0, *accumulate(map(len, parts))]))
     first_seed = task.config.seed
     jobs = []
@@ -233,8 +235,8 @@ def run_jobs(
         parts: list[Rows] = []
         if not job.file.exists():
             seeded = replace(evaluator, seed=derive_seed("evaluate", job.seed))
-            positions = split_into_batches(job.chunk, len(task.positions), task.config.batch_size)
-            loaded = read_ahead(task.split, positions)
+            positions = split_into_batches(job.chunk, len(task.images), task.config.batch_size)
+            loaded = read_ahead(task.images.split, positions)
             for part in seeded.evaluate_batches(loaded, runtime.device):
                 parts.append(part)
                 images += len(part["index"])

@@ -73,9 +73,9 @@ class CheckedModel:
     def make_attack(self, spec: str, eps: float | None = None) -> Attack:
         """Create another attack with the same norm, and the same eps unless one is given."""
         if eps is None:
-            eps = self.task.eps
+            eps = self.task.attack.eps
         return components.build_attack(
-            self.registry, Spec.parse(spec), norm=self.task.norm, eps=eps
+            self.registry, Spec.parse(spec), norm=self.task.attack.norm, eps=eps
         )
 
 
@@ -84,14 +84,14 @@ def run_checks(
 ) -> Iterator[Check]:
     """Yield the results of all checks for one record."""
     # a fixed seed: records of one dataset are checked on the same images
-    chosen = balanced_subset(task.split.labels[task.positions], NUM_IMAGES, seed=0)
+    chosen = balanced_subset(task.images.split.labels[task.images.positions], NUM_IMAGES, seed=0)
     batches = [
-        task.split.batch(part).to(device)
-        for part in task.positions[chosen].split(task.config.batch_size)
+        task.images.split.batch(part).to(device)
+        for part in task.images.positions[chosen].split(task.config.batch_size)
     ]
     checked = CheckedModel(evaluator, registry, batches, task)
     # measured again on the subset: the record's accuracy is that of all images
-    baseline = checked.accuracy(task.attack, task.eps)
+    baseline = checked.accuracy(task.attack.component, task.attack.eps)
     yield _check_outputs(checked)
     yield _check_determinism(checked)
     yield _check_no_autograd(checked)
@@ -176,7 +176,7 @@ def _check_no_autograd(checked: CheckedModel) -> Check:
 
 def _check_gradients(checked: CheckedModel) -> Check:
     """Check that the images have gradients: without one, gradient attacks stay at the start."""
-    objective = get_objective(checked.task.attack.traits.objective)
+    objective = get_objective(checked.task.attack.component.traits.objective)
     model = checked.evaluator.model
     unusable = [_has_no_gradient(model, batch, objective) for batch in checked.batches]
     fraction = float(torch.cat(unusable).double().mean())
@@ -204,7 +204,7 @@ def _check_weaker_attacks(checked: CheckedModel, baseline: Estimate) -> Iterator
         ("one step does not win", "fgsm"),
         ("a black box does not win", f"square:queries={NUM_QUERIES}"),
     ):
-        accuracy = checked.accuracy(checked.make_attack(spec), checked.task.eps).value
+        accuracy = checked.accuracy(checked.make_attack(spec), checked.task.attack.eps).value
         text = f"accuracy under {spec}; {_describe_baseline(baseline)}"
         # the interval allows for chance: the two attacks differ in a few images anyway
         yield _make_check(name, accuracy, accuracy >= baseline.low, text)
@@ -214,17 +214,19 @@ def _check_more_effort(checked: CheckedModel, baseline: Estimate) -> Check:
     """Double the steps, queries and restarts: an attack that has converged gains nothing."""
     name = "more steps do not help"
     task = checked.task
-    spec = Spec.parse(task.attack_spec)
+    spec = Spec.parse(task.attack.spec)
     settable = [key for key in EFFORT_PARAMS if checked.registry.accepts("attack", spec.name, key)]
     # an attack that forwards its options accepts any key, so its attributes decide as well
-    doubled = {key: 2 * value for key in settable if (value := read_parameter(task.attack, key))}
+    doubled = {
+        key: 2 * value for key in settable if (value := read_parameter(task.attack.component, key))
+    }
     if not doubled:
         return Check(name, baseline.value, "note", "the attack has no steps or restarts to double")
     # without its own step size, the attack derives one that suits the new number of steps
     stronger = spec.without("step", *doubled).with_params(
         **{key: str(value) for key, value in doubled.items()}
     )
-    accuracy = checked.accuracy(checked.make_attack(str(stronger)), task.eps).value
+    accuracy = checked.accuracy(checked.make_attack(str(stronger)), task.attack.eps).value
     efforts = ", ".join(f"{value} {key}" for key, value in doubled.items())
     text = f"accuracy with {efforts}; {_describe_baseline(baseline)}"
     return _make_check(name, accuracy, accuracy >= baseline.low, text)
@@ -234,10 +236,10 @@ def _check_unbounded_attack(checked: CheckedModel) -> Check:
     """Attack with an ε-ball that holds every image: accuracy has to fall to chance."""
     task = checked.task
     eps = 1.0
-    if task.norm != "linf":
+    if task.attack.norm != "linf":
         # the L2 diagonal of the unit cube of pixels
         eps = float(checked.batches[0].images[0].numel() ** 0.5)
-    spec = str(Spec.parse(task.attack_spec).without("step"))
+    spec = str(Spec.parse(task.attack.spec).without("step"))
     found = checked.accuracy(checked.make_attack(spec, eps=eps), eps)
     chance = 1 / checked.evaluator.num_classes
     text = f"accuracy at eps {eps:g}, chance is {chance:g}"

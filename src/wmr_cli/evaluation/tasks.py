@@ -1,6 +1,9 @@
-"""Decide what an evaluation does before it starts: images, attacks, threat models, kernels.
+"""Plan an evaluation before it starts: a task for each attack and threat model.
 
-`plan_tasks` serves `wmr evaluate`; `check_request` and `make_task` serve `wmr_cli.evaluate`.
+`plan_tasks` serves `wmr evaluate`: it parses the config, loads the dataset, lists attacks with
+their threat models, builds attacks and kernels, and checks that all fit together. `check_request`
+and `make_task` do the same for `wmr_cli.evaluate`, where the caller has the model, the images and
+perhaps the attack.
 """
 
 import math
@@ -13,11 +16,12 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from ..config import METRICS, EvaluateConfig, Metric
+from ..config import METRICS, EvaluateConfig, Metric, TrainConfig
 from ..core.data.loaders import BatchStream
 from ..core.data.splits import balanced_subset
 from ..core.norms import NORMS
-from ..core.protocols import Attack, DataSource, Kernel, Split
+from ..core.protocols import Attack, Batch, DataSource, Kernel, Split
+from ..core.run_attack import ThreatModel
 from ..core.traits import ALWAYS_PROVIDED, read_parameter
 from ..errors import BadInput, UnknownName, did_you_mean
 from ..registry import Registry
@@ -31,33 +35,61 @@ LATER_SETTINGS = ("rho", "dro_loss", "per_class", "repeats", "ci", "layout", "fo
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationTask:
-    """One checkpoint under one attack, on these images: the content of one record."""
+class ImageSelection:
+    """The evaluated images: positions (N,) in a split of a dataset."""
 
-    checkpoint: Checkpoint
-    config: EvaluateConfig
     dataset: str
     split: Split
     positions: Tensor
-    """Positions of the evaluated images in the split, (N,)."""
-    attack: Attack
-    attack_spec: str
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def is_whole_split(self) -> bool:
+        return len(self.positions) == len(self.split)
+
+    def first(self, count: int) -> Batch:
+        """Load the first images."""
+        return self.split.batch(self.positions[:count])
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedAttack:
+    """An attack that is built for a threat model."""
+
+    component: Attack
+    spec: str
+    """With every parameter that determines the result."""
     norm: str
     eps: float
+
+    @property
+    def restarts(self) -> int:
+        return read_parameter(self.component, "restarts") or 1
+
+    @property
+    def has_margins(self) -> bool:
+        """Whether margins under the attack are meaningful: attacks that stop early leave none."""
+        return not self.component.traits.stops_early
+
+    def threat_model(self, num_classes: int) -> ThreatModel:
+        """Return the ε-ball of the attack."""
+        return ThreatModel(NORMS[self.norm], self.eps, num_classes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationTask:
+    """One checkpoint under one attack: the content of one record."""
+
+    checkpoint: Checkpoint
+    config: EvaluateConfig
+    images: ImageSelection
+    attack: PlannedAttack
     kernels: dict[float | None, Kernel]
     """The attacker's kernel for each alpha_test. The key of a kernel without alpha is None."""
     code_versions: dict[str, str]
     """Plugins and local files that take part, with their version or hash."""
-
-    @property
-    def restarts(self) -> int:
-        """Restarts of the attack."""
-        return read_parameter(self.attack, "restarts") or 1
-
-    @property
-    def has_margins(self) -> bool:
-        """Whether margins under the attack mean anything: attacks that stop early leave none."""
-        return not self.attack.traits.stops_early
 
     @property
     def compares_images(self) -> bool:
@@ -71,20 +103,21 @@ class EvaluationTask:
         name = file.parent.name
         if file.name != "last.safetensors":
             name = str(Path(name) / file.name)
+        attack = Spec.parse(self.attack.spec).name
         seeds = f", {self.config.repeats} seeds" if self.config.repeats > 1 else ""
-        return f"{name} under {Spec.parse(self.attack_spec).name}, eps {format_number(self.eps)}{seeds}"
+        return f"{name} under {attack}, eps {format_number(self.attack.eps)}{seeds}"
 
     @property
     def id(self) -> str:
         """Hash of everything that determines the result."""
-        is_whole_split = len(self.positions) == len(self.split)
-        positions = None if is_whole_split else self.positions.tolist()
+        images = self.images
+        positions = None if images.is_whole_split else images.positions.tolist()
         determining: dict[str, object] = {
             "schema": records.SCHEMA,
             "checkpoint": self.checkpoint.sha256,
-            "data": [self.config.split, self.split.sha256, positions],
-            "threat": [self.norm, self.eps],
-            "attack": [self.attack_spec, self.restarts, self.config.seed],
+            "data": [self.config.split, images.split.sha256, positions],
+            "threat": [self.attack.norm, self.attack.eps],
+            "attack": [self.attack.spec, self.attack.restarts, self.config.seed],
             "kernel": [self.config.kernel, list(self.kernels)],
             "metrics": sorted(self.config.metrics),
             "code": self.code_versions,
@@ -108,58 +141,51 @@ def plan_tasks(
     source: DataSource | None = None,
 ) -> Iterator[EvaluationTask]:
     """Yield a task for each attack and eps of `config`. `source` is the dataset if it is loaded."""
-    if config.repeats > 1 and not set(config.metrics) - {"nat"}:
-        raise BadInput(
-            "`repeats` needs an attack: clean accuracy is the same for every seed",
-            hint="leave out `repeats`, or add other `metrics`",
-        )
-    dataset = registry.canonical_spec("dataset", config.dataset or checkpoint.dataset)
-    config = msgspec.structs.replace(
-        config,
-        kernel=registry.canonical_spec("kernel", config.kernel),
-        attacks=tuple(str(Spec.parse(text).absolute()) for text in config.attacks),
-        dataset=config.dataset and dataset,
-    )
+    config = _make_canonical(config, registry)
+    dataset = config.dataset or registry.canonical_spec("dataset", checkpoint.dataset)
     if source is None:
         source = components.build_dataset(registry, dataset, data_dir, checkpoint.config.split_seed)
     check_dataset(checkpoint, source, config)
     split = components.get_split(source, config.split)
     positions = choose_positions(split, config.limit)
+    images = ImageSelection(dataset=dataset, split=split, positions=positions)
     kernels = make_kernels(registry, config, checkpoint)
     for kernel in kernels.values():
         compatibility.check_covers_split(kernel, split, positions)
     for settings in list_attacks(registry, config, checkpoint):
-        attack = components.build_attack(
-            registry,
-            settings.spec,
-            norm=settings.norm,
-            eps=settings.eps,
-            steps=settings.steps,
-            step_size=settings.step_size,
-            restarts=config.restarts,
-        )
-        attack_spec = components.describe_attack(
-            attack, settings.spec, registry, steps=settings.steps, step=settings.step_size
-        )
+        attack = _build_attack(settings, registry, restarts=config.restarts)
         specs = {
             "model": checkpoint.model,
             "dataset": dataset,
-            "attack": attack_spec,
+            "attack": attack.spec,
             "kernel": config.kernel,
         }
         yield EvaluationTask(
             checkpoint=checkpoint,
             config=config,
-            dataset=dataset,
-            split=split,
-            positions=positions,
+            images=images,
             attack=attack,
-            attack_spec=attack_spec,
-            norm=settings.norm,
-            eps=settings.eps,
             kernels=kernels,
             code_versions=registry.external_versions(specs),
         )
+
+
+def _make_canonical(config: EvaluateConfig, registry: Registry) -> EvaluateConfig:
+    """Return the config with specs that mean the same in any folder, as records store them."""
+    if config.repeats > 1 and not set(config.metrics) - {"nat"}:
+        raise BadInput(
+            "`repeats` needs an attack: clean accuracy is the same for every seed",
+            hint="leave out `repeats`, or add other `metrics`",
+        )
+    dataset = config.dataset
+    if dataset:
+        dataset = registry.canonical_spec("dataset", dataset)
+    return msgspec.structs.replace(
+        config,
+        kernel=registry.canonical_spec("kernel", config.kernel),
+        attacks=tuple(str(Spec.parse(text).absolute()) for text in config.attacks),
+        dataset=dataset,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,8 +195,8 @@ class AttackSettings:
     spec: Spec
     norm: str
     eps: float
-    steps: int | None
-    step_size: float | None
+    steps: int | None = None
+    step_size: float | None = None
 
 
 def list_attacks(
@@ -195,6 +221,7 @@ def list_attacks(
         step_size = config.step_size
         keeps_ratio = follows_preset and step_size is None and "step" not in spec.params
         for norm, eps in threats:
+            # eps of a checkpoint may be 0
             if keeps_ratio and preset.step_size and checkpoint.eps:
                 step_size = scale_exactly(preset.step_size, eps, checkpoint.eps)
             yield AttackSettings(
@@ -238,6 +265,24 @@ def list_threats(
     return [(norm, eps) for eps in config.eps or (checkpoint.eps,)]
 
 
+def _build_attack(
+    settings: AttackSettings, registry: Registry, restarts: int | None = None
+) -> PlannedAttack:
+    component = components.build_attack(
+        registry,
+        settings.spec,
+        norm=settings.norm,
+        eps=settings.eps,
+        steps=settings.steps,
+        step_size=settings.step_size,
+        restarts=restarts,
+    )
+    spec = components.describe_attack(
+        component, settings.spec, registry, steps=settings.steps, step=settings.step_size
+    )
+    return PlannedAttack(component=component, spec=spec, norm=settings.norm, eps=settings.eps)
+
+
 def make_kernels(
     registry: Registry, config: EvaluateConfig, checkpoint: Checkpoint
 ) -> dict[float | None, Kernel]:
@@ -255,13 +300,13 @@ def make_kernels(
         alphas = checkpoint.config.evaluate.alpha_test
     kernels = {alpha: components.build_kernel(registry, config.kernel, alpha) for alpha in alphas}
     for kernel in kernels.values():
-        _check_usable(kernel, spec.name)
+        _check_usable_as_metric(kernel, spec.name)
     return kernels
 
 
-def _check_usable(kernel: Kernel, name: str) -> None:
+def _check_usable_as_metric(kernel: Kernel, name: str) -> None:
     """Refuse kernels that need evidence which only training provides."""
-    hint = "evaluate with `kernel=exp`"
+    hint = f"evaluate with `kernel={EvaluateConfig().kernel}`"
     if not kernel.traits.usable_as_metric:
         raise BadInput(f"kernel {name!r} uses values that exist only in training", hint=hint)
     compatibility.check_attackable(kernel)
@@ -344,16 +389,13 @@ class EvaluationRequest:
 class CheckedRequest:
     """A request with its attack built and all settings checked."""
 
-    attack: Attack
-    attack_spec: str
-    norm: str
-    eps: float
+    attack: PlannedAttack
     config: EvaluateConfig
 
 
 def check_request(request: EvaluationRequest, registry: Registry) -> CheckedRequest:
     """Build the attack and check every setting, before the model or an image is used."""
-    attack, attack_spec, norm, eps = _build_attack(registry, request)
+    attack = _resolve_attack(request, registry)
     rhos = _check_sizes("rhos", request.rhos)
     unknown = next((word for word in request.metrics if word not in METRICS), None)
     if unknown is not None:
@@ -361,21 +403,23 @@ def check_request(request: EvaluationRequest, registry: Registry) -> CheckedRequ
     for name, value, least in (("batch_size", request.batch_size, 1), ("seed", request.seed, 0)):
         if value < least:
             raise BadInput(f"`{name}` is {value}", hint=f"it is {least} or more")
-    alphas = request.alphas
+    alphas = None
+    if request.alphas is not None:
+        alphas = _check_sizes("alphas", request.alphas)
     by_name: dict[str, Metric] = {metric: metric for metric in METRICS}
     metrics = tuple(by_name[word] for word in request.metrics)
     config = EvaluateConfig(
         split="given",
-        attacks=(attack_spec,),
-        eps=(eps,),
-        alpha_test=None if alphas is None else _check_sizes("alphas", alphas),
+        attacks=(attack.spec,),
+        eps=(attack.eps,),
+        alpha_test=alphas,
         kernel=registry.canonical_spec("kernel", request.kernel),
         metrics=(*metrics, "dro") if rhos else metrics,
         rho=rhos or None,
         batch_size=request.batch_size,
         seed=request.seed,
     )
-    return CheckedRequest(attack=attack, attack_spec=attack_spec, norm=norm, eps=eps, config=config)
+    return CheckedRequest(attack=attack, config=config)
 
 
 def describe_model(
@@ -406,46 +450,41 @@ def make_task(
     dataset: str,
 ) -> EvaluationTask:
     """Make the task of a request. The images of a stream are counted as far as they are known."""
-    kernels = make_kernels(registry, request.config, checkpoint)
+    config = request.config
+    attack = request.attack
+    kernels = make_kernels(registry, config, checkpoint)
     for kernel in kernels.values():
         compatibility.check_covers_split(kernel, images)
-    specs = {"kernel": request.config.kernel}
-    attack_spec = Spec.parse(request.attack_spec)
+    specs = {"kernel": config.kernel}
+    attack_spec = Spec.parse(attack.spec)
     # a class of the caller's own is not registered and has no version
     if attack_spec.is_local or attack_spec.name in registry.names("attack"):
-        specs["attack"] = request.attack_spec
+        specs["attack"] = attack.spec
     return EvaluationTask(
         checkpoint=checkpoint,
-        config=request.config,
-        dataset=dataset,
-        split=images,
-        positions=torch.arange(len(images)),
-        attack=request.attack,
-        attack_spec=request.attack_spec,
-        norm=request.norm,
-        eps=request.eps,
+        config=config,
+        images=ImageSelection(dataset=dataset, split=images, positions=torch.arange(len(images))),
+        attack=attack,
         kernels=kernels,
         code_versions=registry.external_versions(specs),
     )
 
 
-def _build_attack(registry: Registry, request: EvaluationRequest) -> tuple[Attack, str, str, float]:
-    """Return the attack with its spec, norm and eps, each from the attack or from the request."""
+def _resolve_attack(request: EvaluationRequest, registry: Registry) -> PlannedAttack:
+    """Return the attack with norm and eps, each from the attack or from the request."""
     attack = request.attack
     if isinstance(attack, str):
         attack = Spec.parse(attack)
     if isinstance(attack, Spec):
         spec = attack.absolute()
-        fixed = {} if spec.is_local else registry.find("attack", spec.name).entry.params
         own_eps = spec.params.get("eps")
         norm, eps = _choose_threat(
             request,
-            own_norm=spec.params.get("norm", fixed.get("norm")),
+            own_norm=spec.params.get("norm", _entry_norm(spec, registry)),
             own_eps=None if own_eps is None else parse_number(str(own_eps)),
         )
-        spec = spec.without("eps", "norm")
-        built = components.build_attack(registry, spec, norm=norm, eps=eps)
-        return built, components.describe_attack(built, spec, registry), norm, eps
+        settings = AttackSettings(spec=spec.without("eps", "norm"), norm=norm, eps=eps)
+        return _build_attack(settings, registry)
     if not callable(attack):
         raise BadInput(
             f"a {type(attack).__name__} is not an attack",
@@ -458,14 +497,22 @@ def _build_attack(registry: Registry, request: EvaluationRequest) -> tuple[Attac
     )
     spec = components.find_attack_spec(attack, registry)
     components.check_attack_traits(attack, f"attack {str(spec)!r}", norm)
-    return attack, components.describe_attack(attack, spec, registry), norm, eps
+    text = components.describe_attack(attack, spec, registry)
+    return PlannedAttack(component=attack, spec=text, norm=norm, eps=eps)
+
+
+def _entry_norm(spec: Spec, registry: Registry) -> object:
+    """Return the norm that a registered name sets, such as `pgd-l2`, or None."""
+    if spec.is_local:
+        return None
+    return registry.find("attack", spec.name).entry.params.get("norm")
 
 
 def _choose_threat(
     request: EvaluationRequest, *, own_norm: object, own_eps: object
 ) -> tuple[str, float]:
     """Return norm and eps of the request, or else of the attack."""
-    norm = _choose("norm", request.norm, own_norm) or "linf"
+    norm = _choose("norm", request.norm, own_norm) or TrainConfig().norm
     eps = _choose("eps", request.eps, own_eps)
     if norm not in NORMS:
         raise UnknownName(f"norm {norm!r} is not known", hint=did_you_mean(str(norm), NORMS))

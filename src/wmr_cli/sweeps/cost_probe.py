@@ -75,15 +75,15 @@ def _time_task(run: TrainingSetup, task: EvaluationTask) -> float:
     """Return the seconds that a task takes, extrapolated from one batch."""
     device = run.runtime.device
     # at most one batch, because a larger one may not fit into memory
-    positions = task.positions[: min(TIMED_IMAGES, task.config.batch_size)]
-    batch = task.split.batch(positions).to(device)
+    count = min(TIMED_IMAGES, task.config.batch_size)
+    batch = task.images.first(count).to(device)
     evaluator = make_evaluator(task, run.model, batch.images[:SAMPLE_SIZE])
     batch = batch.to(device, evaluator.memory_format)
     # started after fusion and transfer, which happen once and not per image
     started = time.perf_counter()
     evaluator.evaluate_batch(batch)
     seconds_per_image = (time.perf_counter() - started) / len(batch.labels)
-    images = len(task.positions) * task.config.repeats
+    images = len(task.images) * task.config.repeats
     return seconds_per_image * images / run.runtime.ranks.count
 
 
