@@ -167,9 +167,7 @@ def check_settings(table: Mapping[str, Any], struct: type[Struct], place: str) -
     checked: dict[str, Any] = {}
     for key, value in table.items():
         if key not in settings:
-            raise UnknownName(
-                f"{place}: there is no setting {key!r}", hint=did_you_mean(key, settings)
-            )
+            raise UnknownName(f"{place}: unknown setting {key!r}", hint=did_you_mean(key, settings))
         checked[key] = check_value(value, settings[key].hint, name_place(key, place))
     return checked
 

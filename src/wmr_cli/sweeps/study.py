@@ -477,7 +477,7 @@ def _make_evaluation(table: Table, place: str, registry: Registry) -> Evaluation
     only = _check_only(settings.pop("only", {}), place, registry)
     for key in UNAVAILABLE_SETTINGS:
         if key in settings:
-            raise UnknownName(f"{place}: there is no setting {key!r}", hint="the run determines it")
+            raise UnknownName(f"{place}: unknown setting {key!r}", hint="the run determines it")
     settings = _check_settings(settings, EvaluateConfig, place)
     for key, value in settings.items():
         if value == ():
@@ -496,7 +496,7 @@ def _check_only(table: object, place: str, registry: Registry) -> dict[str, list
     for key, value in _check_table(table, f"{place}: only").items():
         if key not in settings:
             raise UnknownName(
-                f"{place}, only: there is no setting {key!r}", hint=did_you_mean(key, settings)
+                f"{place}, only: unknown setting {key!r}", hint=did_you_mean(key, settings)
             )
         values = value if isinstance(value, list) else [value]
         hint = settings[key].hint
