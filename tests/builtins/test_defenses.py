@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from support.typed import not_none
 from wmr_cli.builtins.attacks.pgd import Pgd
-from wmr_cli.builtins.defenses.alp import LogitPairing
-from wmr_cli.builtins.defenses.fgsm_rs import FastTraining
+from wmr_cli.builtins.defenses.combined import LogitPairing
 from wmr_cli.builtins.defenses.free import Free
 from wmr_cli.builtins.defenses.iaat import InstanceAdaptive
+from wmr_cli.builtins.defenses.pgd import FastTraining
 from wmr_cli.builtins.defenses.trades import Trades
 from wmr_cli.builtins.defenses.yopo import Yopo
 from wmr_cli.builtins.kernels.exp import Exponential, Uniform
@@ -687,8 +687,8 @@ class Detour(nn.Module):
     [
         ("laier", "no layer 'laier'", "did you mean 'layer'"),
         ("conv9", "no layer 'conv9'", "layer"),
-        ("spare", "does not reach the layer", "name another"),
-        ("flat", "no parameters are trained", "name another"),
+        ("spare", "does not reach the layer", "`layer`"),
+        ("flat", "no parameters are trained", "`layer`"),
     ],
 )
 def test_a_layer_that_cannot_be_the_first_is_refused_with_a_hint(

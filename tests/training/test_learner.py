@@ -13,9 +13,7 @@ from torch.nn import functional
 
 from support.typed import not_none
 from wmr_cli.builtins.attacks.pgd import Pgd
-from wmr_cli.builtins.defenses.fgsm_rs import FastTraining
-from wmr_cli.builtins.defenses.natural import Natural
-from wmr_cli.builtins.defenses.pgd import PgdTraining
+from wmr_cli.builtins.defenses.pgd import FastTraining, Natural, PgdTraining
 from wmr_cli.builtins.defenses.trades import Trades
 from wmr_cli.builtins.kernels.exp import Exponential, Uniform
 from wmr_cli.config import TrainConfig

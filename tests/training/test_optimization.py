@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from support.typed import instance_of
 from wmr_cli.builtins.attacks.pgd import Pgd
-from wmr_cli.builtins.defenses.natural import Natural
+from wmr_cli.builtins.defenses.pgd import Natural
 from wmr_cli.builtins.defenses.trades import Trades
 from wmr_cli.builtins.kernels.exp import Exponential
 from wmr_cli.config import TrainConfig, resolve

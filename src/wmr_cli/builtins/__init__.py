@@ -133,7 +133,7 @@ def wmr_losses() -> Iterable[Entry]:
     return [
         Entry(
             "alp",
-            f"{HERE}.defenses.alp:LogitPairing",
+            f"{HERE}.defenses.combined:LogitPairing",
             "clean and attacked images with paired logits (Kannan et al. 2018)",
         ),
         Entry(
@@ -143,7 +143,7 @@ def wmr_losses() -> Iterable[Entry]:
         ),
         Entry(
             "fgsm-rs",
-            f"{HERE}.defenses.fgsm_rs:FastTraining",
+            f"{HERE}.defenses.pgd:FastTraining",
             "one attack step from a random start (Wong et al. 2020)",
         ),
         Entry(
@@ -163,7 +163,7 @@ def wmr_losses() -> Iterable[Entry]:
         ),
         Entry(
             "natural",
-            f"{HERE}.defenses.natural:Natural",
+            f"{HERE}.defenses.pgd:Natural",
             "cross-entropy on clean images: no defense",
         ),
         Entry(

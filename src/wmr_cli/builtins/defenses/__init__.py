@@ -1,1 +1,1 @@
-"""Defenses: what a training step climbs and what the model pays. One file each."""
+"""Defenses: one training step each, from the attack to the optimizer step."""

@@ -1,4 +1,4 @@
-"""Instance-adaptive adversarial training: a radius for each image."""
+"""`iaat`: instance-adaptive adversarial training, with a radius for each image."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...core.losses import cross_entropy
 from ...core.pgd import UniformStartPgd
-from ...core.protocols import Batch, Evidence, Learner, Losses, StepReport
+from ...core.protocols import Batch, Learner, Losses, StepReport
 from ...core.traits import DefenseTraits
 from ...core.weighted_step import step_weighted
 from ...errors import BadInput
@@ -15,14 +15,15 @@ from ...errors import BadInput
 
 @dataclass
 class InstanceAdaptive:
-    """PGD training in which the ball of each image grows while the image stays right, and shrinks when it does not.
+    """PGD training in which the radius of an image grows while the image stays correct.
 
-    For `warmup` epochs the radius is eps for images that are right, else 0. Then the attack tries the radius r that an
-    image has and r + gamma. It goes for r + gamma, r or r - gamma, the first at which the image is right, and for 0 where
-    the image is wrong without an attack; of the change it takes the share beta. gamma and the smallest step are shares of
-    eps. No radius is cut at eps.
+    For `warmup` epochs the radius is eps for correct images, else 0. Then the attack tries the
+    current radius r and r + gamma. The target is the first of r + gamma, r and r - gamma at which
+    the image is correct, and 0 for an image that is misclassified without an attack. The radius
+    moves towards its target by the fraction beta. gamma and `smallest_step` are fractions of eps.
+    Radii may exceed eps.
 
-    Objective: `weight(x') * CE(x')`, with x' climbing `weight * CE` in the image's own ball
+    Objective: `weight(x') * CE(x')`, with x' maximising `weight * CE` in the image's own ε-ball
     Cost: 3K + 2
     Good for: natural accuracy where one radius does not fit all images
     Reference: Balaji et al. 2019, arXiv:1910.08051
@@ -35,14 +36,18 @@ class InstanceAdaptive:
     warmup: int = 10
 
     def __post_init__(self) -> None:
-        least = {"steps": 1, "smallest_step": 0, "gamma": 0, "beta": 0, "warmup": 0}
-        wrong = [name for name, smallest in least.items() if getattr(self, name) < smallest] + [
-            "beta"
-        ] * (self.beta > 1)
-        if wrong:
-            problem = f"{wrong[0]} of iaat is {getattr(self, wrong[0]):g}"
+        is_valid = {
+            "steps": self.steps >= 1,
+            "smallest_step": self.smallest_step >= 0,
+            "gamma": self.gamma >= 0,
+            "beta": 0 <= self.beta <= 1,
+            "warmup": self.warmup >= 0,
+        }
+        invalid = [f"`{name}`" for name, valid in is_valid.items() if not valid]
+        if invalid:
             raise BadInput(
-                problem, hint="steps is 1 or more, beta at most 1, and nothing is negative"
+                f"iaat: {' and '.join(invalid)} out of range",
+                hint="`steps` is at least 1, `beta` at most 1, and no value is negative",
             )
         self._radii = torch.zeros(0)
 
@@ -56,69 +61,80 @@ class InstanceAdaptive:
         )
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
-        radii = self._updated(learner, batch)
-        self._remember(learner.gather(batch.index).cpu(), learner.gather(radii).cpu())
-        attacked = learner.attack(batch, cross_entropy, self._attack(learner, radii))
+        radii = self._update_radii(learner, batch)
+        # the radii of all ranks: in the next epoch another rank may get this image
+        self._store_radii(learner.gather(batch.index).cpu(), learner.gather(radii).cpu())
+        attacked = learner.attack(batch, cross_entropy, self._make_attack(learner, radii))
         logits = learner.forward(attacked.images)
         loss = learner.label_loss(logits, batch.labels)
-        evidence = Evidence(
-            logits, batch.labels, batch.index, steps_survived=attacked.steps_survived, loss=loss
-        )
+        evidence = batch.evidence(logits, steps_survived=attacked.steps_survived, loss=loss)
         return step_weighted(learner, batch, Losses(weighted=loss, evidence=evidence))
 
-    def _updated(self, learner: Learner, batch: Batch) -> Tensor:
-        """The radius of each image (N,) in this step."""
-        is_right = _right(learner, batch, batch.images)
+    def _update_radii(self, learner: Learner, batch: Batch) -> Tensor:
+        """Return the radius of each image (N,) in this step."""
+        is_correct = _find_correct(learner, batch, batch.images)
         if learner.epoch < self.warmup:
-            return is_right.float() * learner.eps
-        before, growth = self._remembered(batch.index), self.gamma * learner.eps
-        stays, holds = (
-            _right(
-                learner,
-                batch,
-                learner.attack(batch, cross_entropy, self._attack(learner, radius)).images,
-            )
-            for radius in (before, before + growth)
+            return is_correct.float() * learner.eps
+        radii = self._load_radii(batch.index)
+        growth = self.gamma * learner.eps
+        survives_radius = self._survives(learner, batch, radii)
+        survives_larger = self._survives(learner, batch, radii + growth)
+        target = choose_radii(
+            radii,
+            growth,
+            is_correct=is_correct,
+            survives_radius=survives_radius,
+            survives_larger=survives_larger,
         )
-        new = adapted(before, growth, is_right=is_right, stays=stays, holds=holds)
-        return self.beta * new + (1 - self.beta) * before
+        return self.beta * target + (1 - self.beta) * radii
 
-    def _attack(self, learner: Learner, radii: Tensor) -> UniformStartPgd:
+    def _survives(self, learner: Learner, batch: Batch, radii: Tensor) -> Tensor:
+        """Return which images (N,) are correct under the attack with these radii."""
+        attacked = learner.attack(batch, cross_entropy, self._make_attack(learner, radii))
+        return _find_correct(learner, batch, attacked.images)
+
+    def _make_attack(self, learner: Learner, radii: Tensor) -> UniformStartPgd:
         step = (radii / (self.steps / 2)).clamp(min=self.smallest_step * learner.eps)
         return UniformStartPgd(learner.norm, radii, step, self.steps)
 
-    def _remembered(self, index: Tensor) -> Tensor:
-        """The radii (N,) of these images; 0 for one that was never seen."""
+    def _load_radii(self, index: Tensor) -> Tensor:
+        """Return the radii (N,) of these images; 0 for an image that was not seen before."""
         self._grow(index.cpu())
         return self._radii[index.cpu()].to(index.device)
 
-    def _remember(self, index: Tensor, radii: Tensor) -> None:
+    def _store_radii(self, index: Tensor, radii: Tensor) -> None:
         self._grow(index)
         self._radii[index] = radii
 
     def _grow(self, index: Tensor) -> None:
-        missing = max(int(index.max()) + 1 - len(self._radii), 0)
-        self._radii = torch.cat([self._radii, torch.zeros(missing)])
+        num_missing = max(int(index.max()) + 1 - len(self._radii), 0)
+        self._radii = torch.cat([self._radii, torch.zeros(num_missing)])
 
     def state(self) -> dict[str, Tensor]:
-        """The radii, by the index of their image."""
+        """Return the radii, by the index of their image."""
         return {"radii": self._radii}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Bring back what `state` gave."""
+        """Restore what `state` returned."""
         self._radii = state["radii"]
 
 
-def _right(learner: Learner, batch: Batch, images: Tensor) -> Tensor:
-    """Which of the images (N,) that were made of a batch are right."""
-    with learner.attack_mode() as network, torch.no_grad():
-        right: Tensor = network(images).argmax(dim=1) == batch.labels
-    return right
+def _find_correct(learner: Learner, batch: Batch, images: Tensor) -> Tensor:
+    """Return which of these images (N,), made from a batch, are classified correctly."""
+    with learner.attack_mode() as model, torch.no_grad():
+        is_correct: Tensor = model(images).argmax(dim=1) == batch.labels
+    return is_correct
 
 
-def adapted(
-    before: Tensor, growth: float, *, is_right: Tensor, stays: Tensor, holds: Tensor
+def choose_radii(
+    radii: Tensor,
+    growth: float,
+    *,
+    is_correct: Tensor,
+    survives_radius: Tensor,
+    survives_larger: Tensor,
 ) -> Tensor:
-    """The radius to go for, (N,): whether the image is right clean, at its radius, and at the next larger one decides."""
-    new = torch.where(holds, before + growth, torch.where(stays, before, before - growth))
-    return (new * is_right).clamp(min=0)
+    """Return the target radii (N,), from where each image is correct: clean, at r, at r + growth."""
+    smaller_or_same = torch.where(survives_radius, radii, radii - growth)
+    target = torch.where(survives_larger, radii + growth, smaller_or_same)
+    return (target * is_correct).clamp(min=0)

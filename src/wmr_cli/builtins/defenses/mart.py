@@ -1,4 +1,4 @@
-"""MART: attention to images that are wrong already."""
+"""`mart`: more weight on images that are misclassified without an attack."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ...core.losses import cross_entropy, kl_divergence, log_probabilities, upcast_half
-from ...core.protocols import Batch, Evidence, Learner, StepReport
+from ...core.protocols import Batch, Learner, StepReport
 from ...core.traits import DefenseTraits
 from ...core.weighted_step import step_weighted, weight_terms
 from ...errors import BadInput
@@ -15,14 +15,17 @@ from ...errors import BadInput
 
 @dataclass(frozen=True)
 class Mart:
-    """Boosted cross-entropy of attacked images, and a divergence that counts the more the less the clean image is right.
+    """Boosted cross-entropy of adversarial images plus a divergence, scaled by `1 - p_y(x)`.
 
-    `BCE(x') = CE(x') - log(1 - max p_t(x'))`. The kernel weighs BCE (`terms=adv`), the divergence (`kl`), both or none.
+    `BCE(x') = CE(x') - log(1 - max p_t(x'))`. The kernel weights BCE (`terms=adv`), the
+    divergence (`kl`), both or none.
 
-    Objective: `weight(x') * BCE(x') + lam * (1 - p_y(x)) * KL(p(x) || p(x'))`, with x' climbing `weight * CE`
+    Objective: `weight(x') * BCE(x') + lam * (1 - p_y(x)) * KL(p(x) || p(x'))`, with x' maximising
+        `weight * CE`
     Cost: K + 2
-    Good for: images that are wrong without any attack
-    Reference: Wang et al. 2020, "Improving adversarial robustness requires revisiting misclassified examples"
+    Good for: images that are misclassified without an attack
+    Reference: Wang et al. 2020, "Improving adversarial robustness requires revisiting
+        misclassified examples"
     """
 
     lam: float = 5.0
@@ -32,36 +35,36 @@ class Mart:
 
     def __post_init__(self) -> None:
         if self.lam < 0:
-            raise BadInput(f"lam of mart is {self.lam:g}", hint="lam is not negative")
+            raise BadInput(f"`lam` of mart is {self.lam:g}", hint="`lam` is at least 0")
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
         attacked = learner.attack(batch, cross_entropy)
-        clean, adversarial = learner.forward(batch.images), learner.forward(attacked.images)
-        boosted = learner.label_loss(adversarial, batch.labels) + second_place(
-            adversarial, batch.labels
-        )
+        clean = learner.forward(batch.images)
+        adversarial = learner.forward(attacked.images)
+        label_loss = learner.label_loss(adversarial, batch.labels)
+        boosted = label_loss + runner_up_loss(adversarial, batch.labels)
         true = log_probabilities(clean).gather(1, batch.labels[:, None]).squeeze(1).exp()
-        divergence = kl_divergence(log_probabilities(clean), log_probabilities(adversarial)) * (
-            1.0000001 - true
-        )
-        evidence = Evidence(
+        divergence = kl_divergence(log_probabilities(clean), log_probabilities(adversarial))
+        # the authors' constant keeps the factor positive where p_y is 1
+        scaled_divergence = divergence * (1.0000001 - true)
+        evidence = batch.evidence(
             adversarial,
-            batch.labels,
-            batch.index,
             clean_logits=clean,
             steps_survived=attacked.steps_survived,
             loss=boosted,
         )
-        weighs = {
-            "weights_first": self.terms in ("adv", "both"),
-            "weights_second": self.terms in ("kl", "both"),
-        }
-        return step_weighted(
-            learner, batch, weight_terms(boosted, self.lam * divergence, evidence, **weighs)
+        losses = weight_terms(
+            boosted,
+            self.lam * scaled_divergence,
+            evidence,
+            weights_first=self.terms in ("adv", "both"),
+            weights_second=self.terms in ("kl", "both"),
         )
+        return step_weighted(learner, batch, losses)
 
 
-def second_place(logits: Tensor, labels: Tensor) -> Tensor:
-    """-log(1 - the largest probability of another class), (N,), with the authors' constants that keep it finite."""
+def runner_up_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """-log(1 - the largest probability of another class), (N,)."""
     others = upcast_half(logits).softmax(dim=1).scatter(1, labels[:, None], 0.0)
+    # the authors' constants keep the logarithm finite where that probability is 1
     return -torch.log(1.0001 - others.amax(dim=1) + 1e-12)

@@ -1,4 +1,4 @@
-"""TRADES, with weights on its divergence."""
+"""`trades`: clean cross-entropy plus a weighted divergence."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,7 +7,7 @@ import torch
 
 from ...core.losses import cross_entropy, kl_divergence, log_probabilities
 from ...core.objectives import KlObjective
-from ...core.protocols import Batch, Evidence, Learner, Objective, StepReport
+from ...core.protocols import Batch, Learner, Objective, StepReport
 from ...core.traits import DefenseTraits
 from ...core.weighted_step import step_weighted, weight_terms
 from ...errors import BadInput
@@ -15,12 +15,13 @@ from ...errors import BadInput
 
 @dataclass(frozen=True)
 class Trades:
-    """Natural accuracy against stability, beta to one.
+    """Natural accuracy against stability, with beta as their ratio.
 
-    The natural term carries no weight: `terms` puts it on the divergence (kl), on the natural term (nat), on both or on
-    none; with `climbs=ce` the attack climbs cross-entropy. Gradient flows through both arguments of the divergence.
+    The natural term is not weighted by default: `terms` puts the weight on the divergence (kl), on
+    the natural term (nat), on both or on none. The attack maximises the divergence, with
+    `climbs=ce` the cross-entropy. The gradient flows through both arguments of the divergence.
 
-    Objective: `CE(x) + beta * weight(x') * KL(p(x) || p(x'))`, with x' climbing `weight * KL`
+    Objective: `CE(x) + beta * weight(x') * KL(p(x) || p(x'))`, with x' maximising `weight * KL`
     Cost: K + 3
     Good for: choosing the balance of natural and robust accuracy
     Reference: Zhang et al. 2019, arXiv:1901.08573; weighted: Zeng et al. 2021, arXiv:2010.12989
@@ -32,7 +33,7 @@ class Trades:
 
     def __post_init__(self) -> None:
         if self.beta < 0:
-            raise BadInput(f"beta of trades is {self.beta:g}", hint="beta is not negative")
+            raise BadInput(f"`beta` of trades is {self.beta:g}", hint="`beta` is at least 0")
 
     @property
     def traits(self) -> DefenseTraits:
@@ -42,27 +43,29 @@ class Trades:
         )
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
-        attacked = learner.attack(batch, self._objective(learner, batch))
-        # two forwards, not one over both: together they would share batch statistics
-        clean, adversarial = learner.forward(batch.images), learner.forward(attacked.images)
+        attacked = learner.attack(batch, self._attack_objective(learner, batch))
+        # two forward passes, not one over both: together they would share batch statistics
+        clean = learner.forward(batch.images)
+        adversarial = learner.forward(attacked.images)
         divergence = kl_divergence(log_probabilities(clean), log_probabilities(adversarial))
-        evidence = Evidence(
+        evidence = batch.evidence(
             adversarial,
-            batch.labels,
-            batch.index,
             clean_logits=clean,
             steps_survived=attacked.steps_survived,
             loss=divergence,
         )
-        natural, unstable = learner.label_loss(clean, batch.labels), self.beta * divergence
-        weighs = {
-            "weights_first": self.terms in ("nat", "both"),
-            "weights_second": self.terms in ("kl", "both"),
-        }
-        return step_weighted(learner, batch, weight_terms(natural, unstable, evidence, **weighs))
+        losses = weight_terms(
+            learner.label_loss(clean, batch.labels),
+            self.beta * divergence,
+            evidence,
+            weights_first=self.terms in ("nat", "both"),
+            weights_second=self.terms in ("kl", "both"),
+        )
+        return step_weighted(learner, batch, losses)
 
-    def _objective(self, learner: Learner, batch: Batch) -> Objective:
+    def _attack_objective(self, learner: Learner, batch: Batch) -> Objective:
         if self.climbs == "ce":
             return cross_entropy
-        with learner.attack_mode() as network, torch.no_grad():
-            return KlObjective.from_logits(network(batch.images))
+        # the model that the attack uses, so that the divergence is zero at the clean image
+        with learner.attack_mode() as model, torch.no_grad():
+            return KlObjective.from_logits(model(batch.images))

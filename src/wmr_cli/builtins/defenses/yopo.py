@@ -1,6 +1,5 @@
-"""YOPO: attack steps through the first layer alone."""
+"""`yopo`: attack steps through the first layer only."""
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +9,7 @@ from ...core.contexts import evaluating
 from ...core.nn.hooks import find_first_layer, forward_up_to, record_outputs
 from ...core.nn.small_channel_conv import matmul_input_gradient
 from ...core.pgd import project_to_ball, start_images
-from ...core.protocols import Batch, Evidence, Learner, Losses, StepReport
+from ...core.protocols import Batch, Learner, Losses, StepReport
 from ...core.rng import derive_seed
 from ...core.traits import DefenseTraits
 from ...core.weighted_step import backward_weighted
@@ -19,11 +18,12 @@ from ...errors import BadInput, did_you_mean
 
 @dataclass
 class Yopo:
-    """YOPO-m-n: m full passes; after each the gradient at the first layer is kept for n steps through that layer.
+    """YOPO-m-n: m full passes, each followed by n attack steps through the first layer.
 
-    The parameters of the other layers get the gradients of the m passes, added up, those of the first layer the gradient at
-    the images after the n steps; `legacy=true` adds the ordinary one, as the authors' code does. A step is `sigma` times
-    eps. `layer` names the first layer; without it the layer is found by a forward pass.
+    The gradient at the first layer's output is kept fixed during the n steps. Other layers get
+    the sum of the gradients of the m passes, the first layer the gradient at the images after the
+    n steps; `legacy=true` adds the ordinary one, as the authors' code does. A step is `sigma`
+    times eps. `layer` names the first layer; by default a forward pass finds it.
 
     Objective: the sum over m passes of `weight(x') * CE(x')`
     Cost: m
@@ -41,50 +41,58 @@ class Yopo:
 
     def __post_init__(self) -> None:
         if self.m < 1 or self.n < 1 or self.sigma <= 0:
-            problem = f"yopo cannot take m {self.m}, n {self.n} and sigma {self.sigma:g}"
-            raise BadInput(problem, hint="m and n are 1 or more, sigma is positive")
+            raise BadInput(
+                f"yopo: `m` is {self.m}, `n` is {self.n}, `sigma` is {self.sigma:g}",
+                hint="`m` and `n` are at least 1, `sigma` is positive",
+            )
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
-        layer = self._first(learner.model, batch.images)
-        first = _parameters_up_to(learner.model, layer, batch.images[:1])
+        layer = self._find_layer(learner.model, batch.images)
+        parameters = _find_parameters(learner.model, layer, batch.images[:1])
         seed = derive_seed("yopo", learner.seed, learner.step_index)
         images = start_images("uniform", batch, learner.norm, learner.eps, seed=seed)
         for _ in range(self.m):
-            before = {
+            gradients_before = {
                 parameter: None if parameter.grad is None else parameter.grad.clone()
-                for parameter in first
+                for parameter in parameters
             }
-            with record_outputs(layer) as seen:
+            with record_outputs(layer) as outputs:
                 logits = learner.forward(images)
             loss = learner.label_loss(logits, batch.labels)
-            report = backward_weighted(
-                learner, batch, Losses(loss, Evidence(logits, batch.labels, batch.index, loss=loss))
-            )
-            slope = seen[0].grad
-            assert slope is not None  # the layer was watched
-            for _ in range(self.n):
-                (gradient,) = _through(learner.model, layer, images, slope, towards=None)
-                # a scaled loss in half precision may overflow, and its step is then skipped
-                moved = images + self.sigma * learner.eps * learner.norm.direction(
-                    gradient.nan_to_num()
-                )
-                images = project_to_ball(batch.images, moved, learner.norm, learner.eps)
+            evidence = batch.evidence(logits, loss=loss)
+            report = backward_weighted(learner, batch, Losses(weighted=loss, evidence=evidence))
+            output_gradient = outputs[0].grad
+            assert output_gradient is not None  # the hook retains it
+            images = self._attack_first_layer(learner, batch, layer, images, output_gradient)
             if not self.legacy:
-                for parameter, gradient_before in before.items():
-                    parameter.grad = gradient_before
-            learner.add_gradients(
-                dict(
-                    zip(
-                        first,
-                        _through(learner.model, layer, images, slope, towards=first),
-                        strict=True,
-                    )
-                )
+                # drop the ordinary gradient of the first layer: that at the new images replaces it
+                for parameter, gradient in gradients_before.items():
+                    parameter.grad = gradient
+            new_gradients = _parameter_gradients(
+                learner.model, layer, images, output_gradient, parameters
             )
+            learner.add_gradients(dict(zip(parameters, new_gradients, strict=True)))
         learner.optimizer_step()
         return report
 
-    def _first(self, model: nn.Module, images: Tensor) -> nn.Module:
+    def _attack_first_layer(
+        self,
+        learner: Learner,
+        batch: Batch,
+        layer: nn.Module,
+        images: Tensor,
+        output_gradient: Tensor,
+    ) -> Tensor:
+        """Take n steps with the gradient at the layer's output fixed."""
+        step = self.sigma * learner.eps
+        for _ in range(self.n):
+            gradient = _image_gradient(learner.model, layer, images, output_gradient)
+            # a scaled loss in half precision may overflow; the optimizer then skips its step
+            moved = images + step * learner.norm.direction(gradient.nan_to_num())
+            images = project_to_ball(batch.images, moved, learner.norm, learner.eps)
+        return images
+
+    def _find_layer(self, model: nn.Module, images: Tensor) -> nn.Module:
         if not self.layer:
             return find_first_layer(model, images[:1])
         layers: dict[str, nn.Module] = {
@@ -97,15 +105,15 @@ class Yopo:
         return layers[self.layer]
 
 
-def _parameters_up_to(model: nn.Module, layer: nn.Module, image: Tensor) -> list[nn.Parameter]:
-    """The parameters that what the layer gives depends on: its own, and those of layers before it."""
+def _find_parameters(model: nn.Module, layer: nn.Module, image: Tensor) -> list[nn.Parameter]:
+    """Return the parameters that the layer's output depends on: its own and those before it."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with torch.enable_grad(), evaluating(model):
         output = forward_up_to(model, layer, image)
         if not output.requires_grad:
             raise BadInput(
-                "no parameters are trained up to the layer that yopo goes through",
-                hint="name another with yopo:layer=…",
+                "no parameters are trained up to the first layer of yopo",
+                hint="set another `layer` of yopo",
             )
         gradients = torch.autograd.grad(output.sum(), parameters, allow_unused=True)
     return [
@@ -115,16 +123,25 @@ def _parameters_up_to(model: nn.Module, layer: nn.Module, image: Tensor) -> list
     ]
 
 
-def _through(
+def _image_gradient(
+    model: nn.Module, layer: nn.Module, images: Tensor, output_gradient: Tensor
+) -> Tensor:
+    """Return the gradient of <output_gradient, output of the layer> with respect to the images."""
+    images = images.detach().requires_grad_()
+    with torch.enable_grad(), matmul_input_gradient(layer):
+        output = forward_up_to(model, layer, images)
+        (gradient,) = torch.autograd.grad(output, [images], output_gradient)
+    return gradient
+
+
+def _parameter_gradients(
     model: nn.Module,
     layer: nn.Module,
     images: Tensor,
-    slope: Tensor,
-    towards: list[nn.Parameter] | None,
+    output_gradient: Tensor,
+    parameters: list[nn.Parameter],
 ) -> tuple[Tensor, ...]:
-    """The gradient of <slope, what the layer gives>, with respect to the images or to these parameters."""
-    images = images.detach().requires_grad_(towards is None)
-    with torch.enable_grad(), matmul_input_gradient(layer) if towards is None else nullcontext():
-        return torch.autograd.grad(
-            forward_up_to(model, layer, images), [images] if towards is None else towards, slope
-        )
+    """Return the gradients of <output_gradient, output of the layer> by these parameters."""
+    with torch.enable_grad():
+        output = forward_up_to(model, layer, images.detach())
+        return torch.autograd.grad(output, parameters, output_gradient)
