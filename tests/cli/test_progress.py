@@ -1,4 +1,4 @@
-"""Long waits are drawn: a bar on a terminal, a line per tenth elsewhere once they are long enough to wonder about."""
+"""Long waits are shown: as a bar on a terminal, as a line per tenth elsewhere."""
 
 import io
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 def test_a_wait_off_a_terminal_is_a_line_per_tenth(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "PATIENCE", -1)
+    monkeypatch.setattr(progress, "SILENT_SECONDS", -1)
     with progress.waiting(quiet=False):
         for done in range(101):
             report_progress("downloading x, MB", done, 100)
@@ -41,7 +41,7 @@ def test_a_short_wait_is_not_mentioned(capsys: pytest.CaptureFixture[str]) -> No
 def test_quiet_is_quiet(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "PATIENCE", -1)
+    monkeypatch.setattr(progress, "SILENT_SECONDS", -1)
     with progress.waiting(quiet=True):
         report_progress("reading", 10, 10)
     assert capsys.readouterr().err == ""
@@ -61,19 +61,19 @@ def test_a_wait_of_unknown_length_is_a_bar_too(terminal: io.StringIO) -> None:
     assert "unpacking" in terminal.getvalue()
 
 
-def test_waits_inside_a_walk_are_drawn_between_its_events(terminal: io.StringIO) -> None:
-    def walk() -> Iterator[Any]:
+def test_waits_are_drawn_between_events(terminal: io.StringIO) -> None:
+    def events() -> Iterator[Any]:
         yield Message("first")
-        report_progress("reading pictures", 5, 9)
+        report_progress("reading images", 5, 9)
         yield 42
 
-    assert list(progress.follow(walk(), int)) == [42]
+    assert list(progress.follow(events(), int)) == [42]
     assert "first" in terminal.getvalue()
-    assert "reading pictures" in terminal.getvalue()
+    assert "reading images" in terminal.getvalue()
 
 
 def test_one_evaluation_after_the_other_has_its_bar(terminal: io.StringIO) -> None:
-    def walk() -> Iterator[Any]:
+    def events() -> Iterator[Any]:
         for number in range(3):
             report_progress("reading", 1, 1)
             yield EvaluationStarted(f"evaluation {number}", 4)
@@ -81,11 +81,11 @@ def test_one_evaluation_after_the_other_has_its_bar(terminal: io.StringIO) -> No
                 yield ImagesDone(done, 4)
             yield number
 
-    assert list(progress.follow(walk(), int)) == [0, 1, 2]
+    assert list(progress.follow(events(), int)) == [0, 1, 2]
     assert "evaluation 2" in terminal.getvalue()
 
 
-def test_nobody_has_to_watch() -> None:
+def test_progress_without_a_watcher_is_ignored() -> None:
     report_progress("alone", 1, 2)
     seen = []
     with watch_progress(lambda *told: seen.append(told)):

@@ -1,4 +1,4 @@
-"""Flags in, tables and bars out. One file per command; torch is imported inside a command's body only."""
+"""The command line. One file per command; torch is imported inside the body of a command only."""
 
 from .app import app, main
 

@@ -6,7 +6,7 @@ import io
 import os
 import signal
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, Never
 
 import typer
 from typer.core import TyperGroup
@@ -16,52 +16,55 @@ from ..errors import WmrError, out_of_memory
 from ..sweeps.process import start_report
 from . import attack, bench, evaluate, imports, installation, lists, report, sweep, train
 from .console import Terminated, say_error, write
-from .flags import Command, use_flags_of
+from .flags import ClickContext, Command, use_flags_of
 
-ACCESS, SPACE = (
-    "check the permissions, or choose another place",
-    "free some space, or choose another place",
-)
-ENVIRONMENT = {
+_PERMISSION_HINT = "check the permissions, or choose another place"
+_SPACE_HINT = "free some space, or choose another place"
+_OPEN_FILES_HINT = "raise the limit of open files: ulimit -n"
+HINT_BY_ERRNO = {
     errno.ENAMETOOLONG: "use a shorter path or name",
     errno.ELOOP: "remove the loop of symbolic links",
     errno.ENOTDIR: "one part of the path is a file; choose another place",
-    errno.EACCES: ACCESS,
-    errno.EPERM: ACCESS,
-    errno.EROFS: ACCESS,
-    errno.ENOSPC: SPACE,
-    errno.EDQUOT: SPACE,
+    errno.EACCES: _PERMISSION_HINT,
+    errno.EPERM: _PERMISSION_HINT,
+    errno.EROFS: _PERMISSION_HINT,
+    errno.ENOSPC: _SPACE_HINT,
+    errno.EDQUOT: _SPACE_HINT,
     errno.EIO: "check the disk and the network",
-    errno.EMFILE: "raise the limit of open files: ulimit -n",
-    errno.ENFILE: "raise the limit of open files: ulimit -n",
+    errno.EMFILE: _OPEN_FILES_HINT,
+    errno.ENFILE: _OPEN_FILES_HINT,
 }
-"""Errors of the system that are not bugs of the program, each with its remedy."""
-NEAR = 0.75
+"""Errors of the operating system that a user can solve. Any other one is a bug of the program."""
+MIN_FLAG_SIMILARITY = 0.75
 """Similarity of a flag that is suggested for a misspelt one. `init` and `quiet` have 0.67."""
+COMMAND_HINT = "`wmr --help` lists the commands, `wmr COMMAND --help` the settings of one"
 
 
 class Program(TyperGroup):
-    """Errors a user can mend are one line, one hint and exit status 2; anything else is our bug and shows its traceback."""
+    """Prints an error that the user can solve as one line and a hint, with exit status 2.
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """In the order of work rather than of the alphabet."""
+    Any other error is a bug and keeps its traceback.
+    """
+
+    def list_commands(self, ctx: ClickContext) -> list[str]:
+        """Return the commands in the order of use instead of the alphabet."""
         return sorted(self.commands, key=[name for name, _, _ in COMMANDS].index)
 
-    def invoke(self, ctx: Any) -> Any:
-        """Out of memory is nobody's bug: a command that takes batches names the flag to change."""
+    def invoke(self, ctx: ClickContext) -> object:
+        """Run a command; if memory runs out and it has `--batch-size`, suggest that flag."""
         use_flags_of(())
         try:
             return super().invoke(ctx)
         except (MemoryError, RuntimeError) as error:
-            told = out_of_memory(error)
+            shortage = out_of_memory(error)
             command = self.commands.get(ctx.invoked_subcommand)
-            if told is None or not any(
-                "--batch-size" in parameter.opts for parameter in getattr(command, "params", ())
-            ):
+            flags = [] if command is None else [name for one in command.params for name in one.opts]
+            if shortage is None or "--batch-size" not in flags:
                 raise
-            raise told from error
+            raise shortage from error
 
-    def main(self, *args: Any, **kwargs: Any) -> Any:
+    def main(self, *args: Any, **kwargs: Any) -> Never:
+        # a sweep reads the outcome of its child processes from this file
         result = start_report()
 
         def fail(error: BaseException, text: str, hint: str) -> int:
@@ -73,10 +76,9 @@ class Program(TyperGroup):
             status = super().main(*args, **{**kwargs, "standalone_mode": False})
         except WmrError as error:
             # plugins may raise errors without a hint
-            hint = "`wmr --help` lists the commands, `wmr COMMAND --help` the settings of one"
-            status = fail(error, str(error), error.hint or hint)
+            status = fail(error, str(error), error.hint or COMMAND_HINT)
         except typer.TyperException as error:
-            status = fail(error, *_said(error))
+            status = fail(error, *_describe_usage_error(error))
         except UnicodeEncodeError as error:
             if error.reason != "surrogates not allowed":
                 raise
@@ -86,52 +88,51 @@ class Program(TyperGroup):
                 "rename the file or folder, or work in another folder",
             )
         except OSError as error:
-            if error.errno not in ENVIRONMENT or error.filename is None:
+            if error.errno not in HINT_BY_ERRNO or error.filename is None:
                 raise
-            problem = f"cannot use {_name(error.filename)}: {error.strerror}"
-            status = fail(error, problem, ENVIRONMENT[error.errno])
-        status = status if isinstance(status, int) else 0
+            problem = f"cannot use {_decode_filename(error.filename)}: {error.strerror}"
+            status = fail(error, problem, HINT_BY_ERRNO[error.errno])
+        if not isinstance(status, int):
+            status = 0
         result.write(status)
         sys.exit(status)
 
 
-def _said(error: typer.TyperException) -> tuple[str, str]:
-    """What was wrong with the command line, in one line, and a hint."""
-    text, _, meant = " ".join(error.format_message().split()).partition(" Did you mean ")
+def _describe_usage_error(error: typer.TyperException) -> tuple[str, str]:
+    """Return the text of a mistake on the command line in one line, and a hint."""
+    text, _, suggestion = " ".join(error.format_message().split()).partition(" Did you mean ")
     text = text.partition(" (Possible options")[0].removesuffix(".")
-    context, wrong = getattr(error, "ctx", None), getattr(error, "option_name", None)
-    if context is not None and wrong and type(error).__name__ == "NoSuchOption":
-        hint = _near_flag(wrong, context)
-    elif meant:
-        hint = f"did you mean {meant}"
-    else:
-        hint = (
-            f"`{context.command_path} --help` explains it"
-            if context is not None
-            else "`wmr --help` lists the commands"
-        )
-    return text[:1].lower() + text[1:], hint
+    text = text[:1].lower() + text[1:]
+    # only usage errors have a context, and only unknown options the name of an option
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return text, f"did you mean {suggestion}" if suggestion else COMMAND_HINT
+    if type(error).__name__ == "NoSuchOption":
+        return text, _suggest_flag(getattr(error, "option_name", ""), context)
+    if suggestion:
+        return text, f"did you mean {suggestion}"
+    return text, f"`{context.command_path} --help` explains it"
 
 
-def _near_flag(wrong: str, context: Any) -> str:
-    """Return a hint with the flag of this command that is nearest, if one is near."""
+def _suggest_flag(misspelt: str, context: ClickContext) -> str:
+    """Return a hint with the nearest flag of this command, if one is similar."""
     flags = [
         name
         for parameter in context.command.params
         for name in (*parameter.opts, *parameter.secondary_opts)
     ]
+    # without the dashes, which make all flags similar
     names = {name.removeprefix("--"): name for name in flags if name.startswith("--")}
-    # without the dashes, which all flags share
-    near = difflib.get_close_matches(wrong.lstrip("-"), names, n=1, cutoff=NEAR)
-    return (
-        f"did you mean {names[near[0]]!r}?"
-        if near
-        else f"`{context.command_path} --help` lists the flags"
+    nearest = difflib.get_close_matches(
+        misspelt.lstrip("-"), names, n=1, cutoff=MIN_FLAG_SIMILARITY
     )
+    if nearest:
+        return f"did you mean {names[nearest[0]]!r}?"
+    return f"`{context.command_path} --help` lists the flags"
 
 
-def _name(file: object) -> str:
-    """Return the name of a file from an OSError, which may have bytes or the number of an open file."""
+def _decode_filename(file: object) -> str:
+    """Return the file name of an OSError, which may be bytes or the number of an open file."""
     return os.fsdecode(file) if isinstance(file, str | bytes) else str(file)
 
 
@@ -147,9 +148,9 @@ app = typer.Typer(
 @app.callback()
 def program(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and stop.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
-    """Train image classifiers that withstand adversarial attacks, and measure honestly how well they do."""
+    """Train image classifiers against adversarial attacks, and measure their robustness."""
     if version:
         write(f"wmr {__version__}")
         raise typer.Exit
@@ -162,20 +163,23 @@ def _terminate(number: int, frame: object) -> None:
 
 
 def main() -> None:
-    """The console script."""
-    # Threads that spin for long while they wait for each other can slow training down several times on a busy machine.
+    """Run the console script."""
+    # OpenMP threads that spin for long while they wait slow training down on a busy machine
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
-    # Processes that this one starts with `python -m` must not import modules or plugins from the current folder.
+    # child processes (`python -m`) must not import modules or plugins from the current folder
     os.environ["PYTHONSAFEPATH"] = "1"
-    for number in (signal.SIGTERM, signal.SIGUSR1):  # the second is how schedulers warn
+    # schedulers announce the end of a job with SIGUSR1
+    for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, _terminate)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without ε still gets its table
+            # a terminal without ε still gets its table
+            stream.reconfigure(errors="replace")
     try:
         app(prog_name="wmr")
     except SystemExit as end:
-        if "torch" in sys.modules:  # who has not imported it is alone
+        # a command that has not imported torch has no other ranks
+        if "torch" in sys.modules:
             from ..runtime.distributed import exit_rank
 
             exit_rank(end.code)
@@ -203,8 +207,9 @@ COMMANDS: tuple[tuple[str, Any, str], ...] = (
     ("bench", bench.bench, "wmr bench --model resnet18 --dataset cifar10 --batch-size 128"),
     ("doctor", installation.doctor, "wmr doctor"),
 )
-for name, command, worked in COMMANDS:
+"""Name, function and example of every command, in the order of the help."""
+for name, command, example in COMMANDS:
     if isinstance(command, typer.Typer):
-        app.add_typer(command, name=name, epilog=f"Example: {worked}")
+        app.add_typer(command, name=name, epilog=f"Example: {example}")
     else:
-        app.command(name, cls=Command, epilog=f"Example: {worked}")(command)
+        app.command(name, cls=Command, epilog=f"Example: {example}")(command)

@@ -6,7 +6,6 @@ Text of users is reduced to one plain line before rich prints it.
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -107,7 +106,7 @@ def write(text: str) -> None:
     print(text, end="" if text.endswith("\n") else "\n")
 
 
-def write_json(value: Any) -> None:
+def write_json(value: object) -> None:
     """Print a value as JSON on stdout."""
     write(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False))
 

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 from typer.core import TyperCommand, TyperOption
@@ -31,6 +31,10 @@ from ..config import (
 from ..errors import BadInput
 from ..spec import check_path, check_text, format_number, parse_number
 
+# the classes of click that Typer contains are private
+ClickContext: TypeAlias = Any
+ClickParameter: TypeAlias = Any
+TypeHint: TypeAlias = Any
 MAX_DIGITS = 18
 """Digits of a whole number in a list, so that it fits into 64 bits."""
 SETTING = re.compile(r"`(?P<name>[a-z][a-z0-9_]*)(?:=(?P<value>[^`]*))?`")
@@ -105,10 +109,11 @@ class _Source:
     has_layers: bool
 
 
-def _find_source(hint: Any) -> _Source | None:
+def _find_source(hint: TypeHint) -> _Source | None:
     if isinstance(hint, type) and issubclass(hint, Struct):
         return _Source(hint, (), has_layers=False)
-    if typing.get_origin(hint) is Annotated:
+    origin: Any = typing.get_origin(hint)
+    if origin is Annotated:
         for mark in hint.__metadata__:
             if isinstance(mark, Given):
                 return _Source(mark.struct, mark.keys, has_layers=True)
@@ -146,7 +151,7 @@ def _make_parameter(declared: Setting, *, shows_default: bool) -> inspect.Parame
     )
 
 
-def _flag_type(declared: Setting) -> Any:
+def _flag_type(declared: Setting) -> TypeHint:
     """Return the type that Typer reads; numbers stay text, because they may be fractions."""
     assert declared.flag is not None
     kind: Any = value_type(declared.hint)
@@ -163,14 +168,14 @@ def _make_metavar(declared: Setting) -> str | None:
     return ("," if is_joined else "|").join(declared.choices)
 
 
-def _format_default(declared: Setting) -> Any:
+def _format_default(declared: Setting) -> str | int | None:
     """Return a default as Typer would read it, so that the help shows it."""
     value = declared.default
-    if value is None or value == () or declared.is_required:
-        return None
     if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return format_number(value) if isinstance(value, float) else value
+        return ",".join(map(str, value)) or None
+    if isinstance(value, float):
+        return format_number(value)
+    return value if isinstance(value, str | int) else None
 
 
 # ---- from flags to structs ----
@@ -219,12 +224,12 @@ def _build(struct: type[Struct], given: Mapping[str, Any]) -> Struct:
 class Command(TyperCommand):
     """A command that checks the text of its arguments and names flags in messages."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: ClickContext, args: list[str]) -> list[str]:
         """Check the text of the arguments first: Typer makes `Path(".")` of an empty one."""
         given: dict[str, Any] = {}
         if not ctx.resilient_parsing:
             given = self.make_parser(ctx).parse_args(args=list(args))[0]
-        parameters: list[Any] = [*self.get_params(ctx)]
+        parameters: list[ClickParameter] = [*self.get_params(ctx)]
         use_flags_of(parameters)
         for parameter in parameters:
             value = given.get(parameter.name)
@@ -234,7 +239,7 @@ class Command(TyperCommand):
                     _check_argument(parameter, text, check)
         return super().parse_args(ctx, args)
 
-    def get_help_option(self, ctx: Any) -> TyperOption | None:
+    def get_help_option(self, ctx: ClickContext) -> TyperOption | None:
         """Return the help option, in the panel of the last flag.
 
         Without a panel it would be in a generic one, which Typer prints before all others.
@@ -246,7 +251,7 @@ class Command(TyperCommand):
         return option
 
 
-def _check_argument(parameter: Any, text: str, check: Callable[[str], None]) -> None:
+def _check_argument(parameter: ClickParameter, text: str, check: Callable[[str], None]) -> None:
     is_flag = isinstance(parameter, TyperOption)
     name = parameter.opts[0] if is_flag else parameter.metavar or parameter.name
     try:

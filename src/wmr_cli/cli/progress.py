@@ -1,4 +1,4 @@
-"""A walk's events as a bar on a terminal, as plain lines elsewhere; what is a result is handed on."""
+"""Draw the events of a training or evaluation: bars on a terminal, plain lines elsewhere."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -30,15 +30,15 @@ from .console import Terminated, as_line, messages, say
 from .flags import spell_flags
 
 Result = TypeVar("Result")
-PATIENCE = 2
-"""Seconds that may pass without a word."""
+SILENT_SECONDS = 2
+"""Plain lines report a wait such as a download only after this time."""
 
 
 def follow(
     events: Iterable[Event], *results: type[Result], quiet: bool = False
 ) -> Iterator[Result]:
-    """Draw the progress of a walk on stderr and yield its results."""
-    with _view(quiet) as view, watch_progress(view.watch):
+    """Draw progress events on stderr; yield the results among them."""
+    with _open_view(quiet) as view, watch_progress(view.watch):
         for event in events:
             if isinstance(event, results):
                 view.clear()
@@ -49,105 +49,121 @@ def follow(
 
 @contextmanager
 def waiting(quiet: bool) -> Iterator[None]:
-    """Draw the long waits inside."""
-    with _view(quiet) as view, watch_progress(view.watch):
+    """Draw downloads and other long waits inside the block."""
+    with _open_view(quiet) as view, watch_progress(view.watch):
         yield
 
 
 @contextmanager
-def _view(quiet: bool) -> "Iterator[BarView | PlainView]":
-    """Bars on a terminal, plain lines elsewhere."""
+def _open_view(quiet: bool) -> "Iterator[BarView | PlainView]":
     console = messages(quiet)
     if quiet or not console.is_terminal:
         yield PlainView(quiet)
         return
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
-    )  # fmt: skip
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as progress:
         yield BarView(progress)
 
 
 @contextmanager
 def resumable(quiet: bool) -> Iterator[None]:
-    """An interruption ends with the way back."""
+    """Name the flag that continues the work if the block is interrupted."""
     try:
         yield
     except (KeyboardInterrupt, Terminated):
-        say("interrupted; the same command with --resume goes on from what is saved", quiet=quiet)
+        say("interrupted; repeat the command with `resume=True` to continue", quiet=quiet)
         raise
 
 
 class BarView:
-    """One bar per evaluation; for training one of its epochs and one of the steps of the epoch in hand."""
+    """Bars: one per evaluation; for training, one of the epochs and one of the steps."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._task: TaskID | None = None
         self._epoch: TaskID | None = None
-        self._held_out = ""
+        self._validation = ""
         self._waits: dict[str, TaskID] = {}
 
     def clear(self) -> None:
-        """A result is there: its bar has done its work."""
+        """Remove the bars of what has ended."""
         for task in (self._task, self._epoch):
             if task is not None:
                 self._progress.remove_task(task)
-        self._task = self._epoch = None
+        self._task = None
+        self._epoch = None
         self._progress.refresh()
 
-    def watch(self, what: str, done: int, total: int | None) -> None:
-        """A bar of its own for every wait, as long as it lasts."""
-        if what not in self._waits:
-            self._waits[what] = self._progress.add_task(as_line(what), rate="")
-        self._progress.update(self._waits[what], completed=done, total=total)
+    def watch(self, name: str, done: int, total: int | None) -> None:
+        """Draw a wait as a bar of its own until it ends."""
+        if name not in self._waits:
+            self._waits[name] = self._progress.add_task(as_line(name), rate="")
+        self._progress.update(self._waits[name], completed=done, total=total)
         if done == total:
-            self._progress.remove_task(self._waits.pop(what))
+            self._progress.remove_task(self._waits.pop(name))
 
     def draw(self, event: Event) -> None:
         match event:
             case TrainingStarted():
-                done = event.epoch * event.steps_per_epoch + event.step
-                self._task = self._progress.add_task(
-                    "training", total=event.epochs * event.steps_per_epoch, completed=done, rate=""
-                )
-                self._epoch = self._progress.add_task(
-                    "epoch", total=event.steps_per_epoch, completed=event.step, rate=""
-                )
+                self._start_training(event)
             case StepDone() if self._task is not None and self._epoch is not None:
-                self._progress.advance(self._task)
-                self._progress.advance(self._epoch)
-                speed = next(task.speed for task in self._progress.tasks if task.id == self._task)
-                told = f"loss {event.loss:.3f}, {_rate(speed and speed * event.images)}"
-                self._progress.update(self._epoch, description=f"epoch {event.epoch}", rate=told)
+                self._draw_step(event, self._task, self._epoch)
             case EpochDone() if self._task is not None and self._epoch is not None:
-                self._held_out = _held_out(event.entry) or self._held_out
-                self._progress.update(
-                    self._task,
-                    description=f"{event.epoch} of {event.epochs} epochs",
-                    rate=self._held_out,
-                )
-                self._progress.reset(self._epoch)
-                if "val_a_rob" in event.entry:
-                    self._progress.console.print(as_line(epoch_line(event)))
+                self._draw_epoch(event, self._task, self._epoch)
             case EvaluationStarted():
                 self._task = self._progress.add_task(
                     as_line(event.label), total=event.total, rate=""
                 )
             case ImagesDone() if self._task is not None:
-                speed = next(task.speed for task in self._progress.tasks if task.id == self._task)
-                self._progress.update(self._task, completed=event.done, rate=_rate(speed))
+                rate = _format_rate(self._speed(self._task))
+                self._progress.update(self._task, completed=event.done, rate=rate)
             case Message():
-                self._progress.console.print(
-                    ("[yellow]warning:[/] " if event.warns else "")
-                    + as_line(spell_flags(event.text)),
-                    soft_wrap=True,
-                )
+                mark = "[yellow]warning:[/] " if event.warns else ""
+                line = mark + as_line(spell_flags(event.text))
+                self._progress.console.print(line, soft_wrap=True)
+
+    def _start_training(self, event: TrainingStarted) -> None:
+        steps = event.steps_per_epoch
+        # a resumed run begins in the middle
+        done = event.epoch * steps + event.step
+        self._task = self._progress.add_task(
+            "training", total=event.epochs * steps, completed=done, rate=""
+        )
+        self._epoch = self._progress.add_task("epoch", total=steps, completed=event.step, rate="")
+
+    def _draw_step(self, event: StepDone, task: TaskID, epoch: TaskID) -> None:
+        self._progress.advance(task)
+        self._progress.advance(epoch)
+        speed = self._speed(task)
+        rate = _format_rate(None if speed is None else speed * event.images)
+        self._progress.update(
+            epoch, description=f"epoch {event.epoch}", rate=f"loss {event.loss:.3f}, {rate}"
+        )
+
+    def _draw_epoch(self, event: EpochDone, task: TaskID, epoch: TaskID) -> None:
+        # epochs without validation keep showing the last result
+        self._validation = _format_validation(event.entry) or self._validation
+        description = f"{event.epoch} of {event.epochs} epochs"
+        self._progress.update(task, description=description, rate=self._validation)
+        self._progress.reset(epoch)
+        if "val_a_rob" in event.entry:
+            self._progress.console.print(as_line(format_epoch(event)))
+
+    def _speed(self, wanted: TaskID) -> float | None:
+        """Return the steps or images per second of a bar, if it is known yet."""
+        return next(task.speed for task in self._progress.tasks if task.id == wanted)
 
 
 class PlainView:
-    """A line per epoch, or per tenth of an evaluation."""
+    """Lines: one per epoch, or per tenth of an evaluation."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
@@ -155,20 +171,21 @@ class PlainView:
         self._waits: dict[str, tuple[float, int]] = {}
 
     def clear(self) -> None:
-        """Lines stay where they are."""
+        """Do nothing: printed lines stay."""
 
-    def watch(self, what: str, done: int, total: int | None) -> None:
-        """A line per tenth of a wait that is long enough to wonder about."""
-        started, said = self._waits.setdefault(what, (time.monotonic(), 0))
+    def watch(self, name: str, done: int, total: int | None) -> None:
+        """Print a line per tenth of a wait that takes long."""
+        started, printed_tenths = self._waits.setdefault(name, (time.monotonic(), 0))
         tenths = 10 * done // total if total else 0
-        if tenths > said and time.monotonic() - started > PATIENCE:
-            self._waits[what] = started, tenths
-            say(f"{what}: {done:,} of {total:,}", quiet=self._quiet)
+        is_long = time.monotonic() - started > SILENT_SECONDS
+        if tenths > printed_tenths and is_long:
+            self._waits[name] = (started, tenths)
+            say(f"{name}: {done:,} of {total:,}", quiet=self._quiet)
 
     def draw(self, event: Event) -> None:
         match event:
             case EpochDone():
-                say(epoch_line(event), quiet=self._quiet)
+                say(format_epoch(event), quiet=self._quiet)
             case EvaluationStarted():
                 self._tenths = 0
                 say(f"{event.label}: {event.total} images", quiet=self._quiet)
@@ -181,21 +198,26 @@ class PlainView:
                 say(event.text, quiet=self._quiet, warns=event.warns)
 
 
-def epoch_line(event: EpochDone) -> str:
-    """`epoch 10/50: loss 0.912, held-out A_nat 97.0 A_rob 71.0 A_sa 52.1, 2,310 images/s`."""
-    entry, held_out = event.entry, _held_out(event.entry)
-    said = f", held-out {held_out}" if held_out else ""
-    return f"epoch {event.epoch}/{event.epochs}: loss {entry['loss']:.3f}{said}, {_rate(entry['images_per_second'])}"
+def format_epoch(event: EpochDone) -> str:
+    """Return `epoch 10/50: loss 0.912, validation A_nat 97.0 A_rob 71.0, 2,310 images/s`."""
+    entry = event.entry
+    parts = [f"loss {entry['loss']:.3f}"]
+    validation = _format_validation(entry)
+    if validation:
+        parts.append(f"validation {validation}")
+    parts.append(_format_rate(entry["images_per_second"]))
+    return f"epoch {event.epoch}/{event.epochs}: {', '.join(parts)}"
 
 
-def _held_out(entry: dict[str, Any]) -> str:
-    """`A_nat 97.0 A_rob 71.0 A_sa 52.1`, of an epoch that looked at held-out images."""
-    return " ".join(
+def _format_validation(entry: dict[str, Any]) -> str:
+    """Return `A_nat 97.0 A_rob 71.0 A_sa 52.1`, or nothing for an epoch without validation."""
+    accuracies = [
         f"{name} {100 * entry[key]:.1f}"
         for key, name in VALIDATION_HEADINGS.items()
         if key in entry
-    )
+    ]
+    return " ".join(accuracies)
 
 
-def _rate(images_per_second: float | None) -> str:
+def _format_rate(images_per_second: float | None) -> str:
     return "" if images_per_second is None else f"{images_per_second:,.0f} images/s"

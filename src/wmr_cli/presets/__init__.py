@@ -1,7 +1,7 @@
-"""Settings that belong together, one TOML file each: `digits`, `paper/mnist`, …
+"""Presets: tested combinations of settings, one TOML file each (`digits`, `paper/mnist`, …).
 
-Top-level keys are those of `TrainConfig`; `[defenses.NAME]` holds what this preset gives one defense;
-`[evaluate]` says how checkpoints of this preset are evaluated.
+Top-level keys are those of `TrainConfig`. `[defenses.NAME]` overrides them for one defense.
+`[evaluate]` contains the default settings of evaluations.
 """
 
 import tomllib
@@ -12,30 +12,30 @@ from typing import Any
 from ..errors import UnknownName, did_you_mean
 
 
-def _files(folder: Traversable, prefix: str = "") -> dict[str, Traversable]:
+def _find_files(folder: Traversable, prefix: str = "") -> dict[str, Traversable]:
     found: dict[str, Traversable] = {}
     for item in folder.iterdir():
         if item.is_dir():
-            found |= _files(item, f"{prefix}{item.name}/")
+            found |= _find_files(item, f"{prefix}{item.name}/")
         elif item.name.endswith(".toml"):
             found[prefix + item.name.removesuffix(".toml")] = item
     return found
 
 
 def names() -> list[str]:
-    """Every preset, sorted."""
-    return sorted(_files(resources.files(__name__)))
+    """Return the names of all presets, sorted."""
+    return sorted(_find_files(resources.files(__name__)))
 
 
 def load(name: str) -> dict[str, Any]:
-    """The settings of a preset as plain values, `summary` and `defenses` among them."""
-    files = _files(resources.files(__name__))
+    """Return the settings of a preset as plain values, including `summary` and `defenses`."""
+    files = _find_files(resources.files(__name__))
     if name not in files:
         raise UnknownName(f"no preset is called {name!r}", hint=did_you_mean(name, files))
     return tomllib.loads(files[name].read_text(encoding="utf-8"))
 
 
 def for_dataset(dataset: str) -> str | None:
-    """The preset that a data set takes when none is named: its own, or the paper's."""
+    """Return the default preset of a dataset: its own, or that of the paper."""
     known = names()
     return next((name for name in (dataset, f"paper/{dataset}") if name in known), None)
