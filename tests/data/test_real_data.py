@@ -72,7 +72,7 @@ def test_the_training_pictures_of_tiny_imagenet_that_are_there_are_counted_and_u
     expected = (
         None
         if there == 100_000
-        else f"{there:,} of the 100,000 training pictures of Tiny ImageNet are there"
+        else f"{there:,} of the 100,000 training images of Tiny ImageNet exist"
     )
     assert source.splits["train"].note == expected
 

@@ -13,10 +13,8 @@ import pytest
 import scipy.io
 from PIL import Image
 
-from wmr_cli.builtins.datasets import cifar as cifar_module
-from wmr_cli.builtins.datasets import mnist as mnist_module
-from wmr_cli.builtins.datasets import svhn as svhn_module
 from wmr_cli.builtins.datasets import tiny_imagenet as tiny_module
+from wmr_cli.builtins.datasets import torchvision_datasets
 from wmr_cli.core.data.downloads import Remote
 from wmr_cli.core.torchvision_compat import torchvision
 
@@ -59,7 +57,7 @@ def mnist_archives(
         "resources",
         [(file.name, md5(file)) for file in archives],
     )
-    monkeypatch.setattr(mnist_module, "SIZES", SIZES)
+    monkeypatch.setattr(torchvision_datasets, "MNIST_SIZES", SIZES)
     return archives
 
 
@@ -99,7 +97,7 @@ def cifar_archive(root: Path, monkeypatch: pytest.MonkeyPatch, classes: int = 10
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(folder, dataset.base_folder)
     monkeypatch.setattr(dataset, "tgz_md5", md5(archive))
-    monkeypatch.setattr(cifar_module, "SIZES", SIZES)
+    monkeypatch.setattr(torchvision_datasets, "CIFAR_SIZES", SIZES)
     result: Path = archive
     return result
 
@@ -123,7 +121,7 @@ def svhn(root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         scipy.io.savemat(root / file, {"X": images, "y": ten_for_zero[:, None].astype(np.uint8)})
         known[split] = [url, file, md5(root / file)]
     monkeypatch.setattr(dataset, "split_list", known)
-    monkeypatch.setattr(svhn_module, "SIZES", SIZES)
+    monkeypatch.setattr(torchvision_datasets, "SVHN_SIZES", SIZES)
     return "svhn"
 
 

@@ -61,7 +61,7 @@ def _tensors(split: Split) -> dict[str, Tensor]:
     """What processes can share of a split: all that one in memory is, the pixels of pictures that are all decoded, or nothing."""
     if type(split) is MemorySplit:
         return {"images": split.images, "labels": split.labels, "index": split.index}
-    kept = split.kept if isinstance(split, ImageFileSplit) else None
+    kept = split.pixels_in_memory if isinstance(split, ImageFileSplit) else None
     return {} if kept is None else {"kept": kept}
 
 
@@ -71,7 +71,7 @@ def _mapped(tensors: dict[str, Tensor], made: Callable[[], Split]) -> Split:
         return MemorySplit(**tensors)
     split = made()
     assert isinstance(split, ImageFileSplit)  # only such splits share decoded images
-    return split.keeping(tensors["kept"])
+    return split.with_pixels(tensors["kept"])
 
 
 @contextmanager

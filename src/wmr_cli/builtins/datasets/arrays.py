@@ -1,4 +1,4 @@
-"""Your own arrays: one .npz or .safetensors file of images and labels, with or without splits."""
+"""Your own arrays: one .npz or .safetensors file of images and labels, optionally with splits."""
 
 import math
 import tokenize
@@ -18,27 +18,41 @@ from ...core.data.splits import MemorySource, MemorySplit, add_missing_splits, c
 from ...errors import BadFile, BadInput
 from ...reading import check_regular, open_regular
 
-IMAGES = ("{}_images", "x_{}", "X_{}")
-LABELS = ("{}_labels", "y_{}", "Y_{}")
-MOST_CLASSES = 10**6
-MOST_UNPACKED = 4 * 2**30
-MOST_RATIO = 100
-"""An archive of more than these bytes, which are so many times those of the file, is not of images."""
-BROKEN = (
-    *(
-        OSError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        KeyError,
-        EOFError,
-        RuntimeError,
-        RecursionError,
-        MemoryError,
-    ),
-    *(SafetensorError, zipfile.BadZipFile, zlib.error, SyntaxError, tokenize.TokenError),
+IMAGE_NAMES = {
+    "train": ("train_images", "x_train", "X_train"),
+    "val": ("val_images", "x_val", "X_val"),
+    "test": ("test_images", "x_test", "X_test"),
+    "all": ("images", "x"),
+}
+LABEL_NAMES = {
+    "train": ("train_labels", "y_train", "Y_train"),
+    "val": ("val_labels", "y_val", "Y_val"),
+    "test": ("test_labels", "y_test", "Y_test"),
+    "all": ("labels", "label", "y"),
+}
+"""Names of arrays by split; the first one that exists is used."""
+MAX_CLASSES = 10**6
+# both limits together: real images hardly compress, and small archives are harmless
+MAX_UNPACKED_BYTES = 4 * 2**30
+MAX_COMPRESSION_RATIO = 100
+"""An archive that exceeds both is refused as a decompression bomb."""
+READ_ERRORS = (
+    OSError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    KeyError,
+    EOFError,
+    RuntimeError,
+    RecursionError,
+    MemoryError,
+    SafetensorError,
+    zipfile.BadZipFile,
+    zlib.error,
+    SyntaxError,
+    tokenize.TokenError,
 )
-"""What the readers of archives and arrays raise at a damaged file."""
+"""What the readers of archives and arrays raise for damaged files."""
 
 
 def arrays(
@@ -50,149 +64,173 @@ def arrays(
     test: float = 0.2,
     split_seed: int = 0,
 ) -> MemorySource:
-    """Arrays `train_images`, `train_labels`, `test_images`, … (or `x_train`, `y_train`, …), or just `images` and `labels`.
+    """Arrays `train_images`, `train_labels`, … (or `x_train`, `y_train`, …), or `images`, `labels`.
 
-    Images are (N, H, W), (N, H, W, C) or (N, C, H, W), bytes in 0…255 or floats in [0, 1]; labels are whole numbers from 0.
-    What is not there is held out as for `folder`; the number of classes is one more than the largest label unless given.
+    Images are (N, H, W), (N, H, W, C) or (N, C, H, W), bytes in 0…255 or floats in [0, 1]. Labels
+    are integers from 0. Missing splits are held out as for `folder`. The number of classes is the
+    largest label plus one unless given.
     """
     check_fraction("holdout", holdout)
     check_fraction("test", test)
-    if classes is not None and not 2 <= classes <= MOST_CLASSES:
-        hint = f"classes is a number from 2 to {MOST_CLASSES:,}, or left out"
-        raise BadInput(f"{classes} is not a number of classes", hint=hint)
-    found, count, splits = _read(path), 0, dict[str, MemorySplit]()
-    for split in ("train", "val", "test", "all"):
-        images = _first(
-            found, ("images", "x") if split == "all" else [name.format(split) for name in IMAGES]
+    if classes is not None and not 2 <= classes <= MAX_CLASSES:
+        raise BadInput(
+            f"classes={classes} is not a number of classes",
+            hint=f"classes is a number from 2 to {MAX_CLASSES:,}, or left out",
         )
-        labels = _first(
-            found,
-            ("labels", "label", "y") if split == "all" else [name.format(split) for name in LABELS],
-        )
-        if images is None and labels is None:
-            continue
-        counts = [None if part is None else part.shape[:1] for part in (images, labels)]
-        if counts[0] != counts[1] or counts[0] in ((), (0,)):
-            sizes = ", ".join(f"{name} {tuple(array.shape)}" for name, array in found.items())
-            hint = (
-                "images and labels are both there, not empty, and one label belongs to each image"
-            )
-            raise BadFile(
-                f"{path}: images and labels of {split!r} do not belong together ({sizes})",
-                hint=hint,
-            )
-        pixels = _channels_first(images, layout, path)
-        splits[split] = MemorySplit(
-            pixels, _labels(labels, path), count + torch.arange(len(pixels))
-        )
-        count += len(pixels)
+    found = _read_file(path)
+    splits: dict[str, MemorySplit] = {}
+    count = 0
+    for name in ("train", "val", "test", "all"):
+        split = _make_split(found, name, layout, path, first=count)
+        if split is not None:
+            splits[name] = split
+            count += len(split)
     if not splits:
         raise BadFile(
             f"{path} has none of the expected arrays, only {', '.join(found) or 'nothing'}",
-            hint="name them train_images, train_labels, test_images, test_labels, or images and labels",
+            hint="name them train_images, train_labels, test_images, test_labels, "
+            "or images and labels",
         )
     shapes = {tuple(split.images.shape[1:]) for split in splits.values()}
     if len(shapes) > 1:
         raise BadFile(
             f"{path} has images of different shapes: {', '.join(map(str, sorted(shapes)))}",
-            hint="one shape for all",
+            hint="use one shape for all images",
         )
-    made = add_missing_splits(splits, holdout, test, split_seed)
-    drawn = (
-        None if "test" in splits or "val" in splits or "train" not in made else made["train"].sha256
-    )
-    return MemorySource(_classes(splits, classes, path), made, random_split_sha256=drawn)
+    complete = add_missing_splits(splits, holdout, test, split_seed)
+    random_split_sha256 = None
+    if "train" in complete and not {"val", "test"} & splits.keys():
+        random_split_sha256 = complete["train"].sha256
+    num_classes = _count_classes(splits, classes, path)
+    return MemorySource(num_classes, complete, random_split_sha256=random_split_sha256)
 
 
-def _classes(splits: Mapping[str, MemorySplit], classes: int | None, path: Path) -> int:
-    """How many classes there are: one more than the largest label unless the user says more."""
+def _make_split(
+    found: Mapping[str, Any], name: str, layout: str, path: Path, *, first: int
+) -> MemorySplit | None:
+    """Make a split whose images are numbered from `first`; None if it has no arrays."""
+    images = _first_of(found, IMAGE_NAMES[name])
+    labels = _first_of(found, LABEL_NAMES[name])
+    if images is None and labels is None:
+        return None
+    is_pair = images is not None and labels is not None
+    if not is_pair or images.shape[:1] != labels.shape[:1] or images.shape[:1] in ((), (0,)):
+        sizes = ", ".join(f"{key} {tuple(array.shape)}" for key, array in found.items())
+        raise BadFile(
+            f"{path}: images and labels of {name!r} do not match ({sizes})",
+            hint="give both arrays, not empty, with one label per image",
+        )
+    pixels = _to_channels_first(images, layout, path)
+    return MemorySplit(pixels, _to_labels(labels, path), first + torch.arange(len(pixels)))
+
+
+def _first_of(found: Mapping[str, Any], names: Iterable[str]) -> Any:
+    return next((found[name] for name in names if name in found), None)
+
+
+def _count_classes(splits: Mapping[str, MemorySplit], classes: int | None, path: Path) -> int:
+    """Return the number of classes: the largest label plus one unless given."""
     labels = torch.cat([split.labels for split in splits.values()])
     largest = int(labels.max())
-    if classes is None and largest >= max(len(labels), 2):
+    if classes is not None:
+        if largest >= classes:
+            raise BadFile(
+                f"{path} has a label {largest}, but only {classes} classes",
+                hint="labels are numbered from 0",
+            )
+        return classes
+    # more classes than images are a mistake, and would need a huge last layer
+    if largest >= max(len(labels), 2):
         raise BadFile(
             f"{path} has a label {largest} among {len(labels)} images",
-            hint="number classes from 0, or say classes=…",
+            hint="number classes from 0, or add classes=…",
         )
-    if classes is not None and largest >= classes:
-        raise BadFile(
-            f"{path} has a label {largest}, which {classes} classes do not have",
-            hint="labels are numbered from 0",
-        )
-    if classes is None and largest < 1:
+    if largest < 1:
         raise BadFile(
             f"all images of {path} are of one class",
-            hint="a classifier needs two; say classes=… if the others are elsewhere",
+            hint="a classifier needs two; add classes=… if the others are in other files",
         )
-    return classes or largest + 1
+    return largest + 1
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """Return arrays by name. Nothing in the file can run code, or claim memory that its bytes do not fill."""
-    named = "arrays:path=… names a .npz or .safetensors file"
+def _read_file(path: Path) -> dict[str, Any]:
+    """Return arrays by name.
+
+    Reading runs no code from the file, and allocates no more memory than its bytes fill.
+    """
     try:
         check_regular(path)
     except (FileNotFoundError, NotADirectoryError):
-        raise BadFile(f"there is no file {path}", hint=named) from None
+        raise BadFile(
+            f"there is no file {path}", hint="arrays:path=… names a .npz or .safetensors file"
+        ) from None
     except OSError as error:
-        raise BadFile(f"cannot read {path}: {error.strerror}", hint=named) from None
+        raise BadFile(
+            f"cannot read {path}: {error.strerror}",
+            hint="arrays:path=… names a .npz or .safetensors file",
+        ) from None
     try:
         with open_regular(path) as stream:
-            head = stream.read(64)
-            if looks_like_html(head):
-                raise BadFile(f"{path} is a web page, not arrays", hint="download it again")
-            if path.suffix.lower() == ".safetensors":
-                from safetensors.numpy import load_file
-
-                return dict(load_file(path))
-            if head.startswith(np.lib.format.MAGIC_PREFIX):
-                raise BadFile(
-                    f"{path} is a single array",
-                    hint="save images and labels together with numpy.savez",
-                )
-            return _npz(stream, path.stat().st_size)
-    except BROKEN as error:
+            return _read_stream(stream, path)
+    except READ_ERRORS as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        hint = "save plain arrays with numpy.savez, or as safetensors; a damaged file has to be copied again"
-        raise BadFile(f"{path} cannot be read: {reason}", hint=hint) from None
+        raise BadFile(
+            f"{path} cannot be read: {reason}",
+            hint="save plain arrays with numpy.savez, or as safetensors; copy a damaged file again",
+        ) from None
 
 
-def _npz(stream: IO[bytes], size: int) -> dict[str, Any]:
-    """Return the arrays of an archive of `size` bytes; raise ValueError for one that claims more than it holds."""
+def _read_stream(stream: IO[bytes], path: Path) -> dict[str, Any]:
+    head = stream.read(64)
+    if looks_like_html(head):
+        raise BadFile(f"{path} is a web page, not arrays", hint="download it again")
+    if path.suffix.lower() == ".safetensors":
+        from safetensors.numpy import load_file
+
+        return dict(load_file(path))
+    if head.startswith(np.lib.format.MAGIC_PREFIX):
+        raise BadFile(
+            f"{path} is a single array", hint="save images and labels together with numpy.savez"
+        )
+    return _read_npz(stream, path.stat().st_size)
+
+
+def _read_npz(stream: IO[bytes], size: int) -> dict[str, Any]:
+    """Read the arrays of an archive of `size` bytes; raise ValueError for false sizes."""
     with zipfile.ZipFile(stream) as archive:
         members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
         unpacked = sum(member.file_size for member in members)
-        is_bomb = unpacked > MOST_UNPACKED and unpacked > MOST_RATIO * size
+        is_bomb = unpacked > MAX_UNPACKED_BYTES and unpacked > MAX_COMPRESSION_RATIO * size
+        # overlapping members: their compressed sizes exceed the file
         if is_bomb or sum(member.compress_size for member in members) > size:
             raise ValueError(f"it claims to hold {unpacked:,} bytes in a file of {size:,}")
-        return {member.filename.removesuffix(".npy"): _npy(archive, member) for member in members}
+        return {
+            member.filename.removesuffix(".npy"): _read_npy(archive, member) for member in members
+        }
 
 
-def _npy(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Any:
-    """Return one array. Its header is checked first, because numpy allocates what the header claims."""
+def _read_npy(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Any:
+    """Read one array, after a check of its header."""
     with archive.open(member) as stream:
         version = np.lib.format.read_magic(stream)
-        read_header = (
-            np.lib.format.read_array_header_1_0
-            if version == (1, 0)
-            else np.lib.format.read_array_header_2_0
-        )
-        shape, _, dtype = read_header(stream)
+        if version == (1, 0):
+            shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+        else:
+            shape, _, dtype = np.lib.format.read_array_header_2_0(stream)
         if dtype.hasobject:
-            raise ValueError(f"{member.filename} holds objects that only code can make")
-        claimed, there = math.prod(shape) * dtype.itemsize, member.file_size - stream.tell()
-        if claimed != there or min(shape, default=1) < 0:
+            raise ValueError(f"{member.filename} holds objects, which need code to load")
+        # numpy allocates what the header claims, whatever the file holds
+        claimed = math.prod(shape) * dtype.itemsize
+        available = member.file_size - stream.tell()
+        if claimed != available or min(shape, default=1) < 0:
             raise ValueError(
-                f"{member.filename} claims {claimed:,} bytes of values and has {there:,}"
+                f"{member.filename} claims {claimed:,} bytes of values and has {available:,}"
             )
     with archive.open(member) as stream:
         return np.lib.format.read_array(stream, allow_pickle=False)
 
 
-def _first(found: dict[str, Any], names: Iterable[str]) -> Any:
-    return next((found[name] for name in names if name in found), None)
-
-
-def _channels_first(images: Any, layout: str, path: Path) -> Tensor:
+def _to_channels_first(images: Any, layout: str, path: Path) -> Tensor:
     """Return images as (N, C, H, W), uint8 or float32."""
     if not images.size:
         raise BadFile(
@@ -200,7 +238,8 @@ def _channels_first(images: Any, layout: str, path: Path) -> Tensor:
             hint="store images with pixels",
         )
     if images.dtype.kind == "f":
-        if not (images.min() >= 0 and images.max() <= 1):  # nor with a NaN
+        # written so that NaN fails, too
+        if not (images.min() >= 0 and images.max() <= 1):
             raise BadFile(
                 f"{path} has pixels outside [0, 1]",
                 hint="scale floats to [0, 1], or store bytes in 0…255",
@@ -211,39 +250,41 @@ def _channels_first(images: Any, layout: str, path: Path) -> Tensor:
             f"{path} holds images of type {images.dtype}",
             hint="images are uint8 in 0…255 or floats in [0, 1]",
         )
-    if images.ndim == 3:
-        images = images[:, None]
-    elif images.ndim != 4:
+    if images.ndim not in (3, 4):
         raise BadFile(
             f"{path} holds images of shape {images.shape}",
             hint="images are (N, H, W), (N, H, W, C) or (N, C, H, W)",
         )
-    elif layout == "auto":
-        first, last = images.shape[1] in (1, 3), images.shape[3] in (1, 3)
-        if first == last:
-            raise BadFile(
-                f"{path}: where are the channels of {images.shape}?",
-                hint="say layout=nchw or layout=nhwc",
-            )
-        layout = "nchw" if first else "nhwc"
-    tensor = torch.from_numpy(np.ascontiguousarray(images))
-    return tensor.permute(0, 3, 1, 2).contiguous() if layout == "nhwc" else tensor
+    if images.ndim == 3:
+        images = images[:, None]
+    elif layout == "nhwc" or (layout == "auto" and _has_channels_last(images, path)):
+        return torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).contiguous()
+    return torch.from_numpy(np.ascontiguousarray(images))
 
 
-def _labels(labels: Any, path: Path) -> Tensor:
+def _has_channels_last(images: Any, path: Path) -> bool:
+    """Guess where the channels of images (N, ., ., .) are, by their number."""
+    could_be_first = images.shape[1] in (1, 3)
+    could_be_last = images.shape[3] in (1, 3)
+    if could_be_first == could_be_last:
+        raise BadFile(
+            f"{path}: the channels of shape {images.shape} are ambiguous",
+            hint="add layout=nchw or layout=nhwc",
+        )
+    return could_be_last
+
+
+def _to_labels(labels: Any, path: Path) -> Tensor:
+    """Return labels (N,) as int64, from (N,) or (N, 1)."""
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    # a label of uint64 may not fit into the int64 of torch
-    if (
-        labels.ndim == 1
-        and labels.dtype.kind in "iu"
-        and not 0 <= int(labels.min()) <= int(labels.max()) < 2**63
-    ):
-        worst = labels.min() if labels.min() < 0 else labels.max()
-        raise BadFile(f"{path} has a label {worst}", hint="labels are whole numbers from 0")
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise BadFile(
             f"{path} holds labels of type {labels.dtype} and shape {labels.shape}",
-            hint="labels are whole numbers from 0, one per image",
+            hint="labels are integers from 0, one per image",
         )
+    # a label of uint64 may not fit into torch's int64
+    for label in (int(labels.min()), int(labels.max())):
+        if not 0 <= label < 2**63:
+            raise BadFile(f"{path} has a label {label}", hint="labels are integers from 0")
     return torch.from_numpy(labels.astype(np.int64))

@@ -1,4 +1,4 @@
-"""Your own pictures: a folder per class, with or without folders train, val and test above them."""
+"""Your own image files: a folder per class, optionally inside folders train, val and test."""
 
 import hashlib
 import os
@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...core.data.image_files import ENDINGS, Decoder, ImageFileSplit
+from ...core.data.image_files import IMAGE_SUFFIXES, Decoder, ImageFileSplit
 from ...core.data.splits import Source, add_missing_splits, check_fraction
 from ...errors import BadFile, BadInput
 from ...reading import is_folder
 
-SPLITS = {
+SPLIT_OF_FOLDER = {
     "train": "train",
     "training": "train",
     "val": "val",
@@ -22,8 +22,11 @@ SPLITS = {
     "test": "test",
     "testing": "test",
 }
-"""Folders that are splits and not classes."""
-LARGEST = 4096
+"""Names of folders that are splits and not classes."""
+MAX_SIDE = 4096
+"""Largest side of an image in pixels."""
+IGNORED_PREFIXES = (".", "__")
+"""Names that other tools create, such as .DS_Store and __MACOSX."""
 
 
 def folder(
@@ -39,152 +42,187 @@ def folder(
 ) -> Source:
     """`path/CLASS/*.png` and so on; classes are numbered in the order of their names.
 
-    Without split folders `test` of every class is tested on and `holdout` of the rest validates, chosen by `split_seed`;
-    the split `all` is everything. With `train` and `val` but no `test`, `val` is tested on. With `size` the shorter side
-    is brought to `resize` (or `size`) and the middle is cut out.
+    Without split folders, `test` of every class is the test set and `holdout` of the rest is the
+    validation set, chosen by `split_seed`; the split `all` has every image. With `train` and `val`
+    but no `test`, `val` is the test set. With `size` the shorter side is resized to `resize` (or
+    `size`) and the centre is cropped.
     """
-    if channels not in (1, 3):
-        raise BadInput(
-            f"pictures cannot have {channels} channels",
-            hint="channels=3 for colour, channels=1 for grey",
-        )
-    if size is not None and not 1 <= size <= (resize or size) <= LARGEST:
-        problem = f"a square of side {size} cannot be cut from pictures of side {resize or size}"
-        raise BadInput(
-            problem, hint=f"size is at least 1, at most resize, and both are at most {LARGEST}"
-        )
-    if size is None and resize is not None:
-        raise BadInput("resize alone leaves sides of different length", hint="say size=… too")
+    _check_sizes(size, resize, channels)
     check_fraction("holdout", holdout)
     check_fraction("test", test)
-    places = _places(path)
-    names = _classes(places.get("train") or next(iter(places.values())))
-    decoder, splits, count = Decoder(channels, size, resize), dict[str, ImageFileSplit](), 0
-    for split, place in places.items():
-        paths, labels = _pictures(place, names)
-        shape = next(iter(splits.values())).shape if splits else decoder.shape(paths[0])
-        index = count + torch.arange(len(paths))
-        there = set(labels.tolist())
-        lacking = [name for label, name in enumerate(names) if label not in there]
-        note = f"there are no pictures of {', '.join(lacking[:5])} in {place}" if lacking else None
-        splits[split] = ImageFileSplit(
-            paths, labels, index, decoder, shape, f"{path.name} {split}", workers, note
+    folders = _find_split_folders(path)
+    class_names = _list_classes(folders.get("train") or next(iter(folders.values())))
+    decoder = Decoder(channels, size, resize)
+    shape: tuple[int, int, int] | None = None
+    splits: dict[str, ImageFileSplit] = {}
+    count = 0
+    for name, place in folders.items():
+        paths, labels = _list_images(place, class_names)
+        # the first image decides; `check` compares all others with it
+        shape = shape or decoder.shape(paths[0])
+        splits[name] = ImageFileSplit(
+            paths,
+            labels,
+            index=count + torch.arange(len(paths)),
+            decoder=decoder,
+            shape=shape,
+            name=f"{path.name} {name}",
+            workers=workers,
+            note=_note_empty_classes(labels, class_names, place),
         )
-        splits[split].check()
+        splits[name].check()
         count += len(paths)
-    made = add_missing_splits(splits, holdout, test, split_seed)
-    drawn = (
-        None
-        if "test" in splits or "val" in splits or "train" not in made
-        else _membership(made["train"], path)
+    assert shape is not None
+    complete = add_missing_splits(splits, holdout, test, split_seed)
+    random_split_sha256 = None
+    if "train" in complete and not {"val", "test"} & splits.keys():
+        random_split_sha256 = _hash_names(complete["train"], path)
+    return Source(
+        len(class_names),
+        shape,
+        complete,
+        class_names=tuple(class_names),
+        random_split_sha256=random_split_sha256,
     )
-    return Source(len(names), shape, made, class_names=tuple(names), random_split_sha256=drawn)
 
 
-def _membership(split: ImageFileSplit, path: Path) -> str:
-    """A hash over the names of the pictures that are trained on."""
+def _check_sizes(size: int | None, resize: int | None, channels: int) -> None:
+    if channels not in (1, 3):
+        raise BadInput(
+            f"channels={channels} is not 1 or 3", hint="channels=3 for colour, channels=1 for grey"
+        )
+    if size is None and resize is not None:
+        raise BadInput("resize alone leaves sides of different length", hint="add size=…")
+    if size is not None and not 1 <= size <= (resize or size) <= MAX_SIDE:
+        raise BadInput(
+            f"a square of side {size} cannot be cropped from images of side {resize or size}",
+            hint=f"size is at least 1, at most resize, and both are at most {MAX_SIDE}",
+        )
+
+
+def _note_empty_classes(labels: Tensor, class_names: list[str], place: Path) -> str | None:
+    """Return a message about classes without images, if any."""
+    present = set(labels.tolist())
+    empty = [name for label, name in enumerate(class_names) if label not in present]
+    if not empty:
+        return None
+    return f"there are no images of {', '.join(empty[:5])} in {place}"
+
+
+def _hash_names(split: ImageFileSplit, path: Path) -> str:
+    """Hash the names of the images of a split."""
     digest = hashlib.sha256()
-    for picture in split.paths:
-        digest.update(os.fsencode(picture.relative_to(path)) + b"\0")
+    for image in split.paths:
+        # NUL separates names: no file name contains it
+        digest.update(os.fsencode(image.relative_to(path)) + b"\0")
     return digest.hexdigest()
 
 
-def _places(path: Path) -> dict[str, Path]:
-    """The folder of class folders of each split; `all` where there are no splits."""
+def _find_split_folders(path: Path) -> dict[str, Path]:
+    """Return the folder of class folders of each split; `all` without split folders."""
     if not is_folder(path):
         raise BadFile(
             f"there is no folder {path}",
-            hint="folder:path=… names a folder that holds a folder per class",
+            hint="folder:path=… names a folder with a folder per class",
         )
-    inside = _folders(path)
-    splits = {place: SPLITS[place.name.lower()] for place in inside if place.name.lower() in SPLITS}
-    if not splits:
-        return {"all": path}
-    others = [place.name for place in inside if place not in splits]
-    if others or len(set(splits.values())) < len(splits):
-        listed = ", ".join(place.name for place in inside[:6])
-        hint = "keep either train, val, test or class folders there; a class of such a name needs another"
-        raise BadFile(f"{path} mixes splits and other folders: {listed}", hint=hint)
-    return {
-        split: place
-        for name in ("train", "val", "test")
-        for place, split in splits.items()
-        if split == name
+    inside = _list_folders(path)
+    split_of = {
+        place: SPLIT_OF_FOLDER[place.name.lower()]
+        for place in inside
+        if place.name.lower() in SPLIT_OF_FOLDER
     }
+    if not split_of:
+        return {"all": path}
+    has_duplicates = len(set(split_of.values())) < len(split_of)
+    if has_duplicates or len(split_of) < len(inside):
+        listed = ", ".join(place.name for place in inside[:6])
+        raise BadFile(
+            f"{path} mixes splits and other folders: {listed}",
+            hint="keep either train, val, test or class folders there; rename a class of that name",
+        )
+    folder_of = {split: place for place, split in split_of.items()}
+    # a fixed order: images are numbered through the splits
+    return {split: folder_of[split] for split in ("train", "val", "test") if split in folder_of}
 
 
-def _classes(place: Path) -> list[str]:
-    names = [folder.name for folder in _folders(place)]
+def _list_classes(place: Path) -> list[str]:
+    names = [folder.name for folder in _list_folders(place)]
     if len(names) < 2:
         found = f"only {names[0]}" if names else "none"
         raise BadFile(
-            f"a classifier needs two class folders at least, {place} has {found}",
+            f"a classifier needs at least two class folders, {place} has {found}",
             hint="put every class into its own folder",
         )
-    unreadable = next((name for name in names if not _is_text(name)), None)
-    if unreadable is not None:  # class names are stored in checkpoints and records, which are UTF-8
-        raise BadFile(
-            f"the name of class {unreadable!a} in {place} is not UTF-8", hint="rename the folder"
-        )
+    for name in names:
+        # class names are stored in checkpoints and records, which are UTF-8
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise BadFile(
+                f"the name of class {name!a} in {place} is not UTF-8", hint="rename the folder"
+            ) from None
     return names
 
 
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _pictures(place: Path, names: list[str]) -> tuple[list[Path], Tensor]:
-    """Paths and labels (N,), class by class in the order of names."""
-    unknown = [folder.name for folder in _folders(place) if folder.name not in names]
+def _list_images(place: Path, class_names: list[str]) -> tuple[list[Path], Tensor]:
+    """Return paths and labels (N,), class by class in the order of names."""
+    unknown = [folder.name for folder in _list_folders(place) if folder.name not in class_names]
     if unknown:
         raise BadFile(
-            f"{place} has classes that are not trained on: {', '.join(unknown[:5])}",
-            hint=f"the classes are {', '.join(names[:9])}",
+            f"{place} has classes that the training set does not have: {', '.join(unknown[:5])}",
+            hint=f"the classes are {', '.join(class_names[:9])}",
         )
-    listed = [(path, label) for label, name in enumerate(names) for path in _files(place / name)]
-    if not listed:
-        raise BadFile(f"{place} holds no pictures", hint=f"pictures end in {', '.join(ENDINGS)}")
-    return [path for path, _ in listed], torch.tensor([label for _, label in listed])
-
-
-def _files(folder: Path) -> list[Path]:
-    """The pictures of one class; a class that has a folder has pictures."""
-    listed = _walk(folder) if folder.exists() else ()
-    shown = (
-        path
-        for path in listed
-        if not any(part.startswith((".", "__")) for part in path.relative_to(folder).parts)
-    )
-    found = sorted(path for path in shown if path.suffix.lower() in ENDINGS)
-    if folder.exists() and not found:
+    paths: list[Path] = []
+    labels: list[int] = []
+    for label, name in enumerate(class_names):
+        found = _list_class(place / name)
+        paths += found
+        labels += [label] * len(found)
+    if not paths:
         raise BadFile(
-            f"{folder} holds no pictures",
-            hint=f"remove the folder, or fill it: pictures end in {', '.join(ENDINGS)}",
+            f"{place} has no images", hint=f"image files end in {', '.join(IMAGE_SUFFIXES)}"
         )
-    return found
+    return paths, torch.tensor(labels)
+
+
+def _list_class(folder: Path) -> list[Path]:
+    """Return the images of one class; an existing folder must have some."""
+    if not folder.exists():
+        return []
+    images = sorted(
+        path
+        for path in _walk(folder)
+        if path.suffix.lower() in IMAGE_SUFFIXES
+        and not any(part.startswith(IGNORED_PREFIXES) for part in path.relative_to(folder).parts)
+    )
+    if not images:
+        raise BadFile(
+            f"{folder} has no images",
+            hint=f"remove the folder, or add image files: {', '.join(IMAGE_SUFFIXES)}",
+        )
+    return images
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Yield all files below a folder. Links are followed, but each folder is visited once: links can form cycles."""
+    """Yield all files below a folder, through links."""
     visited: set[str] = set()
     for place, folders, names in os.walk(folder, followlinks=True):
+        # each folder once: links can form cycles
         real = os.path.realpath(place)
-        folders[:] = [] if real in visited else sorted(folders)
-        names = [] if real in visited else names
+        if real in visited:
+            folders.clear()
+            continue
         visited.add(real)
+        folders.sort()
         yield from (Path(place) / name for name in names)
 
 
-def _folders(path: Path) -> list[Path]:
+def _list_folders(path: Path) -> list[Path]:
     try:
         return sorted(
             item
             for item in path.iterdir()
-            if item.is_dir() and not item.name.startswith((".", "__"))
+            if item.is_dir() and not item.name.startswith(IGNORED_PREFIXES)
         )
     except OSError as error:
         raise BadFile(

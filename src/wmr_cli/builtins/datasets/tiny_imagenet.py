@@ -1,4 +1,7 @@
-"""Tiny ImageNet (Stanford CS231n): 110,000 colour images, 64x64, 200 classes. The labelled validation set is the test set."""
+"""Tiny ImageNet (Stanford CS231n): 110,000 colour images, 64x64, 200 classes.
+
+The published test set has no labels, so the labelled validation set is the test set.
+"""
 
 import re
 from collections.abc import Iterable
@@ -19,152 +22,161 @@ from ...core.data.splits import (
 from ...errors import BadFile
 from ...reading import is_regular, read_text
 
-TOP = "tiny-imagenet-200"
+FOLDER = "tiny-imagenet-200"
 ARCHIVE = Remote(
-    f"{TOP}.zip",
-    (f"http://cs231n.stanford.edu/{TOP}.zip",),
+    f"{FOLDER}.zip",
+    (f"http://cs231n.stanford.edu/{FOLDER}.zip",),
     md5="90528d7ca1a48142e341f4ef8d21d0de",
     size=248_100_043,
 )
 SHAPE = (3, 64, 64)
-PER_CLASS, CLASSES = 500, 200
+NUM_CLASSES = 200
+IMAGES_PER_CLASS = 500
+"""Training images of each class."""
+TRAINING_IMAGES = IMAGES_PER_CLASS * NUM_CLASSES
+TEST_IMAGES = 10_000
+
+ListedImage = tuple[Path, int, int]
+"""Path, label and index of an image."""
 
 
 def tiny_imagenet(
     root: Path, split_seed: int = 0, holdout: float = 0.02, workers: int = 0
 ) -> Source:
-    """Pictures that are there by hand are counted and used, even if they are only a part. Greyscale ones become colour ones.
+    """Colour images of 200 classes; a part of the files is enough, and grey images become colour.
 
-    Classes are numbered in the order of their WordNet ids. An image keeps its official number: training image k of class c
-    is 500 c + k, test image k is 100,000 + k.
+    Classes are numbered in the order of their WordNet ids. An image keeps its official number:
+    training image k of class c is 500 c + k, test image k is 100,000 + k.
     """
     check_fraction("holdout", holdout)
-    folder = root / TOP
+    folder = root / FOLDER
     if not folder.exists():
         (archive,) = fetch([ARCHIVE], root)
-        unpack(archive, root, TOP)
-    wnids = _class_ids(folder)
+        unpack(archive, root, FOLDER)
+    class_ids = _read_class_ids(folder)
 
+    # cached: `train` and `val` are subsets of one split
     @cache
-    def training() -> ImageFileSplit:
-        return _pictures("training", _training_files(folder, wnids), PER_CLASS * CLASSES, workers)
+    def list_training() -> ImageFileSplit:
+        listed = _list_training_images(folder, class_ids)
+        return _make_split("training", listed, TRAINING_IMAGES, workers)
 
-    def part(validates: bool) -> ImageFileSplit:
-        check_training_images_remain("holdout", holdout, training().labels)
-        chosen = holdout_mask(training().labels, holdout, split_seed) == validates
-        return training().subset(chosen.nonzero().squeeze(1))
+    def make_part(*, is_held_out: bool) -> ImageFileSplit:
+        labels = list_training().labels
+        check_training_images_remain("holdout", holdout, labels)
+        is_chosen = holdout_mask(labels, holdout, split_seed) == is_held_out
+        return list_training().subset(is_chosen.nonzero().squeeze(1))
 
-    def test() -> ImageFileSplit:
-        return _pictures("test", _test_files(folder, wnids), 10_000, workers)
+    def make_test() -> ImageFileSplit:
+        return _make_split("test", _list_test_images(folder, class_ids), TEST_IMAGES, workers)
 
-    makers = {"train": lambda: part(False), "val": lambda: part(True), "test": test}
+    makers = {
+        "train": lambda: make_part(is_held_out=False),
+        "val": lambda: make_part(is_held_out=True),
+        "test": make_test,
+    }
     if not holdout:
         del makers["val"]
-    return Source(CLASSES, SHAPE, LazySplits(makers), class_names=tuple(wnids))
+    return Source(NUM_CLASSES, SHAPE, LazySplits(makers), class_names=tuple(class_ids))
 
 
-def _class_ids(folder: Path) -> list[str]:
+def _read_class_ids(folder: Path) -> list[str]:
+    """Return the WordNet ids of the classes, sorted."""
     file = folder / "wnids.txt"
     if not is_regular(file):
         raise BadFile(
             f"{folder} has no wnids.txt",
             hint=f"move {folder} away and repeat the command, or put the file there",
         )
-    wnids = sorted(_text(file).split())
-    if len(set(wnids)) != CLASSES:
+    class_ids = sorted(_read_official_text(file).split())
+    if len(set(class_ids)) != NUM_CLASSES:
         raise BadFile(
-            f"{file} names {len(set(wnids))} classes instead of {CLASSES}",
-            hint="take the official file",
+            f"{file} names {len(set(class_ids))} classes instead of {NUM_CLASSES}",
+            hint="use the official file",
         )
-    return wnids
+    return class_ids
 
 
-def _text(file: Path) -> str:
+def _read_official_text(file: Path) -> str:
     try:
         return read_text(file)
     except (OSError, ValueError) as error:
-        raise BadFile(f"{file} cannot be read: {error}", hint="take the official file") from None
+        raise BadFile(f"{file} cannot be read: {error}", hint="use the official file") from None
 
 
-Found = tuple[Path, int, int]
-"""A picture's path, its label and its index."""
-
-
-def _training_files(folder: Path, wnids: list[str]) -> list[Found]:
-    found = [
-        (path, label, PER_CLASS * label + _number(path))
-        for label, wnid in enumerate(wnids)
-        for path in (folder / "train" / wnid / "images").glob("*.JPEG")
+def _list_training_images(folder: Path, class_ids: list[str]) -> list[ListedImage]:
+    listed = [
+        (path, label, IMAGES_PER_CLASS * label + _number(path))
+        for label, class_id in enumerate(class_ids)
+        for path in (folder / "train" / class_id / "images").glob("*.JPEG")
     ]
-    empty = sorted(set(range(CLASSES)) - {label for _, label, _ in found})
+    empty = sorted(set(range(NUM_CLASSES)) - {label for _, label, _ in listed})
     if empty:
-        names = ", ".join(wnids[label] for label in empty[:5])
-        problem = f"{len(empty)} of {CLASSES} classes have no training pictures in {folder / 'train'}: {names}"
+        names = ", ".join(class_ids[label] for label in empty[:5])
+        more = "…" if len(empty) > 5 else ""
         raise BadFile(
-            problem + ("…" if len(empty) > 5 else ""),
-            hint="put pictures there, or move the folder away to download it",
+            f"{len(empty)} of {NUM_CLASSES} classes have no training images "
+            f"in {folder / 'train'}: {names}{more}",
+            hint="put images there, or move the folder away to download it",
         )
-    return sorted(found, key=lambda item: item[2])
+    # by index: the order of files in a folder differs between machines
+    return sorted(listed, key=lambda image: image[2])
 
 
-def _test_files(folder: Path, wnids: list[str]) -> list[Found]:
-    """Every picture that the annotations name and that is there."""
-    annotations, label_of = (
-        folder / "val" / "val_annotations.txt",
-        {wnid: label for label, wnid in enumerate(wnids)},
-    )
+def _list_test_images(folder: Path, class_ids: list[str]) -> list[ListedImage]:
+    """Return the images that the annotations name and that exist."""
+    annotations = folder / "val" / "val_annotations.txt"
     if not is_regular(annotations):
         raise BadFile(
-            f"{annotations} is not there",
+            f"{annotations} does not exist",
             hint="its labels are needed: move the folder away to download it again",
         )
-    lines = [line.split("\t") for line in _text(annotations).splitlines()]
-    unknown = next((line[:2] for line in lines if len(line) < 2 or line[1] not in label_of), None)
-    if unknown:
+    label_of = {class_id: label for label, class_id in enumerate(class_ids)}
+    images = folder / "val" / "images"
+    listed = []
+    for line in _read_official_text(annotations).splitlines():
+        # the file name, its class, and a bounding box
+        fields = line.split("\t")
+        if len(fields) < 2 or fields[1] not in label_of:
+            raise BadFile(
+                f"{annotations} has a line without a known class: {fields[:2]}",
+                hint="use the official file",
+            )
+        path = images / fields[0]
+        if is_regular(path):
+            listed.append((path, label_of[fields[1]], TRAINING_IMAGES + _number(path)))
+    if not listed:
         raise BadFile(
-            f"{annotations} has a line without a known class: {unknown}",
-            hint="take the official file",
+            f"there are no images in {images}", hint="move the folder away to download it again"
         )
-    named = [(folder / "val" / "images" / name, label_of[wnid]) for name, wnid, *_ in lines]
-    found = [
-        (path, label, PER_CLASS * CLASSES + _number(path))
-        for path, label in named
-        if is_regular(path)
-    ]
-    if not found:
-        raise BadFile(
-            f"there are no pictures in {folder / 'val' / 'images'}",
-            hint="move the folder away to download it again",
-        )
-    return sorted(found, key=lambda item: item[2])
+    return sorted(listed, key=lambda image: image[2])
 
 
 def _number(path: Path) -> int:
-    """`n01443537_12.JPEG` is number 12 of its class."""
+    """Return the number in an official file name: 12 for `n01443537_12.JPEG`."""
     match = re.search(r"_([0-9]{1,9})$", path.stem)
     if match is None:
         raise BadFile(
             f"{path} has no number in its name",
-            hint="official pictures are called n01443537_12.JPEG or val_12.JPEG",
+            hint="official names are n01443537_12.JPEG or val_12.JPEG",
         )
     return int(match[1])
 
 
-def _pictures(name: str, found: Iterable[Found], official: int, workers: int) -> ImageFileSplit:
-    paths, labels, index = zip(*found, strict=True)
-    is_whole = len(paths) == official
-    note = (
-        None
-        if is_whole
-        else f"{len(paths):,} of the {official:,} {name} pictures of Tiny ImageNet are there"
-    )
+def _make_split(
+    name: str, listed: Iterable[ListedImage], official_count: int, workers: int
+) -> ImageFileSplit:
+    paths, labels, index = zip(*listed, strict=True)
+    note = None
+    if len(paths) != official_count:
+        note = f"{len(paths):,} of the {official_count:,} {name} images of Tiny ImageNet exist"
     return ImageFileSplit(
         paths,
         torch.tensor(labels),
         torch.tensor(index),
         Decoder(),
         SHAPE,
-        f"{TOP} {name}",
-        workers,
-        note,
+        name=f"{FOLDER} {name}",
+        workers=workers,
+        note=note,
     )

@@ -1,4 +1,4 @@
-"""Picture files as a split: decoded once into memory where they are few, read as they are needed where they are many."""
+"""Image files as a split: small splits are decoded once into memory, large ones when needed."""
 
 import hashlib
 import os
@@ -22,20 +22,25 @@ from .splits import to_unit_floats
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".webp", ".tif", ".tiff")
-LARGE = 2 << 30
-"""Bytes of decoded pictures beyond which they are read as they are needed."""
-_PLAIN = ("1", "L", "P", "RGB")
-_TRANSPARENT = ("LA", "PA", "RGBA", "La", "RGBa")
-_CHANNELS = {1: "L", 3: "RGB"}
+IMAGE_SUFFIXES = (
+    ".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".webp", ".tif", ".tiff",
+)  # fmt: skip
+MAX_BYTES_IN_MEMORY = 2 << 30
+"""Size of decoded images above which a split reads its files every time."""
+# modes of Pillow that convert to 8-bit RGB or greyscale without loss
+_OPAQUE_MODES = ("1", "L", "P", "RGB")
+_TRANSPARENT_MODES = ("LA", "PA", "RGBA", "La", "RGBa")
+_MODE_OF_CHANNELS = {1: "L", 3: "RGB"}
 
 
+# The repr is part of the hash of a split: renaming the class or a field would make stored
+# results incomparable.
 @dataclass(frozen=True)
 class Decoder:
-    """A picture file to pixels, uint8 (C, H, W).
+    """Decodes an image file to pixels, uint8 (C, H, W).
 
-    With `size` the shorter side is brought to `resize` (to `size` unless given) and the middle is cut out, as torchvision's
-    Resize and CenterCrop do. Without it a picture stays as it is.
+    With `size` the shorter side is resized to `resize` (by default to `size`) and the centre is
+    cropped, as by torchvision's Resize and CenterCrop. Without `size` an image keeps its size.
     """
 
     channels: int = 3
@@ -43,91 +48,94 @@ class Decoder:
     resize: int | None = None
 
     def __call__(self, path: Path) -> Tensor:
-        picture = self.cut(_opened(path).convert(_CHANNELS[self.channels]))
-        pixels = torch.from_numpy(np.array(picture)).reshape(
-            picture.height, picture.width, self.channels
-        )
-        return pixels.permute(2, 0, 1)
+        image = self.resize_and_crop(_open_image(path).convert(_MODE_OF_CHANNELS[self.channels]))
+        pixels = torch.from_numpy(np.array(image))
+        return pixels.reshape(image.height, image.width, self.channels).permute(2, 0, 1)
 
-    def cut(self, picture: "Image") -> "Image":
-        """Resize and centre crop."""
+    def resize_and_crop(self, image: "Image") -> "Image":
+        """Resize the shorter side and crop the centre, if there is a `size`."""
         from PIL.Image import Resampling
 
         if self.size is None:
-            return picture
-        shorter, longer = sorted(picture.size)
+            return image
+        shorter, longer = sorted(image.size)
         side = self.resize or self.size
+        # torchvision rounds the longer side down, and the offsets of the crop to even
         other = side * longer // shorter
-        new = (side, other) if picture.width <= picture.height else (other, side)
-        if new != picture.size:
-            picture = picture.resize(new, Resampling.BILINEAR)
-        left, top = round((picture.width - self.size) / 2), round((picture.height - self.size) / 2)
-        return picture.crop((left, top, left + self.size, top + self.size))
+        new_size = (side, other) if image.width <= image.height else (other, side)
+        if new_size != image.size:
+            image = image.resize(new_size, Resampling.BILINEAR)
+        left = round((image.width - self.size) / 2)
+        top = round((image.height - self.size) / 2)
+        return image.crop((left, top, left + self.size, top + self.size))
 
     def shape(self, path: Path) -> tuple[int, int, int]:
-        """The shape (C, H, W) that this picture will have, from its header."""
-        width, height = _opened(path, whole=False).size
-        return (
-            (self.channels, height, width)
-            if self.size is None
-            else (self.channels, self.size, self.size)
-        )
+        """Return the shape (C, H, W) of the decoded image, from the header of its file."""
+        width, height = _open_image(path, loads=False).size
+        if self.size is None:
+            return self.channels, height, width
+        return self.channels, self.size, self.size
 
 
-def _opened(path: Path, *, whole: bool = True) -> "Image":
-    """A picture of eight bits per colour without transparency, or the reason why it is none."""
+def _open_image(path: Path, *, loads: bool = True) -> "Image":
+    """Open an image of 8 bits per channel without transparency; raise BadFile for any other."""
     from PIL import Image, UnidentifiedImageError
 
     try:
         with open_regular(path) as stream, Image.open(stream) as file:
-            picture: Image.Image = file
-            problem = _problem(file)
-            if whole and not problem:
+            image: Image.Image = file
+            problem = _find_problem(file)
+            if loads and not problem:
                 file.load()
-                hides = file.mode in _TRANSPARENT or "transparency" in file.info
-                picture = _opaque(file, path) if hides else file.copy()
+                if file.mode in _TRANSPARENT_MODES or "transparency" in file.info:
+                    image = _drop_alpha(file, path)
+                else:
+                    image = file.copy()
     except BadFile:
         raise
-    except (
-        Exception
-    ) as error:  # of any kind: each format has a reader of its own, and damage surprises them
-        reason = (
-            "it is not an image" if isinstance(error, UnidentifiedImageError) else _reason(error)
-        )
+    # any exception: each format has its own reader, and damage can make it raise anything
+    except Exception as error:
+        reason = _reason(error)
+        if isinstance(error, UnidentifiedImageError):
+            reason = "it is not an image"
         raise BadFile(
-            f"{path} cannot be read: {reason}", hint="replace it or take it away"
+            f"{path} cannot be read: {reason}", hint="replace or remove the file"
         ) from error
     if problem:
         raise BadFile(f"{path} is {problem}", hint="convert it to 8-bit RGB or greyscale")
-    return picture
+    return image
 
 
 def _reason(error: Exception) -> str:
-    """Return what a reader said in one line, or the name of its error."""
+    """Return the message of a reader in one line, or the name of its error."""
     text = (error.strerror if isinstance(error, OSError) else None) or str(error)
     return " ".join(text.split()) or type(error).__name__
 
 
-def _problem(file: "Image") -> str | None:
-    """What eight bits per colour cannot hold would be changed silently: refuse it."""
+def _find_problem(file: "Image") -> str | None:
+    """Describe what Pillow would change silently in the conversion to 8 bits per channel."""
+    # only some formats have these attributes
     frames = getattr(file, "n_frames", 1)
-    if frames > 1 and file.format != "MPO":  # cameras put a preview behind the picture
-        return f"{frames} pictures in one file"
-    is_deep = any(";16" in str(tile[3]) for tile in getattr(file, "tile", ()))
-    if file.mode.startswith(("I", "F")) or is_deep:
-        return f"a picture of more than 8 bits per colour (mode {file.mode})"
-    if file.mode in (*_PLAIN, *_TRANSPARENT):
+    tiles = getattr(file, "tile", ())
+    # cameras append a preview to an image and call the format MPO
+    if frames > 1 and file.format != "MPO":
+        return f"a file of {frames} images"
+    # Pillow reads 16-bit colour as 8-bit RGB; only the raw mode of its decoder shows it
+    is_16_bit = any(";16" in str(tile[3]) for tile in tiles)
+    if file.mode.startswith(("I", "F")) or is_16_bit:
+        return f"an image of more than 8 bits per channel (mode {file.mode})"
+    if file.mode in (*_OPAQUE_MODES, *_TRANSPARENT_MODES):
         return None
-    return f"a {file.mode} picture, whose colours depend on a printer or a profile"
+    return f"an image in mode {file.mode}, whose colours depend on a profile"
 
 
-def _opaque(file: "Image", path: Path) -> "Image":
-    """A picture whose transparency hides nothing, without it."""
+def _drop_alpha(file: "Image", path: Path) -> "Image":
+    """Remove an alpha channel that is opaque everywhere."""
     alpha = file.convert("RGBA").getchannel("A")
     if alpha.getextrema()[0] != 255:
         raise BadFile(
-            f"{path} is transparent in places",
-            hint="lay it on a background: what is below is not defined",
+            f"{path} is partly transparent",
+            hint="put it on a background: the colour behind it is not defined",
         )
     return file.convert("RGB")
 
@@ -138,129 +146,134 @@ def _file_hash(path: Path) -> bytes:
             return hashlib.file_digest(file, "sha256").digest()
     except OSError as error:
         raise BadFile(
-            f"{path} cannot be read: {_reason(error)}", hint="replace it or take it away"
+            f"{path} cannot be read: {_reason(error)}", hint="replace or remove the file"
         ) from None
 
 
 @dataclass(frozen=True, eq=False)
 class ImageFileSplit:
-    """Pictures by path, their labels (N,) and indices (N,). All have one shape (C, H, W) once they are decoded."""
+    """Image files, their labels (N,) and indices (N,). All decode to one shape (C, H, W)."""
 
     paths: Sequence[Path]
     labels: Tensor
     index: Tensor
     decoder: Decoder
     shape: tuple[int, int, int]
-    name: str = "pictures"
+    name: str = "images"
     workers: int = 0
-    """threads that decode; 0 for one per core"""
+    """decoding threads; 0 for one per core"""
     note: str | None = None
-    """what a user should know about this split"""
+    """a message to the user about this split"""
+
+    def __post_init__(self) -> None:
+        if self.workers < 0:
+            raise BadInput(f"workers={self.workers} is negative", hint="workers=0 is one per core")
 
     def __len__(self) -> int:
         return len(self.paths)
 
     @property
     def streams(self) -> bool:
-        """Whether pictures are read from their files every time."""
-        return len(self) * int(np.prod(self.shape)) > LARGE
+        """Whether images are read from their files every time."""
+        return len(self) * int(np.prod(self.shape)) > MAX_BYTES_IN_MEMORY
 
     def batch(self, positions: Tensor) -> Batch:
-        """The pictures at these positions, as float32 in [0, 1]."""
+        """Return the images at these positions, as float32 in [0, 1]."""
         if self.streams:
-            with self._pool() as pool:
-                images = torch.stack(
-                    list(pool.map(lambda at: self._decode(self.paths[at]), positions.tolist()))
-                )
+            with self._make_pool() as pool:
+                images = torch.stack(list(pool.map(self._decode, positions.tolist())))
         else:
             self._read(positions)
             images = self._pixels[positions]
         return Batch(to_unit_floats(images), self.labels[positions], self.index[positions])
 
     def prepare(self) -> None:
-        """Read everything that will be kept in memory now, so that a broken picture is met before any work."""
+        """Read everything that is kept in memory now, to find damaged files before a run."""
         if not self.streams:
             self._read(torch.arange(len(self)))
 
-    @cached_property
-    def _pixels(self) -> Tensor:
-        """Room for all pictures, uint8 (N, C, H, W)."""
-        return torch.empty((len(self), *self.shape), dtype=torch.uint8)
-
-    @cached_property
-    def _is_read(self) -> Tensor:
-        """Which of them are there, (N,)."""
-        return torch.zeros(len(self), dtype=torch.bool)
-
-    def _read(self, positions: Tensor) -> None:
-        """Decode what is not there yet."""
-        missing = positions[~self._is_read[positions]].unique().tolist()
-        if missing:
-            with self._pool() as pool:
-                placed = pool.map(
-                    lambda at: self._pixels[at].copy_(self._decode(self.paths[at])), missing
-                )
-                for done, _ in enumerate(placed, start=1):
-                    report_progress(f"reading {self.name}", done, len(missing))
-            self._is_read[missing] = True
-
-    def _pool(self) -> ThreadPoolExecutor:
-        """Threads suffice: decoding and resizing let others run."""
-        return ThreadPoolExecutor(self.workers or os.cpu_count())
-
-    def __post_init__(self) -> None:
-        if self.workers < 0:
-            raise BadInput(
-                f"there cannot be {self.workers} workers", hint="workers=0 is one per core"
-            )
-
-    def _decode(self, path: Path) -> Tensor:
-        picture = self.decoder(path)
-        self._check_shape(path, tuple(picture.shape))
-        return picture
-
-    def _check_shape(self, path: Path, shape: tuple[int, ...]) -> None:
-        if shape != self.shape:
-            sizes = " instead of ".join(
-                f"{height}x{width}" for _, height, width in (shape, self.shape)
-            )
-            hint = f"let all be resized and cropped to one size: size={min(self.shape[1:])}"
-            raise BadFile(f"pictures have different sizes: {path} has {sizes}", hint=hint)
-
     def check(self) -> None:
-        """Refuse pictures that could not be used, by their headers, before any work. Those that are many are met as they come."""
-        if not self.streams:
-            with self._pool() as pool:
-                for path, shape in zip(
-                    self.paths, pool.map(self.decoder.shape, self.paths), strict=True
-                ):
-                    self._check_shape(path, shape)
-
-    @property
-    def kept(self) -> Tensor | None:
-        """All pixels, uint8 (N, C, H, W), once they are in memory."""
-        return self._pixels if not self.streams and self._is_read.all() else None
-
-    def keeping(self, pixels: Tensor) -> "ImageFileSplit":
-        """The same split with all its pixels where somebody has put them."""
-        other = replace(self)
-        other.__dict__.update(_pixels=pixels, _is_read=torch.ones(len(self), dtype=torch.bool))
-        return other
+        """Check the headers of all files; those of a split that streams are checked when read."""
+        if self.streams:
+            return
+        with self._make_pool() as pool:
+            shapes = pool.map(self.decoder.shape, self.paths)
+            for path, shape in zip(self.paths, shapes, strict=True):
+                self._check_shape(path, shape)
 
     def subset(self, positions: Tensor) -> "ImageFileSplit":
-        """The pictures at these positions, as a split of their own."""
+        """Return the split of the images at these positions."""
         paths = [self.paths[position] for position in positions.tolist()]
         return replace(
             self, paths=paths, labels=self.labels[positions], index=self.index[positions]
         )
 
+    @property
+    def pixels_in_memory(self) -> Tensor | None:
+        """All pixels, uint8 (N, C, H, W), once all images are in memory."""
+        if self.streams or not self._is_read.all():
+            return None
+        return self._pixels
+
+    def with_pixels(self, pixels: Tensor) -> "ImageFileSplit":
+        """Return the same split with all its pixels (N, C, H, W), such as shared memory."""
+        other = replace(self)
+        # cached properties live in __dict__, which a frozen dataclass does not protect
+        other.__dict__.update(_pixels=pixels, _is_read=torch.ones(len(self), dtype=torch.bool))
+        return other
+
     @cached_property
     def sha256(self) -> str:
-        """Over the files' bytes, labels, indices and how pictures are cut: the same on every machine."""
+        """Hash of the files' bytes, labels, indices and decoder: the same on every machine."""
+        # of the bytes, not the pixels: versions of Pillow may decode differently
         digest = hashlib.sha256(repr((self.decoder, self.shape)).encode())
-        with self._pool() as pool:
+        with self._make_pool() as pool:
             for content in pool.map(_file_hash, self.paths):
                 digest.update(content)
         for part in (self.labels, self.index):
             digest.update(part.numpy().tobytes())
         return digest.hexdigest()
+
+    @cached_property
+    def _pixels(self) -> Tensor:
+        """Memory for all images, uint8 (N, C, H, W)."""
+        return torch.empty((len(self), *self.shape), dtype=torch.uint8)
+
+    @cached_property
+    def _is_read(self) -> Tensor:
+        """Which images are in memory, (N,)."""
+        return torch.zeros(len(self), dtype=torch.bool)
+
+    def _read(self, positions: Tensor) -> None:
+        """Decode the images that are not in memory yet."""
+        missing = positions[~self._is_read[positions]].unique().tolist()
+        if not missing:
+            return
+
+        def store(position: int) -> None:
+            self._pixels[position].copy_(self._decode(position))
+
+        with self._make_pool() as pool:
+            for done, _ in enumerate(pool.map(store, missing), start=1):
+                report_progress(f"reading {self.name}", done, len(missing))
+        self._is_read[missing] = True
+
+    def _make_pool(self) -> ThreadPoolExecutor:
+        # threads suffice: Pillow releases the GIL while it decodes and resizes
+        return ThreadPoolExecutor(self.workers or os.cpu_count())
+
+    def _decode(self, position: int) -> Tensor:
+        path = self.paths[position]
+        pixels = self.decoder(path)
+        self._check_shape(path, tuple(pixels.shape))
+        return pixels
+
+    def _check_shape(self, path: Path, shape: tuple[int, ...]) -> None:
+        if shape == self.shape:
+            return
+        found = "x".join(map(str, shape[1:]))
+        expected = "x".join(map(str, self.shape[1:]))
+        raise BadFile(
+            f"images have different sizes: {path} has {found} instead of {expected}",
+            hint=f"resize and crop all to one size: size={min(self.shape[1:])}",
+        )
