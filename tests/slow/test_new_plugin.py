@@ -9,7 +9,7 @@ import pytest
 
 from support.virtualenvs import ROOT, Environment
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("new plugin")]
 REGISTERED_KINDS = {
     "attack": "attack",
     "model": "model",
