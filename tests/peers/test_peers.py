@@ -1,14 +1,19 @@
-"""Our attacks beside those of torchattacks, Foolbox and pyautoattack, on a network that we trained. `make test-peers` runs it.
+"""Compare attacks with torchattacks, Foolbox and pyautoattack on a model trained by `wmr`.
 
-The peers are written for their own torch, so they live in an environment of their own.
+Run by `make test-peers`: these libraries require other versions of torch, and so an environment of
+their own.
 """
 
 import importlib.util
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from support.training import train
 from wmr_cli.config import resolve
@@ -16,6 +21,7 @@ from wmr_cli.core import torchvision_compat
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.norms import NORMS
 from wmr_cli.core.objectives import get_objective
+from wmr_cli.core.protocols import Batch
 from wmr_cli.registry import Registry
 from wmr_cli.runtime import components
 from wmr_cli.storage import checkpoints
@@ -32,200 +38,212 @@ if any(
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    assert torchvision_compat.torchvision  # torchattacks imports it, and it may need our help
+    # torchattacks imports torchvision, which may need the patches of this module
+    assert torchvision_compat.torchvision
     import foolbox
     import torchattacks
     from pyautoattack import AutoAttack
     from pyautoattack.square import SquareAttack
 
 IMAGES = 500
-POINT = 0.01
+TOLERANCE = 0.01 + 1e-6
 """One percentage point of robust accuracy."""
 SEEDS = (0, 1, 2)
-"""Random search is lucky or not: one seed of it moves by half a point."""
-BALLS = {"linf": ("Linf", 0.15), "l2": ("L2", 0.6)}
+"""The result of a random search varies by half a point between seeds."""
+THREATS = {"linf": ("Linf", 0.15), "l2": ("L2", 0.6)}
+"""The name of each norm in the other libraries, and eps."""
+Attack = Callable[[Tensor, Tensor], Tensor]
+"""An attack of another library: maps images and labels to adversarial images."""
+MakeAttack = Callable[..., Attack]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and images under a threat model."""
+
+    registry: Registry
+    model: nn.Module
+    batch: Batch
+    norm: str
+
+    @property
+    def peer_norm(self) -> str:
+        """The name of the norm in the other libraries."""
+        return THREATS[self.norm][0]
+
+    @property
+    def eps(self) -> float:
+        return THREATS[self.norm][1]
+
+    def attack(self, spec: str, seed: int = 0) -> Tensor:
+        """Return the adversarial images of an attack of `wmr`."""
+        attack = self.registry.create("attack", spec, norm=self.norm, eps=self.eps)
+        objective = get_objective(attack.traits.objective)
+        images: Tensor = attack(self.model, self.batch, objective, seed=seed).images
+        return images
+
+    def accuracy(self, images: Tensor) -> float:
+        """Return the robust accuracy. Images outside the eps-ball count as correct."""
+        with torch.no_grad():
+            is_correct = self.model(images).argmax(dim=1) == self.batch.labels
+        is_outside = NORMS[self.norm].size(images - self.batch.images) > self.eps + 1e-5
+        return float((is_correct | is_outside).float().mean())
+
+    def compare(self, spec: str, peer: Attack, name: str = "torchattacks") -> tuple[float, float]:
+        """Return the robust accuracy under an attack of `wmr` and under that of another library."""
+        ours = self.accuracy(self.attack(spec))
+        theirs = self.accuracy(peer(self.batch.images, self.batch.labels))
+        print(f"{spec} {self.norm} {self.eps:g}: ours {ours:.3f}, {name} {theirs:.3f}")  # noqa: T201
+        assert 0.1 < theirs < 0.9, "near 0 or 1 all attacks agree"
+        return ours, theirs
+
+    def compare_means(self, spec: str, **peers: MakeAttack) -> dict[str, float]:
+        """Return mean robust accuracies over the seeds: of `spec` as "ours", and of each peer."""
+        images = {"ours": [self.attack(spec, seed) for seed in SEEDS]}
+        for name, make_peer in peers.items():
+            images[name] = [
+                make_peer(self.model, norm=self.peer_norm, eps=self.eps, seed=seed)(
+                    self.batch.images, self.batch.labels
+                )
+                for seed in SEEDS
+            ]
+        means = {
+            name: fmean(self.accuracy(of_seed) for of_seed in of_name)
+            for name, of_name in images.items()
+        }
+        text = ", ".join(f"{name} {value:.4f}" for name, value in means.items())
+        print(f"{spec} {self.norm} {self.eps:g}: {text}")  # noqa: T201
+        return means
 
 
 @pytest.fixture(scope="session")
-def network(tmp_path_factory: pytest.TempPathFactory, registry: Registry):
+def model(tmp_path_factory: pytest.TempPathFactory, registry: Registry) -> nn.Module:
     path = tmp_path_factory.mktemp("peers") / "run"
-    list(train(resolve({}), path, registry, data_dir=Path(), device="cpu"))
+    list(train(resolve({}), path, registry))
     return components.restore_model(registry, checkpoints.load(path / "last.safetensors"))
 
 
-@pytest.fixture(scope="session")
-def batch(registry: Registry):
+@pytest.fixture(params=THREATS)
+def case(request: pytest.FixtureRequest, registry: Registry, model: nn.Module) -> Case:
+    return make_case(registry, model, str(request.param))
+
+
+@pytest.fixture
+def linf_case(registry: Registry, model: nn.Module) -> Case:
+    return make_case(registry, model, "linf")
+
+
+def make_case(registry: Registry, model: nn.Module, norm: str) -> Case:
     split = components.build_dataset(registry, "digits", Path()).splits["test"]
-    return split.batch(torch.arange(IMAGES))
+    return Case(registry, model, split.batch(torch.arange(IMAGES)), norm)
 
 
-def ours(registry: Registry, spec, model, batch, norm, eps, seed=0):
-    attack = registry.create("attack", spec, norm=norm, eps=eps)
-    objective = get_objective(attack.traits.objective)
-    return attack(model, batch, objective, seed=seed).images
-
-
-def accuracy(model, batch, images, norm, eps):
-    """The share that is right; whoever left the ball has not fooled anybody."""
-    with torch.no_grad():
-        is_right = model(images).argmax(dim=1) == batch.labels
-    return (is_right | (NORMS[norm].size(images - batch.images) > eps + 1e-5)).float().mean().item()
-
-
-def measured(registry: Registry, spec, peer, model, batch, norm, eps, name="torchattacks"):
-    mine = accuracy(model, batch, ours(registry, spec, model, batch, norm, eps), norm, eps)
-    theirs = accuracy(model, batch, peer(batch.images, batch.labels), norm, eps)
-    print(f"{spec} {norm} {eps:g}: ours {mine:.3f}, {name} {theirs:.3f}")  # noqa: T201
-    assert 0.1 < theirs < 0.9, "robust accuracy says something in mid-range only"
-    return mine, theirs
-
-
-def test_pgd_gives_the_images_of_torchattacks(registry: Registry, network, batch) -> None:
-    peer = torchattacks.PGD(network, eps=0.15, alpha=0.015, steps=20, random_start=False)
-    found = ours(registry, "pgd:start=none,steps=20,step=0.015", network, batch, "linf", 0.15)
+def test_pgd_gives_the_images_of_torchattacks(linf_case: Case) -> None:
+    model, batch = linf_case.model, linf_case.batch
+    peer = torchattacks.PGD(model, eps=0.15, alpha=0.015, steps=20, random_start=False)
+    found = linf_case.attack("pgd:start=none,steps=20,step=0.015")
     torch.testing.assert_close(found, peer(batch.images, batch.labels), atol=1e-6, rtol=0)
-    assert (
-        cross_entropy(network(found), batch.labels).mean()
-        > cross_entropy(network(batch.images), batch.labels).mean() + 0.1
-    )
+    clean_loss = cross_entropy(model(batch.images), batch.labels).mean()
+    assert cross_entropy(model(found), batch.labels).mean() > clean_loss + 0.1
 
 
-def test_pgd_gives_the_images_of_foolbox(registry: Registry, network, batch) -> None:
+def test_pgd_gives_the_images_of_foolbox(linf_case: Case) -> None:
+    batch = linf_case.batch
     peer = foolbox.attacks.LinfPGD(abs_stepsize=0.015, steps=20, random_start=False)
-    _, theirs, _ = peer(
-        foolbox.PyTorchModel(network, bounds=(0, 1)), batch.images, batch.labels, epsilons=0.15
-    )
-    found = ours(registry, "pgd:start=none,steps=20,step=0.015", network, batch, "linf", 0.15)
+    model = foolbox.PyTorchModel(linf_case.model, bounds=(0, 1))
+    _, theirs, _ = peer(model, batch.images, batch.labels, epsilons=0.15)
+    found = linf_case.attack("pgd:start=none,steps=20,step=0.015")
     torch.testing.assert_close(found, theirs, atol=1e-6, rtol=0)
 
 
-PEERS = {
-    "apgd-ce": lambda model, **ball: torchattacks.APGD(model, steps=100, loss="ce", **ball),
-    "apgd-dlr": lambda model, **ball: torchattacks.APGD(model, steps=100, loss="dlr", **ball),
-    "apgd-t": lambda model, **ball: torchattacks.APGDT(model, steps=100, **ball),
-    "fab-t": lambda model, **ball: torchattacks.FAB(model, steps=100, multi_targeted=True, **ball),
+GRADIENT_ATTACKS: dict[str, MakeAttack] = {
+    "apgd-ce": lambda model, **threat: torchattacks.APGD(model, steps=100, loss="ce", **threat),
+    "apgd-dlr": lambda model, **threat: torchattacks.APGD(model, steps=100, loss="dlr", **threat),
+    "apgd-t": lambda model, **threat: torchattacks.APGDT(model, steps=100, **threat),
+    "fab-t": lambda model, **threat: torchattacks.FAB(
+        model, steps=100, multi_targeted=True, **threat
+    ),
 }
 
 
-@pytest.mark.parametrize("norm", BALLS)
-@pytest.mark.parametrize("name", PEERS)
-def test_gradient_attacks_agree_to_a_point(
-    name: str, norm: str, registry: Registry, network, batch
-) -> None:
-    theirs, eps = BALLS[norm]
-    mine, other = measured(
-        registry, name, PEERS[name](network, norm=theirs, eps=eps), network, batch, norm, eps
-    )
-    assert mine == pytest.approx(other, abs=POINT + 1e-6)
+@pytest.mark.parametrize("name", GRADIENT_ATTACKS)
+def test_gradient_attacks_agree_within_one_point(name: str, case: Case) -> None:
+    peer = GRADIENT_ATTACKS[name](case.model, norm=case.peer_norm, eps=case.eps)
+    ours, theirs = case.compare(name, peer)
+    assert ours == pytest.approx(theirs, abs=TOLERANCE)
 
 
-@pytest.mark.parametrize("norm", BALLS)
-def test_square_is_no_weaker(norm: str, registry: Registry, network, batch) -> None:
-    """Theirs never puts a square at the last row or column, which counts on images of 8x8: ours is stronger there."""
-    theirs, eps = BALLS[norm]
-    peer = torchattacks.Square(network, norm=theirs, eps=eps)
-    mine, other = measured(registry, "square", peer, network, batch, norm, eps)
-    assert mine <= other + POINT
+def test_square_is_not_weaker_than_torchattacks(case: Case) -> None:
+    # theirs never reaches the last row and column, which matters for 8x8 pixels
+    peer = torchattacks.Square(case.model, norm=case.peer_norm, eps=case.eps)
+    ours, theirs = case.compare("square", peer)
+    assert ours <= theirs + TOLERANCE
 
 
-def standard(model, norm, eps):
-    """torchattacks leaves the parts of its AutoAttack at 10 steps; the standard is 100."""
-    attack = torchattacks.AutoAttack(model, norm=norm, eps=eps)
-    for part in attack._autoattack.attacks:
+def test_autoattack_agrees_with_torchattacks_within_one_point(case: Case) -> None:
+    peer = torchattacks.AutoAttack(case.model, norm=case.peer_norm, eps=case.eps)
+    # torchattacks runs 10 steps of each part, the standard is 100
+    for part in peer._autoattack.attacks:
         if hasattr(part, "steps"):
             part.steps = 100
-    return attack
+    ours, theirs = case.compare("autoattack", peer)
+    assert ours == pytest.approx(theirs, abs=TOLERANCE)
 
 
-@pytest.mark.parametrize("norm", BALLS)
-def test_autoattack_agrees_to_a_point(norm: str, registry: Registry, network, batch) -> None:
-    theirs, eps = BALLS[norm]
-    mine, other = measured(
-        registry, "autoattack", standard(network, theirs, eps), network, batch, norm, eps
+class SquareWithEdges(SquareAttack):  # type: ignore[misc]  # of a library without types
+    """The attack of pyautoattack, with squares that reach the last row and column."""
+
+    def random_int(self, low: int = 0, high: int = 1, shape: tuple[int, ...] = (1,)) -> Tensor:
+        positions: Tensor = super().random_int(low, high + 1, shape)
+        return positions
+
+
+def pyautoattack_square(kind: type[SquareAttack], *, rescale: bool) -> MakeAttack:
+    """Return a maker of a Square attack of 5,000 queries.
+
+    As released, it halves the squares at the points for 10,000 queries. `rescale` fits the points
+    to 5,000, as `wmr` does.
+    """
+
+    def make(model: nn.Module, **threat: object) -> Attack:
+        attack = kind(
+            model, p_init=0.8, n_queries=5000, resc_schedule=rescale, device="cpu", **threat
+        )
+        perturb: Attack = attack.perturb
+        return perturb
+
+    return make
+
+
+def test_square_without_edges_agrees_with_the_peers_within_one_point(case: Case) -> None:
+    means = case.compare_means(
+        "square:stops_early=true,edges=false",
+        torchattacks=torchattacks.Square,
+        pyautoattack=pyautoattack_square(SquareAttack, rescale=True),
     )
-    assert mine == pytest.approx(other, abs=POINT + 1e-6)
+    assert means == pytest.approx(dict.fromkeys(means, means["ours"]), abs=TOLERANCE)
+    assert 0.1 < means["ours"] < 0.9
 
 
-class Everywhere(SquareAttack):
-    """pyautoattack's, with the last row and column among the places of a square."""
-
-    def random_int(self, low=0, high=1, shape=(1,)):
-        return super().random_int(low, high + 1, shape)
-
-
-def averaged(registry: Registry, model, batch, norm, mine, **peers):
-    """Mean robust accuracy over the seeds, under a spec of ours and under peers made from (model, norm, eps, seed)."""
-    theirs, eps = BALLS[norm]
-    given = (batch.images, batch.labels)
-    runs = {
-        name: [peer(model, norm=theirs, eps=eps, seed=seed)(*given) for seed in SEEDS]
-        for name, peer in peers.items()
-    }
-    runs["ours"] = [ours(registry, mine, model, batch, norm, eps, seed) for seed in SEEDS]
-    found = {
-        name: sum(accuracy(model, batch, images, norm, eps) for images in run) / len(run)
-        for name, run in runs.items()
-    }
-    print(  # noqa: T201
-        f"{mine} {norm} {eps:g}: "
-        + ", ".join(f"{name} {value:.4f}" for name, value in found.items())
-    )
-    return found
-
-
-def pyautoattack_square(kind, is_spread):
-    """Its AutoAttack halves at the points for 10,000 queries though it asks 5,000; `is_spread` fits them to 5,000, as ours."""
-
-    def made(model, **ball):
-        return kind(
-            model, p_init=0.8, n_queries=5000, resc_schedule=is_spread, device="cpu", **ball
-        ).perturb
-
-    return made
-
-
-@pytest.mark.parametrize("norm", BALLS)
-def test_square_without_edges_agrees_to_a_point_with_the_peers(
-    norm: str, registry: Registry, network, batch
+def test_square_agrees_with_pyautoattack_within_one_point_if_both_reach_the_edges(
+    case: Case,
 ) -> None:
-    """With torchattacks' as released, and with pyautoattack's where it, too, spreads its halvings: the same search then."""
-    spec = "square:stops_early=true,edges=false"
-    peers = {
-        "torchattacks": torchattacks.Square,
-        "pyautoattack": pyautoattack_square(SquareAttack, is_spread=True),
-    }
-    found = averaged(registry, network, batch, norm, spec, **peers)
-    assert found == pytest.approx(dict.fromkeys(found, found["ours"]), abs=POINT + 1e-6)
-    assert 0.1 < found["ours"] < 0.9
-
-
-@pytest.mark.parametrize("norm", BALLS)
-def test_square_agrees_to_a_point_with_pyautoattack_once_it_may_use_all_places(
-    norm: str, registry: Registry, network, batch
-) -> None:
-    """As released it never puts a square at the last row or column, and fools fewer images than ours."""
-    released, everywhere = (
-        pyautoattack_square(SquareAttack, is_spread=False),
-        pyautoattack_square(Everywhere, is_spread=True),
+    means = case.compare_means(
+        "square:stops_early=true",
+        released=pyautoattack_square(SquareAttack, rescale=False),
+        with_edges=pyautoattack_square(SquareWithEdges, rescale=True),
     )
-    peers = {"pyautoattack": released, "at all places": everywhere}
-    found = averaged(registry, network, batch, norm, "square:stops_early=true", **peers)
-    assert 0.1 < found["at all places"] < 0.9
-    assert found["ours"] == pytest.approx(found["at all places"], abs=POINT + 1e-6)
-    assert found["ours"] <= found["pyautoattack"] + POINT
+    assert 0.1 < means["with_edges"] < 0.9
+    assert means["ours"] == pytest.approx(means["with_edges"], abs=TOLERANCE)
+    assert means["ours"] <= means["released"] + TOLERANCE
 
 
-@pytest.mark.parametrize("norm", BALLS)
-def test_autoattack_agrees_to_a_point_with_pyautoattack(
-    norm: str, registry: Registry, network, batch
-) -> None:
-    theirs, eps = BALLS[norm]
-    attack = AutoAttack(network, norm=theirs, eps=eps, seed=0, device="cpu")
+def test_autoattack_agrees_with_pyautoattack_within_one_point(case: Case) -> None:
+    attack = AutoAttack(case.model, norm=case.peer_norm, eps=case.eps, seed=0, device="cpu")
 
-    def peer(images, labels):
-        return attack.run_standard_evaluation(images, labels, batch_size=IMAGES)[0]
+    def peer(images: Tensor, labels: Tensor) -> Tensor:
+        adversarial: Tensor = attack.run_standard_evaluation(images, labels, batch_size=IMAGES)[0]
+        return adversarial
 
-    mine, other = measured(
-        registry, "autoattack", peer, network, batch, norm, eps, name="pyautoattack"
-    )
-    assert mine == pytest.approx(other, abs=POINT + 1e-6)
+    ours, theirs = case.compare("autoattack", peer, name="pyautoattack")
+    assert ours == pytest.approx(theirs, abs=TOLERANCE)
