@@ -1,6 +1,7 @@
-"""The hooks: five questions that `wmr` asks of every plugin. Each answer is a list of `Entry`, names and strings only.
+"""The five hooks of a plugin. Each returns a list of `Entry`: names and text only.
 
-Entry-point group `wmr`. What an entry's target must be is said beside its hook and checked by `wmr_cli.testing`.
+The entry-point group is `wmr`. The docstring of a hook describes the target of its entries, and
+`wmr_cli.testing` checks it.
 """
 
 from collections.abc import Iterable
@@ -33,7 +34,7 @@ def wmr_datasets() -> Iterable[Entry]:  # type: ignore[empty-body]
 
 @hookspec
 def wmr_losses() -> Iterable[Entry]:  # type: ignore[empty-body]
-    """make(**params) -> Defense: what training climbs and what the model pays."""
+    """make(**params) -> Defense: one training step."""
 
 
 @hookspec

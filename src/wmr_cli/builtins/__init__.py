@@ -1,4 +1,4 @@
-"""Our own plugin. It enters by the same door as anybody's: an entry point, five hooks, names and strings only."""
+"""The built-in plugin. It uses the same entry point and hooks as any other: names and text only."""
 
 from collections.abc import Iterable
 
@@ -90,13 +90,13 @@ def wmr_datasets() -> Iterable[Entry]:
         Entry(
             "cifar10",
             f"{HERE}.datasets.torchvision_datasets:cifar10",
-            "60,000 pictures in 10 classes, colour, 32x32",
+            "60,000 images in 10 classes, colour, 32x32",
             files=_below("cifar-10-batches-py", *batches, "test_batch", "batches.meta"),
         ),
         Entry(
             "cifar100",
             f"{HERE}.datasets.torchvision_datasets:cifar100",
-            "60,000 pictures in 100 classes, colour, 32x32",
+            "60,000 images in 100 classes, colour, 32x32",
             files=_below("cifar-100-python", "train", "test", "meta"),
         ),
         Entry(
@@ -108,13 +108,13 @@ def wmr_datasets() -> Iterable[Entry]:
         Entry(
             "tiny-imagenet",
             f"{HERE}.datasets.tiny_imagenet:tiny_imagenet",
-            "110,000 pictures in 200 classes, colour, 64x64",
+            "110,000 images in 200 classes, colour, 64x64",
             files=_below("tiny-imagenet-200", "wnids.txt", "train", "val/val_annotations.txt"),
         ),
         Entry(
             "folder",
             f"{HERE}.datasets.folder:folder",
-            "your pictures: folder:path=…, a folder per class",
+            "your image files: folder:path=…, a folder per class",
         ),
         Entry(
             "arrays",
@@ -134,12 +134,12 @@ def wmr_losses() -> Iterable[Entry]:
         Entry(
             "alp",
             f"{HERE}.defenses.combined:LogitPairing",
-            "clean and attacked images with paired logits (Kannan et al. 2018)",
+            "clean and adversarial images with paired logits (Kannan et al. 2018)",
         ),
         Entry(
             "combined",
             f"{HERE}.defenses.combined:Combined",
-            "clean and attacked images together (Goodfellow et al. 2015)",
+            "cross-entropy on clean and adversarial images (Goodfellow et al. 2015)",
         ),
         Entry(
             "fgsm-rs",
@@ -149,7 +149,7 @@ def wmr_losses() -> Iterable[Entry]:
         Entry(
             "free",
             f"{HERE}.defenses.free:Free",
-            "each batch several times, its gradients used twice (Shafahi et al. 2019)",
+            "each batch several times, one gradient for images and weights (Shafahi et al. 2019)",
         ),
         Entry(
             "iaat",
@@ -159,7 +159,7 @@ def wmr_losses() -> Iterable[Entry]:
         Entry(
             "mart",
             f"{HERE}.defenses.mart:Mart",
-            "attention to images that are wrong already (Wang et al. 2020)",
+            "more weight on images that are misclassified without attack (Wang et al. 2020)",
         ),
         Entry(
             "natural",
@@ -169,7 +169,7 @@ def wmr_losses() -> Iterable[Entry]:
         Entry(
             "pgd",
             f"{HERE}.defenses.pgd:PgdTraining",
-            "cross-entropy on attacked images (Madry et al. 2018)",
+            "cross-entropy on adversarial images (Madry et al. 2018)",
         ),
         Entry(
             "trades",
@@ -179,7 +179,7 @@ def wmr_losses() -> Iterable[Entry]:
         Entry(
             "yopo",
             f"{HERE}.defenses.yopo:Yopo",
-            "attack steps through the first layer alone (Zhang et al. 2019)",
+            "attack steps through the first layer only (Zhang et al. 2019)",
         ),
     ]
 
@@ -190,12 +190,12 @@ def wmr_kernels() -> Iterable[Entry]:
         Entry(
             "chi2",
             f"{HERE}.kernels.worst_case:ChiSquared",
-            "the worst weights in a chi-squared ball around equal ones",
+            "the worst case in a χ² ball around equal weights",
         ),
         Entry(
             "cvar",
             f"{HERE}.kernels.worst_case:Cvar",
-            "the worst share of the images alike, the others not at all",
+            "equal weights for the images of largest loss, 0 for others",
         ),
         Entry("exp", f"{HERE}.kernels.exp:Exponential", "exp(-alpha * margin), the paper's choice"),
         Entry(
@@ -203,14 +203,18 @@ def wmr_kernels() -> Iterable[Entry]:
             f"{HERE}.kernels.exp:ExponentialOfLogits",
             "exp(-alpha * logit margin), clipped",
         ),
-        Entry("focal", f"{HERE}.kernels.focal:Focal", "the probability of a mistake, to a power"),
+        Entry(
+            "focal",
+            f"{HERE}.kernels.focal:Focal",
+            "the probability of a misclassification, to a power",
+        ),
         Entry(
             "gairat",
             f"{HERE}.kernels.gairat:Gairat",
-            "by how few attack steps an image was reached (training only)",
+            "by the attack steps that an image survived (training only)",
         ),
         Entry("mail", f"{HERE}.kernels.mail:Mail", "a sigmoid of the margin"),
-        Entry("none", f"{HERE}.kernels.exp:Uniform", "every image counts the same"),
+        Entry("none", f"{HERE}.kernels.exp:Uniform", "equal weights"),
         Entry(
             "table",
             f"{HERE}.kernels.table:Table",
@@ -220,7 +224,7 @@ def wmr_kernels() -> Iterable[Entry]:
         Entry(
             "wat",
             f"{HERE}.kernels.wat:Wat",
-            "by what a class has cost on held-out images (training only)",
+            "by the validation loss of a class (training only)",
         ),
     ]
 
@@ -231,39 +235,39 @@ def wmr_attacks() -> Iterable[Entry]:
         Entry(
             "apgd-ce",
             f"{HERE}.attacks.apgd:Apgd",
-            "Auto-PGD on the cross-entropy: no step size to choose",
+            "Auto-PGD on the cross-entropy, without a step size",
         ),
         Entry(
             "apgd-dlr",
             f"{HERE}.attacks.apgd:Apgd",
-            "Auto-PGD on a loss that knows no scale of the logits",
+            "Auto-PGD on the DLR loss, which ignores the scale of the logits",
             {"loss": "dlr"},
         ),
         Entry(
             "apgd-t",
             f"{HERE}.attacks.apgd:TargetedApgd",
-            "Auto-PGD towards each wrong class; A_rob only",
+            "Auto-PGD towards each other class; A_rob only",
         ),
         Entry(
             "authors-eval",
             f"{HERE}.attacks.authors_eval:AuthorsEval",
-            "the evaluation released with the paper: chained restarts",
+            "the evaluation attack of the paper's code: chained restarts",
         ),
         Entry(
             "autoattack",
             f"{HERE}.attacks.autoattack:AutoAttack",
-            "apgd-ce, apgd-t, fab-t and square in turn; A_rob only",
+            "apgd-ce, apgd-t, fab-t and square in order; A_rob only",
         ),
         Entry(
             "fab-t",
             f"{HERE}.attacks.fab_targeted:TargetedFab",
-            "the nearest image across each boundary; A_rob only",
+            "the nearest image across each decision boundary; A_rob only",
         ),
-        Entry("fgsm", f"{HERE}.attacks.fgsm:Fgsm", "one gradient step to the edge of the ball"),
+        Entry("fgsm", f"{HERE}.attacks.pgd:Fgsm", "one gradient step of length eps"),
         Entry(
             "noise",
             f"{HERE}.attacks.noise:Noise",
-            "uniform noise, the worst of a few draws: a floor for sanity",
+            "uniform noise, the strongest of several samples: a sanity check",
         ),
         Entry("pgd", f"{HERE}.attacks.pgd:Pgd", "projected gradient ascent on the cross-entropy"),
         Entry(

@@ -1,1 +1,1 @@
-"""Attacks, one file each over the shared loops of `core.ascent` and `core.adaptive`."""
+"""Attacks over the shared loops of `core.pgd`, `core.auto_pgd` and `core.restarts`."""

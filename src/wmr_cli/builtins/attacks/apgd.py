@@ -28,11 +28,12 @@ from ...errors import BadInput
 
 @dataclass(frozen=True)
 class Apgd:
-    """Auto-PGD (Croce and Hein 2020, arXiv:2003.01690). (N, C, H, W) in [0, 1] to the same.
+    """Auto-PGD (Croce and Hein 2020, arXiv:2003.01690). (N, C, H, W) in [0, 1].
 
-    Maximises the objective it is given; in evaluation that is its `loss`. Each image halves its own step when it makes
-    too little progress. Of all iterates it returns the highest-ranked misclassified one, or the highest-ranked of all.
-    With `stops_early` a misclassified image is left out of further restarts.
+    Maximises the given objective; in evaluation that is its `loss`. Each image halves its own step
+    size when it makes too little progress. The result is the misclassified iterate with the highest
+    score, or that of all iterates. With `stops_early` a misclassified image is left out of further
+    restarts.
     """
 
     norm: Literal["linf", "l2"] = "linf"
@@ -46,7 +47,7 @@ class Apgd:
         if self.eps < 0 or self.steps < 0 or self.restarts < 1:
             raise BadInput(
                 f"{self} cannot be run",
-                hint="eps and steps are not negative; restarts is 1 or more",
+                hint="`eps` and `steps` are at least 0, `restarts` is at least 1",
             )
         get_objective(self.loss)
 
@@ -88,10 +89,11 @@ class Apgd:
 
 @dataclass(frozen=True)
 class TargetedApgd:
-    """Auto-PGD on the targeted DLR loss (Croce and Hein 2020, arXiv:2003.01690). (N, C, H, W) in [0, 1] to the same.
+    """Auto-PGD on the targeted DLR loss (Croce and Hein 2020, arXiv:2003.01690).
 
-    Attacks towards each of the `targets` most likely wrong classes in order, whatever objective it is given, until the
-    image is misclassified: it gives A_rob. Images that withstand every target come back clean.
+    (N, C, H, W) in [0, 1]. Attacks towards each of the `targets` most likely other classes in
+    order, whatever the given objective, until the image is misclassified: it gives A_rob. Images
+    that survive every target are returned clean.
     """
 
     norm: Literal["linf", "l2"] = "linf"
@@ -106,7 +108,7 @@ class TargetedApgd:
         if self.eps < 0 or self.steps < 0 or self.restarts < 1 or self.targets < 1:
             raise BadInput(
                 f"{self} cannot be run",
-                hint="eps and steps are not negative; restarts and targets are 1 or more",
+                hint="`eps` and `steps` are at least 0, `restarts` and `targets` at least 1",
             )
 
     def remarks(self, num_classes: int) -> Iterator[str]:

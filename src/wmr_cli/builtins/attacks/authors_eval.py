@@ -1,4 +1,4 @@
-"""The evaluation attack of the paper's authors, as they released it."""
+"""`authors-eval`: the evaluation attack in the code released with the paper."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,13 +16,14 @@ from ...errors import BadInput
 
 @dataclass(frozen=True)
 class AuthorsEval:
-    """PGD with chained restarts, as in the code released with the paper (Zeng et al. 2021, arXiv:2010.12989).
+    """PGD with chained restarts, as in the code of the paper (Zeng et al. 2021, arXiv:2010.12989).
 
-    (N, C, H, W) in [0, 1] to the same. For comparison with the paper; use `pgd` with restarts for reliable results. Each
-    restart begins at the end of the last plus uniform noise, without projection: up to twice eps away and outside [0, 1].
-    The final iterates compete by the unweighted `loss` with the clean image, which counts as 0. This makes no difference
-    for the cross-entropy, but with `loss=margin` every image that survives comes back clean. Without `step` the step is
-    eps / 10.
+    (N, C, H, W) in [0, 1]. For comparison with the paper; use `pgd` with restarts for reliable
+    results. Each restart starts at the end of the previous one plus uniform noise, without
+    projection: up to twice eps away and outside [0, 1]. The final iterates compete by the
+    unweighted `loss` with the clean image, which counts as 0. This makes no difference for the
+    cross-entropy, but with `loss=margin` every image that survives is returned clean. Without
+    `step` the step size is eps / 10.
     """
 
     norm: Literal["linf", "l2"] = "linf"
@@ -36,7 +37,7 @@ class AuthorsEval:
         if self.eps < 0 or self.steps < 1 or self.restarts < 1 or (self.step or 0) < 0:
             raise BadInput(
                 f"{self} cannot be run",
-                hint="eps and step are not negative; steps and restarts are 1 or more",
+                hint="`eps` and `step` are at least 0, `steps` and `restarts` at least 1",
             )
         get_objective(self.loss)
 

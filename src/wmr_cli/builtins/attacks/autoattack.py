@@ -1,4 +1,4 @@
-"""AutoAttack: four different attacks in sequence."""
+"""`autoattack`: four different attacks in sequence."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")
 
 @dataclass(frozen=True)
 class AutoAttack:
-    """The standard AutoAttack (Croce and Hein 2020, arXiv:2003.01690). (N, C, H, W) in [0, 1] to the same.
+    """The standard AutoAttack (Croce and Hein 2020, arXiv:2003.01690). (N, C, H, W) in [0, 1].
 
-    Runs its `attacks` in order, each on the images that are still classified correctly, each with its own loss whatever
-    objective it is given. An image counts as correct only when it withstands all of them: it gives A_rob. Images that
-    withstand all attacks come back clean.
+    Runs its `attacks` in order, each on the images that are still correct, each with its own
+    objective whatever the given one. An image counts as correct only if it survives all of them:
+    it gives A_rob. Images that survive all attacks are returned clean.
     """
 
     norm: Literal["linf", "l2"] = "linf"
@@ -61,6 +61,7 @@ class AutoAttack:
         return [available[name] for name in self.attacks]
 
     def _available(self) -> dict[str, Part]:
+        """Return all attacks that `attacks` may name."""
         norm = self.norm
         eps = self.eps
         steps = self.steps

@@ -19,12 +19,13 @@ from ...errors import BadInput
 
 @dataclass(frozen=True)
 class TargetedFab:
-    """Targeted FAB (Croce and Hein 2020, arXiv:1907.02044). (N, C, H, W) in [0, 1] to the same.
+    """Targeted FAB (Croce and Hein 2020, arXiv:1907.02044). (N, C, H, W) in [0, 1].
 
-    Searches for the nearest misclassified image, whatever objective it is given. Each step goes onto the linearised
-    decision boundary to one of the `targets` most likely wrong classes, biased towards the original by at most `alpha_max`
-    and extrapolated by `eta`; once across, it returns by `beta`. It stops at the first target that succeeds and so gives
-    A_rob; an image whose nearest example lies outside the ε-ball comes back clean.
+    Searches for the nearest misclassified image, whatever the given objective. Each step goes onto
+    the linearised decision boundary to one of the `targets` most likely other classes, biased
+    towards the original by at most `alpha_max` and extrapolated by `eta`; once across, it returns
+    by `beta`. It stops at the first target that succeeds and so gives A_rob. An image whose nearest
+    example is outside the ε-ball is returned clean.
     """
 
     norm: Literal["linf", "l2"] = "linf"
@@ -42,12 +43,12 @@ class TargetedFab:
         if self.eps < 0 or self.steps < 0 or self.restarts < 1 or self.targets < 1:
             raise BadInput(
                 f"{self} cannot be run",
-                hint="eps and steps are not negative; restarts and targets are 1 or more",
+                hint="`eps` and `steps` are at least 0, `restarts` and `targets` at least 1",
             )
         if not (0 <= self.alpha_max <= 1 <= self.eta and 0 < self.beta <= 1):
             raise BadInput(
                 f"{self} cannot be run",
-                hint="alpha_max and beta lie between 0 and 1; eta is 1 or more",
+                hint="`alpha_max` and `beta` are between 0 and 1, `eta` is at least 1",
             )
 
     def __call__(

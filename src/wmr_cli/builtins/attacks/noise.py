@@ -1,4 +1,4 @@
-"""Uniform noise, a lower bound for the strength of any attack."""
+"""`noise`: uniform noise, a lower bound for the strength of any attack."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,10 +16,10 @@ from ...errors import BadInput
 
 @dataclass(frozen=True)
 class Noise:
-    """Uniform noise in the ε-ball, the strongest of `restarts` samples. (N, C, H, W) in [0, 1] to the same.
+    """Uniform noise in the ε-ball, the strongest of `restarts` samples. (N, C, H, W) in [0, 1].
 
-    A sanity check without gradients: any attack should be stronger. Samples are ranked by the objective it is given; in
-    evaluation that is the cross-entropy.
+    A sanity check without gradients: any attack should be stronger. Samples are ranked by the given
+    objective; in evaluation that is the cross-entropy.
     """
 
     norm: Literal["linf", "l2"] = "linf"
@@ -31,7 +31,7 @@ class Noise:
     def __post_init__(self) -> None:
         if self.eps < 0 or self.restarts < 1:
             raise BadInput(
-                f"{self} cannot be run", hint="eps is not negative; restarts is 1 or more"
+                f"{self} cannot be run", hint="`eps` is at least 0, `restarts` is at least 1"
             )
 
     def __call__(

@@ -1,4 +1,4 @@
-"""Projected gradient descent (PGD), with any number of steps, restarts and starting points."""
+"""`pgd`, `pgd-margin` and `fgsm`: projected gradient descent with many steps or with one."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -17,10 +17,11 @@ from ...spec import parse_number
 
 @dataclass(frozen=True)
 class Pgd:
-    """Projected gradient ascent (Madry et al. 2018, arXiv:1706.06083). (N, C, H, W) in [0, 1] to the same.
+    """Projected gradient ascent (Madry et al. 2018, arXiv:1706.06083). (N, C, H, W) in [0, 1].
 
-    Maximises the objective it is given; in evaluation that is its `loss`. Restarts are independent, and the result of
-    lowest margin is kept for each image. Without `step` the step is 2.5 * eps / steps.
+    Maximises the given objective; in evaluation that is its `loss`. Restarts are independent, and
+    the result of lowest margin is kept for each image. Without `step` the step size is
+    2.5 * eps / steps.
     """
 
     norm: Literal["linf", "l2"] = "linf"
@@ -36,7 +37,7 @@ class Pgd:
         if self.eps < 0 or self.steps < 0 or self.restarts < 1 or (self.step or 0) < 0:
             raise BadInput(
                 f"{self} cannot be run",
-                hint="eps, step and steps are not negative; restarts is 1 or more",
+                hint="`eps`, `step` and `steps` are at least 0, `restarts` is at least 1",
             )
         get_objective(self.loss)
         _parse_start(self.start)
@@ -79,11 +80,38 @@ class Pgd:
         return result if need_logits else replace(result, logits=None)
 
 
+@dataclass(frozen=True)
+class Fgsm:
+    """One step of length eps (Goodfellow et al. 2015, arXiv:1412.6572). (N, C, H, W) in [0, 1].
+
+    Starts at the image and maximises the given objective; in evaluation that is the cross-entropy.
+    """
+
+    norm: Literal["linf", "l2"] = "linf"
+    eps: float = 8 / 255
+
+    traits = AttackTraits()
+
+    def __post_init__(self) -> None:
+        if self.eps < 0:
+            raise BadInput(f"{self} cannot be run", hint="`eps` is at least 0")
+
+    def __call__(
+        self,
+        model: nn.Module,
+        batch: Batch,
+        objective: Objective,
+        *,
+        seed: int,
+        need_logits: bool = True,
+    ) -> AttackResult:
+        one_step = PgdSettings(NORMS[self.norm], self.eps, step=self.eps, steps=1)
+        return run_pgd(model, batch, objective, batch.images, one_step, need_logits=need_logits)
+
+
 def _parse_start(text: str) -> tuple[str, float]:
     """Split `uniform`, `none`, `gauss` or `gauss:0.001` into kind and scale."""
     kind, _, scale = text.partition(":")
     if kind not in ("uniform", "gauss", "none") or (scale and kind != "gauss"):
-        raise BadInput(
-            f"an attack cannot start at {text!r}", hint="start is uniform, gauss:0.001 or none"
-        )
+        raise BadInput(f"`start` is {text!r}", hint="`start` is uniform, gauss:0.001 or none")
     return kind, parse_number(scale) if scale else GAUSS_SCALE

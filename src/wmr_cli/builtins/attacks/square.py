@@ -13,52 +13,59 @@ from ...core.restarts import is_stronger, run_restarts
 from ...core.traits import AttackTraits
 from ...errors import BadInput
 
-CHUNK = 100
-"""Random numbers are drawn for so many queries at once."""
+QUERIES_PER_CHUNK = 100
+"""Queries whose random numbers are computed at once. Results depend on it."""
 _FIRST = {"linf": square.first_linf, "l2": square.first_l2}
 _NEXT = {"linf": square.next_linf, "l2": square.next_l2}
 
 
 @dataclass
 class _Search:
-    """How far a search has come: images (N, C, H, W), logits (N, C), ranks (N,), and the queries that each survived."""
+    """State of a search: the best images so far, and the queries that each image survived."""
 
     images: Tensor
     logits: Tensor
-    ranks: Tensor
-    survived: Tensor
+    scores: Tensor
+    """Ranking scores (N,) of the objective."""
+    steps_survived: Tensor
 
-    def at(self, rows: Tensor) -> "_Search":
-        return _Search(self.images[rows], self.logits[rows], self.ranks[rows], self.survived[rows])
+    def select(self, rows: Tensor) -> "_Search":
+        return _Search(
+            self.images[rows], self.logits[rows], self.scores[rows], self.steps_survived[rows]
+        )
 
     def keep_stronger(
         self, model: nn.Module, moved: Tensor, labels: Tensor, objective: Objective
     ) -> "_Search":
-        """Query the model with changed images and keep each change that is better for the attack."""
+        """Query the model with changed images and keep each change that is stronger."""
         logits = model(moved)
-        rank = ranking_scores(objective, logits, labels)
-        takes = is_stronger(logits, rank, self.logits, self.ranks, labels)
-        kept_logits = torch.where(takes[:, None], logits, self.logits)
+        scores = ranking_scores(objective, logits, labels)
+        improves = is_stronger(logits, scores, self.logits, self.scores, labels)
+        kept_logits = torch.where(improves[:, None], logits, self.logits)
         return _Search(
-            torch.where(takes[:, None, None, None], moved, self.images),
+            torch.where(improves[:, None, None, None], moved, self.images),
             kept_logits,
-            torch.where(takes, rank, self.ranks),
-            self.survived + (kept_logits.argmax(dim=1) == labels),
+            torch.where(improves, scores, self.scores),
+            self.steps_survived + (kept_logits.argmax(dim=1) == labels),
         )
 
     def put(self, rows: Tensor, part: "_Search") -> None:
-        self.images[rows], self.logits[rows] = part.images, part.logits
-        self.ranks[rows], self.survived[rows] = part.ranks, part.survived
+        """Write the state of a part of the batch into these rows."""
+        self.images[rows] = part.images
+        self.logits[rows] = part.logits
+        self.scores[rows] = part.scores
+        self.steps_survived[rows] = part.steps_survived
 
 
 @dataclass(frozen=True)
 class Square:
-    """Square attack (Andriushchenko et al. 2020, arXiv:1912.00049). (N, C, H, W) in [0, 1] to the same.
+    """Square attack (Andriushchenko et al. 2020, arXiv:1912.00049). (N, C, H, W) in [0, 1].
 
-    Asks for logits only. Changes one random square at a time, which shrinks from the share `p_init` of the pixels, and
-    keeps what raises the objective it is given; in evaluation that is its `loss`. With `stops_early` a fooled image is left
-    alone. Without `edges` no square touches the last row and column, and on tiny images the first guess in L2 has more tiles:
-    as in the public implementations, to compare with numbers that were measured with them.
+    Uses logits only, no gradients. Changes one random square at a time, which shrinks from the
+    fraction `p_init` of the pixels, and keeps changes that raise the objective; in evaluation that
+    is its `loss`. With `stops_early` a misclassified image is not changed any more. Without
+    `edges` no square touches the last row and column, and on tiny images the first guess in L2 has
+    more tiles: as in public implementations, for comparison with published numbers.
     """
 
     norm: Literal["linf", "l2"] = "linf"
@@ -72,8 +79,11 @@ class Square:
 
     def __post_init__(self) -> None:
         if self.eps < 0 or self.queries < 1 or self.restarts < 1 or not 0 < self.p_init <= 1:
-            hint = "eps is not negative; queries and restarts are 1 or more; p_init lies between 0 and 1"
-            raise BadInput(f"{self} cannot be run", hint=hint)
+            raise BadInput(
+                f"{self} cannot be run",
+                hint="`eps` is at least 0, `queries` and `restarts` are at least 1, "
+                "`p_init` is above 0 and at most 1",
+            )
         get_objective(self.loss)
 
     @property
@@ -119,26 +129,27 @@ class Square:
         )
         rows = torch.arange(len(batch.labels), device=batch.labels.device)
         draws_per_query = square.PLACE_DRAWS + batch.images.shape[1]
-        for chunk, first in enumerate(range(1, self.queries, CHUNK), start=1):
+        for chunk, first in enumerate(range(1, self.queries, QUERIES_PER_CHUNK), start=1):
             if self.stops_early:
+                # only between chunks: selecting rows costs more than a few queries too many
                 rows = (state.logits.argmax(dim=1) == batch.labels).nonzero().squeeze(1)
                 if not len(rows):
                     break
             part = batch.select(rows)
             draws = rng.uniform(
-                batch.images.new_empty(len(rows), CHUNK, draws_per_query),
+                batch.images.new_empty(len(rows), QUERIES_PER_CHUNK, draws_per_query),
                 part.index,
                 seed,
                 restart,
                 step=chunk,
             )
             part_objective = select_rows(objective, rows)
-            part_state = state.at(rows)
-            for query in range(first, min(first + CHUNK, self.queries)):
+            part_state = state.select(rows)
+            for query in range(first, min(first + QUERIES_PER_CHUNK, self.queries)):
                 moved = self._propose(part.images, part_state, query, draws[:, query - first])
                 part_state = part_state.keep_stronger(model, moved, part.labels, part_objective)
             state.put(rows, part_state)
-        return AttackResult(state.images, state.survived, state.logits)
+        return AttackResult(state.images, state.steps_survived, state.logits)
 
     def _propose(self, images: Tensor, state: _Search, query: int, draws: Tensor) -> Tensor:
         """Return the best images so far with one more changed square each."""

@@ -15,7 +15,7 @@ class Exponential:
     """The paper's kernel. With alpha = 0 all images have the same weight.
 
     Weight: `exp(-alpha * (p_y - max p_t))`, with gradient
-    Good for: an attacker who prefers vulnerable images, in training and as a metric
+    Good for: attackers that prefer vulnerable images, in training and as a metric
     Reference: Zeng et al. 2021, arXiv:2010.12989
     """
 

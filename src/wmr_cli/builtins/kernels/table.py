@@ -27,7 +27,7 @@ class Table:
     evaluation and in `wmr attack`.
 
     Weight: the number in the table, without gradient
-    Good for: an attacker who wants these images: costs, priorities, or a given selection
+    Good for: attackers that want certain images: costs, priorities, or a given selection
     """
 
     path: Path
