@@ -1,6 +1,6 @@
-"""Write the parts of the pages that come from the program: `python docs/generate.py`; with `--check`, compare and exit 1.
+"""Write the generated parts of the pages: `python docs/generate.py`; `--check` only compares.
 
-A page marks such a part itself: what stands between `<!-- generated: NAME -->` and `<!-- end -->` is replaced. The rest of
+The text between `<!-- generated: NAME -->` and `<!-- end -->` in a page is generated. The rest of
 the page is written by hand.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import typer
@@ -23,7 +23,7 @@ import typer
 import wmr_cli
 from wmr_cli import measures, presets
 from wmr_cli.cli import app
-from wmr_cli.config import resolve
+from wmr_cli.config import EvaluationSettings, Setting, Struct, TrainConfig, list_settings, resolve
 from wmr_cli.core.traits import ALWAYS_PROVIDED, KernelTraits
 from wmr_cli.plugins import installed
 from wmr_cli.registry import INJECTED_PARAMS, KINDS, OWN_DISTRIBUTION, Entry
@@ -32,52 +32,150 @@ from wmr_cli.storage.records import Record, load_field_descriptions
 
 DOCS = Path(__file__).parent
 SOURCE = DOCS.parent / "src" / "wmr_cli"
+STUDIES = DOCS.parent / "studies"
 WIDTH = 100
 BLOCK = re.compile(
     r"(?P<begin><!-- generated: (?P<name>\w+) -->\n).*?(?P<end><!-- end -->\n)", re.DOTALL
 )
+DOCSTRING_FIELD = re.compile(
+    r"^(Objective|Weight|Cost|Good for|Reference): (.*(?:\n[ \t]+.*)*)\n?", re.MULTILINE
+)
+PYTHON_NAMES = ("load", "create", "evaluate", "Result")
+MEASURES_NAMES = (
+    "Estimate",
+    "plain_accuracy",
+    "weighted_accuracy",
+    "exponential_log_weights",
+    "probability_margins",
+    "tempered_accuracy",
+    "calibrated_accuracy",
+    "calibrated_losses",
+    "calibrating_temperature",
+    "worst_case",
+    "worst_accuracy",
+    "bootstrap",
+    "RunningAccuracy",
+)
+"""Functions for notebooks; the module has more."""
+TYPE_WORDS: dict[Any, str] = {
+    float: "number",
+    int: "whole number",
+    str: "text",
+    bool: "true or false",
+    Path: "path",
+    Spec: "component",
+    types.NoneType: "none",
+    inspect.Parameter.empty: "",
+    Any: "anything",
+}
+
+TypeHint: TypeAlias = Any
+Value: TypeAlias = Any
+ClickObject: TypeAlias = Any
+"""A command or context: the classes of click that Typer contains are private."""
+Target: TypeAlias = Callable[..., Any]
+"""The class or function behind a name of the registry."""
+
+# ---- commands and settings ----
 
 
-def commands() -> Iterator[str]:
-    """The help of every command in plain text. Typer's own formatter at a fixed width: no terminal, no colour."""
-    for path, text in helps():
+def make_commands() -> Iterator[str]:
+    """Yield a section for each command with its help."""
+    for path, text in iterate_helps():
         yield f"## {path}\n\n```text\n{text}\n```\n"
 
 
-def helps() -> Iterator[tuple[str, str]]:
-    """Every command with its help, groups before their members."""
-    return _helps(typer.main.get_command(app), "wmr", None)
+def iterate_helps() -> Iterator[tuple[str, str]]:
+    """Yield every command and its help, groups before their members."""
+    return _iterate_helps(typer.main.get_command(app), "wmr", None)
 
 
-def _helps(command: Any, name: str, parent: Any) -> Iterator[tuple[str, str]]:
+def _iterate_helps(
+    command: ClickObject, name: str, parent: ClickObject
+) -> Iterator[tuple[str, str]]:
+    # Typer's plain formatter at a fixed width: no terminal, no colour
     command.rich_markup_mode = None
     context = command.context_class(command, info_name=name, parent=parent, terminal_width=WIDTH)
-    yield (
-        context.command_path,
-        "\n".join(line.rstrip() for line in command.get_help(context).splitlines()),
-    )
-    inner = getattr(command, "commands", {})
-    for member in command.list_commands(context) if inner else ():
-        if not inner[member].hidden:
-            yield from _helps(inner[member], member, context)
+    lines = [line.rstrip() for line in command.get_help(context).splitlines()]
+    yield context.command_path, "\n".join(lines)
+    if isinstance(command, typer.core.TyperGroup):
+        for member in command.list_commands(context):
+            if not command.commands[member].hidden:
+                yield from _iterate_helps(command.commands[member], member, context)
 
 
-def methods() -> Iterator[str]:
-    """Every built-in name by kind: its summary, its docstring, its parameters with their defaults."""
+def make_config_keys() -> Iterator[str]:
+    """Yield a table of all keys of a config file."""
+    rows = list(_list_keys(TrainConfig, ""))
+    rows += _list_keys(EvaluationSettings, "evaluate.")
+    yield _make_table(("key", "value", "default", "meaning"), rows)
+
+
+def _list_keys(struct: type[Struct], prefix: str) -> Iterator[tuple[str, ...]]:
+    for key, declared in list_settings(struct).items():
+        if declared.default != EvaluationSettings():
+            meaning = _escape(declared.description)
+            default = _format_default(declared.default)
+            if isinstance(declared.default, tuple):
+                default = default.replace(":", ", ")
+            yield f"`{prefix}{key}`", _describe_values(declared), default, meaning
+
+
+def _describe_values(declared: Setting) -> str:
+    """Return the values that a setting allows, without bounds."""
+    words = _describe_type(_strip_bounds(declared.hint))
+    return words.replace("joined by colons", "as a list").removesuffix(" or none")
+
+
+def _strip_bounds(hint: TypeHint) -> TypeHint:
+    """Return a type without `Annotated`, also inside unions and tuples."""
+    origin: TypeHint = typing.get_origin(hint)
+    arguments = tuple(_strip_bounds(part) for part in typing.get_args(hint))
+    if origin is typing.Annotated:
+        return arguments[0]
+    if origin in (typing.Union, types.UnionType):
+        return typing.Union[arguments]  # noqa: UP007
+    if origin is tuple:
+        return types.GenericAlias(tuple, arguments)
+    return hint
+
+
+def make_presets() -> Iterator[str]:
+    """Yield a section for each preset with its summary and its file."""
+    for name in presets.names():
+        file = resources.files(presets).joinpath(f"{name}.toml")
+        text = file.read_text(encoding="utf-8").strip()
+        yield f"## `{name}`\n\n{presets.load(name)['summary']}.\n\n```toml\n{text}\n```\n"
+
+
+def make_preset_alphas() -> Iterator[str]:
+    """Yield a table of each preset's α for the two defenses of the paper, and its α_test."""
+    rows = []
+    for name in presets.names():
+        configs = [resolve({"preset": name, "defense": defense}) for defense in ("pgd", "trades")]
+        alphas = [format_number(config.alpha or 0) for config in configs]
+        alphas_test = ", ".join(map(format_number, configs[0].evaluate.alpha_test))
+        rows.append((f"[`{name}`](presets.md#{name.replace('/', '')})", *alphas, alphas_test))
+    yield _make_table(("preset", "`pgd`", "`trades`", "α_test"), rows)
+
+
+# ---- components ----
+
+
+def make_methods() -> Iterator[str]:
+    """Yield a section for each kind of component: a table, then each built-in one."""
     for kind in KINDS:
-        targets = ours(kind)
-        yield f"## {'Data set' if kind == 'dataset' else kind.capitalize()}s\n"
+        targets = list_builtins(kind)
+        yield f"## {kind.capitalize()}s\n"
         if kind in ("defense", "kernel"):
-            yield "[Defenses and weightings](defenses.md) compares them, and explains the signs and words in use here.\n"
-        yield _table(
-            ("name", "what it is"),
-            [(f"`{entry.name}`", _prose(entry.summary)) for entry, _ in targets],
-        )
-        yield from (_method(kind, entry, target) for entry, target in targets)
+            yield "[Defenses and weightings](defenses.md) compares them and explains the terms.\n"
+        rows = [(f"`{entry.name}`", _escape(entry.summary)) for entry, _ in targets]
+        yield _make_table(("name", "what it is"), rows)
+        yield from (_make_method(kind, entry, target) for entry, target in targets)
 
 
-def ours(kind: str) -> list[tuple[Entry, Callable[..., Any]]]:
-    """The built-in entries of a kind, each with what stands behind it."""
+def list_builtins(kind: str) -> list[tuple[Entry, Target]]:
+    """Return the built-in entries of a kind with their classes or functions."""
     registry = installed().registry
     entries = [
         owned.entry for of, owned in registry if of == kind and owned.owner == OWN_DISTRIBUTION
@@ -85,308 +183,233 @@ def ours(kind: str) -> list[tuple[Entry, Callable[..., Any]]]:
     return [(entry, registry.target(kind, entry.name)) for entry in entries]
 
 
-def _method(kind: str, entry: Entry, target: Callable[..., Any]) -> str:
-    given = INJECTED_PARAMS.get(kind, ())
-    rows = [
-        (
-            f"`{name}`",
-            _default(entry.params.get(name, parameter.default)),
-            _words(parameter.annotation),
-        )
-        for name, parameter in inspect.signature(target, eval_str=True).parameters.items()
-        if name not in given and parameter.kind is not inspect.Parameter.VAR_KEYWORD
-    ]
-    parameters = _table(("parameter", "default", "value"), rows) if rows else "No parameters.\n"
-    prose, found = fields(inspect.getdoc(target) or "")
-    listed = "".join(f"* {name}: {_cited(text)}\n" for name, text in found.items())
-    return "\n\n".join(
-        filter(None, (f"### `{entry.name}`", _prose(prose), listed.strip(), parameters))
-    )
-
-
-_FIELD = re.compile(
-    r"^(Objective|Weight|Cost|Good for|Reference): (.*(?:\n[ \t]+.*)*)\n?", re.MULTILINE
-)
-
-
-def fields(docstring: str) -> tuple[str, dict[str, str]]:
-    """The prose of a docstring, and its fields such as `Cost: K + 1`, which may go on on indented lines."""
-    found = {name: " ".join(text.split()) for name, text in _FIELD.findall(docstring)}
-    return _FIELD.sub("", docstring).strip(), found
-
-
-def defenses() -> Iterator[str]:
-    """Every built-in defense in one table."""
+def _make_method(kind: str, entry: Entry, target: Target) -> str:
     rows = []
-    for entry, target in ours("defense"):
-        found = fields(inspect.getdoc(target) or "")[1]
-        weighed = _weighed(found["Objective"], target)
+    for name, parameter in inspect.signature(target, eval_str=True).parameters.items():
+        is_injected = name in INJECTED_PARAMS.get(kind, ())
+        if is_injected or parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            continue
+        default = _format_default(entry.params.get(name, parameter.default))
+        rows.append((f"`{name}`", default, _describe_type(parameter.annotation)))
+    parameters = "No parameters.\n"
+    if rows:
+        parameters = _make_table(("parameter", "default", "value"), rows)
+    prose, fields = split_docstring(inspect.getdoc(target) or "")
+    listing = "".join(f"* {name}: {_link_papers(text)}\n" for name, text in fields.items())
+    parts = (f"### `{entry.name}`", _escape(prose), listing.strip(), parameters)
+    return "\n\n".join(filter(None, parts))
+
+
+def split_docstring(docstring: str) -> tuple[str, dict[str, str]]:
+    """Return the prose of a docstring, and its fields such as `Cost: K + 1`."""
+    fields = {name: " ".join(text.split()) for name, text in DOCSTRING_FIELD.findall(docstring)}
+    return DOCSTRING_FIELD.sub("", docstring).strip(), fields
+
+
+def make_defenses() -> Iterator[str]:
+    """Yield a table of all built-in defenses."""
+    rows = []
+    for entry, target in list_builtins("defense"):
+        fields = split_docstring(inspect.getdoc(target) or "")[1]
         cells = (
-            found["Objective"],
-            weighed,
-            found["Cost"],
-            found["Good for"],
-            found.get("Reference", ""),
+            fields["Objective"],
+            _find_weighted_term(fields["Objective"], target),
+            fields["Cost"],
+            fields["Good for"],
+            fields.get("Reference", ""),
         )
-        rows.append((_anchored(entry.name), *map(_cited, cells)))
-    yield _table(("name", "objective", "weights", "passes", "good for", "reference"), rows)
+        rows.append((_link_method(entry.name), *map(_link_papers, cells)))
+    yield _make_table(("name", "objective", "weights", "passes", "good for", "reference"), rows)
 
 
-def _weighed(objective: str, target: Callable[..., Any]) -> str:
-    """Which term of the loss carries the weights, and whether the attack climbs them."""
+def _find_weighted_term(objective: str, target: Target) -> str:
+    """Return which term of the loss is weighted, and whether the attack is weighted, too."""
     term = re.search(r"weight\(x'?\) \* (\w+\((?:[^()]|\([^()]*\))*\))", objective)
     assert term, f"{objective} has no weight"
-    choice = " or as `terms` says" if "terms" in inspect.signature(target).parameters else ""
+    text = f"`{term[1]}`"
+    if "terms" in inspect.signature(target).parameters:
+        text += " or as `terms` selects"
     if target().traits.shares_gradient:
-        return f"`{term[1]}`{choice}; the attack, by the same gradient"
-    return f"`{term[1]}`{choice}" + (
-        "; the attack" if re.search(r"weight \* |the same", objective) else ""
-    )
+        return f"{text}; the attack, by the same gradient"
+    return f"{text}; the attack" if re.search(r"weight \* |the same", objective) else text
 
 
-def kernels() -> Iterator[str]:
-    """Every built-in kernel in one table."""
+def make_kernels() -> Iterator[str]:
+    """Yield a table of all built-in kernels."""
     rows = []
-    for entry, target in ours("kernel"):
-        found = fields(inspect.getdoc(target) or "")[1]
-        cells = (
-            found["Weight"],
-            found["Good for"],
-            found.get("Reference", ""),
-            ", ".join(uses(target)),
-        )
-        rows.append((_anchored(entry.name), *map(_cited, cells)))
-    yield _table(("name", "weight", "good for", "reference", "usable in"), rows)
+    for entry, target in list_builtins("kernel"):
+        fields = split_docstring(inspect.getdoc(target) or "")[1]
+        uses = ", ".join(list_uses(target))
+        cells = (fields["Weight"], fields["Good for"], fields.get("Reference", ""), uses)
+        rows.append((_link_method(entry.name), *map(_link_papers, cells)))
+    yield _make_table(("name", "weight", "good for", "reference", "usable in"), rows)
 
 
-def digits_study() -> Iterator[str]:
-    """What `studies/digits_defenses.py` has found, the most robust first."""
-    found = json.loads(
-        (DOCS.parent / "studies" / "digits_defenses.json").read_text(encoding="utf-8")
-    )
-    rows = []
-    for defense in sorted(found, key=lambda name: -fmean(found[name]["a_rob"])):
-        shares = (found[defense][name] for name in ("a_nat", "a_rob", "a_sa", "a_tr"))
-        spread = [f"{100 * fmean(values):.1f} ± {100 * stdev(values):.1f}" for values in shares]
-        rows.append((_anchored(defense), *spread, f"{found[defense]['cost']:.1f}"))
-    yield _table(("defense", "A_nat", "A_rob", "A_sa(2)", "A_tr(2)", "time"), rows)
-
-
-def alpha_study() -> Iterator[str]:
-    """What `studies/digits_alpha.py` has found: what the log says of the weights, and what the test images say."""
-    found = json.loads((DOCS.parent / "studies" / "digits_alpha.json").read_text(encoding="utf-8"))
-    rows = []
-    for defense, by_alpha in found.items():
-        for alpha, seen in by_alpha.items():
-            mean = {name: fmean(values) for name, values in seen.items()}
-            health = (
-                f"{mean['weight_mean']:.2f}",
-                f"{mean['weight_max']:.3g}",
-                f"{100 * mean['weight_ess']:.0f} %",
-            )
-            names = ("a_nat", "a_rob", "a_rob_worst", "a_sa", "a_sa_calibrated", "a_tr")
-            spread = (f"{100 * mean[name]:.1f} ± {100 * stdev(seen[name]):.1f}" for name in names)
-            rows.append((_anchored(defense), alpha, *health, *spread))
-    shares = ("A_nat", "A_rob", "A_rob, worst", "A_sa(2)", "A_sa(2), calibrated", "A_tr(2)")
-    yield _table(("defense", "α", "mean weight", "largest", "ESS", *shares), rows)
-
-
-def preset_alphas() -> Iterator[str]:
-    """The α that each preset gives to the two defenses of the paper, and the α_test of its evaluation."""
-    rows = []
-    for name in presets.names():
-        configs = [resolve({"preset": name, "defense": defense}) for defense in ("pgd", "trades")]
-        alphas, tested = (
-            (format_number(config.alpha or 0) for config in configs),
-            map(format_number, configs[0].evaluate.alpha_test),
-        )
-        rows.append((f"[`{name}`](presets.md#{name.replace('/', '')})", *alphas, ", ".join(tested)))
-    yield _table(("preset", "`pgd`", "`trades`", "α_test"), rows)
-
-
-def uses(kernel: Any) -> Iterator[str]:
-    """Where a kernel can weigh, by what its class says of itself."""
+def list_uses(kernel: Value) -> Iterator[str]:
+    """Yield where a kernel can be used, according to its traits."""
     declared = kernel.traits
     # a property depends on parameters: build the kernel with its defaults
     traits = declared if isinstance(declared, KernelTraits) else kernel().traits
-    compares = traits.compares_images
-    burn_in = traits.start_epoch
     rare = sorted(name.replace("_", " ") for name in traits.needs - ALWAYS_PROVIDED)
-    known = f" with a defense that knows {' and '.join(rare)}" if rare else ""
-    yield (
-        "training"
-        + " over the batch" * compares
-        + f" after {burn_in} epochs" * bool(burn_in)
-        + known
-    )
-    if traits.differentiable and not (compares or traits.needs - {"loss"}):
+    training = "training"
+    if traits.compares_images:
+        training += " over the batch"
+    if traits.start_epoch:
+        training += f" after {traits.start_epoch} epochs"
+    if rare:
+        training += f" with a defense that provides {' and '.join(rare)}"
+    yield training
+    if traits.differentiable and not (traits.compares_images or traits.needs - {"loss"}):
         yield "weighted attack"
     if traits.usable_as_metric and not rare:
-        yield "evaluate" + " over all images" * compares
+        yield "evaluate over all images" if traits.compares_images else "evaluate"
 
 
-def _anchored(name: str) -> str:
-    return f"[`{name}`](methods.md#{name})"
+def make_digits_study() -> Iterator[str]:
+    """Yield the results of `studies/digits_defenses.py`, the most robust first."""
+    results = json.loads((STUDIES / "digits_defenses.json").read_text(encoding="utf-8"))
+    rows = []
+    for defense in sorted(results, key=lambda name: -fmean(results[name]["a_rob"])):
+        accuracies = [results[defense][name] for name in ("a_nat", "a_rob", "a_sa", "a_tr")]
+        cost = f"{results[defense]['cost']:.1f}"
+        rows.append((_link_method(defense), *map(_format_spread, accuracies), cost))
+    yield _make_table(("defense", "A_nat", "A_rob", "A_sa(2)", "A_tr(2)", "time"), rows)
 
 
-def _cited(text: str) -> str:
-    """Prose whose papers are links."""
-    return re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", _prose(text))
-
-
-def _default(value: Any) -> str:
-    if value is inspect.Parameter.empty:
-        return "to be given"
-    if isinstance(value, tuple | list):
-        return f"`{':'.join(_plain(part) for part in value)}`" if value else "none"
-    return "none" if value in (None, "") else f"`{_plain(value)}`"
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return format_number(value) if isinstance(value, float) else str(value)
-
-
-_WORDS = {float: "number", int: "whole number", str: "text", bool: "true or false", Path: "path", Spec: "component",
-          types.NoneType: "none", inspect.Parameter.empty: "", Any: "anything"}  # fmt: skip
-
-
-def _words(kind: Any) -> str:
-    """A parameter's type as a user thinks of it."""
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin is typing.Literal:
-        return " or ".join(f"`{choice}`" for choice in inner)
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(_words(part) for part in inner)
-    if origin in (tuple, list):
-        return f"{_words(inner[0])}s, joined by colons"
-    return _WORDS.get(kind, str(kind))
-
-
-def settings() -> Iterator[str]:
-    """Every preset: its summary and its file."""
-    for name in presets.names():
-        file = resources.files(presets).joinpath(f"{name}.toml")
-        text = file.read_text(encoding="utf-8").strip()
-        yield f"## `{name}`\n\n{presets.load(name)['summary']}.\n\n```toml\n{text}\n```\n"
-
-
-def record() -> Iterator[str]:
-    """The fields of a record and of the parts inside it, each with type and meaning."""
-    meanings = load_field_descriptions()
-    for struct in structs(Record):
-        fields = typing.get_type_hints(struct)
-        said = meanings.pop(struct.__name__, {})
-        if said.keys() != fields.keys():
-            raise SystemExit(
-                f"record_fields.toml, [{struct.__name__}]: mend {', '.join(sorted(said.keys() ^ fields.keys()))}"
+def make_alpha_study() -> Iterator[str]:
+    """Yield the results of `studies/digits_alpha.py`: statistics of weights, and accuracies."""
+    results = json.loads((STUDIES / "digits_alpha.json").read_text(encoding="utf-8"))
+    names = ("a_nat", "a_rob", "a_rob_worst", "a_sa", "a_sa_calibrated", "a_tr")
+    rows = []
+    for defense, by_alpha in results.items():
+        for alpha, values in by_alpha.items():
+            weights = (
+                f"{fmean(values['weight_mean']):.2f}",
+                f"{fmean(values['weight_max']):.3g}",
+                f"{100 * fmean(values['weight_ess']):.0f} %",
             )
-        rows = [(f"`{name}`", _json(fields[name]), said[name]) for name in struct.__struct_fields__]
-        yield f"### {struct.__name__}\n\n{_prose(inspect.getdoc(struct) or '')}\n\n{_table(('field', 'type', 'meaning'), rows)}"
-    if meanings:
-        raise SystemExit(f"record_fields.toml explains what is not there: {', '.join(meanings)}")
+            accuracies = [_format_spread(values[name]) for name in names]
+            rows.append((_link_method(defense), alpha, *weights, *accuracies))
+    headings = ("A_nat", "A_rob", "A_rob, worst", "A_sa(2)", "A_sa(2), calibrated", "A_tr(2)")
+    yield _make_table(("defense", "α", "mean weight", "largest", "ESS", *headings), rows)
 
 
-def structs(struct: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
-    """A struct and those inside it, in the order in which a reader meets them."""
+def _format_spread(values: Sequence[float]) -> str:
+    """Return mean and standard deviation over seeds, in percent."""
+    return f"{100 * fmean(values):.1f} ± {100 * stdev(values):.1f}"
+
+
+# ---- records and Python functions ----
+
+
+def make_record() -> Iterator[str]:
+    """Yield a table of fields for a record and for each struct inside it."""
+    descriptions = load_field_descriptions()
+    for struct in list_structs(Record):
+        name = struct.__name__
+        hints = typing.get_type_hints(struct)
+        described = descriptions.pop(name, {})
+        different = sorted(described.keys() ^ hints.keys())
+        if different:
+            raise SystemExit(f"record_fields.toml, [{name}]: correct {', '.join(different)}")
+        rows = [
+            (f"`{field}`", _describe_json(hints[field]), described[field])
+            for field in struct.__struct_fields__
+        ]
+        prose = _escape(inspect.getdoc(struct) or "")
+        yield f"### {name}\n\n{prose}\n\n{_make_table(('field', 'type', 'meaning'), rows)}"
+    if descriptions:
+        raise SystemExit(f"record_fields.toml: unknown {', '.join(descriptions)}")
+
+
+def list_structs(struct: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
+    """Return a struct and those inside it, in order of appearance."""
     found = [struct]
-    for kind in typing.get_type_hints(struct).values():
-        for part in _parts(kind):
-            found += [inner for inner in structs(part) if inner not in found]
+    for hint in typing.get_type_hints(struct).values():
+        for part in _find_structs(hint):
+            found += [inner for inner in list_structs(part) if inner not in found]
     return found
 
 
-def _parts(kind: Any) -> Iterator[type[msgspec.Struct]]:
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        yield kind
-    for inner in typing.get_args(kind):
-        yield from _parts(inner)
+def _find_structs(hint: TypeHint) -> Iterator[type[msgspec.Struct]]:
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        yield hint
+    for inner in typing.get_args(hint):
+        yield from _find_structs(inner)
 
 
-def _json(kind: Any) -> str:
-    """A field's type as JSON has it; parts of a record link to their section."""
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return f"[{kind.__name__}](#{kind.__name__.lower()})"
+def _describe_json(hint: TypeHint) -> str:
+    """Return the JSON type of a field; structs link to their sections."""
+    origin: TypeHint = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return f"[{hint.__name__}](#{hint.__name__.lower()})"
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(_json(part) for part in inner)
+        return " or ".join(_describe_json(part) for part in arguments)
     if origin is list:
-        item = _json(inner[0])
+        item = _describe_json(arguments[0])
         return f"list of {item}" if item.endswith(")") else f"list of {item}s"
-    return "object" if origin is dict else {types.NoneType: "null"}.get(kind) or _words(kind)
+    if origin is dict:
+        return "object"
+    return "null" if hint is types.NoneType else _describe_type(hint)
 
 
-PYTHON = ("load", "create", "evaluate", "Result")
-MEASURES = (
-    "Estimate", "plain_accuracy", "weighted_accuracy", "exponential_log_weights", "probability_margins", "tempered_accuracy",
-    "calibrated_accuracy", "calibrated_losses", "calibrating_temperature", "worst_case", "worst_accuracy", "bootstrap",
-    "RunningAccuracy",
-)  # fmt: skip
-"""What a notebook begins with; the module has more."""
-
-
-def python() -> Iterator[str]:
-    """The public functions and classes, each with its signature, its docstring and its members."""
-    for module, names in ((wmr_cli, PYTHON), (measures, MEASURES)):
+def make_python() -> Iterator[str]:
+    """Yield the public functions and classes with signatures, docstrings and members."""
+    for module, names in ((wmr_cli, PYTHON_NAMES), (measures, MEASURES_NAMES)):
         yield f"### `{module.__name__}`\n"
-        yield from (_public(name, getattr(module, name)) for name in names)
+        yield from (_make_public(name, getattr(module, name)) for name in names)
 
 
-def _public(name: str, found: Any) -> str:
-    is_class = inspect.isclass(found)
-    head = f"#### `{name}`\n\n" + (
-        "" if is_class else f"```text\n{_signature(name, found)}\n```\n\n"
-    )
-    members = (
-        [_member(key, value) for key, value in vars(found).items() if not key.startswith("_")]
-        if is_class
-        else []
-    )
-    listed = "".join(f"* {line}\n" for line in members if line)
-    return head + _prose(inspect.getdoc(found) or "") + "\n" + (f"\n{listed}" if listed else "")
+def _make_public(name: str, item: Value) -> str:
+    text = f"#### `{name}`\n\n"
+    members: list[str] = []
+    if inspect.isclass(item):
+        public = [key for key in vars(item) if not key.startswith("_")]
+        members = [_describe_member(key, vars(item)[key]) for key in public]
+    else:
+        text += f"```text\n{_format_signature(name, item)}\n```\n\n"
+    listing = "".join(f"* {line}\n" for line in members if line)
+    text += _escape(inspect.getdoc(item) or "") + "\n"
+    return f"{text}\n{listing}" if listing else text
 
 
-def _member(name: str, value: Any) -> str:
-    """`.compute()`: what it is; nothing for a field, which the docstring of its class explains."""
-    value = value.__func__ if isinstance(value, classmethod) else value
+def _describe_member(name: str, value: Value) -> str:
+    """Return `compute()` and its docstring; nothing for a field, which its class explains."""
+    if isinstance(value, classmethod):
+        value = value.__func__
     if isinstance(value, property):
-        return f"`{name}`: {_prose(inspect.getdoc(value) or '')}" if value.__doc__ else ""
+        return f"`{name}`: {_escape(inspect.getdoc(value) or '')}" if value.__doc__ else ""
     if not inspect.isfunction(value):
         return ""
-    own = [
-        parameter
-        for parameter in inspect.signature(value).parameters.values()
-        if parameter.name not in ("self", "cls")
-    ]
-    return f"`{name}({', '.join(map(_bare, own))})`: {_prose(inspect.getdoc(value) or '')}"
+    parameters = inspect.signature(value).parameters.values()
+    own = [_without_type(one) for one in parameters if one.name not in ("self", "cls")]
+    return f"`{name}({', '.join(own)})`: {_escape(inspect.getdoc(value) or '')}"
 
 
-def _bare(parameter: inspect.Parameter) -> str:
+def _without_type(parameter: inspect.Parameter) -> str:
     return str(parameter.replace(annotation=inspect.Parameter.empty))
 
 
-def _signature(name: str, function: Callable[..., Any]) -> str:
-    """A signature without its types, which prose and editors tell better; a line for each parameter where one is too long."""
-    parameters = list(inspect.signature(function).parameters.values())
-    texts = [_bare(parameter) for parameter in parameters]
-    named = next(
-        (at for at, one in enumerate(parameters) if one.kind is inspect.Parameter.KEYWORD_ONLY),
-        None,
-    )
-    if named is not None:
-        texts.insert(named, "*")
-    short = f"{name}({', '.join(texts)})"
-    return (
-        short
-        if len(short) <= WIDTH
-        else f"{name}(\n" + "".join(f"    {text},\n" for text in texts) + ")"
-    )
+def _format_signature(name: str, function: Target) -> str:
+    """Return a signature without types, on several lines if it is too long for one."""
+    texts: list[str] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and "*" not in texts:
+            texts.append("*")
+        texts.append(_without_type(parameter))
+    line = f"{name}({', '.join(texts)})"
+    if len(line) <= WIDTH:
+        return line
+    return f"{name}(\n" + "".join(f"    {text},\n" for text in texts) + ")"
 
 
-def tree() -> Iterator[str]:
-    """Every module with the first sentence of its docstring; of the built-ins the folders only, `methods.md` has the rest."""
-    lines = list(_branch(SOURCE, ""))
+# ---- modules ----
+
+
+def make_tree() -> Iterator[str]:
+    """Yield all modules with the first sentences of their docstrings."""
+    lines = list(_list_branch(SOURCE, ""))
     width = max(len(name) for name, _ in lines) + 2
     listing = "\n".join(
         f"{name:{width}}{about}".rstrip() for name, about in [("src/wmr_cli/", ""), *lines]
@@ -394,20 +417,19 @@ def tree() -> Iterator[str]:
     yield f"```text\n{listing}\n```\n"
 
 
-def _branch(folder: Path, indent: str) -> Iterator[tuple[str, str]]:
-    is_method = folder.parent.name == "builtins"
-    files = (
-        []
-        if is_method
-        else sorted(file for file in folder.glob("*.py") if file.name != "__init__.py")
-    )
-    folders = sorted(path.parent for path in folder.glob("*/__init__.py"))
-    for item in [*folders, *files]:
-        is_last = item == [*folders, *files][-1]
-        shown = f"{indent}{'└──' if is_last else '├──'} {item.name}{'/' if item.is_dir() else ''}"
-        yield shown, _first_sentence(item / "__init__.py" if item.is_dir() else item)
+def _list_branch(folder: Path, indent: str) -> Iterator[tuple[str, str]]:
+    items = sorted(path.parent for path in folder.glob("*/__init__.py"))
+    # the components themselves are in methods.md
+    if folder.parent.name != "builtins":
+        items += sorted(file for file in folder.glob("*.py") if file.name != "__init__.py")
+    for item in items:
+        is_last = item == items[-1]
+        branch = "└──" if is_last else "├──"
         if item.is_dir():
-            yield from _branch(item, indent + ("    " if is_last else "│   "))
+            yield f"{indent}{branch} {item.name}/", _first_sentence(item / "__init__.py")
+            yield from _list_branch(item, indent + ("    " if is_last else "│   "))
+        else:
+            yield f"{indent}{branch} {item.name}", _first_sentence(item)
 
 
 def _first_sentence(module: Path) -> str:
@@ -415,47 +437,96 @@ def _first_sentence(module: Path) -> str:
     return docstring.partition("\n")[0].partition(". ")[0].removesuffix(".")
 
 
-def _table(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [headings, ("---",) * len(headings), *(tuple(map(_cell, row)) for row in rows)]
+# ---- Markdown ----
+
+
+def _describe_type(hint: TypeHint) -> str:
+    """Return a type in words of users."""
+    origin: TypeHint = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
+    if origin is typing.Literal:
+        return " or ".join(f"`{choice}`" for choice in arguments)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_describe_type(part) for part in arguments)
+    if origin in (tuple, list):
+        return f"{_describe_type(arguments[0])}s, joined by colons"
+    return TYPE_WORDS.get(hint, str(hint))
+
+
+def _format_default(value: Value) -> str:
+    if value is inspect.Parameter.empty:
+        return "required"
+    if value is None or value in ("", (), []):
+        return "none"
+    if isinstance(value, tuple | list):
+        return f"`{':'.join(_format_value(part) for part in value)}`"
+    return f"`{_format_value(value)}`"
+
+
+def _format_value(value: Value) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return format_number(value) if isinstance(value, float) else str(value)
+
+
+def _link_method(name: str) -> str:
+    return f"[`{name}`](methods.md#{name})"
+
+
+def _link_papers(text: str) -> str:
+    """Return prose with links to papers."""
+    return re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", _escape(text))
+
+
+def _escape(text: str) -> str:
+    """Escape plain text for Markdown: outside backticks, stars and underscores are literal."""
+
+    def escape(match: re.Match[str]) -> str:
+        return match[0] if match[0].startswith("`") else "\\" + match[0]
+
+    return re.sub(r"`[^`]*`|[*_<]", escape, text)
+
+
+def _make_table(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [headings, ("---",) * len(headings), *(tuple(map(_escape_cell, row)) for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _cell(text: str) -> str:
-    """A bar ends a cell. Inside code some readers show the backslash before it, so there it is written as HTML."""
+def _escape_cell(text: str) -> str:
+    """Escape bars, which end a cell."""
 
-    def written(match: re.Match[str]) -> str:
+    def escape(match: re.Match[str]) -> str:
         if match[0] == "|":
             return "\\|"
+        if "|" not in match[1]:
+            return match[0]
+        # inside code some readers show a backslash, so bars are written as HTML there
         code = re.sub(r"[|*_<>&]", lambda sign: f"&#{ord(sign[0])};", match[1])
-        return f"<code>{code}</code>" if "|" in match[1] else match[0]
+        return f"<code>{code}</code>"
 
-    return re.sub(r"`([^`]*)`|\|", written, text)
+    return re.sub(r"`([^`]*)`|\|", escape, text)
 
 
-def _prose(text: str) -> str:
-    """Docstrings are text, not Markdown: outside backticks a star or underscore starts no emphasis."""
-    return re.sub(
-        r"`[^`]*`|[*_<]", lambda match: match[0] if match[0][0] == "`" else "\\" + match[0], text
-    )
-
+# ---- pages ----
 
 PARTS: dict[str, Callable[[], Iterator[str]]] = {
-    "alpha_study": alpha_study,
-    "commands": commands,
-    "defenses": defenses,
-    "digits_study": digits_study,
-    "kernels": kernels,
-    "methods": methods,
-    "preset_alphas": preset_alphas,
-    "presets": settings,
-    "python": python,
-    "record": record,
-    "tree": tree,
+    "alpha_study": make_alpha_study,
+    "commands": make_commands,
+    "config_keys": make_config_keys,
+    "defenses": make_defenses,
+    "digits_study": make_digits_study,
+    "kernels": make_kernels,
+    "methods": make_methods,
+    "preset_alphas": make_preset_alphas,
+    "presets": make_presets,
+    "python": make_python,
+    "record": make_record,
+    "tree": make_tree,
 }
 
 
-def pages() -> dict[Path, str]:
-    """Every page that has a generated part, as it should read."""
+def make_pages() -> dict[Path, str]:
+    """Return the text of every page that has a generated part."""
 
     def fill(block: re.Match[str]) -> str:
         return block["begin"] + "\n" + "\n".join(PARTS[block["name"]]()) + "\n" + block["end"]
@@ -464,11 +535,11 @@ def pages() -> dict[Path, str]:
     return {page: BLOCK.sub(fill, text) for page, text in texts.items() if BLOCK.search(text)}
 
 
-def stale() -> list[str]:
-    """Pages that no longer say what the program says."""
+def find_stale_pages() -> list[str]:
+    """Return the pages that differ from what would be generated."""
     return [
         str(page.relative_to(DOCS))
-        for page, text in pages().items()
+        for page, text in make_pages().items()
         if page.read_text(encoding="utf-8") != text
     ]
 
@@ -476,10 +547,11 @@ def stale() -> list[str]:
 def main() -> None:
     """Write the pages, or compare them."""
     if "--check" in sys.argv[1:]:
-        if names := stale():
-            raise SystemExit(f"out of date: {', '.join(names)}; run `python docs/generate.py`")
+        stale = find_stale_pages()
+        if stale:
+            raise SystemExit(f"out of date: {', '.join(stale)}; run `python docs/generate.py`")
         return
-    for page, text in pages().items():
+    for page, text in make_pages().items():
         page.write_text(text, encoding="utf-8")
 
 

@@ -19,7 +19,7 @@ WITHOUT_REFERENCE = {"natural", "none", "table"}
 
 
 def test_generated_parts_are_current() -> None:
-    assert generate.stale() == [], "run `python docs/generate.py`"
+    assert generate.find_stale_pages() == [], "run `python docs/generate.py`"
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_badges_are_current_and_shown() -> None:
 
 @pytest.mark.parametrize("kind", REQUIRED_FIELDS)
 def test_docstrings_have_the_fields_of_the_tables(kind: str) -> None:
-    for entry, target in generate.ours(kind):
-        prose, fields = generate.fields(inspect.getdoc(target) or "")
+    for entry, target in generate.list_builtins(kind):
+        prose, fields = generate.split_docstring(inspect.getdoc(target) or "")
         reference = set() if entry.name in WITHOUT_REFERENCE else {"Reference"}
         assert prose, entry.name
         assert set(fields) == REQUIRED_FIELDS[kind] | reference, entry.name
@@ -80,7 +80,7 @@ def test_docstrings_have_the_fields_of_the_tables(kind: str) -> None:
 
 def test_a_field_of_a_docstring_may_span_lines() -> None:
     docstring = "Summary.\n\nMore: words.\n\nObjective: a\n    + b\nCost: K + 1\n"
-    assert generate.fields(docstring) == (
+    assert generate.split_docstring(docstring) == (
         "Summary.\n\nMore: words.",
         {"Objective": "a + b", "Cost": "K + 1"},
     )
@@ -93,7 +93,7 @@ def test_a_field_of_a_docstring_may_span_lines() -> None:
 def test_the_uses_of_a_kernel_follow_from_its_traits(
     kernel: str, is_metric: bool, is_differentiable: bool
 ) -> None:
-    uses = list(generate.uses(installed().registry.target("kernel", kernel)))
+    uses = list(generate.list_uses(installed().registry.target("kernel", kernel)))
     assert uses[0].startswith("training")
     assert any(use.startswith("evaluate") for use in uses) == is_metric
     assert ("weighted attack" in uses) == is_differentiable
