@@ -36,7 +36,7 @@ from .measures import Estimate, Outcome
 from .plugins import installed
 from .reporting import report, scoring
 from .reporting.scoring import list_caveats
-from .runtime import components
+from .runtime import components, datasets
 from .spec import Spec
 from .storage import checkpoints, records, torch_files
 from .storage.records import DroRow, Record, Rows
@@ -264,7 +264,7 @@ def evaluate(
         dataset_name = dataset or type(getattr(data, "dataset", data)).__name__
         task = make_task(request, registry, checkpoint, images, dataset_name)
         for text in (
-            *components.list_dataset_notes(images),
+            *datasets.list_dataset_notes(images),
             *components.list_attack_warnings(
                 task.attack.component, task.attack.eps, task.checkpoint.num_classes
             ),

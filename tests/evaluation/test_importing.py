@@ -16,7 +16,7 @@ from wmr_cli.evaluation.importing import ImportRequest, import_weights
 from wmr_cli.evaluation.run import evaluate
 from wmr_cli.events import EvaluationDone, Event, ImportDone, Message
 from wmr_cli.registry import Registry
-from wmr_cli.runtime import components
+from wmr_cli.runtime import components, datasets
 from wmr_cli.runtime.fabric import Hardware
 from wmr_cli.storage import checkpoints
 
@@ -60,7 +60,7 @@ def networks(tmp_path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def test_images(registry: Registry) -> Batch:
-    split = components.build_dataset(registry, "digits", Path()).splits["test"]
+    split = datasets.build_dataset(registry, "digits", Path()).splits["test"]
     return split.batch(torch.arange(len(split)))
 
 
@@ -69,7 +69,7 @@ def net(networks: str, registry: Registry, test_images: Batch) -> torch.nn.Modul
     """A network whose last layer is fitted to the training images."""
     torch.manual_seed(0)
     network = registry.create("model", f"{networks}:Net").train()
-    train = components.build_dataset(registry, "digits", Path()).splits["train"]
+    train = datasets.build_dataset(registry, "digits", Path()).splits["train"]
     batch = train.batch(torch.arange(len(train)))
     with torch.no_grad():
         # batch-norm adapts its statistics

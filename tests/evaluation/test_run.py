@@ -322,7 +322,7 @@ def test_a_step_across_the_whole_ball_is_said(
     events = evaluate(
         tiny_run, config, registry, data_dir=Path(), hardware=Hardware("cpu"), out=tmp_path
     )
-    assert any("jumps across" in event.text for event in events if isinstance(event, Message))
+    assert any("diameter" in event.text for event in events if isinstance(event, Message))
 
 
 def test_repeating_shows_the_record(tiny_run: Path, registry: Registry, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from wmr_cli.core.norms import NORMS
 from wmr_cli.core.objectives import get_objective
 from wmr_cli.core.protocols import Batch
 from wmr_cli.registry import Registry
-from wmr_cli.runtime import components
+from wmr_cli.runtime import components, datasets
 from wmr_cli.storage import checkpoints
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
@@ -134,7 +134,7 @@ def linf_case(registry: Registry, model: nn.Module) -> Case:
 
 
 def make_case(registry: Registry, model: nn.Module, norm: str) -> Case:
-    split = components.build_dataset(registry, "digits", Path()).splits["test"]
+    split = datasets.build_dataset(registry, "digits", Path()).splits["test"]
     return Case(registry, model, split.batch(torch.arange(IMAGES)), norm)
 
 

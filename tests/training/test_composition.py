@@ -188,7 +188,7 @@ def test_a_kernel_is_not_put_on_a_defense_that_does_not_know_what_it_weighs_by(
     defense: str, few: tuple[str, Path], registry: Registry, tmp_path: Path
 ) -> None:
     reason = refused(config_of(few, defense, "gairat"), registry, tmp_path)
-    assert "weighs by steps survived" in reason
+    assert "steps survived" in reason
     assert defense in reason
 
 
@@ -212,7 +212,7 @@ def test_a_kernel_that_would_never_begin_is_refused(
     config = config_of(few, "pgd", "none", epochs=min(begins, 7))
     config = msgspec.structs.replace(config, kernel=kernel)
     reason = refused(config, registry, tmp_path)
-    assert f"begins to weigh after {begins} epochs, and the run has {config.epochs}" in reason
+    assert f"after {begins} epochs, and the run has {config.epochs}" in reason
     assembled(msgspec.structs.replace(config, epochs=begins + 1), registry)
 
 

@@ -19,8 +19,7 @@ from wmr_cli.config import TrainConfig, resolve
 from wmr_cli.core.losses import cross_entropy, probability_margin
 from wmr_cli.core.protocols import AttackResult, Batch, Evidence, Objective
 from wmr_cli.errors import BadInput
-from wmr_cli.registry import Registry
-from wmr_cli.runtime import compatibility, fabric
+from wmr_cli.runtime import fabric
 from wmr_cli.training.learner import FabricLearner
 from wmr_cli.training.optimization import (
     StepSettings,
@@ -100,15 +99,6 @@ def test_a_ramp_shrinks_the_ball_of_the_attack_and_the_weights() -> None:
     learner.begin_step(0, 1, StepSettings(0.1), batch_size=COUNT)
     assert learner.kernel == Exponential(2.0)
     assert (learner.attack(batch(), cross_entropy).images - batch().images).abs().max() > 0.9 * EPS
-
-
-def test_a_ramp_of_what_cannot_grow_is_refused(registry: Registry) -> None:
-    kernel = registry.create("kernel", "none")
-    with pytest.raises(BadInput, match="kernel 'none' has no alpha that could grow"):
-        compatibility.check_ramps(Pgd(), kernel, TrainConfig(alpha_ramp=0.5, kernel="none"))
-    with pytest.raises(BadInput, match="has no eps that could grow"):
-        compatibility.check_ramps(lambda: None, kernel, TrainConfig(eps_ramp=0.5))
-    compatibility.check_ramps(Pgd(), kernel, TrainConfig(eps_ramp=0.5))
 
 
 def test_biases_and_norms_need_not_decay() -> None:

@@ -28,7 +28,7 @@ from ..core.run_attack import (
 from ..errors import BadInput
 from ..events import AttackDone, EvaluationStarted, Event, ImagesDone, Message
 from ..registry import Registry
-from ..runtime import components
+from ..runtime import components, datasets
 from ..runtime.fabric import single_process
 from ..storage.atomic import check_writable, resolve_output
 from ..storage.checkpoints import save_tensors
@@ -93,7 +93,7 @@ def attack(
     checkpoint, source = yield from open_checkpoint(path, config, registry, data_dir)
     task = next(plan_tasks(checkpoint, config, registry, data_dir, source))
     warnings = [
-        *components.list_dataset_notes(task.images.split),
+        *datasets.list_dataset_notes(task.images.split),
         *components.list_attack_warnings(
             task.attack.component, task.attack.eps, checkpoint.num_classes
         ),

@@ -20,7 +20,7 @@ from ..core.run_attack import check_batch, check_logits
 from ..errors import BadInput
 from ..events import Event, ImportDone, Message
 from ..registry import Registry
-from ..runtime import compatibility, components
+from ..runtime import compatibility, components, datasets
 from ..spec import Spec
 from ..storage import checkpoints
 from ..storage.atomic import check_writable, resolve_output
@@ -55,7 +55,7 @@ def import_weights(request: ImportRequest, registry: Registry, data_dir: Path) -
     config = _make_config(registry, request.model, request.dataset, request.eps)
     weights = read_weights(request.weights)
     check_writable(target)
-    source = components.build_dataset(registry, config.dataset, data_dir, config.split_seed)
+    source = datasets.build_dataset(registry, config.dataset, data_dir, config.split_seed)
     checkpoint = yield from _match_with_model(weights, config, registry, source, request.match)
     checkpoints.save(target, checkpoint.tensors, config, source, alpha_train=None, epoch=0)
     yield ImportDone(target, checkpoint.dataset, checkpoint.norm, checkpoint.eps)
@@ -83,7 +83,7 @@ def open_checkpoint(
     train_config = _make_config(registry, config.model, config.dataset)
     # before the dataset, which may have to be downloaded
     weights = None if path is None else read_weights(path)
-    source = components.build_dataset(
+    source = datasets.build_dataset(
         registry, train_config.dataset, data_dir, train_config.split_seed
     )
     if weights is None:

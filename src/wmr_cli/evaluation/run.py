@@ -20,9 +20,9 @@ from ..measures import worst_rows
 from ..registry import Registry
 from ..reporting import scoring
 from ..reporting.scoring import list_caveats
-from ..runtime import components
+from ..runtime import components, datasets
+from ..runtime.datasets import share_split
 from ..runtime.fabric import Hardware, Runtime, launch
-from ..runtime.shared_data import share_split
 from ..storage import records
 from ..storage.atomic import check_writable, lock_folder, refuse_link, watch_folder
 from ..storage.checkpoints import IMPORTED_DEFENSE, Checkpoint
@@ -94,7 +94,7 @@ def evaluate(
     for planned in tasks:
         task = replace(planned, images=replace(planned.images, split=split))
         warnings = [
-            *components.list_dataset_notes(split),
+            *datasets.list_dataset_notes(split),
             *components.list_attack_warnings(
                 task.attack.component, task.attack.eps, checkpoint.num_classes
             ),

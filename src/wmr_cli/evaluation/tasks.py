@@ -25,7 +25,7 @@ from ..core.run_attack import ThreatModel
 from ..core.traits import ALWAYS_PROVIDED, read_parameter
 from ..errors import BadInput, UnknownName, did_you_mean
 from ..registry import Registry
-from ..runtime import compatibility, components
+from ..runtime import compatibility, components, datasets
 from ..spec import Spec, format_number, parse_number, scale_exactly
 from ..storage import checkpoints, records
 from ..storage.checkpoints import IMPORTED_DEFENSE, Checkpoint
@@ -144,9 +144,9 @@ def plan_tasks(
     config = _make_canonical(config, registry)
     dataset = config.dataset or registry.canonical_spec("dataset", checkpoint.dataset)
     if source is None:
-        source = components.build_dataset(registry, dataset, data_dir, checkpoint.config.split_seed)
+        source = datasets.build_dataset(registry, dataset, data_dir, checkpoint.config.split_seed)
     check_dataset(checkpoint, source, config)
-    split = components.get_split(source, config.split)
+    split = datasets.get_split(source, config.split)
     positions = choose_positions(split, config.limit)
     images = ImageSelection(dataset=dataset, split=split, positions=positions)
     kernels = make_kernels(registry, config, checkpoint)

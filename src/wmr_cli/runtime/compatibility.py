@@ -1,8 +1,7 @@
-"""What goes together: kernels, defenses, attacks and data that make no sense side by side are refused before any work."""
+"""Check that components fit together and fit the data, before any work is done."""
 
 import dataclasses
 import math
-from typing import Any
 
 import msgspec
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from ..config import TrainConfig
 from ..core.contexts import evaluating
 from ..core.protocols import (
+    Attack,
     CountsWeightedImages,
     DataSource,
     Defense,
@@ -25,86 +25,91 @@ from ..errors import BadInput, BrokenContract
 from ..spec import Spec
 
 
-def check_ramps(made: Any, chosen: Any, config: TrainConfig) -> None:
-    """A radius or an alpha that grows is one that can be set."""
-    for flag, share, part, what, name in (
-        ("--eps-ramp", config.eps_ramp, made, f"attack {config.attack!r}", "eps"),
-        ("--alpha-ramp", config.alpha_ramp, chosen, f"kernel {config.kernel!r}", "alpha"),
-    ):
-        # a part with a state would lose it when it is made anew for every step
-        if share and (
-            not dataclasses.is_dataclass(part)
-            or read_parameter(part, name) is None
-            or isinstance(part, HasState)
-        ):
-            raise BadInput(f"{what} has no {name} that could grow", hint=f"leave out {flag}")
-
-
-def check_kernel_and_defense(chosen: Defense, kernel: Kernel, config: TrainConfig) -> None:
-    """Refuse a kernel and a defense that make no sense together."""
-    names = f"kernel {config.kernel!r}", f"defense {config.defense!r}"
-    unknown = sorted(kernel.traits.needs - chosen.traits.provides - ALWAYS_PROVIDED)
-    if unknown:
-        problem = (
-            f"{names[0]} weighs by {unknown[0].replace('_', ' ')}, which {names[1]} does not know"
-        )
+def check_ramps(attack: Attack, kernel: Kernel, config: TrainConfig) -> None:
+    """Raise if `eps` or `alpha` is ramped up for a component without such a parameter."""
+    if config.eps_ramp and not _can_scale(attack, "eps"):
+        raise BadInput(f"attack {config.attack!r} has no eps to scale", hint="leave out `eps_ramp`")
+    if config.alpha_ramp and not _can_scale(kernel, "alpha"):
         raise BadInput(
-            problem, hint="choose another kernel, or a defense with a training attack such as pgd"
+            f"kernel {config.kernel!r} has no alpha to scale", hint="leave out `alpha_ramp`"
+        )
+
+
+def _can_scale(component: object, parameter: str) -> bool:
+    """Whether `dataclasses.replace` can make a copy with another value of the parameter."""
+    has_parameter = read_parameter(component, parameter) is not None
+    # every step has a new copy, which would lose a state
+    is_stateless = not isinstance(component, HasState)
+    return dataclasses.is_dataclass(component) and has_parameter and is_stateless
+
+
+def check_kernel_and_defense(defense: Defense, kernel: Kernel, config: TrainConfig) -> None:
+    """Raise if a defense cannot train with a kernel for this number of epochs."""
+    kernel_name = f"kernel {config.kernel!r}"
+    defense_name = f"defense {config.defense!r}"
+    missing = sorted(kernel.traits.needs - defense.traits.provides - ALWAYS_PROVIDED)
+    if missing:
+        words = missing[0].replace("_", " ")
+        raise BadInput(
+            f"{kernel_name} needs {words}, which {defense_name} does not provide",
+            hint="choose another kernel, or a defense with a training attack such as pgd",
         )
     check_attackable(kernel)
-    begins = kernel.traits.start_epoch
-    if begins >= config.epochs:
-        problem = (
-            f"{names[0]} begins to weigh after {begins} epochs, and the run has {config.epochs}"
-        )
+    epochs = config.epochs
+    start_epoch = kernel.traits.start_epoch
+    if start_epoch >= epochs:
         raise BadInput(
-            problem, hint=f"write {Spec.parse(config.kernel).name}:start-epoch={config.epochs // 2}"
+            f"{kernel_name} starts after {start_epoch} epochs, and the run has {epochs}",
+            hint=f"write {Spec.parse(config.kernel).name}:start-epoch={epochs // 2}",
         )
-    warmup = chosen.traits.warmup_epochs
-    if warmup and warmup >= config.epochs:
-        problem = f"{names[1]} warms up for {warmup} epochs, and the run has {config.epochs}"
+    warmup = defense.traits.warmup_epochs
+    if warmup and warmup >= epochs:
         raise BadInput(
-            problem, hint=f"write {Spec.parse(config.defense).name}:warmup={config.epochs // 3}"
+            f"{defense_name} warms up for {warmup} epochs, and the run has {epochs}",
+            hint=f"write {Spec.parse(config.defense).name}:warmup={epochs // 3}",
         )
-    if chosen.traits.shares_gradient and config.weight_grad in ("outer", "attack"):
-        problem = f"{names[1]} moves images and parameters by one gradient, so --weight-grad {config.weight_grad} cannot be"
-        raise BadInput(problem, hint="use --weight-grad both or none")
+    # with one backward pass, weights have a gradient for both images and parameters, or for none
+    if defense.traits.shares_gradient and config.weight_grad in ("outer", "attack"):
+        raise BadInput(
+            f"{defense_name} updates images and parameters by one gradient,"
+            f" so `weight_grad={config.weight_grad}` is not possible",
+            hint="use `weight_grad=both` or `weight_grad=none`",
+        )
 
 
 def check_attackable(kernel: Kernel) -> None:
-    """Weights that an attack climbs follow from one image's logits, label and loss."""
+    """Raise if an attack cannot compute the gradient of a kernel's weights."""
     if not kernel.traits.differentiable:
         return
-    beyond = sorted(kernel.traits.needs - {"loss"})
-    if beyond or kernel.traits.compares_images:
-        what = f"weighs by {beyond[0].replace('_', ' ')}" if beyond else "compares images"
-        problem = (
-            f"kernel {type(kernel).__name__} {what}, which an attack on its weights cannot know"
+    # an attack knows logits, label and loss of each image by itself
+    needs = sorted(kernel.traits.needs - {"loss"})
+    if needs or kernel.traits.compares_images:
+        reason = f"needs {needs[0].replace('_', ' ')}" if needs else "compares images"
+        raise BrokenContract(
+            f"kernel {type(kernel).__name__} {reason}, which a weighted attack does not have",
+            hint="its weights need the trait `differentiable=False`",
         )
-        raise BrokenContract(problem, hint="its weights need the trait `differentiable=False`")
 
 
 def check_covers_split(kernel: Kernel, split: Split, positions: Tensor | None = None) -> None:
-    """Refuse a kernel that has no weight for any of these images, where that can be told without reading them."""
+    """Raise if all these images have a weight of 0, if this is known without reading them."""
     if not isinstance(split, HasIndex) or not isinstance(kernel, CountsWeightedImages):
         return
     index = split.index if positions is None else split.index[positions]
     if not kernel.count_weighted(index):
-        problem = (
-            f"kernel {type(kernel).__name__.lower()} gives no weight to any image of the split"
-        )
         raise BadInput(
-            problem, hint="check the indices it names: those of an evaluation's rows, in this split"
+            f"kernel {type(kernel).__name__.lower()} gives no weight to any image of the split",
+            hint="check its indices: they are those in the rows of an evaluation of this split",
         )
 
 
-def divide_by_replays(config: TrainConfig, chosen: Defense) -> TrainConfig:
-    """Epochs and milestones as a defense counts them that steps several times on each batch."""
-    replays = chosen.traits.replays
-    milestones = tuple(math.ceil(milestone / replays) for milestone in config.milestones)
-    return msgspec.structs.replace(
-        config, epochs=math.ceil(config.epochs / replays), milestones=milestones
-    )
+def check_observed_split(kernel: Kernel, source: DataSource, config: TrainConfig) -> None:
+    """Raise if a kernel learns from a validation set that the dataset does not have."""
+    if isinstance(kernel, ObservesValidation) and "val" not in source.splits:
+        raise BadInput(
+            f"kernel {config.kernel!r} learns from a validation set, and the dataset has none",
+            hint="choose a dataset with a `val` split, or another kernel",
+        )
 
 
 def check_batch_size(config: TrainConfig, images: int, ranks: int) -> None:
@@ -118,61 +123,64 @@ def check_batch_size(config: TrainConfig, images: int, ranks: int) -> None:
         )
 
 
-def check_observed_split(kernel: Kernel, source: DataSource, config: TrainConfig) -> None:
-    """Raise if a kernel learns from a validation set that the dataset does not have."""
-    if isinstance(kernel, ObservesValidation) and "val" not in source.splits:
-        raise BadInput(
-            f"kernel {config.kernel!r} learns from a validation set, and the dataset has none",
-            hint="choose a dataset with a `val` split, or another kernel",
-        )
+def divide_by_replays(config: TrainConfig, defense: Defense) -> TrainConfig:
+    """Divide epochs and milestones by the number of steps on each batch."""
+    replays = defense.traits.replays
+    milestones = tuple(math.ceil(milestone / replays) for milestone in config.milestones)
+    epochs = math.ceil(config.epochs / replays)
+    return msgspec.structs.replace(config, epochs=epochs, milestones=milestones)
 
 
 def check_model_fits(
-    network: nn.Module, spec: str, num_classes: int, input_shape: tuple[int, int, int]
+    model: nn.Module, spec: str, num_classes: int, input_shape: tuple[int, int, int]
 ) -> None:
-    """Refuse a network that cannot take images (N, C, H, W) of this shape, or does not give logits (N, num_classes) for them."""
-    outputs = count_outputs(network, spec, input_shape)
+    """Raise if a model does not return logits (N, num_classes) for images (N, C, H, W)."""
+    outputs = count_outputs(model, spec, input_shape)
     if outputs != num_classes:
-        problem = f"model {spec!r} has {outputs} outputs, the data set has {num_classes} classes"
         raise BadInput(
-            problem, hint="a class that takes num_classes can build its last layer for the data"
+            f"model {spec!r} has {outputs} outputs, the dataset has {num_classes} classes",
+            hint="a class that takes num_classes can build its last layer for the data",
         )
 
 
-def count_outputs(network: nn.Module, spec: str, input_shape: tuple[int, int, int]) -> int:
-    """How many logits a network gives for an image of this shape; one that cannot take such images is refused."""
-    channels, height, width = input_shape
-    parameter = next(network.parameters(), torch.empty(0))
+def count_outputs(model: nn.Module, spec: str, input_shape: tuple[int, int, int]) -> int:
+    """Return the number of logits for an image of this shape, by running the model."""
+    device = next(model.parameters(), torch.empty(0)).device
     try:
-        with torch.no_grad(), evaluating(network):
-            logits = network(torch.zeros(2, *input_shape, device=parameter.device))
+        with torch.no_grad(), evaluating(model):
+            logits = model(torch.zeros(2, *input_shape, device=device))
     except (Exception, SystemExit) as error:  # the forward pass of a local model may raise anything
-        first = next(
-            (module for module in network.modules() if isinstance(module, nn.Conv2d)), None
-        )
-        if first is not None and first.in_channels != channels:
-            problem = f"model {spec!r} takes images of {first.in_channels} channels, those of the data set have {channels}"
-            raise BadInput(
-                problem,
-                hint="a class that takes input_shape=(C, H, W) can build its first layer for the data",
-            ) from None
-        reason = (
-            (str(error).strip().splitlines() or [""])[0]
-            if isinstance(error, RuntimeError)
-            else f"{type(error).__name__}: {error}"
-        )
-        problem = f"model {spec!r} cannot take images of {channels}x{height}x{width}: {reason}"
-        raise BadInput(
-            problem,
-            hint="a class that takes input_shape=(C, H, W) can build its layers for the data",
-        ) from error
+        raise _explain_failure(model, spec, input_shape, error) from error
     hint = "a model returns one tensor of logits, (images, classes)"
     if not isinstance(logits, torch.Tensor):
-        raise BadInput(f"model {spec!r} gives a {type(logits).__name__}", hint=hint)
+        raise BadInput(f"model {spec!r} returns a {type(logits).__name__}", hint=hint)
     if logits.ndim != 2 or len(logits) != 2:
-        raise BadInput(
-            f"model {spec!r} gives outputs of shape {tuple(logits.shape)} for 2 images", hint=hint
-        )
+        shape = tuple(logits.shape)
+        raise BadInput(f"model {spec!r} returns the shape {shape} for 2 images", hint=hint)
     if not logits.is_floating_point():
-        raise BadInput(f"model {spec!r} gives outputs of type {logits.dtype}", hint=hint)
+        raise BadInput(f"model {spec!r} returns values of type {logits.dtype}", hint=hint)
     return logits.shape[1]
+
+
+def _explain_failure(
+    model: nn.Module, spec: str, input_shape: tuple[int, int, int], error: BaseException
+) -> BadInput:
+    """Return the error of a model that fails for images of this shape."""
+    channels, height, width = input_shape
+    convolutions = (module for module in model.modules() if isinstance(module, nn.Conv2d))
+    first = next(convolutions, None)
+    # the most frequent cause: a model for colour images on grey ones
+    if first is not None and first.in_channels != channels:
+        return BadInput(
+            f"model {spec!r} needs images of {first.in_channels} channels,"
+            f" those of the dataset have {channels}",
+            hint="a class that takes input_shape=(C, H, W) can build its first layer for the data",
+        )
+    reason = f"{type(error).__name__}: {error}"
+    if isinstance(error, RuntimeError):
+        # of torch's own errors the first line is enough, further lines show its internals
+        reason = (str(error).strip().splitlines() or [""])[0]
+    return BadInput(
+        f"model {spec!r} fails for images of {channels}x{height}x{width}: {reason}",
+        hint="a class that takes input_shape=(C, H, W) can build its layers for the data",
+    )

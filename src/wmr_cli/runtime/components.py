@@ -1,14 +1,15 @@
-"""Where names become tensors: components built from their specs. Registry and core meet here and nowhere else."""
+"""Build models, attacks, kernels and defenses from their specs, and check what plugins return."""
 
 import copy
 import dataclasses
 import inspect
 import platform
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from numbers import Integral
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -19,142 +20,28 @@ from ..core.losses import cross_entropy
 from ..core.nn.preprocessing import Normalized
 from ..core.norms import NORMS
 from ..core.objectives import get_objective
-from ..core.protocols import (
-    Attack,
-    DataSource,
-    Defense,
-    Evidence,
-    HasNote,
-    HasRemarks,
-    Kernel,
-    Preparable,
-    Split,
-)
-from ..core.run_attack import check_batch, check_log_weights
+from ..core.protocols import Attack, Defense, Evidence, HasRemarks, Kernel
+from ..core.run_attack import check_log_weights
 from ..core.traits import AttackTraits, DefenseTraits, KernelTraits, read_parameter, read_traits
-from ..errors import BadFile, BadInput, BrokenContract, UnknownName, WmrError, did_you_mean
+from ..errors import BadFile, BadInput, BrokenContract, UnknownName, did_you_mean
 from ..registry import SHARED_PARAMS, Registry
 from ..spec import Spec, format_number
 from ..storage.checkpoints import Checkpoint
 
-LARGEST_ALPHA = 80.0
-"""Beyond this exp(alpha) overflows the float32 of a training loss."""
-
-
-def build_dataset(registry: Registry, spec: str, data_dir: Path, split_seed: int = 0) -> DataSource:
-    """The data set of a spec. The seed decides what is held out, where the data set leaves that open."""
-    parsed = Spec.parse(spec)
-    facts = {"root": data_dir, "split_seed": split_seed}
-    given = {
-        key: value for key, value in facts.items() if registry.accepts("dataset", parsed.name, key)
-    }
-    source: DataSource = registry.create("dataset", parsed, **given)
-    _check_source(source, parsed.name)
-    return source
-
-
-def _check_source(source: DataSource, name: str) -> None:
-    """Refuse what a data set builds unless it has splits, classes and a shape, and names for all of its classes or none."""
-    hint = (
-        "a dataset has splits (by name), num_classes, input_shape, class_names and "
-        "random_split_sha256, the last two may be None; see docs/hooks.md"
-    )
-    try:
-        splits: object = source.splits
-        classes: Any = source.num_classes
-        shape: Any = source.input_shape
-        names: object = source.class_names
-        _ = source.random_split_sha256
-    except WmrError:
-        raise
-    except Exception as error:  # of any kind: properties of the user's are among them
-        problem = f"data set {name!r} builds a {type(source).__name__} that cannot be used: {type(error).__name__}: {error}"
-        raise BrokenContract(problem, hint=hint) from error
-    if not isinstance(splits, Mapping):
-        raise BrokenContract(f"splits of data set {name!r} is a {type(splits).__name__}", hint=hint)
-    if not isinstance(classes, Integral) or classes < 2:  # True is 1
-        raise BrokenContract(
-            f"num_classes of data set {name!r} is {classes!r}",
-            hint="it is a whole number, 2 or more",
-        )
-    if (
-        not isinstance(shape, tuple | list)
-        or len(shape) != 3
-        or not all(type(side) is int and side >= 1 for side in shape)
-    ):
-        problem = f"input_shape of data set {name!r} is {shape!r}"
-        raise BrokenContract(problem, hint="it is (channels, height, width), three whole numbers")
-    if names is not None and not (
-        isinstance(names, tuple) and all(isinstance(each, str) for each in names)
-    ):
-        raise BrokenContract(
-            f"class_names of data set {name!r} is not a tuple of text",
-            hint="name the classes in their order",
-        )
-    if isinstance(names, tuple) and len(names) != classes:
-        problem = f"data set {name!r} names {len(names)} classes and has {classes}"
-        raise BrokenContract(
-            problem, hint="class_names has one name for each of num_classes, or is left out"
-        )
-
-
-def get_split(source: DataSource, name: str) -> Split:
-    """Return a split by name, tried with its first image."""
-    split = _find_split(source, name)
-    check_batch(split.batch(torch.arange(1)), source.num_classes)
-    return split
-
-
-def _find_split(source: DataSource, name: str) -> Split:
-    """Return a split by name, without reading an image of it."""
-    if name not in source.splits:
-        raise UnknownName(
-            f"the data set has no split {name!r}", hint=did_you_mean(name, source.splits)
-        )
-    split = source.splits[name]
-    # hasattr alone would compute the hash of all images
-    there = dir(split)
-    missing = [
-        part
-        for part in ("__len__", "batch", "labels", "sha256")
-        if part not in there and not hasattr(split, part)
-    ]
-    if missing:
-        problem = (
-            f"the split {name!r} of the data set is a {type(split).__name__} without {missing[0]!r}"
-        )
-        raise BrokenContract(
-            problem,
-            hint="a split has len(), labels, sha256 and batch(positions); see docs/hooks.md",
-        )
-    if not len(split):
-        raise BadInput(
-            f"the split {name!r} of the data set is empty", hint="hold out more images, or add some"
-        )
-    return split
-
-
-def check_data(source: DataSource, config: TrainConfig) -> None:
-    """Everything that a run and its evaluation will read is there and can be used, before any work is done."""
-    if config.validate_every and "val" not in source.splits:
-        raise BadInput(
-            "no images are held out to validate on",
-            hint="add --validate-every 0, or let the data set hold some out",
-        )
-    for name in (name for name in ("train", "val", "test") if name in source.splits):
-        split = _find_split(source, name)
-        if isinstance(split, Preparable):
-            split.prepare()
-        if name != "test":  # training never looks at a test image
-            check_batch(
-                split.batch(torch.arange(min(len(split), config.batch_size))), source.num_classes
-            )
-
-
-def list_dataset_notes(split: Split) -> Iterator[str]:
-    """What a user should know about these data."""
-    if isinstance(split, HasNote) and split.note is not None:
-        yield split.note
+MAX_LOG_WEIGHT = 80.0
+"""exp of more than 88 overflows float32, and the loss is multiplied with it."""
+MAX_ROUNDING = 5e-4
+"""An eps within this distance of a multiple of 1/255 was probably meant to be that multiple."""
+RECORD_FIELDS = ("norm", "eps", "restarts")
+"""Parameters of an attack that a record stores in fields of their own."""
+RECORDED_PACKAGES = (
+    "torch",
+    "torchvision",
+    "timm",
+    "lightning-fabric",
+    "numpy",
+    "safetensors",
+)
 
 
 def build_model(
@@ -165,109 +52,118 @@ def build_model(
     data_dir: Path | None = None,
     **options: object,
 ) -> nn.Module:
-    """A fresh network for these classes and images, with the normalisation that the spec may ask for as its first layer.
+    """Build a model for these classes and images.
 
-    One that declares `root` is told where data are, for weights that it reads from there.
+    Parameters `mean` and `std` of the spec become a normalisation layer before the model. A model
+    with a parameter `root` gets `data_dir`, for weights that it reads from there.
     """
-    own, normalisation = registry.split_shared("model", Spec.parse(spec))
-    # shared parameters may also arrive as keywords; both ways lead to the same first layer
+    own_spec, normalisation = registry.split_shared("model", Spec.parse(spec))
+    # the Python API passes shared parameters as keywords
     for key in SHARED_PARAMS["model"]:
-        if key in options and not registry.accepts("model", own.name, key):
+        if key in options and not registry.accepts("model", own_spec.name, key):
             if key in normalisation:
                 raise BadInput(f"{key} of model {spec!r} is set twice", hint="keep one of the two")
             value = options.pop(key)
             normalisation[key] = value if isinstance(value, tuple | list) else (value,)
-    facts: dict[str, Any] = {"num_classes": num_classes, "input_shape": input_shape}
-    facts = {key: value for key, value in facts.items() if value is not None}
-    # a class of the user's may know its classes and images by itself
-    takes = getattr(registry.target("model", own.name), "__init__", None) is not nn.Module.__init__
-    given = {
-        key: value
-        for key, value in facts.items()
-        if takes and registry.accepts("model", own.name, key)
-    }
-    if (
-        data_dir is not None
-        and "root" not in own.params
-        and registry.declares("model", own.name, "root")
-    ):
-        given["root"] = data_dir
+    injected = _injected_params(registry, own_spec.name, num_classes, input_shape)
+    # an explicit root in the spec has precedence
+    has_root = "root" not in own_spec.params and registry.declares("model", own_spec.name, "root")
+    if data_dir is not None and has_root:
+        injected["root"] = data_dir
     try:
-        network = registry.create("model", own, **given, **options)
-    except (
-        RuntimeError,
-        MemoryError,
-    ) as error:  # torch's word for a shape that cannot be, or that does not fit into memory
+        model = registry.create("model", own_spec, **injected, **options)
+    except (RuntimeError, MemoryError) as error:
+        # torch raises RuntimeError for impossible sizes, and for those that do not fit into memory
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise BadInput(
             f"model {spec!r} cannot be built: {reason}", hint="check its sizes"
         ) from error
-    if not isinstance(network, nn.Module):
+    if not isinstance(model, nn.Module):
         raise BrokenContract(
-            f"model {spec!r} is a {type(network).__name__}", hint="a model is a torch.nn.Module"
+            f"model {spec!r} is a {type(model).__name__}", hint="a model is a torch.nn.Module"
         )
     if not normalisation:
-        return network
+        return model
     if input_shape is None:
         raise BadInput(
             f"model {spec!r} normalizes its input, which needs input_shape",
             hint="give input_shape=(channels, height, width)",
         )
-    return Normalized(
-        network, normalisation.get("mean", (0.0,)), normalisation.get("std", (1.0,)), input_shape[0]
-    )
+    mean = normalisation.get("mean", (0.0,))
+    std = normalisation.get("std", (1.0,))
+    return Normalized(model, mean, std, input_shape[0])
+
+
+def _injected_params(
+    registry: Registry,
+    name: str,
+    num_classes: int | None,
+    input_shape: tuple[int, int, int] | None,
+) -> dict[str, Any]:
+    """Return the properties of the data that a model accepts as parameters."""
+    target = registry.target("model", name)
+    # a local class may have fixed layers; nn.Module.__init__ itself accepts and rejects anything
+    if inspect.isclass(target) and target.__init__ is nn.Module.__init__:
+        return {}
+    known: dict[str, Any] = {"num_classes": num_classes, "input_shape": input_shape}
+    return {
+        key: value
+        for key, value in known.items()
+        if value is not None and registry.accepts("model", name, key)
+    }
 
 
 def build_augmentation(text: str, input_shape: tuple[int, int, int]) -> Augmentation:
-    """`crop:4,flip`: crops after padding by 4 pixels (`crop:4:reflect` mirrors the border), and flips; `none` is neither."""
-    padding, border, flips = 0, "zero", False
-    for word in () if text == "none" else text.split(","):
-        name, *values = word.strip().split(":")
-        if name == "flip" and not values:
+    """Parse `crop:4,flip`: random crops after padding by 4 pixels, and random flips.
+
+    `crop:4:reflect` pads by mirroring the border. `none` is neither crops nor flips.
+    """
+    padding = 0
+    border: Literal["zero", "reflect"] = "zero"
+    flips = False
+    words = [] if text == "none" else text.split(",")
+    for word in words:
+        crop = re.fullmatch("crop:([0-9]+)(:zero|:reflect)?", word.strip())
+        if crop is not None:
+            padding = int(crop[1])
+            border = "reflect" if crop[2] == ":reflect" else "zero"
+        elif word.strip() == "flip":
             flips = True
-        elif (
-            name == "crop"
-            and len(values) in (1, 2)
-            and values[0].isdigit()
-            and values[1:] in ([], ["zero"], ["reflect"])
-        ):
-            padding, border = int(values[0]), (values[1:] or ["zero"])[0]
         else:
             raise BadInput(
-                f"{word!r} is no augmentation",
+                f"unknown augmentation {word!r}",
                 hint="write crop:4, crop:4:reflect, flip, several joined by commas, or none",
             )
-    if padding >= min(input_shape[1:]):
+    side = min(input_shape[1:])
+    if padding >= side:
         raise BadInput(
-            f"a crop of {padding} pixels can leave nothing of an image of side {min(input_shape[1:])}",
-            hint="crop less",
+            f"a crop of {padding} pixels may remove all of an image of side {side}",
+            hint="use a smaller crop",
         )
-    return Augmentation(padding, border, flips)  # type: ignore[arg-type]
+    return Augmentation(padding, border, flips)
 
 
 def spec_without_weights(registry: Registry, spec: str) -> str:
-    """The model of a spec for weights that are at hand: it need not find or download any."""
+    """Return the spec of the same model without pretrained weights, which need not be loaded."""
     bare = Spec.parse(spec).without("pretrained")
-    return str(
-        bare.with_params(pretrained="false")
-        if registry.declares("model", bare.name, "pretrained")
-        else bare
-    )
+    if registry.declares("model", bare.name, "pretrained"):
+        bare = bare.with_params(pretrained="false")
+    return str(bare)
 
 
 def restore_model(registry: Registry, checkpoint: Checkpoint) -> nn.Module:
-    """The network of a checkpoint with its weights, in eval mode."""
+    """Build the model of a checkpoint with its weights, in eval mode."""
     spec = spec_without_weights(registry, checkpoint.model)
-    network = build_model(registry, spec, checkpoint.num_classes, checkpoint.input_shape)
+    model = build_model(registry, spec, checkpoint.num_classes, checkpoint.input_shape)
     try:
-        network.load_state_dict(dict(checkpoint.tensors))
+        model.load_state_dict(dict(checkpoint.tensors))
     except RuntimeError as error:
-        problem = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise BadFile(
-            f"the weights of {checkpoint.path} do not fit model {checkpoint.model!r}: {problem}",
+            f"the weights of {checkpoint.path} do not fit model {checkpoint.model!r}: {reason}",
             hint="evaluate it with the code that it was trained with, or train again",
         ) from None
-    return network.eval()
+    return model.eval()
 
 
 def build_attack(
@@ -280,39 +176,47 @@ def build_attack(
     step_size: float | None = None,
     restarts: int | None = None,
 ) -> Attack:
-    """An attack inside this ball. What is asked of an attack that does not have it is refused."""
+    """Build an attack in this ε-ball. Raise if it does not have a parameter that is set."""
     if norm not in NORMS:
-        raise UnknownName(f"there is no norm {norm!r}", hint=did_you_mean(norm, NORMS))
-    asked = {"steps": steps, "step": step_size, "restarts": restarts}
-    ball = {"norm": norm, "eps": eps}
-    given: dict[str, Any] = {
-        key: value for key, value in ball.items() if registry.accepts("attack", spec.name, key)
+        raise UnknownName(f"unknown norm {norm!r}", hint=did_you_mean(norm, NORMS))
+    # some attacks have a fixed norm or no eps, such as those of other libraries
+    params: dict[str, Any] = {
+        key: value
+        for key, value in {"norm": norm, "eps": eps}.items()
+        if registry.accepts("attack", spec.name, key)
     }
-    for key, value in asked.items():
+    settings = {"steps": steps, "step_size": step_size, "restarts": restarts}
+    for setting, value in settings.items():
         if value is None:
             continue
+        key = "step" if setting == "step_size" else setting
         if not registry.accepts("attack", spec.name, key):
-            raise BadInput(
-                f"attack {spec.name!r} has no {key!r}",
-                hint=f"leave out --{'step-size' if key == 'step' else key}",
-            )
+            raise BadInput(f"attack {spec.name!r} has no {key!r}", hint=f"leave out `{setting}`")
         if key in spec.params:
             raise BadInput(f"{key} of {spec} is set twice", hint="keep one of the two")
-        given[key] = value
-    made: Attack = registry.create("attack", spec, **given)
-    _check_callable(
-        made,
-        f"attack {spec.name!r}",
-        ("model", "batch", "objective"),
-        ("seed", "need_logits"),
+        params[key] = value
+    attack: Attack = registry.create("attack", spec, **params)
+    what = f"attack {spec.name!r}"
+    _check_callable(attack, what, ("model", "batch", "objective"), ("seed", "need_logits"))
+    check_attack_traits(attack, what, norm)
+    return attack
+
+
+def build_training_attack(registry: Registry, config: TrainConfig) -> Attack:
+    """Build the attack of a training run."""
+    return build_attack(
+        registry,
+        Spec.parse(config.attack),
+        norm=config.norm,
+        eps=config.eps,
+        steps=config.steps,
+        step_size=config.step_size,
     )
-    check_attack_traits(made, f"attack {spec.name!r}", norm)
-    return made
 
 
-def check_attack_traits(made: Attack, what: str, norm: str) -> None:
-    """Refuse an attack without traits, of an unknown objective, or for other norms."""
-    traits = read_traits(made, AttackTraits, what)
+def check_attack_traits(attack: Attack, what: str, norm: str) -> None:
+    """Raise for an attack without traits, with an unknown objective, or for other norms."""
+    traits = read_traits(attack, AttackTraits, what)
     get_objective(traits.objective)
     if norm not in traits.norms:
         raise BadInput(
@@ -321,185 +225,175 @@ def check_attack_traits(made: Attack, what: str, norm: str) -> None:
         )
 
 
-def _check_callable(
-    made: object, what: str, arguments: tuple[str, ...], keywords: tuple[str, ...] = ()
-) -> None:
-    """Refuse what cannot be called with these arguments, in this order."""
-    written = (*arguments, *(f"{name}=…" for name in keywords))
-    called_with = f"it is called with ({', '.join(written)}); see docs/hooks.md"
-    if not callable(made):
-        raise BrokenContract(
-            f"{what} builds a {type(made).__name__}, which cannot be called", hint=called_with
-        )
-    try:
-        inspect.signature(made).bind(*arguments, **dict.fromkeys(keywords))
-    except TypeError as error:
-        raise BrokenContract(f"{what} cannot be called: {error}", hint=called_with) from None
-    except ValueError:  # built-in callables have no signature to look at
-        return
-
-
 def list_attack_warnings(
-    made: Attack | None, eps: float, num_classes: int | None = None
+    attack: Attack | None, eps: float, num_classes: int | None = None
 ) -> Iterator[str]:
-    """What a careful reader would ask about this ball and attack, and what it remarks itself where the classes are known."""
+    """Yield warnings about eps and step size, and the remarks of the attack for these classes."""
     levels = round(eps * 255)
-    if levels and eps != levels / 255 and abs(eps - levels / 255) < 5e-4:
+    is_close = abs(eps - levels / 255) < MAX_ROUNDING
+    if levels and is_close and eps != levels / 255:
         yield f"eps {eps:g} is not {levels}/255: results for the two are not comparable"
-    step = read_parameter(made, "step")
+    step = read_parameter(attack, "step")
     if step is not None and step > 2 * eps:
-        yield f"a step of {step:g} jumps across the whole ball of radius {eps:g}"
-    component: object = made
+        yield f"a step of {step:g} is longer than the diameter of the ε-ball of radius {eps:g}"
+    component: object = attack
     if num_classes is not None and isinstance(component, HasRemarks):
         yield from component.remarks(num_classes)
 
 
-def describe_attack(made: Attack, spec: Spec, registry: Registry, **asked: Any) -> str:
-    """The attack as a spec that rebuilds it, with its steps; ball and restarts stand beside it in the record."""
-    kind: Any = type(made)
+def describe_attack(attack: Attack, spec: Spec, registry: Registry, **settings: Any) -> str:
+    """Return a spec that builds an equal attack, for a record.
+
+    It contains steps, step size and all parameters without their default value.
+    """
+    kind: Any = type(attack)
+    # only a dataclass shows its parameters; of others those are known that the user has set
     if not dataclasses.is_dataclass(kind):
-        return str(
-            spec.with_params(
-                **{key: _format_param(value) for key, value in asked.items() if value is not None}
-            )
-        )
-    fixed = (
-        registry.find("attack", spec.name).entry.params
-        if spec.name in registry.names("attack")
-        else {}
-    )
+        given = {key: value for key, value in settings.items() if value is not None}
+        return str(spec.with_params(**{key: _format_param(value) for key, value in given.items()}))
+    fixed: Mapping[str, object] = {}
+    if spec.name in registry.names("attack"):
+        fixed = registry.find("attack", spec.name).entry.params
     params = {}
     for field in dataclasses.fields(kind):
-        value = getattr(made, field.name)
+        if field.name in RECORD_FIELDS:
+            continue
+        value = getattr(attack, field.name)
         is_default = value == fixed.get(field.name, field.default)
-        is_beside = field.name in ("norm", "eps", "restarts")
-        if not is_beside and (
-            not is_default or (field.name in ("steps", "step") and value is not None)
-        ):
+        # readers of a record look for steps and step size, so they are always written
+        is_always_shown = field.name in ("steps", "step") and value is not None
+        if is_always_shown or not is_default:
             params[field.name] = _format_param(value)
     return str(Spec(spec.name, None, params))
 
 
-def find_attack_spec(made: Attack, registry: Registry) -> Spec:
-    """The name of an attack that was built elsewhere: that of its class with most of its numbers, or the class itself."""
-    kind: Any = made if inspect.isroutine(made) else type(made)
+def find_attack_spec(attack: Attack, registry: Registry) -> Spec:
+    """Return the name of an attack that was not built from a spec, or the path of its class."""
+    kind: Any = attack if inspect.isroutine(attack) else type(attack)
     target = f"{kind.__module__}:{kind.__qualname__}"
-    entries = [
-        owned.entry for of, owned in registry if of == "attack" and owned.entry.target == target
+    # several names may share a class, with other fixed parameters: `pgd` and `pgd-l2`
+    matching = [
+        owned.entry
+        for owner_kind, owned in registry
+        if owner_kind == "attack"
+        and owned.entry.target == target
+        and all(read_parameter(attack, key) == value for key, value in owned.entry.params.items())
     ]
-    fitting = [
-        entry
-        for entry in entries
-        if all(read_parameter(made, key) == value for key, value in entry.params.items())
-    ]
-    best = max(fitting, key=lambda entry: len(entry.params), default=None)
-    return Spec(target.replace(":", ".") if best is None else best.name)
+    if not matching:
+        return Spec(target.replace(":", "."))
+    most_specific = max(matching, key=lambda entry: len(entry.params))
+    return Spec(most_specific.name)
 
 
-def _format_param(value: Any) -> str:
-    """A parameter as a user would write it."""
+def _format_param(value: object) -> str:
+    """Write a parameter as in a spec."""
     if isinstance(value, tuple | list):
         return ":".join(map(_format_param, value))
-    return (
-        format_number(value)
-        if isinstance(value, float)
-        else "none"
-        if value is None
-        else str(value)
-    )
+    if isinstance(value, float):
+        return format_number(value)
+    return "none" if value is None else str(value)
 
 
-def build_kernel(registry: Registry, spec: str, alpha: float | None, **facts: Any) -> Kernel:
-    """A kernel, with alpha where it has one."""
+def build_kernel(registry: Registry, spec: str, alpha: float | None, **params: Any) -> Kernel:
+    """Build a kernel. Raise if `alpha` is set and the kernel does not have it."""
     parsed = Spec.parse(spec)
-    if alpha is not None and not registry.accepts("kernel", parsed.name, "alpha"):
-        if alpha != 0:
-            raise BadInput(f"kernel {parsed.name!r} has no alpha", hint="leave out `alpha`")
-        # alpha 0 is the unweighted baseline, which a kernel without alpha gives as it is
-        alpha = None
-    made: Kernel = registry.create(
-        "kernel", parsed, **facts, **({} if alpha is None else {"alpha": alpha})
-    )
+    has_alpha = registry.accepts("kernel", parsed.name, "alpha")
+    # alpha 0 is the unweighted baseline of a sweep, which a kernel without alpha equals
+    if alpha and not has_alpha:
+        raise BadInput(f"kernel {parsed.name!r} has no alpha", hint="leave out `alpha`")
+    if alpha is not None and has_alpha:
+        params["alpha"] = alpha
+    kernel: Kernel = registry.create("kernel", parsed, **params)
     what = f"kernel {parsed.name!r}"
-    _check_callable(made, what, ("evidence",))
-    read_traits(made, KernelTraits, what)
-    _try_kernel(made)
-    return made
+    _check_callable(kernel, what, ("evidence",))
+    read_traits(kernel, KernelTraits, what)
+    _try_kernel(kernel)
+    return kernel
 
 
-def _try_kernel(made: Kernel) -> None:
-    """Refuse a kernel whose result for three images is not one log-weight each."""
-    logits, labels = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 1.5]]), torch.tensor([0, 0, 1])
+def _try_kernel(kernel: Kernel) -> None:
+    """Raise if a kernel does not return one log-weight for each of three images."""
+    logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 1.5]])
+    labels = torch.tensor([0, 0, 1])
     rows = torch.arange(3)
-    evidence = Evidence(
-        logits, labels, rows, logits, steps_survived=rows, loss=cross_entropy(logits, labels)
-    )
+    loss = cross_entropy(logits, labels)
+    evidence = Evidence(logits, labels, rows, logits, steps_survived=rows, loss=loss)
     try:
-        # a call may change the state of a kernel, or of the generator
+        # on a copy: a call may change the state of a kernel, or of the random number generator
         with torch.random.fork_rng(devices=[]):
-            log_weights = copy.deepcopy(made)(evidence)
-    except Exception:  # noqa: BLE001 - it may need other classes or images than these, and says so when it meets its own
+            log_weights = copy.deepcopy(kernel)(evidence)
+    except Exception:  # noqa: BLE001 - it may need the classes and images of its dataset
         return
-    check_log_weights(made, log_weights, len(labels))
-
-
-def build_training_attack(registry: Registry, config: TrainConfig) -> Attack:
-    """The attack of a training run."""
-    spec = Spec.parse(config.attack)
-    return build_attack(
-        registry,
-        spec,
-        norm=config.norm,
-        eps=config.eps,
-        steps=config.steps,
-        step_size=config.step_size,
-    )
+    check_log_weights(kernel, log_weights, len(labels))
 
 
 def build_training_kernel(
-    registry: Registry, config: TrainConfig, attack: Attack, chosen: Defense
+    registry: Registry, config: TrainConfig, attack: Attack, defense: Defense
 ) -> Kernel:
-    """The kernel of a training run, with weights that a float32 loss can carry, and the steps of the attack if it asks."""
-    asks = registry.accepts("kernel", Spec.parse(config.kernel).name, "steps")
-    traits = chosen.traits
-    steps = read_parameter(attack, "steps") if traits.uses_attack else traits.own_attack_steps
-    if asks and traits.uses_attack and steps is None:
-        problem = f"kernel {config.kernel!r} counts the steps of an attack, and {config.attack!r} has none to count"
-        raise BadInput(problem, hint="train with --attack pgd")
-    made = build_kernel(
-        registry,
-        config.kernel,
-        config.alpha,
-        **({"steps": steps} if asks and steps is not None else {}),
-    )
-    alpha = read_parameter(made, "alpha") or 0.0
-    largest = LARGEST_ALPHA / made.traits.max_margin
-    if alpha > largest:
+    """Build the kernel of a training run. It gets the number of attack steps if it accepts it."""
+    params: dict[str, Any] = {}
+    if registry.accepts("kernel", Spec.parse(config.kernel).name, "steps"):
+        uses_attack = defense.traits.uses_attack
+        own_steps = defense.traits.own_attack_steps
+        steps = read_parameter(attack, "steps") if uses_attack else own_steps
+        if steps is None and uses_attack:
+            raise BadInput(
+                f"kernel {config.kernel!r} needs the number of attack steps,"
+                f" which {config.attack!r} does not have",
+                hint="train with `attack=pgd`",
+            )
+        if steps is not None:
+            params["steps"] = steps
+    kernel = build_kernel(registry, config.kernel, config.alpha, **params)
+    alpha = read_parameter(kernel, "alpha") or 0.0
+    max_alpha = MAX_LOG_WEIGHT / kernel.traits.max_margin
+    if alpha > max_alpha:
         raise BadInput(
             f"alpha {format_number(alpha)} overflows a float32 loss",
-            hint=f"train with alpha up to {largest:g}",
+            hint=f"train with `alpha` up to {max_alpha:g}",
         )
-    return made
+    return kernel
 
 
 def build_defense(registry: Registry, spec: str) -> Defense:
-    """A defense."""
-    made: Defense = registry.create("defense", spec)
+    """Build a defense."""
+    defense: Defense = registry.create("defense", spec)
     what = f"defense {spec!r}"
-    step = read_parameter(made, "step")
+    step = read_parameter(defense, "step")
     if step is None:
-        hint = "a defense has a method step(learner, batch); see docs/hooks.md"
         raise BrokenContract(
-            f"{what} builds a {type(made).__name__} without a method 'step'", hint=hint
+            f"{what} builds a {type(defense).__name__} without a method 'step'",
+            hint="a defense has a method step(learner, batch); see docs/hooks.md",
         )
     _check_callable(step, f"step of {what}", ("learner", "batch"))
-    read_traits(made, DefenseTraits, what)
-    return made
+    read_traits(defense, DefenseTraits, what)
+    return defense
+
+
+def _check_callable(
+    component: object,
+    what: str,
+    arguments: tuple[str, ...],
+    keywords: tuple[str, ...] = (),
+) -> None:
+    """Raise if a component cannot be called with these arguments, in this order."""
+    parameters = ", ".join((*arguments, *(f"{name}=…" for name in keywords)))
+    hint = f"it is called with ({parameters}); see docs/hooks.md"
+    if not callable(component):
+        name = type(component).__name__
+        raise BrokenContract(f"{what} builds a {name}, which cannot be called", hint=hint)
+    try:
+        inspect.signature(component).bind(*arguments, **dict.fromkeys(keywords))
+    except TypeError as error:
+        raise BrokenContract(f"{what} cannot be called: {error}", hint=hint) from None
+    except ValueError:
+        # callables that are written in C have no signature
+        return
 
 
 @contextmanager
 def exact_float32() -> Iterator[None]:
-    """Float32 all the way, TF32 off, and algorithms that give the same bits every time."""
+    """Compute in float32 without TF32, by deterministic algorithms."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -512,8 +406,6 @@ def exact_float32() -> Iterator[None]:
 
 
 def installed_versions() -> dict[str, str]:
-    """What a result was computed with."""
-    from importlib.metadata import version
-
-    packages = ("torch", "torchvision", "timm", "lightning-fabric", "numpy", "safetensors")
-    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+    """Return the versions of Python and of the packages that compute results."""
+    packages = {name: version(name) for name in RECORDED_PACKAGES}
+    return {"python": platform.python_version(), **packages}

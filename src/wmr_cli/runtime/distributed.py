@@ -19,7 +19,7 @@ from ..errors import BadInput, BrokenContract, WmrError, out_of_memory
 
 T = TypeVar("T")
 
-RESUME_HINT = "--resume goes on"
+RESUME_HINT = "continue from the last checkpoint with `resume=True`"
 RANK_0_EXIT_SECONDS = 20.0
 """How long other ranks wait for rank 0 to report an error that all share."""
 EXIT_POLL_SECONDS = 0.05
@@ -46,7 +46,7 @@ class Ranks:
         return self.local_index == 0
 
     def share(self, values: Tensor) -> Tensor:
-        """Return this rank's contiguous part of `values`; the parts of all ranks differ by one at most."""
+        """Return this rank's contiguous part of `values`; sizes of parts differ by one at most."""
         return values.tensor_split(self.count)[self.index]
 
     def all_gather(self, values: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class Ranks:
         return torch.stack(parts).cpu()
 
     def all_gather_varying(self, values: Tensor, total: int) -> Tensor:
-        """Gather values (N, ...) of each rank's `share` of `total` images, in their common order."""
+        """Gather values (N, ...) of each rank's `share` of `total` images, in their order."""
         if self.count == 1:
             return values
         sizes = [len(part) for part in torch.arange(total).tensor_split(self.count)]

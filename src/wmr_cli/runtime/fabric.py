@@ -1,4 +1,4 @@
-"""Lightning Fabric: devices, precision, and the start of processes. No other module names a device."""
+"""Devices, precision and the start of processes, on top of Lightning Fabric."""
 
 import atexit
 import ctypes

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ..core.protocols import ObservesValidation, Split
-from ..runtime import components
+from ..runtime import datasets
 from .loop import count_steps, make_batches, train_step
 from .optimization import StepSettings
 from .setup import TrainingSetup
@@ -34,7 +34,7 @@ def estimate(run: TrainingSetup) -> Estimate:
     epoch = count_steps(run) * _seconds_per_step(run)
     validation = 0.0
     if config.validate_every or observes_validation:
-        split = components.get_split(run.source, "val")
+        split = datasets.get_split(run.source, "val")
         # averaged weights are validated in addition
         models = 1 if run.average is None else 2
         validation = models * _seconds_per_validation(run, split)

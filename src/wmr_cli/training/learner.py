@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,8 @@ from ..runtime.fabric import Runtime
 from .monitoring import AttackOutcome
 from .optimization import StepSettings
 
+Component = TypeVar("Component", Attack, Kernel)
+
 
 class FabricLearner:
     """Implements `core.protocols.Learner` for one or several ranks.
@@ -30,7 +32,7 @@ class FabricLearner:
     Attacks use the plain module, parameter gradients go through Fabric's wrapper.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the keyword-only parts of a run, see `set_up_training`
         self,
         runtime: Runtime,
         config: TrainConfig,
@@ -234,13 +236,14 @@ class EqualWeights:
         return evidence.logits.new_zeros(len(evidence.labels))
 
 
-def scale_params(component: Any, factor: float, *names: str) -> Any:
+def scale_params(component: Component, factor: float, *names: str) -> Component:
     """Return an attack or kernel with these parameters, where it has them, times a factor."""
     # without a ramp it is the same object: a component without dataclass fields cannot be copied
     if factor == 1:
         return component
     values = {name: read_parameter(component, name) for name in names}
     scaled = {name: factor * value for name, value in values.items() if value is not None}
+    assert dataclasses.is_dataclass(component)  # see `compatibility.check_ramps`
     return dataclasses.replace(component, **scaled)
 
 

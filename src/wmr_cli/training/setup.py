@@ -16,10 +16,10 @@ from ..core.rng import derive_seed
 from ..core.run_attack import check_logits
 from ..core.traits import read_parameter
 from ..registry import Registry
-from ..runtime import compatibility, components
+from ..runtime import compatibility, components, datasets
+from ..runtime.datasets import share_dataset
 from ..runtime.distributed import Ranks
 from ..runtime.fabric import Runtime
-from ..runtime.shared_data import share_dataset
 from ..spec import Spec
 from .learner import FabricLearner
 from .monitoring import EpochStatistics
@@ -82,7 +82,7 @@ class TrainingSetup:
 
     def list_warnings(self) -> Iterator[str]:
         """Yield warnings about settings that are allowed but probably not intended."""
-        yield from components.list_dataset_notes(self.split)
+        yield from datasets.list_dataset_notes(self.split)
         attack = self.attack if self.defense.traits.uses_attack else None
         yield from components.list_attack_warnings(attack, self.config.eps, self.source.num_classes)
         if self.config.select != "none" and not self.config.validate_every:
@@ -103,7 +103,7 @@ def set_up_training(
 
     # data before the model: they determine the number of outputs and the shape of inputs
     source = load_dataset(config, registry, data_dir, runtime.ranks)
-    split = components.get_split(source, "train")
+    split = datasets.get_split(source, "train")
     compatibility.check_batch_size(config, len(split), runtime.ranks.count)
 
     model = components.build_model(
@@ -164,9 +164,9 @@ def load_dataset(
     config: TrainConfig, registry: Registry, data_dir: Path, ranks: Ranks
 ) -> DataSource:
     """Load the dataset once per node, and check the splits that training reads."""
-    source = components.build_dataset(registry, config.dataset, data_dir, config.split_seed)
+    source = datasets.build_dataset(registry, config.dataset, data_dir, config.split_seed)
     source = share_dataset(source, ranks)
-    components.check_data(source, config)
+    datasets.check_splits(source, config)
     return source
 
 
