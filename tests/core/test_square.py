@@ -1,4 +1,4 @@
-"""Squares: their shrinking, their places, and what changes in them."""
+"""Proposals of the Square attack: sizes, positions, and changes of squares."""
 
 import math
 
@@ -26,38 +26,40 @@ def draws(count: int = 40, channels: int = 3, seed: int = 1) -> Tensor:
 
 
 @pytest.mark.parametrize("queries", [10_000, 5_000, 1_000])
-def test_the_share_is_halved_nine_times_at_the_published_points(queries: int) -> None:
+def test_fraction_is_halved_nine_times_at_the_published_queries(queries: int) -> None:
     bounds = [0, 10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000]
     for halvings, bound in enumerate(bounds):
         query = math.floor((bound + 10) * queries / 10_000)
-        assert squares.share(query, queries, 0.8) == 0.8 / 2 ** (
+        assert squares.square_fraction(query, queries, 0.8) == 0.8 / 2 ** (
             halvings if query / queries * 10_000 >= bound + 1 else 0
         )
-    assert squares.share(0, queries, 0.8) == 0.8
-    assert squares.share(queries - 1, queries, 0.8) == 0.8 / 512
+    assert squares.square_fraction(0, queries, 0.8) == 0.8
+    assert squares.square_fraction(queries - 1, queries, 0.8) == 0.8 / 512
 
 
-def test_the_side_follows_the_share_and_stays_inside_the_image() -> None:
-    assert squares.side(0.8, 28, 28) == 25
-    assert squares.side(0.001, 28, 28) == 1
-    assert squares.side(0.001, 28, 28, smallest=3) == 3
-    assert squares.side(1.0, 4, 30) == 4
+def test_side_matches_the_fraction_and_stays_inside_the_image() -> None:
+    assert squares.square_side(0.8, 28, 28) == 25
+    assert squares.square_side(0.001, 28, 28) == 1
+    assert squares.square_side(0.001, 28, 28, smallest=3) == 3
+    assert squares.square_side(1.0, 4, 30) == 4
 
 
-def test_an_even_side_grows_by_one_in_l2_where_there_is_room() -> None:
-    assert [squares.odd_side(share, 32, 32) for share in (0.8, 0.4, 0.2, 0.1, 0.001)] == [
+def test_even_side_grows_by_one_in_l2_if_the_image_has_room() -> None:
+    assert [
+        squares.odd_square_side(fraction, 32, 32) for fraction in (0.8, 0.4, 0.2, 0.1, 0.001)
+    ] == [
         29,
         21,
         15,
         11,
         3,
     ]
-    assert squares.odd_side(1.0, 8, 8) == 8
-    assert squares.odd_side(0.5, 2, 3) == 2
+    assert squares.odd_square_side(1.0, 8, 8) == 8
+    assert squares.odd_square_side(0.5, 2, 3) == 2
 
 
-def test_windows_are_squares_that_reach_every_corner() -> None:
-    mask, top, left = squares.windows(
+def test_random_squares_reach_every_corner() -> None:
+    mask, top, left = squares.random_squares(
         torch.rand(500, 2, generator=torch.Generator().manual_seed(2)), 3, 9, 7
     )
     assert mask.shape == (500, 1, 9, 7)
@@ -66,31 +68,31 @@ def test_windows_are_squares_that_reach_every_corner() -> None:
     assert mask[7, 0, top[7] : top[7] + 3, left[7] : left[7] + 3].all()
 
 
-def test_without_edges_no_window_reaches_the_last_row_or_column() -> None:
+def test_without_edges_no_square_reaches_the_last_row_or_column() -> None:
     corners = torch.rand(500, 2, generator=torch.Generator().manual_seed(2))
-    mask, top, left = squares.windows(corners, 3, 9, 7, edges=False)
+    mask, top, left = squares.random_squares(corners, 3, 9, 7, edges=False)
     assert (mask.sum(dim=(1, 2, 3)) == 9).all()
     assert (int(top.min()), int(top.max()), int(left.min()), int(left.max())) == (0, 5, 0, 3)
     assert not mask[:, :, -1].any()
     assert not mask[..., -1].any()
 
 
-def test_without_edges_a_window_as_long_as_the_image_still_has_one_place() -> None:
-    mask, top, left = squares.windows(torch.rand(40, 2), 7, 9, 7, edges=False)
+def test_without_edges_a_square_of_full_side_has_one_position() -> None:
+    mask, top, left = squares.random_squares(torch.rand(40, 2), 7, 9, 7, edges=False)
     assert not left.any()
     assert set(top.tolist()) == {0, 1}
     assert (mask.sum(dim=(1, 2, 3)) == 49).all()
 
 
-@pytest.mark.parametrize("share", [0.8, 0.1, 0.01])
-def test_a_query_in_linf_changes_one_square_to_the_edge_of_the_ball(share: float) -> None:
+@pytest.mark.parametrize("fraction", [0.8, 0.1, 0.01])
+def test_linf_proposal_moves_one_square_to_the_boundary(fraction: float) -> None:
     clean = images()
-    best = squares.first_linf(clean, 0.1, INDEX, 0, 0)
-    moved = squares.next_linf(clean, best, 0.1, share, draws())
+    best = squares.start_linf(clean, 0.1, INDEX, 0, 0)
+    moved = squares.propose_linf(clean, best, 0.1, fraction, draws())
     edge = torch.minimum((clean + 0.1).clamp(max=1), moved) == moved
     assert edge.all()
     changed = (moved != best).any(dim=1).sum(dim=(1, 2))
-    assert (changed <= squares.side(share, 9, 7) ** 2).all()
+    assert (changed <= squares.square_side(fraction, 9, 7) ** 2).all()
     assert changed.max() > 0
     on_the_edge = (
         torch.isclose((moved - clean).abs(), torch.tensor(0.1)) | (moved == 0) | (moved == 1)
@@ -98,73 +100,75 @@ def test_a_query_in_linf_changes_one_square_to_the_edge_of_the_ball(share: float
     assert on_the_edge.all()
 
 
-def test_the_first_guess_in_linf_is_vertical_stripes() -> None:
+def test_linf_start_is_vertical_stripes() -> None:
     clean = torch.full((40, 3, 9, 7), 0.5)
-    delta = squares.first_linf(clean, 0.1, INDEX, 0, 0) - clean
+    delta = squares.start_linf(clean, 0.1, INDEX, 0, 0) - clean
     assert torch.allclose(delta.abs(), torch.tensor(0.1))
     assert torch.equal(delta, delta[:, :, :1].expand_as(delta))
     assert 0.4 < (delta > 0).float().mean() < 0.6
 
 
 @pytest.mark.parametrize("edges", [True, False])
-@pytest.mark.parametrize("share", [1.0, 0.8, 0.1, 0.01])
+@pytest.mark.parametrize("fraction", [1.0, 0.8, 0.1, 0.01])
 @pytest.mark.parametrize(
     ("channels", "height", "width"), [(3, 9, 7), (1, 8, 8), (1, 4, 4), (2, 2, 3)]
 )
-def test_queries_in_l2_stay_in_the_ball_and_use_it_up(
-    share: float, channels: int, height: int, width: int, edges: bool
+def test_l2_proposals_have_length_eps(
+    fraction: float, channels: int, height: int, width: int, edges: bool
 ) -> None:
     clean = torch.full((40, channels, height, width), 0.5)
-    best = squares.first_l2(clean, 0.3, INDEX, 0, 0, edges)
+    best = squares.start_l2(clean, 0.3, INDEX, 0, 0, edges)
     for seed in range(4):
         sizes = NORMS["l2"].size(best - clean)
         torch.testing.assert_close(sizes, torch.full_like(sizes, 0.3), atol=1e-5, rtol=0)
-        best = squares.next_l2(clean, best, 0.3, share, draws(channels=channels, seed=seed), edges)
+        best = squares.propose_l2(
+            clean, best, 0.3, fraction, draws(channels=channels, seed=seed), edges
+        )
     at_corners = images(channels=channels, height=height, width=width)
-    first = squares.first_l2(at_corners, 0.3, INDEX, 0, 0, edges)
-    moved = squares.next_l2(at_corners, first, 0.3, share, draws(channels=channels), edges)
+    first = squares.start_l2(at_corners, 0.3, INDEX, 0, 0, edges)
+    moved = squares.propose_l2(at_corners, first, 0.3, fraction, draws(channels=channels), edges)
     assert (NORMS["l2"].size(moved - at_corners) <= 0.3 + 1e-6).all()
     assert moved.min() >= 0
     assert moved.max() <= 1
 
 
-def test_outside_the_two_squares_a_query_in_l2_changes_the_scale_only() -> None:
+def test_l2_proposal_only_rescales_outside_the_two_squares() -> None:
     clean = torch.full((40, 1, 12, 12), 0.5)
-    best = squares.first_l2(clean, 0.3, INDEX, 0, 0)
+    best = squares.start_l2(clean, 0.3, INDEX, 0, 0)
     numbers = draws(channels=1)
-    delta, moved = best - clean, squares.next_l2(clean, best, 0.3, 0.05, numbers) - clean
-    first, _, _ = squares.windows(numbers[:, :2], 3, 12, 12)
-    second, _, _ = squares.windows(numbers[:, 2:4], 3, 12, 12)
+    delta, moved = best - clean, squares.propose_l2(clean, best, 0.3, 0.05, numbers) - clean
+    first, _, _ = squares.random_squares(numbers[:, :2], 3, 12, 12)
+    second, _, _ = squares.random_squares(numbers[:, 2:4], 3, 12, 12)
     emptied = second & ~first
     assert (moved[emptied].abs() < 1e-6).all()
     apart = ~(first | second).any(dim=1, keepdim=True)
     torch.testing.assert_close(moved[apart], delta[apart], atol=1e-5, rtol=0)
 
 
-def test_hill_and_valley_by_hand() -> None:
+def test_two_bump_pattern_equals_hand_computation() -> None:
     middle, ring = 1 + 1 / 4, 1 / 4
     expected = torch.tensor(
         [[ring] * 3, [middle if column == 1 else ring for column in range(3)], [ring] * 3]
     )
     torch.testing.assert_close(squares.bump(3, 3), expected)
-    square = squares.hill_and_valley(5)
+    square = squares.two_bump_pattern(5)
     assert square.norm().item() == pytest.approx(1)
     assert (square[:2] > 0).all()
     assert (square[2:] < 0).all()
 
 
 @pytest.mark.parametrize("side", [2, 3, 5, 8])
-def test_hill_and_valley_are_of_one_length(side: int) -> None:
-    square = squares.hill_and_valley(side)
+def test_both_bumps_have_equal_length(side: int) -> None:
+    square = squares.two_bump_pattern(side)
     assert square[: side // 2].norm().item() == pytest.approx(math.sqrt(1 / 2))
     assert square[side // 2 :].norm().item() == pytest.approx(math.sqrt(1 / 2))
 
 
-def test_the_first_guess_in_l2_is_a_grid_of_tiles_either_way_up() -> None:
+def test_l2_start_is_a_grid_of_upright_or_transposed_tiles() -> None:
     clean = torch.full((40, 3, 20, 20), 0.5)
-    delta = squares.first_l2(clean, 0.3, INDEX, 0, 0) - clean
+    delta = squares.start_l2(clean, 0.3, INDEX, 0, 0) - clean
     tiles = delta.unfold(2, 4, 4).unfold(3, 4, 4).flatten(2, 3)
-    pattern = squares.hill_and_valley(4) * 0.3 / math.sqrt(75)
+    pattern = squares.two_bump_pattern(4) * 0.3 / math.sqrt(75)
     ways = (pattern, pattern.T)
     is_upright, is_turned = (
         (tiles * tiles[..., :1, :1].sign() - one).abs().amax(dim=(3, 4)) < 1e-6 for one in ways
@@ -174,7 +178,7 @@ def test_the_first_guess_in_l2_is_a_grid_of_tiles_either_way_up() -> None:
     assert 0.4 < is_turned.float().mean() < 0.6
 
 
-def test_without_edges_the_first_guess_in_l2_has_as_many_tiles_as_in_the_public_code() -> None:
+def test_without_edges_the_l2_start_has_the_tiles_of_the_public_code() -> None:
     published = {
         5: (0, 5),
         6: (0, 6),
@@ -188,9 +192,11 @@ def test_without_edges_the_first_guess_in_l2_has_as_many_tiles_as_in_the_public_
         32: (1, 5),
     }
     assert {
-        length: squares.tiling(length, length // 5, edges=False) for length in published
+        length: squares.tile_positions(length, length // 5, edges=False) for length in published
     } == published
-    assert {length: squares.tiling(length, length // 5, edges=True) for length in (8, 13, 28)} == {
+    assert {
+        length: squares.tile_positions(length, length // 5, edges=True) for length in (8, 13, 28)
+    } == {
         8: (1, 5),
         13: (1, 5),
         28: (1, 5),
@@ -199,10 +205,10 @@ def test_without_edges_the_first_guess_in_l2_has_as_many_tiles_as_in_the_public_
 
 @pytest.mark.parametrize("edges", [True, False])
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_queries_change_the_last_row_and_column_with_edges_only(norm: str, edges: bool) -> None:
+def test_proposals_change_the_last_row_and_column_with_edges_only(norm: str, edges: bool) -> None:
     first, then = {
-        "linf": (squares.first_linf, squares.next_linf),
-        "l2": (squares.first_l2, squares.next_l2),
+        "linf": (squares.start_linf, squares.propose_linf),
+        "l2": (squares.start_l2, squares.propose_l2),
     }[norm]
     clean = torch.full((40, 1, 8, 8), 0.5)
     best = first(clean, 0.1, INDEX, 0, 0, edges=False)

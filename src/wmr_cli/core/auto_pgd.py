@@ -20,12 +20,12 @@ MIN_INTERVAL = 0.06
 STEP_FRACTION = 0.75
 """Fraction of a move that is the new step; the rest is momentum."""
 MIN_RISING_FRACTION = 0.75
-"""The step is halved when the objective rose in a smaller fraction of the steps since the last checkpoint."""
+"""The step is halved if the objective rose in a smaller fraction of steps since the last check."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """An iterate: images (N, C, H, W), their logits (N, C), ranks (N,), and the gradient of the objective."""
+    """An iterate: images (N, C, H, W), logits (N, C), ranking scores (N,), and gradient."""
 
     images: Tensor
     logits: Tensor
@@ -44,7 +44,7 @@ class Point:
 
 
 def checkpoints(steps: int) -> list[int]:
-    """Return the steps after which progress is checked: fractions 0.22, 0.41, 0.57, … of all, rounded up."""
+    """Return the steps after which progress is checked: fractions 0.22, 0.41, 0.57, … of all."""
     found = []
     previous = 0.0
     fraction = FIRST_INTERVAL
@@ -69,9 +69,9 @@ def run_auto_pgd(
 ) -> AttackResult:
     """Maximise `objective` from `start`, with a step per image that begins at 2 * eps.
 
-    Returns the highest-ranked misclassified iterate of each image, or the highest-ranked one of all. At a
-    checkpoint the step is halved, and the search returns to the best point, for images that rose too seldom
-    or that found nothing better since the last checkpoint with this same step.
+    Returns the highest-ranked misclassified iterate of each image, else the highest-ranked one.
+    At a checkpoint the step is halved, and the search returns to the best point, for images whose
+    objective rose too seldom, or which found nothing better with the current step.
     """
     images = batch.images
     labels = batch.labels
@@ -83,6 +83,7 @@ def run_auto_pgd(
     steps_survived = torch.zeros_like(labels)
     rises = torch.zeros_like(labels)
     step = images.new_full((len(images), 1, 1, 1), 2 * eps)
+    # the second condition holds only if the step was not halved at the previous checkpoint
     was_halved = torch.zeros_like(labels, dtype=torch.bool)
     last_best_ranks = best.ranks
     last_check = 0
@@ -90,6 +91,7 @@ def run_auto_pgd(
         steps_survived = steps_survived + (current.logits.argmax(dim=1) == labels)
         ascended = current.images + step * norm.direction(current.gradient)
         target = project_to_ball(images, ascended, norm, eps)
+        # the first step has no previous one, and so no momentum
         fraction = STEP_FRACTION if done > 1 else 1.0
         moved = (
             current.images
@@ -122,7 +124,7 @@ def run_auto_pgd(
 def _evaluate(
     model: nn.Module, images: Tensor, labels: Tensor, objective: Objective, *, with_gradient: bool
 ) -> Point:
-    """Compute logits and ranks of these images, and the gradient unless it will not be used."""
+    """Compute logits, ranking scores and, if needed, the gradient of these images."""
     if with_gradient:
         gradient, logits = input_gradient(model, images, labels, objective)
     else:

@@ -18,7 +18,7 @@ GAUSS_SCALE = 0.001
 
 @dataclass(frozen=True, eq=False)
 class PgdSettings:
-    """The ε-ball and the steps inside it. A radius or a step may be one per image, (N, 1, 1, 1)."""
+    """The ε-ball and the steps inside it; eps and step may be one per image, (N, 1, 1, 1)."""
 
     norm: Norm
     eps: Radius
@@ -42,7 +42,7 @@ def start_images(
     restart: int = 0,
     scale: float = GAUSS_SCALE,
 ) -> Tensor:
-    """Return the starting points: `uniform` in the ε-ball, `gauss` noise of this scale, or the images (`none`)."""
+    """Return the starting points: `uniform` in the ε-ball, `gauss` noise, or the images (`none`)."""
     moved = batch.images
     if kind == "uniform":
         moved = moved + norm.random(batch.images, eps, batch.index, seed, restart)
@@ -79,6 +79,7 @@ def pgd_steps(
     images = start.detach()
     steps_survived = torch.zeros_like(batch.labels)
     for _ in range(settings.steps):
+        # the logits of the gradient's forward pass count, so that counting costs no pass
         gradient, logits = input_gradient(model, images, batch.labels, objective)
         steps_survived = steps_survived + (logits.argmax(dim=1) == batch.labels)
         if on_iterate is not None:
@@ -109,6 +110,7 @@ def run_pgd(
         nonlocal best
         best = pick_worse_case(best, iterate, batch.labels)
 
+    # the last iterate needs a forward pass of its own to be compared
     last = with_logits(model, pgd_steps(model, batch, objective, start, settings, keep_worse_case))
     best = pick_worse_case(best, last, batch.labels)
     return replace(best, steps_survived=last.steps_survived)

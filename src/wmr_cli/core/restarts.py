@@ -1,4 +1,4 @@
-"""Combine several attempts on a batch: the worst case per image, or only the images not yet misclassified."""
+"""Combine several attempts on a batch: the worst case per image, or until misclassified."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -16,7 +16,7 @@ Attempt = Callable[[Tensor], AttackResult]
 
 
 class Restart(Protocol):
-    """Attacks these rows (M,) of the batch in the restart of this number and returns their result."""
+    """Attacks these rows (M,) of the batch in one restart and returns their result."""
 
     def __call__(self, rows: Tensor, restart: int) -> AttackResult: ...
 
@@ -49,8 +49,9 @@ def attack_until_misclassified(
 ) -> AttackResult:
     """Run attempts in order, each on the images that are still classified correctly.
 
-    An image comes back from the first attempt that succeeded, or clean. The result says which images are
-    misclassified, but nothing about margins. `steps_survived` is the sum over an image's attempts.
+    The result has the images of the first attempt that succeeded, or clean images. It shows which
+    images are misclassified, but its margins are meaningless. `steps_survived` is the sum over an
+    image's attempts.
     """
     with torch.no_grad():
         logits = model(batch.images)
@@ -73,9 +74,9 @@ def attack_until_misclassified(
 def pick_worse_case(
     first: AttackResult | None, second: AttackResult, labels: Tensor
 ) -> AttackResult:
-    """Pick, image by image, the result with the lower logit margin: the worse case for the model.
+    """Pick the result with the lower logit margin per image: the worse case for the model.
 
-    At equal margins a misclassified image wins, then the second result: no success of either is lost.
+    At equal margins a misclassified image is preferred, then the second result.
     """
     if first is None:
         return second
@@ -85,6 +86,7 @@ def pick_worse_case(
     second_margin = logit_margin(second_logits, labels)
     first_is_correct = first_logits.argmax(dim=1) == labels
     second_is_wrong = second_logits.argmax(dim=1) != labels
+    # a margin of exactly 0 is a tie of logits, where argmax decides about success
     is_tie = second_margin == first_margin
     takes_second = (second_margin < first_margin) | (is_tie & (first_is_correct | second_is_wrong))
     return _merge(first, second, takes_second)
@@ -93,7 +95,7 @@ def pick_worse_case(
 def pick_stronger(
     first: AttackResult, second: AttackResult, objective: Objective, labels: Tensor
 ) -> AttackResult:
-    """Pick, image by image, the stronger result by the attack's own objective; the first one at a tie."""
+    """Pick the stronger result per image by the attack's own objective; the first one at a tie."""
     first_logits = first.require_logits()
     second_logits = second.require_logits()
     takes_second = is_stronger(
@@ -109,14 +111,14 @@ def pick_stronger(
 def is_stronger(
     logits: Tensor, rank: Tensor, old_logits: Tensor, old_rank: Tensor, labels: Tensor
 ) -> Tensor:
-    """Return where a result beats an older one (N,): misclassified before correct, then the higher rank."""
+    """Return where a result is stronger (N,): misclassified before correct, then the higher rank."""
     is_wrong = logits.argmax(dim=1) != labels
     was_wrong = old_logits.argmax(dim=1) != labels
     return (is_wrong & ~was_wrong) | ((is_wrong == was_wrong) & (rank > old_rank))
 
 
 def _merge(first: AttackResult, second: AttackResult, takes_second: Tensor) -> AttackResult:
-    """Take the rows of the mask (N,) from the second result; count the fewer steps survived of both."""
+    """Take the rows of the mask (N,) from the second result, with the fewer survived steps."""
     return AttackResult(
         torch.where(takes_second[:, None, None, None], second.images, first.images),
         torch.minimum(first.steps_survived, second.steps_survived),

@@ -1,5 +1,6 @@
 """The targeted fast adaptive boundary (FAB) attack."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -7,7 +8,6 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ...core.fab import step_to_hyperplane
 from ...core.norms import NORMS
 from ...core.objectives import MAX_TARGETS, most_likely_targets, targeted_margin_loss
 from ...core.pgd import input_gradient
@@ -130,3 +130,45 @@ class TargetedFab:
         point_from_original = original + self.eta * from_original
         moved = (1 - alpha) * point_from_here + alpha * point_from_original
         return moved.clamp(0, 1).reshape(images.shape)
+
+
+_SPEEDS: Mapping[str, Callable[[Tensor], Tensor]] = {"linf": torch.ones_like, "l2": torch.abs}
+"""How fast pixels move as the distance grows: equally in Linf, proportional to the normal in L2."""
+
+
+def step_to_hyperplane(points: Tensor, normal: Tensor, change: Tensor, norm: str) -> Tensor:
+    """Return the smallest step that changes <normal, point> by `change` (N,) inside [0, 1].
+
+    Points and normal (N, d) to (N, d). If the cube does not reach the hyperplane, the step goes to
+    the nearest corner.
+    """
+    # Each pixel moves in its useful direction, at its speed, until it reaches 0 or 1: at time t by
+    # min(t * speed, room). The change grows piecewise linearly with t, with a kink where a pixel
+    # stops. Sorting the stopping times finds the piece that contains the wanted change.
+    gradient = normal * torch.where(change < 0, -1, 1)[:, None]
+    room = torch.where(gradient > 0, 1 - points, points).clamp(min=0)
+    speed = _SPEEDS[norm](gradient)
+    # a pixel with gradient 0 contributes nothing: it stops at once
+    stop_times = torch.where(gradient == 0, 0, room / torch.where(speed == 0, 1, speed))
+    time = _time_of_gain(change.abs(), stop_times, gradient.abs() * speed)
+    return gradient.sign() * torch.minimum(time[:, None] * speed, room)
+
+
+def _time_of_gain(gain: Tensor, stop_times: Tensor, rates: Tensor) -> Tensor:
+    """Return the time (N,) when Σ rate * min(t, stop time) reaches the gain.
+
+    If the sum never does, it is the last stopping time. Stop times and rates are (N, d).
+    """
+    stop_times, order = stop_times.sort(dim=1)
+    rates = rates.gather(1, order)
+    # before the k-th stop, the pixels from k on still move
+    total_rates = rates.flip(1).cumsum(dim=1).flip(1)
+    durations = torch.diff(stop_times, dim=1, prepend=torch.zeros_like(stop_times[:, :1]))
+    gained = (total_rates * durations).cumsum(dim=1)
+    last = stop_times.shape[1] - 1
+    piece = torch.searchsorted(gained, gain[:, None].contiguous()).clamp(max=last)
+    missing = gain - (gained - total_rates * durations).gather(1, piece).squeeze(1)
+    rate = total_rates.gather(1, piece).squeeze(1)
+    begin = (stop_times - durations).gather(1, piece).squeeze(1)
+    time = begin + missing / torch.where(rate > 0, rate, 1)
+    return torch.minimum(time, stop_times[:, -1])

@@ -15,8 +15,8 @@ from ...errors import BadInput
 
 QUERIES_PER_CHUNK = 100
 """Queries whose random numbers are computed at once. Results depend on it."""
-_FIRST = {"linf": square.first_linf, "l2": square.first_l2}
-_NEXT = {"linf": square.next_linf, "l2": square.next_l2}
+_START = {"linf": square.start_linf, "l2": square.start_l2}
+_PROPOSE = {"linf": square.propose_linf, "l2": square.propose_l2}
 
 
 @dataclass
@@ -119,7 +119,7 @@ class Square:
         self, model: nn.Module, batch: Batch, objective: Objective, *, seed: int, restart: int
     ) -> AttackResult:
         """Run all queries of one restart, a chunk at a time."""
-        images = _FIRST[self.norm](batch.images, self.eps, batch.index, seed, restart, self.edges)
+        images = _START[self.norm](batch.images, self.eps, batch.index, seed, restart, self.edges)
         logits = model(images)
         state = _Search(
             images,
@@ -153,5 +153,5 @@ class Square:
 
     def _propose(self, images: Tensor, state: _Search, query: int, draws: Tensor) -> Tensor:
         """Return the best images so far with one more changed square each."""
-        share = square.share(query, self.queries, self.p_init)
-        return _NEXT[self.norm](images, state.images, self.eps, share, draws, self.edges)
+        fraction = square.square_fraction(query, self.queries, self.p_init)
+        return _PROPOSE[self.norm](images, state.images, self.eps, fraction, draws, self.edges)

@@ -1,4 +1,4 @@
-"""A network up to one of its layers, without knowing how it is written."""
+"""Run a model up to one of its layers, for any architecture."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,68 +9,69 @@ from torch import Tensor, nn
 from ...errors import BadInput
 
 
-class _Reached(Exception):
-    """The way out of a forward pass, not an error."""
+class _StopForward(Exception):
+    """Ends a forward pass early and carries its result; it is not an error."""
 
-    def __init__(self, found: Any) -> None:
-        self.found = found
+    def __init__(self, result: Any) -> None:
+        self.result = result
 
 
 def find_first_layer(model: nn.Module, images: Tensor) -> nn.Module:
-    """The layer with parameters of its own, and no layers inside, that a forward pass enters first."""
+    """Return the first layer with its own parameters, and without sublayers, in a forward pass."""
 
-    def entered(module: nn.Module, args: Any) -> None:
-        raise _Reached(module)
+    def stop(module: nn.Module, args: Any) -> None:
+        raise _StopForward(module)
 
     leaves = [
         module
         for module in model.modules()
         if not any(module.children()) and any(True for _ in module.parameters())
     ]
-    handles = [module.register_forward_pre_hook(entered) for module in leaves]
+    handles = [module.register_forward_pre_hook(stop) for module in leaves]
     try:
         model(images)
-    except _Reached as reached:
-        layer: nn.Module = reached.found
+    except _StopForward as stopped:
+        layer: nn.Module = stopped.result
         return layer
     finally:
         for handle in handles:
             handle.remove()
-    raise BadInput(
-        "the network has no first layer that can be found", hint="name one: yopo:layer=…"
-    )
+    raise BadInput("the first layer of the model was not found", hint="name one: yopo:layer=…")
 
 
 def forward_up_to(model: nn.Module, layer: nn.Module, images: Tensor) -> Tensor:
-    """What a layer gives for these images; the layers after it are not run."""
+    """Return the output of a layer; the layers after it are not run."""
 
-    def left(module: nn.Module, args: Any, output: Any) -> None:
-        raise _Reached(output)
+    def stop(module: nn.Module, args: Any, output: Any) -> None:
+        raise _StopForward(output)
 
-    handle = layer.register_forward_hook(left)
+    handle = layer.register_forward_hook(stop)
     try:
         model(images)
-    except _Reached as reached:
-        output: Tensor = reached.found
+    except _StopForward as stopped:
+        output: Tensor = stopped.result
         return output
     finally:
         handle.remove()
-    raise BadInput("a forward pass does not reach the layer", hint="name another with yopo:layer=…")
+    raise BadInput(
+        "the forward pass does not reach the layer", hint="name another one: yopo:layer=…"
+    )
 
 
 @contextmanager
 def record_outputs(layer: nn.Module) -> Iterator[list[Tensor]]:
-    """What the layer gives inside, as tensors that keep their gradient."""
-    seen: list[Tensor] = []
+    """Record the outputs of a layer inside, as tensors that keep their gradient."""
+    outputs: list[Tensor] = []
 
-    def left(module: nn.Module, args: Any, output: Any) -> Tensor:
+    def record(module: nn.Module, args: Any, output: Any) -> Tensor:
         output.retain_grad()
-        seen.append(output)
-        copy: Tensor = output.clone()  # the next layer may write into what it is given
+        outputs.append(output)
+        # a copy: the next layer may work in place
+        copy: Tensor = output.clone()
         return copy
 
-    handle = layer.register_forward_hook(left)
+    handle = layer.register_forward_hook(record)
     try:
-        yield seen
+        yield outputs
     finally:
         handle.remove()

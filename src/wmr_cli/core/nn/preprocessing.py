@@ -1,4 +1,7 @@
-"""What happens to images first, as layers of the model: outside they stay in [0, 1], and eps is in their own pixels."""
+"""Preprocessing as layers of the model.
+
+Outside the model images stay in [0, 1] and in their own size, so eps is in units of their pixels.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +11,7 @@ from ...errors import BadInput
 
 
 class Normalized(nn.Module):
-    """A network that sees (images - mean) / std, a number per channel or one for all. Both come from the spec."""
+    """A model of (images - mean) / std, with one value per channel or one for all."""
 
     mean: Tensor
     std: Tensor
@@ -19,11 +22,11 @@ class Normalized(nn.Module):
         super().__init__()
         for name, values in {"mean": mean, "std": std}.items():
             if len(values) not in (1, channels):
-                problem = f"{name} has {len(values)} values for images of {channels} channels"
                 raise BadInput(
-                    problem,
+                    f"{name} has {len(values)} values for images of {channels} channels",
                     hint=f"write {name}=… with one value, or one per channel joined by colons",
                 )
+            # not persistent: both come from the spec, and checkpoints of other tools lack them
             self.register_buffer(name, torch.tensor(values).reshape(1, -1, 1, 1), persistent=False)
         if min(std) <= 0:
             raise BadInput(f"std {min(std):g} is not positive", hint="pixels are divided by std")
@@ -35,14 +38,15 @@ class Normalized(nn.Module):
 
 
 class Resized(nn.Module):
-    """A network that sees images resized bilinearly, (N, C, H, W) to (N, C, size, size); gradient reaches the original pixels."""
+    """A model of images resized bilinearly, from (N, C, H, W) to (N, C, size, size)."""
 
     def __init__(self, network: nn.Module, size: int) -> None:
         super().__init__()
-        self.network, self.size = network, size
+        self.network = network
+        self.size = size
 
     def forward(self, images: Tensor) -> Tensor:
-        # made smaller without antialias, images lose most of their pixels; made larger, they do not need it
+        # without antialiasing a smaller image would depend on a few of the pixels only
         is_smaller = self.size < max(images.shape[2:])
         resized = functional.interpolate(
             images, (self.size, self.size), mode="bilinear", antialias=is_smaller
@@ -52,8 +56,9 @@ class Resized(nn.Module):
 
 
 def unwrap_preprocessing(model: nn.Module) -> tuple[nn.Module, str]:
-    """The network behind these layers, and what the names of its weights begin with."""
+    """Return the network inside these layers, and the prefix of its parameter names."""
     prefix = ""
     while isinstance(model, Normalized | Resized):
-        model, prefix = model.network, f"{prefix}network."
+        model = model.network
+        prefix += "network."
     return model, prefix

@@ -1,4 +1,4 @@
-"""Steps onto a hyperplane inside the cube, against general solvers."""
+"""Steps to a hyperplane inside the unit cube, compared with general solvers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog, minimize
 from torch import Tensor
 
-from wmr_cli.core.fab import step_to_hyperplane
+from wmr_cli.builtins.attacks.fab_targeted import step_to_hyperplane
 from wmr_cli.core.norms import NORMS
 
 
-def problem(
+def make_problem(
     count: int = 12, dimensions: int = 6, reach: float = 0.6
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Points, the corners of the cube among them, normals with zeros, and changes that the cube allows."""
+    """Return points with corners of the cube, normals with zeros, and reachable changes."""
     generator = torch.Generator().manual_seed(0)
     points = torch.rand(count, dimensions, generator=generator, dtype=torch.float64)
     points[0], points[1] = 0, 1
@@ -53,10 +53,10 @@ def smallest_l2(point: NDArray[np.float64], normal: NDArray[np.float64], change:
 
 @pytest.mark.parametrize(("norm", "smallest"), [("linf", smallest_linf), ("l2", smallest_l2)])
 @pytest.mark.parametrize("reach", [0.0, 0.1, 0.6, 0.95])
-def test_the_step_is_the_smallest_that_solvers_find(
+def test_step_is_the_smallest_that_solvers_find(
     norm: str, smallest: Callable[..., Any], reach: float
 ) -> None:
-    points, normal, change = problem(reach=reach)
+    points, normal, change = make_problem(reach=reach)
     step = step_to_hyperplane(points, normal, change, norm)
     torch.testing.assert_close((normal * step).sum(dim=1), change, atol=1e-12, rtol=1e-12)
     assert (points + step).min() >= 0
@@ -69,8 +69,8 @@ def test_the_step_is_the_smallest_that_solvers_find(
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_out_of_reach_it_goes_to_the_nearest_corner(norm: str) -> None:
-    points, normal, change = problem(reach=1.5)
+def test_unreachable_hyperplane_gives_a_step_to_the_nearest_corner(norm: str) -> None:
+    points, normal, change = make_problem(reach=1.5)
     step = step_to_hyperplane(points, normal, change, norm)
     helps = normal * change.sign()[:, None]
     corner = torch.where(helps > 0, 1.0, 0.0)
@@ -80,7 +80,7 @@ def test_out_of_reach_it_goes_to_the_nearest_corner(norm: str) -> None:
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_without_a_direction_nothing_moves(norm: str) -> None:
+def test_zero_normal_gives_no_step(norm: str) -> None:
     points = torch.rand(3, 5, generator=torch.Generator().manual_seed(1))
     assert (
         step_to_hyperplane(points, torch.zeros(3, 5), torch.tensor([1.0, -1.0, 0.0]), norm) == 0
