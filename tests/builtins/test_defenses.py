@@ -218,7 +218,7 @@ def test_three_images_pay_what_the_formula_says_and_the_step_follows_its_gradien
         weigher(y, alpha)(logits(THETA, pixels)) for pixels, y in zip(seen, LABELS, strict=True)
     ]
     assert report.losses.tolist() == pytest.approx(losses(THETA), rel=1e-9)
-    assert learner.paid == pytest.approx([sum(losses(THETA)) / 3], rel=1e-9)
+    assert learner.losses == pytest.approx([sum(losses(THETA)) / 3], rel=1e-9)
     assert report.weights.tolist() == pytest.approx(weights, rel=1e-9)
     assert report.margins.tolist() == pytest.approx(
         [margin(logits(THETA, pixels), y) for pixels, y in zip(seen, LABELS, strict=True)]
@@ -315,7 +315,7 @@ def test_fast_training_takes_one_step_from_a_random_start() -> None:
     attacked = [logits(THETA, pixels) for pixels in expected]
     paid = [weigher(y, ALPHA)(a) * ce(a, y) for a, y in zip(attacked, LABELS, strict=True)]
     assert report.losses.tolist() == pytest.approx(paid, rel=1e-9)
-    assert learner.paid == pytest.approx([sum(paid) / 3], rel=1e-9)
+    assert learner.losses == pytest.approx([sum(paid) / 3], rel=1e-9)
 
 
 # free
@@ -548,7 +548,7 @@ def test_yopo_on_three_images_by_hand() -> None:
             gradient[2 * c + 1] += p[c] * moved[1] / 3
             gradient[6 + c] += p[c] / 3
     assert report.losses.tolist() == pytest.approx(paid, rel=1e-9)
-    assert learner.paid == pytest.approx([sum(paid) / 3], rel=1e-9)
+    assert learner.losses == pytest.approx([sum(paid) / 3], rel=1e-9)
     assert theta_of(learner.model) == pytest.approx(
         [old - LR * g for old, g in zip(THETA, gradient, strict=True)], abs=1e-8
     )

@@ -1,4 +1,4 @@
-"""`check_defense` passes a defense that keeps its promises, and names the one promise that another breaks."""
+"""`check_defense` accepts a correct defense and names the rule that each mutant violates."""
 
 import random
 from dataclasses import replace
@@ -16,13 +16,13 @@ from wmr_cli.core.weighted_step import backward_weighted, step_weighted
 from wmr_cli.testing import check_defense
 
 
-class Sound:
-    """Adversarial training. Each method is a promise that a mutant below breaks."""
+class CorrectDefense:
+    """Adversarial training. Each mutant below overrides one method."""
 
     traits = DefenseTraits(provides=frozenset({"steps_survived"}))
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
-        return self.reported(self.descended(learner, batch, self.losses(learner, batch)))
+        return self.finish_report(self.step_optimizer(learner, batch, self.losses(learner, batch)))
 
     def losses(self, learner: Learner, batch: Batch) -> Losses:
         attacked = learner.attack(batch, cross_entropy)
@@ -35,45 +35,45 @@ class Sound:
     def loss(self, learner: Learner, logits: Tensor, labels: Tensor) -> Tensor:
         return learner.label_loss(logits, labels)
 
-    def descended(self, learner: Learner, batch: Batch, losses: Losses) -> StepReport:
+    def step_optimizer(self, learner: Learner, batch: Batch, losses: Losses) -> StepReport:
         return step_weighted(learner, batch, losses)
 
-    def reported(self, report: StepReport) -> StepReport:
+    def finish_report(self, report: StepReport) -> StepReport:
         return report
 
 
-class NeverSteps(Sound):
-    def descended(self, learner: Learner, batch: Batch, losses: Losses) -> StepReport:
+class NeverSteps(CorrectDefense):
+    def step_optimizer(self, learner: Learner, batch: Batch, losses: Losses) -> StepReport:
         return backward_weighted(learner, batch, losses)
 
 
-class StepsWithoutGradient(Sound):
-    """In a network whose batch statistics stand still, too, or they would move."""
+class StepsWithoutGradient(CorrectDefense):
+    """In eval mode, so that batch statistics do not change either."""
 
     def losses(self, learner: Learner, batch: Batch) -> Losses:
         with learner.attack_mode():
             return super().losses(learner, batch)
 
-    def descended(self, learner: Learner, batch: Batch, losses: Losses) -> StepReport:
+    def step_optimizer(self, learner: Learner, batch: Batch, losses: Losses) -> StepReport:
         report = backward_weighted(learner, batch, losses)
         learner.model.zero_grad()
         learner.optimizer_step()
         return report
 
 
-class PaysPerImage(Sound):
-    def descended(self, learner: Learner, batch: Batch, losses: Losses) -> StepReport:
+class BackwardPerImage(CorrectDefense):
+    def step_optimizer(self, learner: Learner, batch: Batch, losses: Losses) -> StepReport:
         learner.backward(losses.weighted)
         return backward_weighted(learner, batch, losses)
 
 
-class PaysNothingFinite(Sound):
+class InfiniteLoss(CorrectDefense):
     def loss(self, learner: Learner, logits: Tensor, labels: Tensor) -> Tensor:
         return cross_entropy(logits, labels) / 0
 
 
-class Climbs(Sound):
-    def descended(self, learner: Learner, batch: Batch, losses: Losses) -> StepReport:
+class RaisesLoss(CorrectDefense):
+    def step_optimizer(self, learner: Learner, batch: Batch, losses: Losses) -> StepReport:
         report = backward_weighted(learner, batch, losses)
         for parameter in learner.model.parameters():
             not_none(parameter.grad).neg_()
@@ -81,107 +81,107 @@ class Climbs(Sound):
         return report
 
 
-class ReportsMean(Sound):
-    def reported(self, report: StepReport) -> StepReport:
+class ReportsMean(CorrectDefense):
+    def finish_report(self, report: StepReport) -> StepReport:
         return replace(report, losses=report.losses.mean())
 
 
-class ReportsGraph(Sound):
-    def reported(self, report: StepReport) -> StepReport:
+class ReportsGraph(CorrectDefense):
+    def finish_report(self, report: StepReport) -> StepReport:
         return replace(report, weights=report.weights.clone().requires_grad_())
 
 
-class ReportsNan(Sound):
-    def reported(self, report: StepReport) -> StepReport:
+class ReportsNan(CorrectDefense):
+    def finish_report(self, report: StepReport) -> StepReport:
         return replace(report, margins=report.margins / 0)
 
 
-class ReportsNegativeWeights(Sound):
-    def reported(self, report: StepReport) -> StepReport:
+class ReportsNegativeWeights(CorrectDefense):
+    def finish_report(self, report: StepReport) -> StepReport:
         return replace(report, weights=-report.weights)
 
 
-class ReportsLogitMargins(Sound):
-    def reported(self, report: StepReport) -> StepReport:
+class ReportsLogitMargins(CorrectDefense):
+    def finish_report(self, report: StepReport) -> StepReport:
         return replace(report, margins=10 * report.margins)
 
 
-class ReportsAllRight(Sound):
-    def reported(self, report: StepReport) -> StepReport:
+class ReportsAllCorrect(CorrectDefense):
+    def finish_report(self, report: StepReport) -> StepReport:
         return replace(report, correct=torch.ones_like(report.correct))
 
 
-class ReportsHalf(Sound):
-    def reported(self, report: StepReport) -> StepReport:
+class ReportsHalf(CorrectDefense):
+    def finish_report(self, report: StepReport) -> StepReport:
         return replace(report, losses=report.losses / 2)
 
 
-class ReportsOneClean(Sound):
-    def reported(self, report: StepReport) -> StepReport:
+class ReportsOneCleanResult(CorrectDefense):
+    def finish_report(self, report: StepReport) -> StepReport:
         return replace(report, clean_correct=report.correct[:1])
 
 
-class DeclaresReplays(Sound):
+class DeclaresReplays(CorrectDefense):
     traits = DefenseTraits(replays=4)
 
 
-class DeclaresNoAttack(Sound):
+class DeclaresNoAttack(CorrectDefense):
     traits = DefenseTraits(uses_attack=False)
 
 
-class DeclaresMoreEvidence(Sound):
+class DeclaresMoreEvidence(CorrectDefense):
     traits = DefenseTraits(provides=frozenset({"clean_logits"}))
 
 
 class WithoutTraits:
-    step = Sound.step
-    losses = Sound.losses
-    loss = Sound.loss
-    descended = Sound.descended
-    reported = Sound.reported
+    step = CorrectDefense.step
+    losses = CorrectDefense.losses
+    loss = CorrectDefense.loss
+    step_optimizer = CorrectDefense.step_optimizer
+    finish_report = CorrectDefense.finish_report
 
 
 class TraitsOfAKernel(WithoutTraits):
     traits = KernelTraits()
 
 
-class KnowsOf01(Sound):
+class KnowsOf01(CorrectDefense):
     knows = ("steps_survived",)
 
 
-class UsesAttackOf01(Sound):
+class UsesAttackOf01(CorrectDefense):
     uses_attack = True
 
 
-class OneGradientOf01(Sound):
+class OneGradientOf01(CorrectDefense):
     one_gradient = True
 
 
-class ReplaysOf01(Sound):
+class ReplaysOf01(CorrectDefense):
     replays = 1
 
 
-class PerRankOf01(Sound):
+class PerRankOf01(CorrectDefense):
     per_rank = True
 
 
-class WarmupOf01(Sound):
+class WarmupOf01(CorrectDefense):
     warmup = 3
 
 
-class HalfAState(Sound):
+class StateWithoutLoadState(CorrectDefense):
     def state(self) -> dict[str, Tensor]:
         return {}
 
 
-class HidesIndex(Sound):
+class OmitsIndex(CorrectDefense):
     def losses(self, learner: Learner, batch: Batch) -> Losses:
         losses = super().losses(learner, batch)
         return replace(losses, evidence=replace(losses.evidence, index=None))
 
 
-class HidesLoss(Sound):
-    """Weighs by itself instead of by `backward_weighted`."""
+class OmitsLoss(CorrectDefense):
+    """Computes weights itself, without a loss in the evidence."""
 
     def losses(self, learner: Learner, batch: Batch) -> Losses:
         losses = super().losses(learner, batch)
@@ -189,36 +189,36 @@ class HidesLoss(Sound):
         return losses
 
 
-class Gambles(Sound):
+class RandomLoss(CorrectDefense):
     def loss(self, learner: Learner, logits: Tensor, labels: Tensor) -> Tensor:
         return random.random() * super().loss(learner, logits, labels)
 
 
-class WritesImages(Sound):
+class WritesImages(CorrectDefense):
     def losses(self, learner: Learner, batch: Batch) -> Losses:
         batch.images.mul_(0.9)
         return super().losses(learner, batch)
 
 
-class FearsKernels(Sound):
-    """Pays twice as soon as weights could have a gradient."""
+class DoublesLossWithGradient(CorrectDefense):
+    """Doubles the loss if the weights have a gradient."""
 
-    def descended(self, learner: Learner, batch: Batch, losses: Losses) -> StepReport:
+    def step_optimizer(self, learner: Learner, batch: Batch, losses: Losses) -> StepReport:
         is_weighted = learner.kernel(losses.evidence).requires_grad
-        return super().descended(
+        return super().step_optimizer(
             learner, batch, replace(losses, weighted=losses.weighted * (1 + is_weighted))
         )
 
 
-class MultipliesLogarithms(Sound):
-    """0 times minus infinity is not a number."""
+class UsesLogWeights(CorrectDefense):
+    """Multiplies log-weights by 0: NaN where one is -inf."""
 
-    def descended(self, learner: Learner, batch: Batch, losses: Losses) -> StepReport:
+    def step_optimizer(self, learner: Learner, batch: Batch, losses: Losses) -> StepReport:
         learner.model.get_parameter("0.bias").data += 0 * learner.kernel(losses.evidence).mean()
-        return super().descended(learner, batch, losses)
+        return super().step_optimizer(learner, batch, losses)
 
 
-class Forgets(Sound):
+class IgnoresLoadedState(CorrectDefense):
     def __init__(self) -> None:
         self.seen = torch.zeros(1)
 
@@ -233,12 +233,12 @@ class Forgets(Sound):
         self.seen = torch.zeros(1)
 
 
-class Remembers(Forgets):
+class RestoresState(IgnoresLoadedState):
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.seen = state["seen"]
 
 
-class ReplaysTwice(Sound):
+class ReplaysTwice(CorrectDefense):
     traits = DefenseTraits(provides=frozenset({"steps_survived"}), replays=2)
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
@@ -248,17 +248,17 @@ class ReplaysTwice(Sound):
 
 MUTANTS = {
     NeverSteps: "takes no optimizer step",
-    StepsWithoutGradient: "nothing moved",
-    PaysPerImage: "one number, not one per image",
-    PaysNothingFinite: "loss of a step is not finite",
-    Climbs: "the loss went from",
+    StepsWithoutGradient: "does not change the parameters",
+    BackwardPerImage: "not one number",
+    InfiniteLoss: "loss of a step is not finite",
+    RaisesLoss: "steps change the loss from",
     ReportsMean: "losses of the report is not one detached value per image",
     ReportsGraph: "weights of the report is not one detached value per image",
-    ReportsOneClean: "clean_correct of the report is not one detached value per image",
+    ReportsOneCleanResult: "clean_correct of the report is not one detached value per image",
     ReportsNan: "margins of the report are not finite",
     ReportsNegativeWeights: "weights of the report are negative",
     ReportsLogitMargins: r"margins of the report are not in \[-1, 1\]",
-    ReportsAllRight: "correct and margins of the report contradict each other",
+    ReportsAllCorrect: "correct and margins of the report contradict each other",
     ReportsHalf: "losses of the report have a mean of",
     DeclaresReplays: "`replays` is 4, but it steps 1 times",
     DeclaresNoAttack: "`uses_attack` is False",
@@ -271,27 +271,29 @@ MUTANTS = {
     ReplaysOf01: "`replays` of wmr 0.1",
     PerRankOf01: "`per_rank` of wmr 0.1.*state_per_rank",
     WarmupOf01: "`warmup` of wmr 0.1.*warmup_epochs",
-    HalfAState: "one of `state` and `load_state`",
-    HidesIndex: "evidence has no index",
-    HidesLoss: "evidence has no loss",
-    Gambles: "same seed gives another step",
+    StateWithoutLoadState: "one of `state` and `load_state`",
+    OmitsIndex: "evidence has no index",
+    OmitsLoss: "evidence has no loss",
+    RandomLoss: "same seed gives another step",
     WritesImages: "wrote into the images",
-    FearsKernels: "weights of alpha = 0 give another step than no weights",
-    MultipliesLogarithms: "log-weight is -inf, makes the network not finite",
-    Forgets: "does not come back from `state",
+    DoublesLossWithGradient: "weights of alpha = 0 give another step than no weights",
+    UsesLogWeights: "log-weights of -inf, the network is not finite",
+    IgnoresLoadedState: "does not restore",
 }
 
 
-@pytest.mark.parametrize("sound", [Sound, Remembers, ReplaysTwice], ids=lambda kind: kind.__name__)
-def test_a_defense_that_keeps_its_promises_passes(
-    sound: type[Remembers | ReplaysTwice | Sound],
+@pytest.mark.parametrize(
+    "correct_defense", [CorrectDefense, RestoresState, ReplaysTwice], ids=lambda kind: kind.__name__
+)
+def test_a_correct_defense_passes(
+    correct_defense: type[RestoresState | ReplaysTwice | CorrectDefense],
 ) -> None:
-    check_defense(sound())
+    check_defense(correct_defense())
 
 
 @pytest.mark.parametrize(
-    ("mutant", "broken"), MUTANTS.items(), ids=lambda part: getattr(part, "__name__", "")
+    ("mutant", "problem"), MUTANTS.items(), ids=lambda part: getattr(part, "__name__", "")
 )
-def test_a_broken_promise_is_named(mutant: type[Any], broken: str) -> None:
-    with pytest.raises(AssertionError, match=broken):
+def test_the_check_names_the_violated_rule(mutant: type[Any], problem: str) -> None:
+    with pytest.raises(AssertionError, match=problem):
         check_defense(mutant())

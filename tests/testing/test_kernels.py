@@ -1,4 +1,4 @@
-"""`check_kernel` passes a kernel that keeps its promises, and names the one promise that another breaks."""
+"""`check_kernel` accepts a correct kernel and names the rule that each mutant violates."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ from wmr_cli.testing import check_kernel
 
 
 @dataclass(frozen=True)
-class Sound:
+class CorrectKernel:
     """The paper's kernel."""
 
     alpha: float = 1.0
@@ -27,53 +27,53 @@ class Sound:
         return -self.alpha * probability_margin(evidence.logits, evidence.labels)
 
 
-class OneForAll(Sound):
+class ReturnsScalar(CorrectKernel):
     def __call__(self, evidence: Evidence) -> Tensor:
         return super().__call__(evidence).mean()
 
 
-class PerClass(Sound):
+class ReturnsWeightPerClass(CorrectKernel):
     def __call__(self, evidence: Evidence) -> Tensor:
         return evidence.logits
 
 
-class WholeNumbers(Sound):
+class ReturnsIntegers(CorrectKernel):
     def __call__(self, evidence: Evidence) -> Tensor:
         return super().__call__(evidence).round().long()
 
 
-class Endless(Sound):
+class ReturnsInfinity(CorrectKernel):
     def __call__(self, evidence: Evidence) -> Tensor:
         margins = probability_margin(evidence.logits, evidence.labels)
         return torch.where(margins < 0, torch.inf, 0.0)
 
 
-class NoNumber(Sound):
+class ReturnsNan(CorrectKernel):
     def __call__(self, evidence: Evidence) -> Tensor:
         return self.alpha * (0.5 - probability_margin(evidence.logits, evidence.labels)).log()
 
 
-class Dice(Sound):
+class RandomWeights(CorrectKernel):
     def __call__(self, evidence: Evidence) -> Tensor:
         return super().__call__(evidence) + torch.rand(len(evidence.labels))
 
 
-class Backwards(Sound):
+class SortsWeights(CorrectKernel):
     def __call__(self, evidence: Evidence) -> Tensor:
         return super().__call__(evidence).sort().values
 
 
-class Normalises(Sound):
+class ComparesImages(CorrectKernel):
     def __call__(self, evidence: Evidence) -> Tensor:
         return super().__call__(evidence).log_softmax(dim=0)
 
 
-class Comparing(Normalises):
+class DifferentiableComparison(ComparesImages):
     traits = KernelTraits(compares_images=True)
 
 
-class Coarse(Sound):
-    """A constant that was chosen for one type of number."""
+class DependsOnPrecision(CorrectKernel):
+    """A constant that depends on the floating-point type."""
 
     def __call__(self, evidence: Evidence) -> Tensor:
         return (
@@ -81,7 +81,7 @@ class Coarse(Sound):
         )
 
 
-class Asks(Sound):
+class UsesUndeclaredIndex(CorrectKernel):
     def __call__(self, evidence: Evidence) -> Tensor:
         return super().__call__(evidence) * evidence.index  # type: ignore[operator]
 
@@ -95,63 +95,63 @@ class TraitsOfAnAttack(WithoutTraits):
     traits = AttackTraits()
 
 
-class NeedsOf01(Sound):
+class NeedsOf01(CorrectKernel):
     needs = ("index",)
 
 
-class DetachedOf01(Sound):
+class DetachedOf01(CorrectKernel):
     detached = True
 
 
-class ComparesOf01(Sound):
+class ComparesOf01(CorrectKernel):
     compares = True
 
 
-class MeanOneOf01(Sound):
+class MeanOneOf01(CorrectKernel):
     mean_one = True
 
 
-class NeedsTrainingOf01(Sound):
+class NeedsTrainingOf01(CorrectKernel):
     @property
     def needs_training(self) -> bool:
         return True
 
 
-class StartEpochOf01(Sound):
+class StartEpochOf01(CorrectKernel):
     start_epoch = 60
 
 
-class LargestMarginOf01(Sound):
+class LargestMarginOf01(CorrectKernel):
     largest_margin = 10.0
 
 
 @dataclass(frozen=True)
-class IgnoredStartEpoch(Sound):
+class IgnoredStartEpoch(CorrectKernel):
     start_epoch: int = 5
 
 
-class Counting(Sound):
+class DifferentiableStepCount(CorrectKernel):
     traits = KernelTraits(needs=frozenset({"steps_survived"}))
 
     def __call__(self, evidence: Evidence) -> Tensor:
         return -self.alpha * not_none(evidence.steps_survived).float()
 
 
-class SteepEnd(Sound):
-    """(1 - p)^alpha without care: where p is 1 its slope is 0 / 0, though nobody minds the weight of 0."""
+class InfiniteGradient(CorrectKernel):
+    """(1 - p)^(alpha / 2): where p is 1 the gradient is 0 / 0, although the weight is finite."""
 
     def __call__(self, evidence: Evidence) -> Tensor:
         rest = 1 - evidence.logits.softmax(dim=1).gather(1, evidence.labels[:, None]).squeeze(1)
         return self.alpha * rest.sqrt()
 
 
-class NeverPlain(Sound):
+class WeightedAtAlphaZero(CorrectKernel):
     def __call__(self, evidence: Evidence) -> Tensor:
         return super().__call__(evidence) + 1
 
 
-class Blank(Sound):
-    """Forgets to bring anything back."""
+class IgnoresLoadedState(CorrectKernel):
+    """Does not restore its state."""
 
     def state(self) -> dict[str, Tensor]:
         return {"sum": torch.rand(3)}
@@ -160,7 +160,7 @@ class Blank(Sound):
         pass
 
 
-class StateOfNumbers(Sound):
+class StateOfNumbers(CorrectKernel):
     def state(self) -> dict[str, float]:
         return {"sum": 3.0}
 
@@ -168,13 +168,13 @@ class StateOfNumbers(Sound):
         pass
 
 
-class HalfAState(Sound):
+class StateWithoutLoadState(CorrectKernel):
     def state(self) -> object:
         return {}
 
 
-class Overwhelmed:
-    """Divides by what it has observed, and its images are all right."""
+class ObservesToNan:
+    """Divides by zero after its first observation."""
 
     traits = KernelTraits(differentiable=False)
 
@@ -189,18 +189,18 @@ class Overwhelmed:
 
 
 MUTANTS = {
-    OneForAll: r"log-weights of shape \(\), not one for each of 12 images",
-    PerClass: r"log-weights of shape \(12, 4\)",
-    WholeNumbers: "log-weights of type torch.int64",
-    Endless: "not a number or -inf",
-    NoNumber: "not a number or -inf",
-    Overwhelmed: "not a number or -inf",
-    Dice: "same evidence gives other log-weights",
-    Backwards: "not in the order of the images",
-    Normalises: "compares_images=True",
-    Comparing: "differentiable=False",
-    Coarse: "float64",
-    Asks: "fails with logits, labels alone; .* `needs`",
+    ReturnsScalar: r"log-weights of shape \(\), not one for each of 12 images",
+    ReturnsWeightPerClass: r"log-weights of shape \(12, 4\)",
+    ReturnsIntegers: "log-weights of type torch.int64",
+    ReturnsInfinity: "NaN or .inf",
+    ReturnsNan: "NaN or .inf",
+    ObservesToNan: "NaN or .inf",
+    RandomWeights: "same evidence gives other log-weights",
+    SortsWeights: "not in the order of the images",
+    ComparesImages: "compares_images=True",
+    DifferentiableComparison: "differentiable=False",
+    DependsOnPrecision: "float64",
+    UsesUndeclaredIndex: "fails with only logits, labels; .*`needs`",
     WithoutTraits: r"without `traits`: add `traits = KernelTraits\(\)`",
     TraitsOfAnAttack: "`traits` of the kernel is a AttackTraits",
     NeedsOf01: "`needs` of wmr 0.1",
@@ -211,35 +211,35 @@ MUTANTS = {
     StartEpochOf01: "`start_epoch` of wmr 0.1",
     LargestMarginOf01: "`largest_margin` of wmr 0.1.*max_margin",
     IgnoredStartEpoch: "`start_epoch` .* differ",
-    Counting: "steps_survived: set the trait `differentiable=False`",
-    SteepEnd: "gradient of a log-weight is not finite",
-    NeverPlain: "with alpha = 0 a weight is not 1",
-    Blank: "does not come back from `state",
+    DifferentiableStepCount: "steps_survived: set the trait `differentiable=False`",
+    InfiniteGradient: "gradient of a log-weight is not finite",
+    WeightedAtAlphaZero: "alpha=0.*a weight is not 1",
+    IgnoresLoadedState: "does not restore",
     StateOfNumbers: "not a dict of tensors",
-    HalfAState: "one of `state` and `load_state`",
+    StateWithoutLoadState: "one of `state` and `load_state`",
 }
 
 
-def test_a_kernel_that_keeps_its_promises_passes() -> None:
-    check_kernel(Sound(2.0))
+def test_a_correct_kernel_passes() -> None:
+    check_kernel(CorrectKernel(2.0))
 
 
 @pytest.mark.parametrize(
-    ("mutant", "broken"), MUTANTS.items(), ids=lambda part: getattr(part, "__name__", "")
+    ("mutant", "problem"), MUTANTS.items(), ids=lambda part: getattr(part, "__name__", "")
 )
-def test_a_broken_promise_is_named(mutant: type[Any], broken: str) -> None:
-    with pytest.raises(AssertionError, match=broken):
+def test_the_check_names_the_violated_rule(mutant: type[Any], problem: str) -> None:
+    with pytest.raises(AssertionError, match=problem):
         check_kernel(mutant())
 
 
-def test_a_kernel_that_counts_steps_passes_once_it_is_detached() -> None:
-    class Detached(Counting):
+def test_a_kernel_that_counts_steps_passes_without_gradient() -> None:
+    class Detached(DifferentiableStepCount):
         traits = KernelTraits(needs=frozenset({"steps_survived"}), differentiable=False)
 
     check_kernel(Detached())
 
 
-def test_a_kernel_that_compares_images_passes_once_it_is_detached() -> None:
+def test_a_kernel_that_compares_images_passes_without_gradient() -> None:
     class Ranks:
         traits = KernelTraits(compares_images=True, differentiable=False)
 
@@ -249,7 +249,7 @@ def test_a_kernel_that_compares_images_passes_once_it_is_detached() -> None:
     check_kernel(Ranks())
 
 
-def test_no_weight_at_all_is_a_weight() -> None:
+def test_a_weight_of_zero_is_allowed() -> None:
     class MisclassifiedOnly:
         traits = KernelTraits()
 

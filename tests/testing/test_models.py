@@ -1,4 +1,4 @@
-"""`check_model` passes a model that keeps its promises, and names the one promise that another breaks."""
+"""`check_model` accepts a correct model and names the rule that each mutant violates."""
 
 import math
 import time
@@ -11,8 +11,8 @@ from wmr_cli.errors import BadInput
 from wmr_cli.testing import check_model
 
 
-class Plain(nn.Module):
-    """One linear layer. Each method is a promise that a mutant below breaks."""
+class CorrectModel(nn.Module):
+    """One linear layer. Each mutant below overrides one method."""
 
     def __init__(self, num_classes: int, input_shape: tuple[int, int, int]) -> None:
         super().__init__()
@@ -22,104 +22,104 @@ class Plain(nn.Module):
         return num_classes
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.finished(self.layer(self.prepared(images).flatten(1)))
+        return self.change_logits(self.layer(self.change_images(images).flatten(1)))
 
-    def prepared(self, images: Tensor) -> Tensor:
+    def change_images(self, images: Tensor) -> Tensor:
         return images
 
-    def finished(self, logits: Tensor) -> Tensor:
+    def change_logits(self, logits: Tensor) -> Tensor:
         return logits
 
 
-class OneTooMany(Plain):
+class OneOutputTooMany(CorrectModel):
     def outputs(self, num_classes: int) -> int:
         return num_classes + 1
 
 
-class AlwaysTen(Plain):
+class AlwaysTenOutputs(CorrectModel):
     def outputs(self, num_classes: int) -> int:
         return 10
 
 
-class FlatOutputs(Plain):
-    def finished(self, logits: Tensor) -> Tensor:
+class FlatOutputs(CorrectModel):
+    def change_logits(self, logits: Tensor) -> Tensor:
         return logits.flatten()
 
 
-class NotFinite(Plain):
-    def finished(self, logits: Tensor) -> Tensor:
+class NotFinite(CorrectModel):
+    def change_logits(self, logits: Tensor) -> Tensor:
         return logits if self.training else logits / 0
 
 
-class DoubleLogits(Plain):
-    def finished(self, logits: Tensor) -> Tensor:
+class DoubleLogits(CorrectModel):
+    def change_logits(self, logits: Tensor) -> Tensor:
         return logits.double()
 
 
-class DividesByBlack(Plain):
-    """The slope of the norm at a black image is 0 / 0."""
+class InfiniteInputGradient(CorrectModel):
+    """The gradient of the norm at a black image is 0 / 0."""
 
-    def prepared(self, images: Tensor) -> Tensor:
+    def change_images(self, images: Tensor) -> Tensor:
         return images / (1 + images.flatten(1).square().sum(dim=1).sqrt()[:, None, None, None])
 
 
-class WithoutGraph(Plain):
+class WithoutGraph(CorrectModel):
     def forward(self, images: Tensor) -> Tensor:
         with torch.no_grad():
             return super().forward(images)
 
 
-class Quantises(Plain):
-    def prepared(self, images: Tensor) -> Tensor:
+class DetachesImages(CorrectModel):
+    def change_images(self, images: Tensor) -> Tensor:
         return images.detach()
 
 
-class StopsInEval(Plain):
-    def finished(self, logits: Tensor) -> Tensor:
+class DetachesInEvalMode(CorrectModel):
+    def change_logits(self, logits: Tensor) -> Tensor:
         return logits if self.training else logits.detach()
 
 
-class LooksAtBatch(Plain):
-    def finished(self, logits: Tensor) -> Tensor:
+class UsesBatchMean(CorrectModel):
+    def change_logits(self, logits: Tensor) -> Tensor:
         return logits - logits.mean(dim=0)
 
 
-class NeverDry(Plain):
-    def prepared(self, images: Tensor) -> Tensor:
+class DropoutInEvalMode(CorrectModel):
+    def change_images(self, images: Tensor) -> Tensor:
         return nn.functional.dropout(images, 0.5, training=True)
 
 
-class Counts(Plain):
+class CountsImages(CorrectModel):
     seen: Tensor
 
     def __init__(self, num_classes: int, input_shape: tuple[int, int, int]) -> None:
         super().__init__(num_classes, input_shape)
         self.register_buffer("seen", torch.zeros(()))
 
-    def prepared(self, images: Tensor) -> Tensor:
+    def change_images(self, images: Tensor) -> Tensor:
         self.seen += len(images)
         return images
 
 
-class Hides(Plain):
-    """A random projection that the state dict does not know."""
+class HidesState(CorrectModel):
+    """A random projection that is not in the state dict."""
 
     def __init__(self, num_classes: int, input_shape: tuple[int, int, int]) -> None:
         super().__init__(num_classes, input_shape)
         self.signs = torch.randn(input_shape)
 
-    def prepared(self, images: Tensor) -> Tensor:
+    def change_images(self, images: Tensor) -> Tensor:
         return images * self.signs
 
 
-class SeedsItself(Plain):
+class SeedsItself(CorrectModel):
     def __init__(self, num_classes: int, input_shape: tuple[int, int, int]) -> None:
         torch.manual_seed(time.perf_counter_ns())
         super().__init__(num_classes, input_shape)
 
 
-class WritesImages(Plain):
-    def prepared(self, images: Tensor) -> Tensor:
+class WritesImages(CorrectModel):
+    def change_images(self, images: Tensor) -> Tensor:
         return images if images.requires_grad else images.sub_(0.5)
 
 
@@ -133,42 +133,42 @@ class Parameterless(nn.Module):
 
 
 MUTANTS = {
-    OneTooMany: r"outputs of shape \(4, 11\) instead of \(4, 10\)",
-    AlwaysTen: r"with num_classes=3 its outputs have the shape \(4, 10\)",
+    OneOutputTooMany: r"outputs of shape \(4, 11\) instead of \(4, 10\)",
+    AlwaysTenOutputs: r"with num_classes=3 its outputs have the shape \(4, 10\)",
     FlatOutputs: r"outputs of shape \(40,\)",
     NotFinite: "logits are not finite",
     DoubleLogits: "logits of type torch.float64",
-    DividesByBlack: "gradients of the input are not finite",
+    InfiniteInputGradient: "gradients of the input are not finite",
     WithoutGraph: "no gradient reaches the parameters",
     Parameterless: "no gradient reaches the parameters",
-    Quantises: "no gradient reaches the input",
-    StopsInEval: "no gradient reaches the input",
-    LooksAtBatch: "an image's logits depend on its batch",
-    NeverDry: "the same images give other logits",
-    Counts: "a forward pass in eval mode changes the model",
-    Hides: "same state dict gives other logits",
+    DetachesImages: "no gradient reaches the input",
+    DetachesInEvalMode: "no gradient reaches the input",
+    UsesBatchMean: "an image's logits depend on its batch",
+    DropoutInEvalMode: "the same images give other logits",
+    CountsImages: "a forward pass in eval mode changes the model",
+    HidesState: "same state dict gives other logits",
     SeedsItself: "two models of one seed differ",
     WritesImages: "wrote into the images",
 }
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 9, 7)])
-def test_a_model_that_keeps_its_promises_passes(shape: tuple[int, int, int]) -> None:
-    check_model(Plain, input_shape=shape)
+def test_a_correct_model_passes(shape: tuple[int, int, int]) -> None:
+    check_model(CorrectModel, input_shape=shape)
 
 
 def test_a_model_may_refuse_another_number_of_classes() -> None:
     def published(num_classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
         if num_classes != 10:
-            raise BadInput("it tells 10 classes apart")
-        return Plain(num_classes, input_shape)
+            raise BadInput("it has 10 classes")
+        return CorrectModel(num_classes, input_shape)
 
     check_model(published)
 
 
 @pytest.mark.parametrize(
-    ("mutant", "broken"), MUTANTS.items(), ids=lambda part: getattr(part, "__name__", "")
+    ("mutant", "problem"), MUTANTS.items(), ids=lambda part: getattr(part, "__name__", "")
 )
-def test_a_broken_promise_is_named(mutant: type[nn.Module], broken: str) -> None:
-    with pytest.raises(AssertionError, match=broken):
+def test_the_check_names_the_violated_rule(mutant: type[nn.Module], problem: str) -> None:
+    with pytest.raises(AssertionError, match=problem):
         check_model(mutant)

@@ -1,4 +1,4 @@
-"""Every registered name keeps its promise. A new built-in is checked by being registered."""
+"""Every registered component meets its contract. A new built-in is included automatically."""
 
 from pathlib import Path
 

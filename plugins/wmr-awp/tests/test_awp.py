@@ -180,7 +180,7 @@ def test_weights_move_by_gamma_for_the_loss_alone_and_come_back_exactly() -> Non
 def test_the_loss_is_higher_at_the_perturbed_weights() -> None:
     learner = RecordingLearner(tiny_model().train())
     made("pgd", gamma=0.05).step(learner, tiny_batch())
-    before, after = learner.paid
+    before, after = learner.losses
     assert after > before * 1.02
 
 
@@ -193,7 +193,7 @@ def test_batch_norm_hears_of_a_batch_once() -> None:
 class FailsTheSecondTime(RecordingLearner):
     def backward(self, loss) -> None:
         super().backward(loss)
-        if len(self.paid) == 2:
+        if len(self.losses) == 2:
             raise RuntimeError("out of memory")
 
 
@@ -220,9 +220,9 @@ def test_for_warmup_epochs_it_is_the_base() -> None:
     defense = made("pgd", warmup=2)
     paid = []
     for learner.epoch in range(4):
-        before = len(learner.paid)
+        before = len(learner.losses)
         defense.step(learner, tiny_batch())
-        paid.append(len(learner.paid) - before)
+        paid.append(len(learner.losses) - before)
     assert paid == [1, 1, 2, 2]
 
 

@@ -1,7 +1,11 @@
-"""The contracts as checks, for our own tests and for those of plugins. Each raises AssertionError with the broken promise.
+"""Checks of the component contracts, for the tests of `wmr` and of plugins.
 
-from wmr_cli.testing import check_attack
-def test_my_attack(): check_attack(MyAttack(eps=0.1))
+Each raises AssertionError with the violated rule:
+
+    from wmr_cli.testing import check_attack
+
+    def test_my_attack():
+        check_attack(MyAttack(eps=0.1))
 """
 
 from .attacks import check_attack

@@ -1,4 +1,4 @@
-"""What a data set promises."""
+"""The contract of a dataset."""
 
 import re
 
@@ -8,26 +8,54 @@ from torch import Tensor
 from ..core.protocols import DataSource, Split
 from ..core.run_attack import is_in_unit_range
 from ..core.traits import MIGRATION_PAGE
-from .assertions import require
+from .fixtures import require
 
-CHUNK = 500
-MANY = 100_000
-"""Of a larger split so many images are looked at, evenly spread."""
+SPLITS = ("train", "val", "test")
+IMAGES_PER_BATCH = 500
+MAX_CHECKED_IMAGES = 100_000
+"""Of a larger split this many images are checked, evenly spaced."""
 
 
 def check_dataset(source: DataSource) -> None:
-    """Splits train, val and test without a common image; images in [0, 1] of the promised shape; labels in range; every
-    image with an index of its own, whatever is asked for with it.
+    """Check the splits of a dataset, their images, labels and indices.
+
+    No image is in two splits. Images are in [0, 1] and have the declared shape. An image and its
+    index do not depend on the other images of a batch.
     """
-    require(source.num_classes >= 2, "a classifier needs two classes")
+    _check_members(source)
+    split_of_index: dict[int, str] = {}
+    for name in SPLITS:
+        require(name in source.splits, f"there is no split {name!r}")
+        split = source.splits[name]
+        _check_labels(name, split, source.num_classes)
+        positions = _choose_positions(len(split)).split(IMAGES_PER_BATCH)
+        index = torch.cat([_check_batch(name, split, source, rows) for rows in positions])
+        require(len(index.unique()) == len(index), f"{name}: an index occurs twice")
+        _check_stable(name, split)
+        require(
+            re.fullmatch("[0-9a-f]{64}", split.sha256) is not None,
+            f"{name}: sha256 is not a SHA-256 hash",
+        )
+        indices = index.tolist()
+        others = {split_of_index[number] for number in indices if number in split_of_index}
+        require(not others, f"{name} has images of {', '.join(sorted(others))}")
+        split_of_index |= dict.fromkeys(indices, name)
+    hashes = {source.splits[name].sha256 for name in SPLITS}
+    require(
+        len(hashes) == len(SPLITS),
+        "two splits have the same sha256: it is a hash of their images and labels",
+    )
+
+
+def _check_members(source: DataSource) -> None:
+    require(source.num_classes >= 2, "num_classes is below 2")
     require(
         len(source.input_shape) == 3,
         f"input_shape is {source.input_shape}, not (channels, height, width)",
     )
     for member in ("class_names", "random_split_sha256"):
-        require(
-            hasattr(source, member), f"the dataset has no `{member}`: set it to None if unknown"
-        )
+        is_declared = hasattr(source, member)
+        require(is_declared, f"the dataset has no `{member}`: set it to None if unknown")
     require(
         not hasattr(source, "drawn"),
         "the dataset has the attribute `drawn` of wmr 0.1: "
@@ -38,35 +66,12 @@ def check_dataset(source: DataSource) -> None:
         names is None or len(names) == source.num_classes,
         f"class_names does not name {source.num_classes} classes",
     )
-    seen: dict[int, str] = {}
-    for name in ("train", "val", "test"):
-        require(name in source.splits, f"there is no split {name!r}")
-        split = source.splits[name]
-        _check_labels(name, split, source.num_classes)
-        index = torch.cat(
-            [_check_rows(name, split, source, rows) for rows in _looked_at(len(split)).split(CHUNK)]
-        )
-        require(len(index.unique()) == len(index), f"{name}: an index occurs twice")
-        _check_stable(name, split)
-        require(
-            re.fullmatch("[0-9a-f]{64}", split.sha256) is not None,
-            f"{name}: sha256 is no content hash",
-        )
-        shared = {seen[number] for number in index.tolist() if number in seen}
-        require(not shared, f"{name} shares images with {', '.join(sorted(shared))}")
-        seen |= dict.fromkeys(index.tolist(), name)
-    hashes = {source.splits[name].sha256 for name in ("train", "val", "test")}
-    require(
-        len(hashes) == 3, "two splits have the same sha256: it is a hash of their images and labels"
-    )
 
 
-def _looked_at(size: int) -> Tensor:
-    return (
-        torch.arange(size)
-        if size <= MANY
-        else torch.linspace(0, size - 1, MANY, dtype=torch.float64).long()
-    )
+def _choose_positions(size: int) -> Tensor:
+    if size <= MAX_CHECKED_IMAGES:
+        return torch.arange(size)
+    return torch.linspace(0, size - 1, MAX_CHECKED_IMAGES, dtype=torch.float64).long()
 
 
 def _check_labels(name: str, split: Split, num_classes: int) -> None:
@@ -74,7 +79,7 @@ def _check_labels(name: str, split: Split, num_classes: int) -> None:
     require(len(split) == len(labels) > 0, f"{name}: {len(split)} images and {len(labels)} labels")
     require(
         labels.dtype == torch.int64 and labels.ndim == 1,
-        f"{name}: labels are not whole numbers (int64), one per image",
+        f"{name}: labels are not integers (int64), one per image",
     )
     require(
         bool((labels >= 0).all() and (labels < num_classes).all()),
@@ -82,44 +87,48 @@ def _check_labels(name: str, split: Split, num_classes: int) -> None:
     )
 
 
-def _check_rows(name: str, split: Split, source: DataSource, rows: Tensor) -> Tensor:
-    """The indices of these rows, all else about them being well."""
-    batch = split.batch(rows)
-    shape, wanted = tuple(batch.images.shape), (len(rows), *source.input_shape)
-    require(shape == wanted, f"{name}: images of shape {shape} instead of {wanted}")
+def _check_batch(name: str, split: Split, source: DataSource, positions: Tensor) -> Tensor:
+    """Check one batch of a split; return its indices (N,)."""
+    batch = split.batch(positions)
+    shape = tuple(batch.images.shape)
+    expected = (len(positions), *source.input_shape)
+    require(shape == expected, f"{name}: images of shape {shape} instead of {expected}")
     require(
         batch.images.dtype == torch.float32, f"{name}: images are {batch.images.dtype}, not float32"
     )
     require(is_in_unit_range(batch.images).all(), f"{name}: images are not in [0, 1]")
     require(
-        torch.equal(batch.labels, split.labels[rows]), f"{name}: labels of batch and split differ"
+        torch.equal(batch.labels, split.labels[positions]),
+        f"{name}: labels of batch and split differ",
     )
-    is_index = batch.index.shape == rows.shape and batch.index.dtype == torch.int64
-    require(is_index, f"{name}: index is not one whole number (int64) per image")
+    is_index = batch.index.shape == positions.shape and batch.index.dtype == torch.int64
+    require(is_index, f"{name}: index is not one integer (int64) per image")
     return batch.index
 
 
 def _check_stable(name: str, split: Split) -> None:
-    """An image is the same, and has the same index, in any order and company, and each time."""
-    rows = torch.arange(min(16, len(split)))
-    batch, turned = split.batch(rows), split.batch(rows.flip(0))
+    """Check that an image and its index are the same in any order, alone, and each time."""
+    positions = torch.arange(min(16, len(split)))
+    batch = split.batch(positions)
+    reverse = split.batch(positions.flip(0))
     require(
-        torch.equal(batch.index, turned.index.flip(0)), f"{name}: an image's index depends on order"
+        torch.equal(batch.index, reverse.index.flip(0)),
+        f"{name}: an image's index depends on the order",
     )
     require(
-        torch.equal(batch.images, turned.images.flip(0)),
-        f"{name}: other images when asked for in another order",
+        torch.equal(batch.images, reverse.images.flip(0)),
+        f"{name}: an image depends on the order",
     )
-    alone = split.batch(rows[-1:])
+    alone = split.batch(positions[-1:])
     require(
         torch.equal(alone.index, batch.index[-1:]),
-        f"{name}: an image's index depends on what else is asked for",
+        f"{name}: an image's index depends on the rest of the batch",
     )
     require(
         torch.equal(alone.images, batch.images[-1:]),
-        f"{name}: an image depends on what else is asked for",
+        f"{name}: an image depends on the rest of the batch",
     )
     require(
-        torch.equal(batch.images, split.batch(rows).images),
-        f"{name}: other images when asked for again",
+        torch.equal(batch.images, split.batch(positions).images),
+        f"{name}: a second read gives other images",
     )

@@ -1,4 +1,4 @@
-"""What a loss, on the command line a defense, promises."""
+"""The contract of a defense; plugins register it by the hook `wmr_losses`."""
 
 import copy
 
@@ -8,46 +8,58 @@ from torch import Tensor, nn
 from ..core.losses import probability_margin
 from ..core.protocols import Batch, Defense, Evidence, Kernel, StepReport
 from ..core.traits import ALWAYS_PROVIDED, DefenseTraits, KernelTraits
-from .assertions import (
+from .fixtures import (
+    RecordingLearner,
     batch_unchanged,
     check_state,
     copy_state,
     require,
     require_traits,
     tensors_equal,
+    tiny_batch,
+    tiny_model,
 )
-from .fixtures import RecordingLearner, tiny_batch, tiny_model
 
 STEPS = 30
-PER_IMAGE = ("losses", "weights", "margins", "correct")
+"""Steps on one batch after which the loss has to be lower."""
+REPORT_FIELDS = ("losses", "weights", "margins", "correct")
 
 
 def check_defense(defense: Defense) -> None:
-    """A step moves the parameters and reports what it paid per image; it follows from the seed; it takes weights as they
-    are, those of 0 and of alpha = 0 among them; it tells a kernel what it says it knows; repeated steps lower the loss.
+    """Check the step of a defense, its report, its traits and its state.
+
+    A step changes the parameters and depends on the seed only. Weights of 0, and those of
+    alpha = 0, are used as they are. Repeated steps lower the loss.
     """
     require_traits(defense, DefenseTraits, "the defense")
-    fresh, batch = copy.deepcopy(defense), tiny_batch()
-    learner = _learner()
+    fresh = copy.deepcopy(defense)
+    batch = tiny_batch()
+    learner = _make_learner()
     before = copy_state(learner.model)
     with batch_unchanged(batch, "the defense"):
         report = _step(defense, learner, batch)
     require(learner.steps >= 1, "a step of the defense takes no optimizer step")
-    require(not tensors_equal(before, copy_state(learner.model)), "nothing moved")
-    _check_report(report, batch, learner.paid)
+    require(
+        not tensors_equal(before, copy_state(learner.model)),
+        "a step does not change the parameters",
+    )
+    _check_report(report, batch, learner.losses)
     _check_traits(defense, learner)
     _check_repeatable(fresh, batch)
     _check_weights(fresh, batch)
     for _ in range(STEPS):
         _step(defense, learner, batch)
+    first_loss = learner.losses[0]
+    last_loss = learner.losses[-1]
     require(
-        learner.paid[-1] < learner.paid[0],
-        f"the loss went from {learner.paid[0]:.4f} to {learner.paid[-1]:.4f}",
+        last_loss < first_loss,
+        f"{STEPS} steps change the loss from {first_loss:.4f} to {last_loss:.4f}",
     )
     check_state(defense, fresh, "the defense")
 
 
-def _learner(kernel: Kernel | None = None) -> RecordingLearner:
+def _make_learner(kernel: Kernel | None = None) -> RecordingLearner:
+    """Return a learner without dropout, so that equal steps are comparable."""
     model = tiny_model().train()
     for module in model.modules():
         if isinstance(module, nn.Dropout):
@@ -56,15 +68,15 @@ def _learner(kernel: Kernel | None = None) -> RecordingLearner:
 
 
 def _step(defense: Defense, learner: RecordingLearner, batch: Batch) -> StepReport:
-    torch.manual_seed(learner.step_index)  # as every step of a run begins
+    torch.manual_seed(learner.step_index)  # as in training
     learner.model.train()
     report = defense.step(learner, batch)
     learner.step_index += 1
     return report
 
 
-def _check_report(report: StepReport, batch: Batch, paid: list[float]) -> None:
-    values = {name: getattr(report, name) for name in PER_IMAGE}
+def _check_report(report: StepReport, batch: Batch, losses: list[float]) -> None:
+    values = {name: getattr(report, name) for name in REPORT_FIELDS}
     if report.clean_correct is not None:
         values["clean_correct"] = report.clean_correct
     for name, value in values.items():
@@ -74,18 +86,18 @@ def _check_report(report: StepReport, batch: Batch, paid: list[float]) -> None:
     require((report.weights >= 0).all(), "weights of the report are negative")
     require(
         (report.margins.abs() <= 1).all(),
-        "margins of the report are not in [-1, 1]: take probability_margin",
+        "margins of the report are not in [-1, 1]: use probability_margin",
     )
-    contradicts = (report.correct.bool() & (report.margins < 0)) | (
-        ~report.correct.bool() & (report.margins > 0)
-    )
+    is_correct = report.correct.bool()
+    contradicts = (is_correct & (report.margins < 0)) | (~is_correct & (report.margins > 0))
     require(~contradicts.any(), "correct and margins of the report contradict each other")
-    reported = float(report.losses.mean())
-    is_paid = any(
-        abs(total - reported) <= 1e-4 * max(1.0, abs(total)) for total in (paid[-1], sum(paid))
-    )
+    mean = float(report.losses.mean())
+    # several backward passes in one step may report the last loss or their sum
+    expected = (losses[-1], sum(losses))
+    is_training_loss = any(abs(loss - mean) <= 1e-4 * max(1.0, abs(loss)) for loss in expected)
     require(
-        is_paid, f"losses of the report have a mean of {reported:.4f}, but {paid[-1]:.4f} was paid"
+        is_training_loss,
+        f"losses of the report have a mean of {mean:.4f}, but the loss was {losses[-1]:.4f}",
     )
 
 
@@ -99,38 +111,39 @@ def _check_traits(defense: Defense, learner: RecordingLearner) -> None:
         traits.uses_attack or not learner.training_attacks,
         "the trait `uses_attack` is False, but it runs the training attack",
     )
-    for evidence in learner.weighed:
-        provided = sorted(ALWAYS_PROVIDED | traits.provides)
+    provided = sorted(ALWAYS_PROVIDED | traits.provides)
+    for evidence in learner.evidence:
         missing = [name for name in provided if getattr(evidence, name) is None]
         require(
             not missing,
-            f"the evidence has no {', '.join(missing)}, although the trait `provides` names it",
+            f"the evidence has no {', '.join(missing)}, which the defense has to provide",
         )
 
 
 def _check_repeatable(fresh: Defense, batch: Batch) -> None:
-    is_same = tensors_equal(_after_one_step(fresh, batch), _after_one_step(fresh, batch))
-    require(is_same, "the same seed gives another step: a run could not be repeated or resumed")
+    is_same = tensors_equal(_state_after_step(fresh, batch), _state_after_step(fresh, batch))
+    require(is_same, "the same seed gives another step, so a run could not be resumed")
 
 
-def _after_one_step(
+def _state_after_step(
     fresh: Defense, batch: Batch, kernel: Kernel | None = None
 ) -> dict[str, Tensor]:
-    learner = _learner(kernel)
+    learner = _make_learner(kernel)
     _step(copy.deepcopy(fresh), learner, batch)
     return copy_state(learner.model)
 
 
 def _check_weights(fresh: Defense, batch: Batch) -> None:
-    """The kernel may give any weights: 1 to all by alpha = 0, or none at all to some images."""
-    plain, weighted = _after_one_step(fresh, batch), _after_one_step(fresh, batch, _AlphaZero())
-    is_same = all(torch.allclose(plain[name], weighted[name], atol=1e-6) for name in plain)
-    require(is_same, "weights of alpha = 0 give another step than no weights")
-    alone = _after_one_step(fresh, batch, _FirstImageOnly())
-    finite = all(bool(tensor.isfinite().all()) for tensor in alone.values())
-    require(
-        finite, "an image without weight, whose log-weight is -inf, makes the network not finite"
+    """Check weights of 1 that carry a gradient, and weights of 0."""
+    unweighted = _state_after_step(fresh, batch)
+    alpha_zero = _state_after_step(fresh, batch, _AlphaZero())
+    is_same = all(
+        torch.allclose(unweighted[name], alpha_zero[name], atol=1e-6) for name in unweighted
     )
+    require(is_same, "weights of alpha = 0 give another step than no weights")
+    first_only = _state_after_step(fresh, batch, _FirstImageOnly())
+    is_finite = all(bool(tensor.isfinite().all()) for tensor in first_only.values())
+    require(is_finite, "with weights of 0, log-weights of -inf, the network is not finite")
 
 
 class _AlphaZero:

@@ -1,8 +1,8 @@
-"""The network, the images and the learner that the checks use."""
+"""Shared parts of the checks: a small network, images, a learner, and assertions."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
@@ -10,31 +10,45 @@ from torch import Tensor, nn
 from ..core.contexts import evaluating
 from ..core.losses import cross_entropy
 from ..core.norms import NORMS
-from ..core.protocols import AttackResult, Batch, Evidence, Kernel
-from ..core.traits import KernelTraits
-from .assertions import require
+from ..core.protocols import (
+    Attack,
+    AttackResult,
+    Batch,
+    Defense,
+    Evidence,
+    HasState,
+    Kernel,
+    Objective,
+)
+from ..core.traits import KernelTraits, Traits, read_traits
+from ..errors import BrokenContract
 
 SHAPE = (1, 8, 8)
 CLASSES = 4
 
 
 def tiny_model(num_classes: int = CLASSES, input_shape: tuple[int, int, int] = SHAPE) -> nn.Module:
-    """A network with batch-norm and dropout, the two layers whose mode matters, in eval mode."""
+    """Return a network in eval mode, with the two layers whose mode matters: batch-norm, dropout."""
     torch.manual_seed(0)
     flat = 8 * input_shape[1] * input_shape[2]
-    features = (nn.Conv2d(input_shape[0], 8, 3, padding=1), nn.BatchNorm2d(8), nn.Tanh())
     return nn.Sequential(
-        *features, nn.Flatten(), nn.Dropout(0.5), nn.Linear(flat, num_classes)
+        nn.Conv2d(input_shape[0], 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Dropout(0.5),
+        nn.Linear(flat, num_classes),
     ).eval()
 
 
 def tiny_batch(
     size: int = 12, num_classes: int = CLASSES, input_shape: tuple[int, int, int] = SHAPE
 ) -> Batch:
-    """Images in [0, 1], the corners of the cube among them."""
+    """Return images in [0, 1]; the first two are black and white, corners of the unit cube."""
     generator = torch.Generator().manual_seed(1)
     images = torch.rand(size, *input_shape, generator=generator)
-    images[0], images[1] = 0, 1
+    images[0] = 0
+    images[1] = 1
     return Batch(images, torch.arange(size) % num_classes, 100 + torch.arange(size))
 
 
@@ -48,18 +62,24 @@ class EqualWeights:
 
 
 class RecordingLearner:
-    """The smallest learner: plain SGD, an attack that only adds noise, and a note of all that a defense does."""
+    """The smallest learner: SGD and an attack that adds noise. It records what a defense does."""
 
     def __init__(self, model: nn.Module, kernel: Kernel | None = None) -> None:
         self.model = model
         self.kernel: Kernel = kernel or EqualWeights()
-        self.norm, self.eps = NORMS["linf"], 0.05
-        self.epoch, self.step_index, self.seed = 0, 0, 0
-        self.paid: list[float] = []
-        self.weighed: list[Evidence] = []
-        """the evidence that weights were asked for"""
+        self.norm = NORMS["linf"]
+        self.eps = 0.05
+        self.epoch = 0
+        self.step_index = 0
+        self.seed = 0
+        self.losses: list[float] = []
+        """The loss of each backward pass."""
+        self.evidence: list[Evidence] = []
+        """The evidence of each call of `weights`."""
         self.steps = 0
+        """Number of optimizer steps."""
         self.training_attacks = 0
+        """Number of runs of the training attack."""
         self._optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -71,25 +91,24 @@ class RecordingLearner:
         with evaluating(self.model):
             yield self.model
 
-    def attack(self, batch: Batch, objective: Any, own: Any = None) -> AttackResult:
+    def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> AttackResult:
         if own is not None:
             with evaluating(self.model):
-                result: AttackResult = own(
-                    self.model, batch, objective, seed=self.seed, need_logits=False
-                )
-            return result
+                return own(self.model, batch, objective, seed=self.seed, need_logits=False)
         self.training_attacks += 1
-        images = (batch.images + 0.05 * torch.sign(torch.sin(1000 * batch.images))).clamp(0, 1)
+        # a pattern that depends on the pixels alone, so that steps are repeatable
+        noise = 0.05 * torch.sign(torch.sin(1000 * batch.images))
+        images = (batch.images + noise).clamp(0, 1)
         with torch.no_grad(), evaluating(self.model):
             logits = self.model(images)
         require(
             objective(logits, batch.labels).shape == batch.labels.shape,
-            "an objective gives one value per image",
+            "an objective returns one value per image",
         )
         return AttackResult(images, torch.zeros_like(batch.labels))
 
     def weights(self, evidence: Evidence) -> Tensor:
-        self.weighed.append(evidence)
+        self.evidence.append(evidence)
         return self.kernel(evidence).exp()
 
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -101,19 +120,76 @@ class RecordingLearner:
     def gather(self, values: Tensor) -> Tensor:
         return values
 
-    def add_gradients(self, gradients: Any) -> None:
+    def add_gradients(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
         for parameter, gradient in gradients.items():
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
     def backward(self, loss: Tensor) -> None:
-        require(
-            loss.ndim == 0, "the loss of a step is one number, not one per image: take learner.mean"
-        )
+        require(loss.ndim == 0, "the loss of a step is not one number: use learner.mean")
         require(loss.isfinite(), "the loss of a step is not finite")
-        self.paid.append(float(loss.detach()))
+        self.losses.append(float(loss.detach()))
         loss.backward()
 
     def optimizer_step(self) -> None:
         self.steps += 1
         self._optimizer.step()
         self._optimizer.zero_grad()
+
+
+def require(is_met: bool | Tensor, problem: str) -> None:
+    """Raise AssertionError with `problem` unless a condition is met."""
+    # not an assert statement: `python -O` removes those
+    if not bool(is_met):
+        raise AssertionError(problem)
+
+
+def require_traits(component: object, kind: type[Traits], what: str) -> Traits:
+    """Return the traits of a component; raise AssertionError where `wmr` would refuse them."""
+    try:
+        return read_traits(component, kind, what)
+    except BrokenContract as error:
+        raise AssertionError(f"{error}: {error.hint}") from error
+
+
+def all_close(first: Tensor, second: Tensor, atol: float = 1e-5, rtol: float = 0.0) -> bool:
+    """Return whether tensors are equal up to rounding. Infinities are equal, NaN is not."""
+    return first.shape == second.shape and torch.allclose(first, second, atol=atol, rtol=rtol)
+
+
+def tensors_equal(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
+    """Return whether two mappings have the same names and bit-identical tensors."""
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
+
+
+def copy_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return copies of parameters and buffers."""
+    # by value: a write through `.data` leaves no other trace
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+@contextmanager
+def batch_unchanged(batch: Batch, what: str) -> Iterator[None]:
+    """Require that the code inside does not write into the batch."""
+    before = deepcopy(batch)
+    yield
+    for name in ("images", "labels", "index"):
+        is_same = torch.equal(getattr(before, name), getattr(batch, name))
+        require(is_same, f"{what} wrote into the {name} of the batch")
+
+
+def check_state(component: Kernel | Defense, fresh: object, what: str) -> None:
+    """Require that `load_state` of a fresh component restores the tensors of `state`."""
+    if not isinstance(component, HasState):
+        return
+    state = component.state()
+    is_dict = isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values())
+    require(is_dict, f"`state()` of {what} is not a dict of tensors")
+    if state:  # an empty state is not stored, so it is not restored either
+        assert isinstance(fresh, HasState)
+        fresh.load_state({name: tensor.clone() for name, tensor in state.items()})
+        require(
+            tensors_equal(state, fresh.state()),
+            f"`load_state` of {what} does not restore what `state()` returned",
+        )

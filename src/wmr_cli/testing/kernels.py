@@ -1,4 +1,4 @@
-"""What a kernel promises."""
+"""The contract of a kernel."""
 
 import copy
 import dataclasses
@@ -10,76 +10,33 @@ from torch import Tensor
 from ..core.losses import cross_entropy
 from ..core.protocols import Evidence, Kernel, ObservesValidation
 from ..core.traits import KernelTraits
-from .assertions import all_close, check_state, require, require_traits
-from .fixtures import CLASSES
+from .fixtures import CLASSES, all_close, check_state, require, require_traits
 
 
 def check_kernel(kernel: Kernel) -> None:
-    """One log-weight per image, a number or -inf, from the evidence that it names and from no other image, unless it says
-    that it compares; gradients that an attack can climb, or it is detached; with alpha = 0 all weights are 1.
+    """Check the log-weights of a kernel, its traits, its gradient and its state.
+
+    There is one log-weight per image, a number or -inf. It depends on the evidence that `needs`
+    names and, unless the kernel compares images, on no other image. With alpha = 0 all weights
+    are 1.
     """
     _check_traits(kernel)
     fresh = copy.deepcopy(kernel)
-    evidence = _evidence(kernel)
-    logs = _weighed(kernel, evidence)
-    _check_values(logs, evidence)
+    evidence = _needed_evidence(kernel)
+    log_weights = _apply(kernel, evidence)
+    _check_values(log_weights, evidence)
     require(
-        torch.equal(logs, _weighed(kernel, evidence)), "the same evidence gives other log-weights"
+        torch.equal(log_weights, _apply(kernel, evidence)),
+        "the same evidence gives other log-weights",
     )
-    _check_order(kernel, evidence, logs)
-    _check_precision(kernel, evidence, logs)
+    _check_order(kernel, evidence, log_weights)
+    _check_precision(kernel, evidence, log_weights)
     _check_gradient(kernel, evidence)
     _check_alpha(kernel, evidence)
     if isinstance(kernel, ObservesValidation):
         kernel.observe(_full_evidence())
-        _check_values(_weighed(kernel, evidence), evidence)
+        _check_values(_apply(kernel, evidence), evidence)
     check_state(kernel, fresh, "the kernel")
-
-
-def _full_evidence() -> Evidence:
-    """Random logits, logits of a network that is sure of the right or a wrong class, and ties."""
-    torch.manual_seed(0)
-    labels = torch.arange(12) % CLASSES
-    logits = torch.randn(12, CLASSES)
-    rows = torch.arange(12)
-    logits[6], logits[7, labels[7]], logits[8, labels[8]] = 0.0, 60.0, -60.0
-    logits[9], logits[9, labels[9]] = -40.0, 40.0
-    clean = logits + 0.1 * torch.randn(12, CLASSES)
-    return Evidence(
-        logits, labels, rows, clean, steps_survived=rows % 5, loss=cross_entropy(logits, labels)
-    )
-
-
-def _evidence(kernel: Kernel) -> Evidence:
-    """Logits, labels and what the kernel names in `needs`: the rest it has to do without."""
-    full = _full_evidence()
-    needed: dict[str, Any] = {name: getattr(full, name) for name in kernel.traits.needs}
-    return Evidence(full.logits, full.labels, **needed)
-
-
-def _at(evidence: Evidence, rows: Tensor) -> Evidence:
-    """The evidence of these rows alone."""
-    known: dict[str, Any] = {
-        field.name: getattr(evidence, field.name) for field in dataclasses.fields(evidence)
-    }
-    parts: dict[str, Any] = {
-        name: part if part is None else part[rows] for name, part in known.items()
-    }
-    return Evidence(**parts)
-
-
-def _weighed(kernel: Kernel, evidence: Evidence) -> Tensor:
-    try:
-        return kernel(evidence)
-    except (AttributeError, TypeError) as error:
-        told = [
-            field.name
-            for field in dataclasses.fields(evidence)
-            if getattr(evidence, field.name) is not None
-        ]
-        raise AssertionError(
-            f"it fails with {', '.join(told)} alone; other evidence that it requires belongs into the trait `needs`"
-        ) from error
 
 
 def _check_traits(kernel: Kernel) -> None:
@@ -90,58 +47,105 @@ def _check_traits(kernel: Kernel) -> None:
         not traits.compares_images,
         "a kernel that compares images has the trait `differentiable=False`",
     )
-    beyond = sorted(traits.needs - {"loss"})
+    # an attack on the weights sees one image at a time, and only its logits, label and loss
+    unavailable = sorted(traits.needs - {"loss"})
     require(
-        not beyond,
-        f"a weighted attack has no {', '.join(beyond)}: set the trait `differentiable=False`",
+        not unavailable,
+        f"a weighted attack has no {', '.join(unavailable)}: set the trait `differentiable=False`",
     )
 
 
-def _check_values(logs: Tensor, evidence: Evidence) -> None:
+def _full_evidence() -> Evidence:
+    """Return random logits, confident logits of the true and of another class, and ties."""
+    torch.manual_seed(0)
+    labels = torch.arange(12) % CLASSES
+    logits = torch.randn(12, CLASSES)
+    rows = torch.arange(12)
+    logits[6] = 0.0
+    logits[7, labels[7]] = 60.0
+    logits[8, labels[8]] = -60.0
+    logits[9] = -40.0
+    logits[9, labels[9]] = 40.0
+    clean = logits + 0.1 * torch.randn(12, CLASSES)
+    loss = cross_entropy(logits, labels)
+    return Evidence(logits, labels, rows, clean, steps_survived=rows % 5, loss=loss)
+
+
+def _needed_evidence(kernel: Kernel) -> Evidence:
+    """Return logits, labels and what the trait `needs` names, but nothing else."""
+    full = _full_evidence()
+    needed: dict[str, Any] = {name: getattr(full, name) for name in kernel.traits.needs}
+    return Evidence(full.logits, full.labels, **needed)
+
+
+def _select(evidence: Evidence, rows: Tensor) -> Evidence:
+    """Return the evidence of these rows."""
+    fields = {field.name: getattr(evidence, field.name) for field in dataclasses.fields(evidence)}
+    return dataclasses.replace(
+        evidence, **{name: value[rows] for name, value in fields.items() if value is not None}
+    )
+
+
+def _apply(kernel: Kernel, evidence: Evidence) -> Tensor:
+    try:
+        return kernel(evidence)
+    except (AttributeError, TypeError) as error:
+        available = [
+            field.name
+            for field in dataclasses.fields(evidence)
+            if getattr(evidence, field.name) is not None
+        ]
+        raise AssertionError(
+            f"it fails with only {', '.join(available)}; "
+            "the trait `needs` names all other evidence that it requires"
+        ) from error
+
+
+def _check_values(log_weights: Tensor, evidence: Evidence) -> None:
     count = len(evidence.labels)
     require(
-        logs.shape == (count,),
-        f"log-weights of shape {tuple(logs.shape)}, not one for each of {count} images",
+        log_weights.shape == (count,),
+        f"log-weights of shape {tuple(log_weights.shape)}, not one for each of {count} images",
     )
-    require(logs.is_floating_point(), f"log-weights of type {logs.dtype}, not of a float")
-    require(~(logs.isnan() | (logs == torch.inf)).any(), "a log-weight is not a number or -inf")
+    require(log_weights.is_floating_point(), f"log-weights of type {log_weights.dtype}, not float")
+    is_invalid = log_weights.isnan() | (log_weights == torch.inf)
+    require(~is_invalid.any(), "a log-weight is NaN or +inf")
 
 
-def _check_order(kernel: Kernel, evidence: Evidence, logs: Tensor) -> None:
-    turned = torch.arange(len(logs)).flip(0)
-    is_same = all_close(_weighed(kernel, _at(evidence, turned)), logs[turned])
+def _check_order(kernel: Kernel, evidence: Evidence, log_weights: Tensor) -> None:
+    reverse = torch.arange(len(log_weights)).flip(0)
+    is_same = all_close(_apply(kernel, _select(evidence, reverse)), log_weights[reverse])
     require(is_same, "log-weights are not in the order of the images")
-    if not kernel.traits.compares_images:
-        rows = torch.tensor([7, 2, 5])
-        is_own = all_close(_weighed(kernel, _at(evidence, rows)), logs[rows])
-        require(
-            is_own,
-            "an image's weight depends on the other images: "
-            "set the traits `compares_images=True` and `differentiable=False`",
-        )
-
-
-def _check_precision(kernel: Kernel, evidence: Evidence, logs: Tensor) -> None:
-    """Metrics weigh in float64."""
-    loss = None if evidence.loss is None else evidence.loss.double()
-    fine = _weighed(
-        kernel, dataclasses.replace(evidence, logits=evidence.logits.double(), loss=loss)
-    )
+    if kernel.traits.compares_images:
+        return
+    rows = torch.tensor([7, 2, 5])
+    is_independent = all_close(_apply(kernel, _select(evidence, rows)), log_weights[rows])
     require(
-        all_close(fine.double(), logs.double(), atol=1e-4, rtol=1e-4),
+        is_independent,
+        "an image's weight depends on the other images: "
+        "set the traits `compares_images=True` and `differentiable=False`",
+    )
+
+
+def _check_precision(kernel: Kernel, evidence: Evidence, log_weights: Tensor) -> None:
+    """Check that float64, in which metrics are computed, gives the same log-weights."""
+    loss = None if evidence.loss is None else evidence.loss.double()
+    in_float64 = dataclasses.replace(evidence, logits=evidence.logits.double(), loss=loss)
+    require(
+        all_close(_apply(kernel, in_float64).double(), log_weights.double(), atol=1e-4, rtol=1e-4),
         "logits in float64 give other log-weights than in float32",
     )
 
 
 def _check_gradient(kernel: Kernel, evidence: Evidence) -> None:
-    """Where there is a gradient, an attack climbs it unless the kernel says that it is detached."""
+    """Check that a gradient, which attacks follow, is finite."""
     logits = evidence.logits.clone().requires_grad_()
     loss = None if evidence.loss is None else cross_entropy(logits, evidence.labels)
-    logs = _weighed(kernel, dataclasses.replace(evidence, logits=logits, loss=loss))
-    if not kernel.traits.differentiable or not logs.requires_grad:
+    log_weights = _apply(kernel, dataclasses.replace(evidence, logits=logits, loss=loss))
+    if not kernel.traits.differentiable or not log_weights.requires_grad:
         return
-    finite = logs.isfinite()
-    (gradient,) = torch.autograd.grad(logs[finite].sum(), logits, allow_unused=True)
+    is_finite = log_weights.isfinite()
+    (gradient,) = torch.autograd.grad(log_weights[is_finite].sum(), logits, allow_unused=True)
     require(
         gradient is None or bool(gradient.isfinite().all()),
         "the gradient of a log-weight is not finite",
@@ -149,14 +153,11 @@ def _check_gradient(kernel: Kernel, evidence: Evidence) -> None:
 
 
 def _check_alpha(kernel: Any, evidence: Evidence) -> None:
-    if "alpha" not in {field.name for field in _fields(kernel)}:
+    is_dataclass = dataclasses.is_dataclass(kernel)
+    if not is_dataclass or "alpha" not in {field.name for field in dataclasses.fields(kernel)}:
         return
-    unweighted = dataclasses.replace(kernel, alpha=0.0)
+    unweighted: Kernel = dataclasses.replace(kernel, alpha=0.0)
     require(
-        (_weighed(unweighted, evidence) == 0).all(),
-        "with alpha = 0 a weight is not 1: --alpha 0 is the unweighted baseline",
+        (_apply(unweighted, evidence) == 0).all(),
+        "with `alpha=0`, the unweighted baseline, a weight is not 1",
     )
-
-
-def _fields(kernel: Kernel) -> tuple[dataclasses.Field[Any], ...]:
-    return dataclasses.fields(kernel) if dataclasses.is_dataclass(kernel) else ()
