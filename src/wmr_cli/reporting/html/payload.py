@@ -250,6 +250,7 @@ def _record_facts(name: str, record: Record) -> dict[str, Any]:
         "defense": record.checkpoint.defense,
         "alpha_train": record.checkpoint.alpha_train,
         "kernel": record.kernel,
+        "has_margin_kernel": record.kernel == MARGIN_KERNEL,
         "a_nat": msgspec.to_builtins(record.a_nat),
         "a_rob": msgspec.to_builtins(record.a_rob),
         "by_alpha": msgspec.to_builtins(record.by_alpha),

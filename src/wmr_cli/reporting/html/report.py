@@ -70,8 +70,8 @@ class PagePart(NamedTuple):
 
 
 PAGE_PARTS = {
-    "recorded": PagePart("As recorded", "recorded numbers"),
-    "comparison": PagePart("In comparison", "comparison tables"),
+    "recorded": PagePart("Recorded numbers", "recorded numbers"),
+    "comparison": PagePart("Comparisons", "comparison tables"),
 }
 
 
@@ -162,7 +162,7 @@ def _page_title(found: Sequence[tuple[Path, Record]]) -> str:
 def _page_lead(found: Sequence[tuple[Path, Record]], panels: Sequence[ReportPanel]) -> str:
     """Return for example `4 evaluations · 2 checkpoints · 2 attacks · 2026-10-03`."""
     if not found:
-        return "the paper's own numbers"
+        return "numbers of the paper"
     checkpoints = {record.checkpoint.sha256 for _, record in found}
     days = sorted({record.created[:10] for _, record in found})
     parts = [

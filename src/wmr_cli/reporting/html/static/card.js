@@ -1,29 +1,29 @@
-// One image: what is known of it, and its picture where there is one.
+// The card of one image: label, prediction, margin, weight, and a thumbnail if it was saved.
 
-/** The card of the image at this position of the rows; none: what to do to get one. */
-function show(position) {
+/** Show the image at this position of the rows; null shows an instruction. */
+function showImage(position) {
   state.image = position;
-  const model = state.models[state.looked];
-  const canvas = at("picture");
+  const model = state.models[state.detail];
+  const canvas = byId("thumbnail");
   canvas.hidden = true;
   if (position === null || !model?.prediction) {
-    at("image").value = "";
-    at("card").textContent = "Point at an image, or type its index.";
+    byId("image").value = "";
+    byId("card").textContent = "Point at an image, or enter its index.";
     return;
   }
-  const margin = model.margin ? `, margin ${fixed(model.margin[position], 4)}` : "";
+  const margin = model.margin ? `, margin ${formatFixed(model.margin[position], 4)}` : "";
   const weight = model.weights(sliders.alpha.value, 1);
   const among = model.positions.indexOf(position);
-  const share = weight && among >= 0 ? `, weight ${fixed(weight[among], 2)} times the mean` : "";
-  at("image").value = String(model.index[position]);
-  at("card").textContent =
+  const relativeWeight = weight && among >= 0 ? `, weight ${formatFixed(weight[among], 2)} times the mean` : "";
+  byId("image").value = String(model.index[position]);
+  byId("card").textContent =
     `index ${model.index[position]}: label ${model.nameOf(model.label[position])}, ` +
-    `seen as ${model.nameOf(model.prediction[position])}${margin}${share}`;
+    `predicted ${model.nameOf(model.prediction[position])}${margin}${relativeWeight}`;
   const tile = model.tiles?.positions.indexOf(position) ?? -1;
   if (tile >= 0) drawTile(canvas, model, tile, position);
 }
 
-/** Once the sheet is decoded, if that image is still looked at by then. */
+/** Draw once the sheet is decoded, if the image is still selected by then. */
 function drawTile(canvas, { tiles, name }, tile, position) {
   const image = state.sheets.get(tiles) ?? Object.assign(new Image(), { src: tiles.sheet });
   state.sheets.set(tiles, image);
@@ -35,21 +35,21 @@ function drawTile(canvas, { tiles, name }, tile, position) {
     canvas
       .getContext("2d")
       .drawImage(image, (tile % columns) * width, Math.floor(tile / columns) * height, width, height, 0, 0, width, height);
-    canvas.setAttribute("aria-label", `the attacked image, as ${name} saw it`);
+    canvas.setAttribute("aria-label", `adversarial image for ${name}`);
     canvas.hidden = false;
   });
 }
 
-/** The image whose margin is next below or above. */
-function step(direction) {
-  const model = state.models[state.looked];
+/** Select the image of next smaller or larger margin. */
+function stepByMargin(direction) {
+  const model = state.models[state.detail];
   if (!model?.margin || !model.size) return;
-  const order = model.once("order", () => [...model.positions].sort((i, j) => model.margin[i] - model.margin[j] || i - j));
+  const order = model.cached("order", () => [...model.positions].sort((i, j) => model.margin[i] - model.margin[j] || i - j));
   const now = order.indexOf(state.image);
-  pick(order[now < 0 ? 0 : Math.min(order.length - 1, Math.max(0, now + direction))]);
+  selectImage(order[now < 0 ? 0 : Math.min(order.length - 1, Math.max(0, now + direction))]);
 }
 
-function pick(position) {
-  show(position);
-  redraw();
+function selectImage(position) {
+  showImage(position);
+  updatePlots();
 }

@@ -1,14 +1,15 @@
-// Plots of all chosen models over a setting: alpha, temperature, the radius of the ball.
+// Plots of all selected models against alpha, temperature and the radius of the χ² ball.
 
-/** A_sa over alpha, or over the share of images that it effectively rests on. */
+/** A_sa against alpha, or against the effective sample size as a fraction of the images. */
 function plotAlpha(chosen, alphas, alpha, axisName) {
   const across = (model, at, estimate) => (axisName === "ess" ? estimate.ess / model.size : at);
   const traces = chosen.flatMap((model) => {
-    const points = alphas.map((at) => [at, model.computed(at)]).filter(([, estimate]) => estimate);
+    const points = alphas.map((at) => [at, model.computeASa(at)]).filter(([, estimate]) => estimate);
     if (!points.length) return [];
     const x = points.map(([at, estimate]) => across(model, at, estimate));
     const text = points.map(
-      ([at, estimate]) => `${plain(model.name)}<br>α ${at}: ${percent(estimate)}, ESS ${fixed(estimate.ess, 0)}`,
+      ([at, estimate]) =>
+        `${escapeLabel(model.name)}<br>α ${at}: ${formatEstimate(estimate)}, ESS ${formatFixed(estimate.ess, 0)}`,
     );
     const ends = ["low", "high"].map((end) => points.map(([, estimate]) => 100 * estimate[end]));
     return [
@@ -18,39 +19,41 @@ function plotAlpha(chosen, alphas, alpha, axisName) {
         type: "scatter",
         mode: "lines",
         fill: "toself",
-        fillcolor: faint(colourOf(model.number), 0.13),
+        fillcolor: withOpacity(colourOf(model.number), 0.13),
         line: { width: 0 },
         hoverinfo: "skip",
       },
-      { ...marked(model), x, y: points.map(([, estimate]) => 100 * estimate.value), text },
+      { ...modelTrace(model), x, y: points.map(([, estimate]) => 100 * estimate.value), text },
       ...recordedMarks(model, across),
     ];
   });
   const isEss = axisName === "ess";
-  const now = isEss ? [] : [setting(alpha)];
+  const now = isEss ? [] : [settingLine(alpha)];
   const x = isEss ? axis("effective sample size / images", { autorange: "reversed" }) : axis("α", { rangemode: "tozero" });
-  key("key-alpha", chosen);
-  return draw(
+  showKey("key-alpha", chosen);
+  return drawPlot(
     "plot-alpha",
     traces,
-    layout(x, percentAxis(mostOf(chosen)), { shapes: now }),
-    `A_sa of ${chosen.length} models over alpha, falling; the table has the values at your alpha`,
+    layout(x, percentAxis(largestAccuracy(chosen)), { shapes: now }),
+    `A_sa of ${chosen.length} models against alpha, decreasing; the table has the values at the selected alpha`,
   );
 }
 
-/** Recorded values, larger than the marks of a line: A_sa filled, A_tr open. */
+/** Recorded values as large marks: A_sa filled, A_tr open. */
 function recordedMarks(model, across) {
-  if (!model.isWhole) return [];
+  if (!model.hasAllClasses) return [];
   const kinds = [
     ["A_sa", "a_sa", ""],
     ["A_tr", "a_tr", "-open"],
   ];
   return kinds.map(([title, name, open]) => {
-    const rows = model.by_alpha.filter((row) => row[name] && row.alpha_test !== null && model.computed(row.alpha_test));
+    const rows = model.by_alpha.filter((row) => row[name] && row.alpha_test !== null && model.computeASa(row.alpha_test));
     return {
-      x: rows.map((row) => across(model, row.alpha_test, model.computed(row.alpha_test))),
+      x: rows.map((row) => across(model, row.alpha_test, model.computeASa(row.alpha_test))),
       y: rows.map((row) => 100 * row[name].value),
-      text: rows.map((row) => `${plain(model.name)}<br>recorded ${title} at α ${row.alpha_test}: ${percent(row[name])}`),
+      text: rows.map(
+        (row) => `${escapeLabel(model.name)}<br>recorded ${title} at α ${row.alpha_test}: ${formatEstimate(row[name])}`,
+      ),
       type: "scatter",
       mode: "markers",
       marker: { color: colourOf(model.number), symbol: markOf(model.number) + open, size: 11, line: rim(open) },
@@ -59,46 +62,46 @@ function recordedMarks(model, across) {
   });
 }
 
-/** Filled marks have a rim of the ground's colour, which keeps apart those that lie on each other. */
+/** A rim in the background colour separates filled marks that overlap. */
 function rim(open) {
   return open ? { width: 2 } : { width: 1, color: colours().ground };
 }
 
 function plotTemperature(chosen, alpha, temperature) {
   const traces = chosen.map((model) => {
-    const points = TEMPERATURES.map((at) => [at, model.computed(alpha, at)]).filter(([, estimate]) => estimate);
+    const points = TEMPERATURES.map((at) => [at, model.computeASa(alpha, at)]).filter(([, estimate]) => estimate);
     return {
-      ...marked(model, { maxdisplayed: 0 }),
+      ...modelTrace(model, { maxdisplayed: 0 }),
       x: points.map(([at]) => at),
       y: points.map(([, estimate]) => 100 * estimate.value),
-      text: points.map(([at, estimate]) => `${plain(model.name)}<br>T ${fixed(at, 2)}: ${percent(estimate)}`),
+      text: points.map(([at, estimate]) => `${escapeLabel(model.name)}<br>T ${formatFixed(at, 2)}: ${formatEstimate(estimate)}`),
     };
   });
   const x = axis("temperature T", { type: "log", tickvals: [0.25, 0.5, 1, 2, 4], ticktext: ["¼", "½", "1", "2", "4"] });
-  key("key-temperature", chosen);
-  return draw(
+  showKey("key-temperature", chosen);
+  return drawPlot(
     "plot-temperature",
     traces,
-    layout(x, percentAxis(mostOf(chosen)), { shapes: [setting(temperature)] }),
-    `A_sa of ${chosen.length} models over temperature`,
+    layout(x, percentAxis(largestAccuracy(chosen)), { shapes: [settingLine(temperature)] }),
+    `A_sa of ${chosen.length} models against temperature`,
   );
 }
 
 function plotBall(chosen, rhos, rho) {
   const traces = chosen.flatMap((model) => {
-    const points = rhos.map((at) => [at, model.inBall(at)]).filter(([, worst]) => worst);
+    const points = rhos.map((at) => [at, model.worstCaseAt(at)]).filter(([, worst]) => worst);
     const kinds = [
-      ["accuracy", "", "accuracy where the loss is largest"],
-      ["least", "-open", "least accuracy"],
+      ["accuracy", "", "accuracy under the weights of largest loss"],
+      ["least", "-open", "lowest accuracy"],
     ];
     return kinds.map(([name, open, title]) => {
       const shown = points.filter(([, worst]) => worst[name] !== null);
       return {
-        ...marked(model, { symbol: markOf(model.number) + open }),
-        line: { ...style(model.number), width: open ? 1.2 : 2 },
+        ...modelTrace(model, { symbol: markOf(model.number) + open }),
+        line: { ...lineStyle(model.number), width: open ? 1.2 : 2 },
         x: shown.map(([at]) => at),
         y: shown.map(([, worst]) => 100 * worst[name]),
-        text: shown.map(([at, worst]) => `${plain(model.name)}<br>ρ ${at}: ${title} ${inPercent(worst[name])}`),
+        text: shown.map(([at, worst]) => `${escapeLabel(model.name)}<br>ρ ${at}: ${title} ${formatPercent(worst[name])}`),
       };
     });
   });
@@ -107,11 +110,11 @@ function plotBall(chosen, rhos, rho) {
     tickvals: [0.001, 0.01, 0.1, 1, 10, 100],
     ticktext: ["0.001", "0.01", "0.1", "1", "10", "100"],
   });
-  key("key-ball", chosen);
-  return draw(
+  showKey("key-ball", chosen);
+  return drawPlot(
     "plot-ball",
     traces,
-    layout(x, percentAxis(mostOf(chosen)), { shapes: [setting(Math.max(rho, rhos[0]))] }),
-    "Accuracy in the worst case over the radius of the ball, falling",
+    layout(x, percentAxis(largestAccuracy(chosen)), { shapes: [settingLine(Math.max(rho, rhos[0]))] }),
+    "Worst-case accuracy against the radius of the χ² ball, decreasing",
   );
 }

@@ -1,6 +1,6 @@
-// What all plots share: colours, axes, layout. plotly.js reads some texts as markup, so names go through `plain` first.
+// Colours, axes and layout of all plots. plotly.js parses markup in texts, so that names need `escapeLabel`.
 
-/** How the n-th model looks, as in the figures: Okabe and Ito's colours, dashes and marks in cycles of different length. */
+/** The style of the n-th model, as in figures/style.py: the colours of Okabe and Ito, dashes and marks in cycles. */
 const LIGHT = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"];
 const DARK = [...LIGHT.slice(0, -1), "#E8EAEC"];
 const DASHES = [[], [8, 3], [2, 2], [9, 3, 2, 3], [5, 2, 2, 2, 2, 2]];
@@ -15,11 +15,11 @@ const OUTLINES = {
   x: "M-4.2,-2.1L-2.1,-4.2L0,-2.1L2.1,-4.2L4.2,-2.1L2.1,0L4.2,2.1L2.1,4.2L0,2.1L-2.1,4.2L-4.2,2.1L-2.1,0Z",
   pentagon: "M0,-4.6L4.4,-1.4L2.7,3.7H-2.7L-4.4,-1.4Z",
 };
-const FEW_MARKS = 8; // on a line
-const MOST_NAMED = 8; // models in the key of a plot; in the table all have their sign
+const MARKS_PER_LINE = 8;
+const MAX_KEY_ENTRIES = 8; // the table above has the signs of all models
 const media = matchMedia("(prefers-color-scheme: dark)");
 const isTouch = matchMedia("(pointer: coarse)").matches;
-let config = null; // one for all: a plot with another one would be drawn anew
+let config = null; // one object for all plots: plotly.js redraws from scratch if it changes
 
 function isDark() {
   return (document.documentElement.dataset.theme ?? (media.matches ? "dark" : "light")) === "dark";
@@ -27,8 +27,24 @@ function isDark() {
 
 function colours() {
   return isDark()
-    ? { series: DARK, ink: "#e8eaec", quiet: "#a0a8af", line: "#333a40", ground: "#1b1f23", right: "#56B4E9", wrong: "#D55E00" }
-    : { series: LIGHT, ink: "#1d2125", quiet: "#5c646b", line: "#e4e6e8", ground: "#ffffff", right: "#0072B2", wrong: "#D55E00" };
+    ? {
+        series: DARK,
+        ink: "#e8eaec",
+        quiet: "#a0a8af",
+        line: "#333a40",
+        ground: "#1b1f23",
+        correct: "#56B4E9",
+        misclassified: "#D55E00",
+      }
+    : {
+        series: LIGHT,
+        ink: "#1d2125",
+        quiet: "#5c646b",
+        line: "#e4e6e8",
+        ground: "#ffffff",
+        correct: "#0072B2",
+        misclassified: "#D55E00",
+      };
 }
 
 function colourOf(number) {
@@ -36,14 +52,14 @@ function colourOf(number) {
   return series[number % series.length];
 }
 
-/** Text that plotly.js shows as it is, cut where it would fill a label. */
-function plain(text, most = 48) {
+/** Text that plotly.js shows unchanged, shortened to fit a label. */
+function escapeLabel(text, most = 48) {
   const line = text.replace(/\s+/g, " ");
   const cut = line.length > most ? `${line.slice(0, most - 1)}…` : line;
   return cut.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
-function faint(hex, opacity) {
+function withOpacity(hex, opacity) {
   const [red, green, blue] = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
   return `rgba(${red},${green},${blue},${opacity})`;
 }
@@ -82,8 +98,8 @@ function layout(x, y, more = {}) {
   };
 }
 
-/** A line across the plot at the present setting. */
-function setting(at) {
+/** A vertical line at the current setting. */
+function settingLine(at) {
   return {
     type: "line",
     xref: "x",
@@ -96,8 +112,8 @@ function setting(at) {
   };
 }
 
-/** A legend above the plot, at the left: the buttons come up at the right. */
-function legend() {
+/** A legend above the plot on the left, because the buttons are on the other side. */
+function legendLayout() {
   const place = {
     orientation: "h",
     x: 0,
@@ -110,26 +126,26 @@ function legend() {
   return { showlegend: true, legend: place, margin: { l: 46, r: 14, t: 28, b: 42 } };
 }
 
-/** From 0 to `most`, a share, or a little above it. It does not move with the sliders. */
+/** An axis from 0 to a little above `most`, a fraction. It does not depend on the sliders. */
 function percentAxis(most = 1) {
   return axis("percent", { range: [0, Math.min(101, Math.ceil(105 * most))] });
 }
 
-/** The largest share that a plot of these models can reach: none exceeds A_rob, and its interval not by much. */
-function mostOf(models) {
+/** An upper bound of what a plot of these models shows: no value exceeds A_rob, no interval exceeds it by much. */
+function largestAccuracy(models) {
   return Math.max(0.05, ...models.map((model) => model.aRob()?.high ?? 1));
 }
 
-function draw(id, traces, shape, said) {
+function drawPlot(id, traces, plotLayout, description) {
   const place = document.getElementById(id);
-  place.setAttribute("aria-label", said);
+  place.setAttribute("aria-label", description);
   config ??= {
     displaylogo: false,
     displayModeBar: isTouch ? false : "hover",
     modeBarButtons: [[saveButton(), "zoom2d", "pan2d", "resetScale2d"]],
     responsive: true,
   };
-  return Plotly.react(place, traces, shape, config);
+  return Plotly.react(place, traces, plotLayout, config);
 }
 
 function markOf(number) {
@@ -140,35 +156,35 @@ function dashOf(number) {
   return DASHES[number % DASHES.length];
 }
 
-function style(number) {
+function lineStyle(number) {
   const dashes = dashOf(number).map((length) => `${length}px`);
   return { color: colourOf(number), dash: dashes.join(",") || "solid", width: 2 };
 }
 
-/** A line of a model with some marks on it: of many points, few. */
-function marked(model, more = {}) {
+/** The line of a model, with a few marks. */
+function modelTrace(model, more = {}) {
   return {
-    name: plain(model.name, 80),
+    name: escapeLabel(model.name, 80),
     meta: model.number,
     type: "scatter",
     mode: "lines+markers",
-    line: style(model.number),
-    marker: { color: colourOf(model.number), symbol: markOf(model.number), size: 6, maxdisplayed: FEW_MARKS, ...more },
+    line: lineStyle(model.number),
+    marker: { color: colourOf(model.number), symbol: markOf(model.number), size: 6, maxdisplayed: MARKS_PER_LINE, ...more },
     hovertemplate: "%{text}<extra></extra>",
   };
 }
 
-/** The models by sign and name above a plot, unless they are so many that the table does it better. */
-function key(id, models) {
-  const entries = (models.length > MOST_NAMED ? [] : models).map((model) => {
-    const entry = element("span");
+/** Show the signs and names of the models above a plot, unless there are too many. */
+function showKey(id, models) {
+  const entries = (models.length > MAX_KEY_ENTRIES ? [] : models).map((model) => {
+    const entry = makeElement("span");
     entry.append(swatch(model.number), model.name);
     return entry;
   });
   document.getElementById(id).replaceChildren(...entries);
 }
 
-/** A model's sign beside its name: its line with its mark. The markup is all ours. */
+/** The sign of a model: its line with its mark. The markup holds no user text. */
 function swatch(number) {
   const place = document.createElement("template");
   place.innerHTML =

@@ -1,13 +1,13 @@
-// From the settings to the numbers and plots. Settings change often; what they touch is drawn once per frame.
+// Update table and plots when a setting changes, at most once per frame.
 
-const found = JSON.parse(document.getElementById("data").textContent);
-const at = (id) => document.getElementById(id);
+const page = JSON.parse(document.getElementById("data").textContent);
+const byId = (id) => document.getElementById(id);
 
-const state = { panel: null, models: [], boxes: [], classBoxes: [], looked: 0, image: null, sheets: new Map(), panels: [] };
+const state = { panel: null, models: [], boxes: [], classBoxes: [], detail: 0, image: null, sheets: new Map(), panels: [] };
 const sliders = {
-  alpha: new Slider("alpha", (value, isStored) => `α ${value}${isStored ? ", recorded" : ""}`, changed),
-  rho: new Slider("rho", (value, isStored) => `ρ ${value}${isStored ? ", recorded" : ""}`, changed),
-  temperature: new Slider("temperature", (value) => `temperature ${value}`, changed),
+  alpha: new Slider("alpha", (value, isStored) => `α ${value}${isStored ? ", recorded" : ""}`, scheduleUpdate),
+  rho: new Slider("rho", (value, isStored) => `ρ ${value}${isStored ? ", recorded" : ""}`, scheduleUpdate),
+  temperature: new Slider("temperature", (value) => `temperature ${value}`, scheduleUpdate),
 };
 
 const chosenModels = () => state.models.filter((_, i) => state.boxes[i].checked);
@@ -17,112 +17,117 @@ const settings = () => ({ alpha: sliders.alpha.value, rho: sliders.rho.value, te
 // --- panels, models and classes ---------------------------------------------------------------------------------------
 
 function openPanel(number) {
-  state.panel = found.panels[number];
+  state.panel = page.panels[number];
   state.models = state.panels[number];
-  const unique = (values) => sorted(values.filter((value) => value !== null));
+  const unique = (values) => sortedUnique(values.filter((value) => value !== null));
   const alphas = unique(state.models.flatMap((model) => model.storedAlphas));
   const rhos = unique(state.models.flatMap((model) => model.dro.map((row) => row.rho)));
   sliders.alpha.offer(alphaValues(alphas), alphas, sliders.alpha.value ?? alphas.at(-1) ?? 1);
   sliders.rho.offer(rhoValues(rhos), rhos, sliders.rho.value ?? rhos[rhos.length >> 1] ?? 0.1);
   sliders.temperature.offer(temperatureValues(), [0.5, 1, 2], sliders.temperature.value ?? 1);
-  at("temperature-field").hidden = !state.models.some((model) => model.logits);
-  at("models").replaceChildren();
-  state.boxes = checkboxes(
-    at("models"),
+  byId("temperature-field").hidden = !state.models.some((model) => model.logits);
+  byId("models").replaceChildren();
+  state.boxes = addCheckboxes(
+    byId("models"),
     state.models.map((model) => model.name),
     state.models.map((model) => swatch(model.number)),
     chooseModels,
   );
-  at("classes").replaceChildren();
+  byId("classes").replaceChildren();
   const names = state.panel.classes.map(({ label, name }) => (name === null ? String(label) : `${label} ${name}`));
-  state.classBoxes = checkboxes(at("classes"), names, null, chooseClasses);
-  at("classes-field").hidden = names.length < 2;
-  at("panel-title").textContent = state.panel.title;
-  offerLooked(-1);
+  state.classBoxes = addCheckboxes(byId("classes"), names, null, chooseClasses);
+  byId("classes-field").hidden = names.length < 2;
+  byId("panel-title").textContent = state.panel.title;
+  offerDetailModels(-1);
   chooseClasses();
 }
 
 function chooseModels() {
-  offerLooked(state.looked);
-  changed();
+  offerDetailModels(state.detail);
+  scheduleUpdate();
 }
 
-/** Of the chosen models one is looked at closer: this one, or else the first that has margins, or the first. */
-function offerLooked(wanted) {
+/** Offer the selected models for details: `wanted` stays, else the first with margins, else the first. */
+function offerDetailModels(wanted) {
   const numbers = state.models.map((_, i) => i).filter((i) => state.boxes[i].checked);
-  options(
-    at("looked"),
+  setOptions(
+    byId("detail-model"),
     state.models.map((model) => model.name),
   );
-  [...at("looked").options].filter((option) => !numbers.includes(Number(option.value))).forEach((option) => option.remove());
-  at("looked").disabled = !numbers.length;
+  [...byId("detail-model").options]
+    .filter((option) => !numbers.includes(Number(option.value)))
+    .forEach((option) => option.remove());
+  byId("detail-model").disabled = !numbers.length;
   const now = numbers.includes(wanted) ? wanted : (numbers.find((i) => state.models[i].margin) ?? numbers[0] ?? -1);
-  if (now !== wanted || now < 0) look(now);
-  else at("looked").value = String(now);
+  if (now !== wanted || now < 0) showDetails(now);
+  else byId("detail-model").value = String(now);
 }
 
 function chooseClasses() {
   const classes = chosenClasses();
-  const isWhole = classes.length === state.panel.classes.length;
-  const labels = isWhole ? null : new Set(classes.map((one) => one.label));
-  state.models.forEach((model) => model.choose(labels));
-  at("classes-count").textContent = isWhole ? `all ${classes.length}` : `${classes.length} of ${state.panel.classes.length}`;
-  changed();
+  const hasAllClasses = classes.length === state.panel.classes.length;
+  const labels = hasAllClasses ? null : new Set(classes.map((one) => one.label));
+  state.models.forEach((model) => model.selectClasses(labels));
+  byId("classes-count").textContent = hasAllClasses
+    ? `all ${classes.length}`
+    : `${classes.length} of ${state.panel.classes.length}`;
+  scheduleUpdate();
 }
 
-function look(number) {
-  state.looked = number;
-  at("looked").value = String(number);
-  document.querySelectorAll(".looked").forEach((place) => (place.textContent = state.models[number]?.name ?? ""));
-  show(null);
+function showDetails(number) {
+  state.detail = number;
+  byId("detail-model").value = String(number);
+  document.querySelectorAll(".detail-name").forEach((place) => (place.textContent = state.models[number]?.name ?? ""));
+  showImage(null);
 }
 
 // --- drawing ----------------------------------------------------------------------------------------------------------
 
 let waiting = false;
-/** The numbers in the next frame, the plots soon after: a slider stays smooth where plots are slow. */
-function changed() {
+/** Update the table in the next frame and the plots after it, so that a slider stays smooth. */
+function scheduleUpdate() {
   if (waiting) return;
   waiting = true;
   requestAnimationFrame(() => {
     waiting = false;
-    numbers();
-    soon();
+    updateTable();
+    schedulePlots();
   });
 }
 
 let pending = 0;
-function soon() {
+function schedulePlots() {
   pending ||= setTimeout(() => {
     pending = 0;
-    redraw();
+    updatePlots();
   });
 }
 
-/** Every plot that has something to show, each again only if something it shows has changed. */
-function redraw() {
+/** Show every plot that has data, and redraw those whose data have changed. */
+function updatePlots() {
   if (!window.Plotly) return;
-  const now = plots();
-  now.forEach(({ name, isShown }) => (at(`figure-${name}`).hidden = !isShown));
-  now.filter(({ isShown }) => isShown).forEach(update);
-  listenToImages();
+  const now = listPlots();
+  now.forEach(({ name, isShown }) => (byId(`figure-${name}`).hidden = !isShown));
+  now.filter(({ isShown }) => isShown).forEach(updatePlot);
+  addImageListeners();
 }
 
-/** `key` is all that a plot shows but for `line`, where the present setting is marked. */
-function plots() {
+/** `key` is everything that a plot depends on except `line`, the marked setting. */
+function listPlots() {
   const { alpha, rho, temperature } = settings();
   const chosen = chosenModels();
-  const live = chosen.filter((model) => model.isLive && model.size);
+  const live = chosen.filter((model) => model.canComputeASa && model.size);
   const scaled = live.filter((model) => model.logits);
-  const fallen = chosen.filter((model) => model.right && model.size);
-  const looked = state.models[state.looked];
+  const attacked = chosen.filter((model) => model.correct && model.size);
+  const detail = state.models[state.detail];
   const classes = chosenClasses();
-  const isThere = Boolean(looked?.right && looked.size);
-  const [alphas, rhos] = [coarse(sliders.alpha, 4), coarse(sliders.rho, 3).filter((value) => value > 0)];
-  const used = looked?.logits ? temperature : 1;
-  const shared = [isDark(), at("panel").value, state.boxes.map((box) => box.checked), classes.map((one) => one.label)];
-  const closer = [...shared, state.looked, alpha, used];
-  const across = at("axis").value;
+  const canShowDetails = Boolean(detail?.correct && detail.size);
+  const alphas = takeEvery(sliders.alpha, 4);
+  const rhos = takeEvery(sliders.rho, 3).filter((value) => value > 0); // the axis is logarithmic
+  const usedTemperature = detail?.logits ? temperature : 1;
+  const shared = [isDark(), byId("panel").value, state.boxes.map((box) => box.checked), classes.map((one) => one.label)];
+  const detailKey = [...shared, state.detail, alpha, usedTemperature];
+  const across = byId("axis").value;
   return [
     {
       name: "alpha",
@@ -138,79 +143,91 @@ function plots() {
       line: temperature,
       plot: () => plotTemperature(scaled, alpha, temperature),
     },
-    { name: "ball", isShown: fallen.length, key: shared, line: Math.max(rho, rhos[0]), plot: () => plotBall(fallen, rhos, rho) },
+    {
+      name: "ball",
+      isShown: attacked.length,
+      key: shared,
+      line: Math.max(rho, rhos[0]),
+      plot: () => plotBall(attacked, rhos, rho),
+    },
     {
       name: "classes",
-      isShown: isThere && classes.length > 1,
-      key: closer,
-      plot: () => plotClasses(looked, classes, alpha, used),
+      isShown: canShowDetails && classes.length > 1,
+      key: detailKey,
+      plot: () => plotClasses(detail, classes, alpha, usedTemperature),
     },
-    { name: "weights", isShown: isThere && looked.isLive, key: closer, plot: () => plotWeights(looked, alpha, used) },
+    {
+      name: "weights",
+      isShown: canShowDetails && detail.canComputeASa,
+      key: detailKey,
+      plot: () => plotWeights(detail, alpha, usedTemperature),
+    },
     {
       name: "images",
-      isShown: isThere && looked.margin,
-      key: [...closer, state.image],
-      plot: () => plotImages(looked, classes, alpha, used, state.image),
+      isShown: canShowDetails && detail.margin,
+      key: [...detailKey, state.image],
+      plot: () => plotImages(detail, classes, alpha, usedTemperature, state.image),
     },
   ];
 }
 
-const drawn = new Map();
-function update({ name, key, line = null, plot }) {
-  const [before, text] = [drawn.get(name), JSON.stringify(key)];
-  drawn.set(name, { text, line });
+const drawnPlots = new Map();
+function updatePlot({ name, key, line = null, plot }) {
+  const before = drawnPlots.get(name);
+  const text = JSON.stringify(key);
+  drawnPlots.set(name, { text, line });
   if (before?.text !== text) plot();
-  else if (before.line !== line && at(`plot-${name}`).layout.shapes?.length) {
+  else if (before.line !== line && byId(`plot-${name}`).layout.shapes?.length) {
     Plotly.relayout(`plot-${name}`, { "shapes[0].x0": line, "shapes[0].x1": line });
   }
 }
 
-/** Some of a slider's values, and all that are marked. */
-function coarse(slider, every) {
-  return sorted([...slider.values.filter((_, i) => i % every === 0), ...slider.marked, slider.values.at(-1)]);
+/** Every n-th value of a slider, all marked values and the last one. */
+function takeEvery(slider, every) {
+  return sortedUnique([...slider.values.filter((_, i) => i % every === 0), ...slider.marked, slider.values.at(-1)]);
 }
 
-function paint() {
-  at("theme").textContent = isDark() ? "Light" : "Dark";
-  at("theme").setAttribute("aria-pressed", String(isDark()));
+function applyTheme() {
+  byId("theme").textContent = isDark() ? "Light" : "Dark";
+  byId("theme").setAttribute("aria-pressed", String(isDark()));
   document.querySelectorAll("#models .swatch").forEach((mark, i) => mark.style.setProperty("--of", colourOf(i)));
-  if (state.panel) changed();
+  if (state.panel) scheduleUpdate();
 }
 
 // --- start ------------------------------------------------------------------------------------------------------------
 
-function listen() {
-  at("panel").addEventListener("change", () => openPanel(Number(at("panel").value)));
-  at("looked").addEventListener("change", () => {
-    look(Number(at("looked").value));
-    changed();
+function addListeners() {
+  byId("panel").addEventListener("change", () => openPanel(Number(byId("panel").value)));
+  byId("detail-model").addEventListener("change", () => {
+    showDetails(Number(byId("detail-model").value));
+    scheduleUpdate();
   });
-  at("axis").addEventListener("change", changed);
-  at("classes-all").addEventListener("click", () => checkAll(true));
-  at("classes-none").addEventListener("click", () => checkAll(false));
-  at("smaller").addEventListener("click", () => step(-1));
-  at("larger").addEventListener("click", () => step(1));
-  at("image").addEventListener("change", () => {
-    const position = state.models[state.looked]?.index.indexOf(at("image").valueAsNumber) ?? -1;
-    pick(position < 0 ? null : position);
+  byId("axis").addEventListener("change", scheduleUpdate);
+  byId("classes-all").addEventListener("click", () => checkAll(true));
+  byId("classes-none").addEventListener("click", () => checkAll(false));
+  byId("smaller").addEventListener("click", () => stepByMargin(-1));
+  byId("larger").addEventListener("click", () => stepByMargin(1));
+  byId("image").addEventListener("change", () => {
+    const position = state.models[state.detail]?.index.indexOf(byId("image").valueAsNumber) ?? -1;
+    selectImage(position < 0 ? null : position);
   });
-  at("settings").addEventListener("submit", (event) => event.preventDefault());
+  byId("settings").addEventListener("submit", (event) => event.preventDefault());
 }
 
-/** What every page can do, also one without a setting. */
-function listenToReader() {
-  at("theme").hidden = false;
-  at("theme").addEventListener("click", () => {
+/** Listeners of every page, with or without records. */
+function addPageListeners() {
+  byId("theme").hidden = false;
+  byId("theme").addEventListener("click", () => {
     document.documentElement.dataset.theme = isDark() ? "light" : "dark";
-    paint();
+    applyTheme();
   });
-  media.addEventListener("change", paint);
-  addEventListener("beforeprint", () => onPaper(true));
-  addEventListener("afterprint", () => onPaper(false));
+  media.addEventListener("change", applyTheme);
+  addEventListener("beforeprint", () => setPrintMode(true));
+  addEventListener("afterprint", () => setPrintMode(false));
 }
 
-/** Paper is light, and shows what is folded away. */
-function onPaper(isPaper) {
+/** Print in the light theme with all tables unfolded. */
+function setPrintMode(isPaper) {
   const { dataset } = document.documentElement;
   if (isPaper) [dataset.before, dataset.theme] = [dataset.theme ?? "", "light"];
   else if (dataset.before) dataset.theme = dataset.before;
@@ -219,10 +236,10 @@ function onPaper(isPaper) {
     one.open = isPaper;
     one.toggleAttribute("data-unfolded", isPaper);
   });
-  paint();
+  applyTheme();
   if (!state.panel) return;
-  numbers();
-  redraw();
+  updateTable();
+  updatePlots();
 }
 
 function checkAll(isChecked) {
@@ -230,66 +247,66 @@ function checkAll(isChecked) {
   chooseClasses();
 }
 
-/** Say how well the browser's numbers agree with the records; more than rounding apart is an alarm. */
-function check() {
-  const parts = state.panels.flat().map((model) => model.difference());
+/** Compare the computed numbers with the records; differences beyond rounding are a problem. */
+function verifyRecords() {
+  const parts = state.panels.flat().map((model) => model.compareWithRecord());
   const compared = parts.reduce((total, part) => total + part.compared, 0);
   const largest = Math.max(0, ...parts.map((part) => part.largest));
-  at("checked").textContent = compared
-    ? `${compared} recorded numbers were computed again from their rows in this browser; the largest difference is ${largest.toPrecision(1)}.`
+  byId("checked").textContent = compared
+    ? `${compared} recorded numbers were recomputed from their rows in this browser; the largest difference is ${largest.toPrecision(1)}.`
     : "";
-  if (largest > 1e-9) alarm("Some rows do not give the numbers of their record: one of the two has been changed.");
+  if (largest > 1e-9) showProblem("Some numbers of a record do not follow from its rows: one of the two has been changed.");
 }
 
-function alarm(text) {
-  at("trouble").textContent = text;
-  at("trouble").hidden = false;
+function showProblem(text) {
+  byId("problem").textContent = text;
+  byId("problem").hidden = false;
 }
 
 async function start() {
-  listenToReader();
-  paint();
-  const arrays = viewed(found.arrays, await unpacked("arrays"));
-  state.panels = found.panels.map((panel) => panel.models.map((facts, i) => new Model(facts, i, arrays, panel.classes)));
+  addPageListeners();
+  applyTheme();
+  const arrays = viewArrays(page.arrays, await decompress("arrays"));
+  state.panels = page.panels.map((panel) => panel.models.map((facts, i) => new Model(facts, i, arrays, panel.classes)));
   if (state.panels.length) await openLive();
   document.documentElement.dataset.ready = "yes";
 }
 
 async function openLive() {
-  options(
-    at("panel"),
-    found.panels.map((panel) => panel.title),
+  setOptions(
+    byId("panel"),
+    page.panels.map((panel) => panel.title),
   );
-  at("panel-field").hidden = found.panels.length < 2;
-  listen();
+  byId("panel-field").hidden = page.panels.length < 2;
+  addListeners();
   const sizes = state.panels.map((models) => models.length);
-  at("panel").value = String(sizes.indexOf(Math.max(...sizes)));
-  openPanel(Number(at("panel").value));
-  check();
-  at("live").hidden = false;
-  at("skip-settings").hidden = false;
-  if (!at("plotly")) return;
+  byId("panel").value = String(sizes.indexOf(Math.max(...sizes)));
+  openPanel(Number(byId("panel").value));
+  verifyRecords();
+  byId("live").hidden = false;
+  byId("skip-settings").hidden = false;
+  if (!byId("plotly")) return;
   await loadScript("plotly");
-  at("plots").hidden = false;
-  redraw();
+  byId("plots").hidden = false;
+  updatePlots();
 }
 
 let isListening = false;
-/** Once the plot is there: a pointer or a tap on an image shows it. */
-function listenToImages() {
-  if (isListening || !at("plot-images").on) return;
+/** Show an image on hover or tap, once the plot exists. */
+function addImageListeners() {
+  if (isListening || !byId("plot-images").on) return;
   isListening = true;
-  ["plotly_hover", "plotly_click"].forEach((name) => at("plot-images").on(name, hovered));
+  ["plotly_hover", "plotly_click"].forEach((name) => byId("plot-images").on(name, showHovered));
 }
 
-function hovered(event) {
+function showHovered(event) {
   const position = event.points[0]?.customdata;
-  if (Number.isInteger(position)) show(position);
+  if (Number.isInteger(position)) showImage(position);
 }
 
 start().catch((error) => {
-  alarm(
-    `The sliders and plots do not work here: ${error.message}. A browser of 2024 or later has what they need; the recorded numbers are below.`,
+  showProblem(
+    `The sliders and plots do not work in this browser: ${error.message}. They need a browser of 2024 or later. The recorded numbers are below.`,
   );
   throw error;
 });

@@ -1,23 +1,22 @@
-// The measures' arithmetic once more, for the browser: rows in, numbers out. No page, no plots.
-// It follows wmr_cli.measures line by line, and tests hold the two together.
+// The arithmetic of wmr_cli.measures for the browser. tests/reporting/html/test_metrics_js.py compares the two.
 
 const Z95 = 1.959963984540054;
-const TIED = 1e-150;
-const FEWEST = 6; // images that must make a difference
+const TIE_TOLERANCE = 1e-150; // squares of smaller differences would underflow
+const MIN_DIFFERING_IMAGES = 6; // fewer cannot make a difference significant, as in a two-sided sign test
 
-/** A sum that keeps what rounding would lose (Neumaier), so that the order of the images is of no account. */
+/** Compensated summation (Neumaier), so that the result does not depend on the order of the images. */
 class Sum {
   total = 0;
-  lost = 0;
+  compensation = 0;
 
   add(value) {
     const next = this.total + value;
-    this.lost += Math.abs(this.total) >= Math.abs(value) ? this.total - next + value : value - next + this.total;
+    this.compensation += Math.abs(this.total) >= Math.abs(value) ? this.total - next + value : value - next + this.total;
     this.total = next;
   }
 
   get value() {
-    return this.total + this.lost;
+    return this.total + this.compensation;
   }
 }
 
@@ -42,8 +41,8 @@ function exponentialLogWeights(margins, alpha) {
   return logs;
 }
 
-/** Weights scaled so that the largest is 1: none overflows. */
-function scaledWeights(logWeights) {
+/** Weights relative to the largest, which is 1, so that none overflows. */
+function relativeWeights(logWeights) {
   let peak = -Infinity;
   for (let i = 0; i < logWeights.length; i += 1) peak = Math.max(peak, logWeights[i]);
   const weights = new Float64Array(logWeights.length);
@@ -51,90 +50,100 @@ function scaledWeights(logWeights) {
   return weights;
 }
 
-/** A_sa: the accuracy when the attacker samples images by these weights, its interval and the effective sample size. */
-function weightedAccuracy(logWeights, right) {
+/** A_sa with its interval and effective sample size: the accuracy if images are sampled by these weights. */
+function weightedAccuracy(logWeights, correct) {
   if (!logWeights.length) return null;
-  const weights = scaledWeights(logWeights);
-  const [total, totalSquared, rightTotal, rightSquared] = [new Sum(), new Sum(), new Sum(), new Sum()];
+  const weights = relativeWeights(logWeights);
+  const total = new Sum();
+  const totalSquared = new Sum();
+  const correctTotal = new Sum();
+  const correctSquared = new Sum();
   for (let i = 0; i < weights.length; i += 1) {
     const weight = weights[i];
     total.add(weight);
     totalSquared.add(weight * weight);
-    if (right[i]) {
-      rightTotal.add(weight);
-      rightSquared.add(weight * weight);
+    if (correct[i]) {
+      correctTotal.add(weight);
+      correctSquared.add(weight * weight);
     }
   }
   const ess = total.value ** 2 / totalSquared.value;
-  const hits = count(right);
-  if (hits === 0 || hits === right.length) {
+  const hits = count(correct);
+  if (hits === 0 || hits === correct.length) {
     const value = hits > 0 ? 1 : 0;
     return { value, low: value, high: value, ess };
   }
-  const value = rightTotal.value / total.value;
-  const wrongSquared = totalSquared.value - rightSquared.value;
-  const spread = rightSquared.value * (1 - value) ** 2 + wrongSquared * value ** 2;
+  const value = correctTotal.value / total.value;
+  const misclassifiedSquared = totalSquared.value - correctSquared.value;
+  const spread = correctSquared.value * (1 - value) ** 2 + misclassifiedSquared * value ** 2;
   return logitDelta(value, Math.max(0, spread) / total.value ** 2, ess);
 }
 
-// --- which models can be told apart -----------------------------------------------------------------------------------
+// --- paired comparison of models --------------------------------------------------------------------------------------
 
-/** What each image adds to a weighted share, and its influence: by how much more of it would move the share. */
-function partsOf(logWeights, right) {
-  const weights = scaledWeights(logWeights);
+/** What each image adds to a weighted accuracy, and its influence function, for the delta method. */
+function contributionsOf(logWeights, correct) {
+  const weights = relativeWeights(logWeights);
   const total = sum(weights);
-  const added = weights.map((weight, i) => (right[i] ? weight / total : 0));
-  const share = sum(added);
-  return { added, influence: weights.map((weight, i) => (weight * (right[i] - share)) / total) };
+  const added = weights.map((weight, i) => (correct[i] ? weight / total : 0));
+  const accuracy = sum(added);
+  return { added, influence: weights.map((weight, i) => (weight * (correct[i] - accuracy)) / total) };
 }
 
-/** Whether one share exceeds another beyond the draw of images: of both together where their parts are there, else by intervals. */
-function isAbove(one, other, parts, otherParts) {
+/** Whether one accuracy is significantly larger: by a paired test where contributions are given, else by intervals. */
+function isBetter(one, other, parts, otherParts) {
   if (one.value <= other.value) return false;
   const isPaired = parts && otherParts && parts.added.length === otherParts.added.length;
-  if (!isPaired) return isWide(one) && isWide(other) && one.low > other.high;
-  let [spread, made, squares] = [0, 0, 0];
+  if (!isPaired) return hasWidth(one) && hasWidth(other) && one.low > other.high;
+  let variance = 0;
+  let difference = 0;
+  let squares = 0;
   for (let i = 0; i < parts.added.length; i += 1) {
-    const apart = Math.abs(parts.added[i] - otherParts.added[i]);
-    spread += (parts.influence[i] - otherParts.influence[i]) ** 2;
-    made += apart;
-    squares += apart ** 2;
+    const added = Math.abs(parts.added[i] - otherParts.added[i]);
+    variance += (parts.influence[i] - otherParts.influence[i]) ** 2;
+    difference += added;
+    squares += added ** 2;
   }
-  return one.value - other.value > Z95 * Math.sqrt(spread) && made ** 2 >= FEWEST * squares * (1 - 1e-9);
+  // the effective number of images that make the difference, with a tolerance for rounding
+  const hasEnoughImages = difference ** 2 >= MIN_DIFFERING_IMAGES * squares * (1 - 1e-9);
+  return hasEnoughImages && one.value - other.value > Z95 * Math.sqrt(variance);
 }
 
-/** All right or all wrong leaves no interval to go by. */
-function isWide(share) {
-  return share.low < share.high;
+/** With all images correct, or none, the interval has no width and is not informative. */
+function hasWidth(estimate) {
+  return estimate.low < estimate.high;
 }
 
-/** The best and the worst place that each share may have; null where there is no share. */
-function rankRanges(shares, parts) {
-  const there = [...shares.keys()].filter((i) => shares[i]);
-  const beaten = shares.map((share, i) => new Set(share && there.filter((k) => isAbove(share, shares[k], parts[i], parts[k]))));
-  return shares.map((share, i) => share && [1 + there.filter((k) => beaten[k].has(i)).length, there.length - beaten[i].size]);
+/** The best and the worst rank that each estimate may have; null stays null. */
+function rankRanges(estimates, parts) {
+  const present = [...estimates.keys()].filter((i) => estimates[i]);
+  const beaten = estimates.map(
+    (one, i) => new Set(one && present.filter((k) => isBetter(one, estimates[k], parts[i], parts[k]))),
+  );
+  return estimates.map((one, i) => one && [1 + present.filter((k) => beaten[k].has(i)).length, present.length - beaten[i].size]);
 }
 
-// --- plain shares and intervals ---------------------------------------------------------------------------------------
+// --- accuracies and intervals ----------------------------------------------------------------------------------------
 
-/** A_nat or A_rob: every image counts the same. */
-function plainAccuracy(right) {
-  return right.length ? wilson(count(right), right.length) : null;
+/** A_nat or A_rob: the unweighted accuracy. */
+function plainAccuracy(correct) {
+  return correct.length ? wilson(count(correct), correct.length) : null;
 }
 
-/** Wilson's score interval of a plain share. */
+/** Wilson's score interval of an unweighted accuracy. */
 function wilson(hits, total) {
-  const [share, z2] = [hits / total, Z95 ** 2 / total];
-  const centre = (share + z2 / 2) / (1 + z2);
-  const half = (Z95 * Math.sqrt((share * (1 - share)) / total + z2 / (4 * total))) / (1 + z2);
+  const value = hits / total;
+  const z2 = Z95 ** 2 / total;
+  const centre = (value + z2 / 2) / (1 + z2);
+  const half = (Z95 * Math.sqrt((value * (1 - value)) / total + z2 / (4 * total))) / (1 + z2);
   return {
-    value: share,
+    value,
     low: hits === 0 ? 0 : Math.max(0, centre - half),
     high: hits === total ? 1 : Math.min(1, centre + half),
   };
 }
 
-/** The delta-method interval of a weighted share, taken on the logit scale. */
+/** The delta-method interval of a weighted accuracy, on the logit scale. */
 function logitDelta(value, variance, ess) {
   if (!(variance > 0 && value > 0 && value < 1)) return { value, low: 0, high: 1, ess };
   const centre = Math.log(value) - Math.log1p(-value);
@@ -146,41 +155,47 @@ function logistic(x) {
   return x >= 0 ? 1 / (1 + Math.exp(-x)) : Math.exp(x) / (1 + Math.exp(x));
 }
 
-/** True probability minus the best other, with all logits divided by `temperature`; logits are rows of `classes` values. */
+/** Probability of the label minus the largest other one, with logits / `temperature`; (N * classes) to (N). */
 function probabilityMargins(logits, classes, labels, temperature) {
   const margins = new Float64Array(labels.length);
-  const shares = new Float64Array(classes);
+  const exponentials = new Float64Array(classes);
   for (let i = 0; i < labels.length; i += 1) {
     const row = logits.subarray(i * classes, (i + 1) * classes);
-    let [largest, total, other] = [-Infinity, 0, -Infinity];
+    let largest = -Infinity;
+    let other = -Infinity;
+    let total = 0;
     for (let k = 0; k < classes; k += 1) largest = Math.max(largest, row[k] / temperature);
     for (let k = 0; k < classes; k += 1) {
-      shares[k] = Math.exp(row[k] / temperature - largest);
-      total += shares[k];
+      exponentials[k] = Math.exp(row[k] / temperature - largest);
+      total += exponentials[k];
     }
-    for (let k = 0; k < classes; k += 1) if (k !== labels[i]) other = Math.max(other, shares[k]);
-    margins[i] = (shares[labels[i]] - other) / total;
+    for (let k = 0; k < classes; k += 1) if (k !== labels[i]) other = Math.max(other, exponentials[k]);
+    margins[i] = (exponentials[labels[i]] - other) / total;
   }
   return margins;
 }
 
 // --- the worst case over all weights in a chi-squared ball ------------------------------------------------------------
 
-/** Losses from the largest down, centred on it and divided by their range. Sorted once, for any radius. */
-function ranked(losses) {
+/** Sort losses in decreasing order, minus the largest and divided by their range; once for all radii. */
+function sortLosses(losses) {
   const order = Uint32Array.from(losses, (_, i) => i).sort((i, j) => losses[j] - losses[i] || i - j);
   const [largest, least] = [losses[order[0]], losses[order[order.length - 1]]];
   const halfRange = largest / 2 - least / 2;
   const x = Float64Array.from(order, (i) => {
     const at = (losses[i] / 2 - largest / 2) / (halfRange || 1);
-    return at > -TIED ? 0 : at;
+    return at > -TIE_TOLERANCE ? 0 : at;
   });
   const tied = x.findIndex((at) => at !== 0);
-  return { order, x, largest, halfRange, tied: tied < 0 ? x.length : tied, reach: reached(x) };
+  return { order, x, largest, halfRange, tied: tied < 0 ? x.length : tied, reach: reachOf(x) };
 }
 
-/** g at the loss below the k largest, k = 1 … N, falling to 1; infinite while those k are tied at the top. */
-function reached(x) {
+/**
+ * The second moment of the weights whose support is the k largest losses, k = 1 … N.
+ *
+ * It decreases to 1, and is infinite while those k losses are tied at the top.
+ */
+function reachOf(x) {
   const size = x.length;
   const reach = new Float64Array(size).fill(Infinity);
   let [above, squares] = [0, 0];
@@ -194,40 +209,40 @@ function reached(x) {
   return reach;
 }
 
-/** The largest weighted loss in the ball of radius `rho`, and the weights that reach it, in the order of `ranking.order`. */
+/** The largest weighted loss in the χ² ball of radius `rho`, with its weights in the order of `ranking.order`. */
 function worstCase(ranking, rho) {
   const { x, tied, largest, halfRange } = ranking;
   const size = x.length;
   const binds = 1 + 2 * rho <= size / tied;
-  let shares;
-  if (rho === 0) shares = new Float64Array(size).fill(1 / size);
-  else if (!binds || 1 + 2 * rho === size / tied) shares = x.map((at) => (at === 0 ? 1 / tied : 0));
-  else shares = inside(ranking, rho);
+  let weights;
+  if (rho === 0) weights = new Float64Array(size).fill(1 / size);
+  else if (!binds || 1 + 2 * rho === size / tied) weights = x.map((at) => (at === 0 ? 1 / tied : 0));
+  else weights = interiorWeights(ranking, rho);
   return {
-    value: 2 * (largest / 2 + halfRange * sum(shares.map((share, i) => share * x[i]))),
-    shares,
-    zeroWeights: size - shares.filter((share) => share !== 0).length,
+    value: 2 * (largest / 2 + halfRange * sum(weights.map((weight, i) => weight * x[i]))),
+    weights,
+    zeroWeights: size - weights.filter((weight) => weight !== 0).length,
     ess: binds ? size / (1 + 2 * rho) : tied,
   };
 }
 
-/** Weights where the ball's boundary is met before all weight lies on the largest losses. */
-function inside({ x, tied, reach }, rho) {
+/** The weights if the ball's boundary is reached before all weight is on the largest losses: affine in the loss. */
+function interiorWeights({ x, tied, reach }, rho) {
   const size = x.length;
   const total = Math.max(tied, firstAtMost(reach, 1 + 2 * rho)) + 1;
   const mean = sum(x.subarray(0, total)) / total;
   const deviations = x.subarray(0, total).map((at) => at - mean);
   const excess = (total - size + 2 * rho * total) / size;
-  const slope = Math.sqrt(Math.max(0, excess) / (sum(deviations.map((one) => one ** 2)) / total));
-  const shares = new Float64Array(size);
+  const scale = Math.sqrt(Math.max(0, excess) / (sum(deviations.map((one) => one ** 2)) / total));
+  const weights = new Float64Array(size);
   deviations.forEach((one, i) => {
-    shares[i] = Math.max(0, 1 + slope * one);
+    weights[i] = Math.max(0, 1 + scale * one);
   });
-  const whole = sum(shares);
-  return shares.map((share) => share / whole);
+  const weightSum = sum(weights);
+  return weights.map((weight) => weight / weightSum);
 }
 
-/** The first position at which falling values are at most `bound`. */
+/** The first position at which decreasing values are at most `bound`. */
 function firstAtMost(values, bound) {
   let [low, high] = [0, values.length];
   while (low < high) {
@@ -239,20 +254,20 @@ function firstAtMost(values, bound) {
 }
 
 /** The accuracy under the weights of a worst case. */
-function ballAccuracy(ranking, worst, right) {
-  return Math.min(1, sum(worst.shares.map((share, i) => (right[ranking.order[i]] ? share : 0))));
+function accuracyUnder(ranking, worst, correct) {
+  return Math.min(1, sum(worst.weights.map((weight, i) => (correct[ranking.order[i]] ? weight : 0))));
 }
 
-/** The least accuracy in the ball: one minus the worst case of the zero-one loss, in closed form. */
-function worstAccuracy(right, rho) {
-  const share = count(right) / right.length;
-  return Math.max(0, share - Math.sqrt(2 * rho * share * (1 - share)));
+/** The lowest accuracy in the ball: one minus the worst case of the zero-one loss, in closed form. */
+function worstAccuracy(correct, rho) {
+  const accuracy = count(correct) / correct.length;
+  return Math.max(0, accuracy - Math.sqrt(2 * rho * accuracy * (1 - accuracy)));
 }
 
-// --- numbers as texts, digit for digit as Python writes them ----------------------------------------------------------
+// --- formatting, digit for digit as in Python -------------------------------------------------------------------------
 
-/** A number with so many decimals. Exact ties go to the even digit, as in Python and unlike in toFixed. */
-function fixed(value, digits) {
+/** A number with this many decimals. Exact ties are rounded to even, as in Python and unlike toFixed. */
+function formatFixed(value, digits) {
   const doubled = Math.abs(value) * 2 ** (digits + 1);
   if (Number.isInteger(doubled) && doubled % 2 === 1 && doubled < 2 ** 40) {
     const lower = (doubled * 5 ** digits - 1) / 2;
@@ -262,25 +277,25 @@ function fixed(value, digits) {
   return value.toFixed(digits);
 }
 
-/** A share without its interval. What rounding left of a sum, 0.61749999999 for 0.6175, does not show. */
-function inPercent(share, digits = 1) {
-  return fixed(100 * Number(share.toFixed(12)), digits);
+/** A fraction in percent. 0.6175 may arrive as 0.61749999999, and must not be rounded down because of it. */
+function formatPercent(fraction, digits = 1) {
+  return formatFixed(100 * Number(fraction.toFixed(12)), digits);
 }
 
 /** `57.2 [53.1, 61.1]`, with no more digits than the interval supports. */
-function percent(share) {
-  if (!share) return "-";
-  if (share.low === share.high) {
-    if (share.value === 1) return "100 (all correct)";
-    return share.value === 0 ? "0 (none correct)" : `${inPercent(share.value)} (no interval)`;
+function formatEstimate(estimate) {
+  if (!estimate) return "-";
+  if (estimate.low === estimate.high) {
+    if (estimate.value === 1) return "100 (all correct)";
+    return estimate.value === 0 ? "0 (none correct)" : `${formatPercent(estimate.value)} (no interval)`;
   }
-  const half = 50 * (share.high - share.low);
+  const half = 50 * (estimate.high - estimate.low);
   const digits = Math.min(3, Math.max(0, 1 - Math.floor(Math.log10(half))));
-  const [value, low, high] = [share.value, share.low, share.high].map((number) => inPercent(number, digits));
+  const [value, low, high] = [estimate.value, estimate.low, estimate.high].map((number) => formatPercent(number, digits));
   return `${value} [${low}, ${high}]`;
 }
 
-/** Whether the weights, and not the size of the test set, leave a number on few images. */
-function restsOnFew(ess, images) {
+/** Whether the weights, not the size of the test set, make the effective sample small. */
+function hasLowEss(ess, images) {
   return ess < 0.1 * images || (ess < 100 && images >= 200);
 }

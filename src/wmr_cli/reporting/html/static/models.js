@@ -1,7 +1,7 @@
-// One model of a panel, at any alpha, rho, temperature and choice of classes. Everything costly is computed once and kept.
+// A model of a panel at any alpha, rho, temperature and selection of classes. Costly results are cached.
 
 const TEMPERATURES = Array.from({ length: 9 }, (_, i) => 2 ** ((i - 4) / 2));
-const MOST_KEPT = 60;
+const MAX_KEPT_TEMPERATURES = 60;
 
 class Model {
   constructor(facts, number, arrays, classes) {
@@ -15,26 +15,26 @@ class Model {
     this.margin = rows.margin ?? null;
     this.losses = rows.loss ?? null;
     this.logits = rows.logits ?? null;
-    this.right = rows.prediction ? Uint8Array.from(rows.prediction, (seen, i) => +(seen === rows.label[i])) : null;
-    this.clean = rows.clean ? unpackedBits(rows.clean, rows.label.length) : null;
-    this.tempered = new Map();
-    this.choose(null);
+    this.correct = rows.prediction ? Uint8Array.from(rows.prediction, (prediction, i) => +(prediction === rows.label[i])) : null;
+    this.clean = rows.clean ? unpackBits(rows.clean, rows.label.length) : null;
+    this.marginsByTemperature = new Map();
+    this.selectClasses(null);
   }
 
-  /** Whether A_sa can be had at any alpha: the paper's kernel, from margins. */
-  get isLive() {
-    return this.kernel === "exp" && this.margin !== null && this.right !== null;
+  /** Whether A_sa can be computed at any alpha, which needs margins and the paper's kernel. */
+  get canComputeASa() {
+    return this.has_margin_kernel && this.margin !== null && this.correct !== null;
   }
 
   nameOf(label) {
     return this.classNames.get(label) ?? String(label);
   }
 
-  /** Keep to the images of these classes; null for all. */
-  choose(labels) {
-    this.isWhole = labels === null;
+  /** Select the images of these classes; null selects all. */
+  selectClasses(labels) {
+    this.hasAllClasses = labels === null;
     const positions = Uint32Array.from(this.label.keys());
-    this.positions = this.isWhole ? positions : positions.filter((i) => labels.has(this.label[i]));
+    this.positions = this.hasAllClasses ? positions : positions.filter((i) => labels.has(this.label[i]));
     this.cache = new Map();
   }
 
@@ -42,65 +42,65 @@ class Model {
     return this.positions.length;
   }
 
-  /** Made once for the present choice of classes. */
-  once(name, make) {
+  /** Compute once for the selected classes. */
+  cached(name, make) {
     if (!this.cache.has(name)) this.cache.set(name, make());
     return this.cache.get(name);
   }
 
-  /** One of the arrays, at the chosen images. */
-  at(name) {
+  /** One of the arrays, at the selected images. */
+  selected(name) {
     const values = this[name];
-    if (values === null || this.isWhole) return values;
-    return this.once(name, () => picked(values, this.positions));
+    if (values === null || this.hasAllClasses) return values;
+    return this.cached(name, () => pickValues(values, this.positions));
   }
 
-  /** Of all images, as recorded or with the logits divided by `temperature`; null where no logits are kept. */
-  wholeMargins(temperature) {
+  /** Margins of all images, with logits / `temperature`; null if that needs logits and there are none. */
+  allMargins(temperature) {
     if (temperature === 1 || this.logits === null) return temperature === 1 ? this.margin : null;
-    if (!this.tempered.has(temperature)) {
-      if (this.tempered.size >= MOST_KEPT) this.tempered.clear();
+    if (!this.marginsByTemperature.has(temperature)) {
+      if (this.marginsByTemperature.size >= MAX_KEPT_TEMPERATURES) this.marginsByTemperature.clear();
       const classes = this.logits.length / this.label.length;
-      this.tempered.set(temperature, probabilityMargins(this.logits, classes, this.label, temperature));
+      this.marginsByTemperature.set(temperature, probabilityMargins(this.logits, classes, this.label, temperature));
     }
-    return this.tempered.get(temperature);
+    return this.marginsByTemperature.get(temperature);
   }
 
-  marginsOf(positions, temperature) {
-    const margins = this.wholeMargins(temperature);
-    return margins && picked(margins, positions);
+  marginsAtPositions(positions, temperature) {
+    const margins = this.allMargins(temperature);
+    return margins && pickValues(margins, positions);
   }
 
-  marginsAt(temperature) {
-    return this.isWhole ? this.wholeMargins(temperature) : this.marginsOf(this.positions, temperature);
+  selectedMargins(temperature) {
+    return this.hasAllClasses ? this.allMargins(temperature) : this.marginsAtPositions(this.positions, temperature);
   }
 
   aNat() {
-    if (this.isWhole || this.clean === null) return this.isWhole ? this.a_nat : null;
-    return plainAccuracy(this.at("clean"));
+    if (this.hasAllClasses || this.clean === null) return this.hasAllClasses ? this.a_nat : null;
+    return plainAccuracy(this.selected("clean"));
   }
 
   aRob() {
-    if (this.isWhole || this.right === null) return this.isWhole ? this.a_rob : null;
-    return plainAccuracy(this.at("right"));
+    if (this.hasAllClasses || this.correct === null) return this.hasAllClasses ? this.a_rob : null;
+    return plainAccuracy(this.selected("correct"));
   }
 
-  /** A_sa as the browser computes it. */
-  computed(alpha, temperature = 1) {
-    if (!this.isLive || !this.size) return null;
-    return this.once(`A_sa ${alpha} ${temperature}`, () => {
-      const margins = this.marginsAt(temperature);
-      return margins && weightedAccuracy(exponentialLogWeights(margins, alpha), this.at("right"));
+  /** A_sa, computed here. */
+  computeASa(alpha, temperature = 1) {
+    if (!this.canComputeASa || !this.size) return null;
+    return this.cached(`A_sa ${alpha} ${temperature}`, () => {
+      const margins = this.selectedMargins(temperature);
+      return margins && weightedAccuracy(exponentialLogWeights(margins, alpha), this.selected("correct"));
     });
   }
 
-  /** A_sa to show: the record's own where it has this alpha, its interval may be a bootstrap; else computed. */
+  /** A_sa of the record if it has this alpha, because its interval may be a bootstrap; else computed here. */
   aSa(alpha, temperature = 1) {
-    const isRecorded = this.isWhole && temperature === 1;
-    return (isRecorded && this.recorded(alpha)) || this.computed(alpha, temperature);
+    const isRecorded = this.hasAllClasses && temperature === 1;
+    return (isRecorded && this.recordedASa(alpha)) || this.computeASa(alpha, temperature);
   }
 
-  recorded(alpha) {
+  recordedASa(alpha) {
     return this.by_alpha.find((row) => row.alpha_test === alpha)?.a_sa ?? null;
   }
 
@@ -108,49 +108,49 @@ class Model {
     return this.by_alpha.map((row) => row.alpha_test).filter((alpha) => alpha !== null);
   }
 
-  /** What an attacker could do at most who may move this far from equal weights. */
-  inBall(rho) {
-    if (this.right === null || !this.size) return null;
-    const least = worstAccuracy(this.at("right"), rho);
-    const losses = this.loss === "zero-one" ? this.zeroOne() : this.at("losses");
+  /** The worst case over all weights in the χ² ball of radius `rho`. */
+  worstCaseAt(rho) {
+    if (this.correct === null || !this.size) return null;
+    const least = worstAccuracy(this.selected("correct"), rho);
+    const losses = this.loss === "zero-one" ? this.zeroOneLosses() : this.selected("losses");
     if (losses === null) return { accuracy: null, loss: null, least };
-    const ranking = this.once("ranking", () => ranked(losses));
-    return this.once(`ball ${rho}`, () => {
+    const ranking = this.cached("ranking", () => sortLosses(losses));
+    return this.cached(`worst case ${rho}`, () => {
       const worst = worstCase(ranking, rho);
-      return { accuracy: ballAccuracy(ranking, worst, this.at("right")), loss: worst.value, least };
+      return { accuracy: accuracyUnder(ranking, worst, this.selected("correct")), loss: worst.value, least };
     });
   }
 
-  zeroOne() {
-    return Float64Array.from(this.at("right"), (right) => 1 - right);
+  zeroOneLosses() {
+    return Float64Array.from(this.selected("correct"), (correct) => 1 - correct);
   }
 
-  /** The weights of the chosen images as multiples of an equal share. */
+  /** The weights of the selected images, in units of the equal weight. */
   weights(alpha, temperature) {
-    const margins = this.isLive && this.size ? this.marginsAt(temperature) : null;
+    const margins = this.canComputeASa && this.size ? this.selectedMargins(temperature) : null;
     if (margins === null) return null;
-    const weights = scaledWeights(exponentialLogWeights(margins, alpha));
+    const weights = relativeWeights(exponentialLogWeights(margins, alpha));
     const mean = sum(weights) / weights.length;
     return weights.map((weight) => weight / mean);
   }
 
-  /** What each chosen image adds to A_sa, and its influence on it; null where rows are not there. */
-  parts(alpha, temperature) {
-    const margins = this.isLive && this.size ? this.marginsAt(temperature) : null;
-    return margins && partsOf(exponentialLogWeights(margins, alpha), this.at("right"));
+  /** What each selected image adds to A_sa, and its influence; null without rows. */
+  contributions(alpha, temperature) {
+    const margins = this.canComputeASa && this.size ? this.selectedMargins(temperature) : null;
+    return margins && contributionsOf(exponentialLogWeights(margins, alpha), this.selected("correct"));
   }
 
-  /** The largest difference between the record and what the browser computes at its alphas and radii. */
-  difference() {
-    const parts = this.storedAlphas.map((alpha) => [this.recorded(alpha)?.value, this.computed(alpha)?.value]);
-    parts.push(...this.dro.map((row) => [row.accuracy, this.inBall(row.rho)?.accuracy]));
+  /** The largest difference between recorded and computed numbers, at the alphas and radii of the record. */
+  compareWithRecord() {
+    const parts = this.storedAlphas.map((alpha) => [this.recordedASa(alpha)?.value, this.computeASa(alpha)?.value]);
+    parts.push(...this.dro.map((row) => [row.accuracy, this.worstCaseAt(row.rho)?.accuracy]));
     const both = parts.filter(([one, other]) => Number.isFinite(one) && Number.isFinite(other));
     return { compared: both.length, largest: Math.max(0, ...both.map(([one, other]) => Math.abs(one - other))) };
   }
 }
 
-/** The values at these positions, in an array of the same kind. */
-function picked(values, positions) {
+/** The values at these positions, in an array of the same type. */
+function pickValues(values, positions) {
   const some = new values.constructor(positions.length);
   for (let i = 0; i < some.length; i += 1) some[i] = values[positions[i]];
   return some;

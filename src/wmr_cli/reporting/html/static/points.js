@@ -1,13 +1,13 @@
 // Plots of one model: its classes, its weights, its images.
 
-const FEWER = 2000;
+const MAX_SVG_POINTS = 2000;
 const BINS = 40;
-const MOST_TICKS = 40;
+const MAX_TICKS = 40;
 
-/** A_rob and A_sa of every chosen class of one model. */
+/** A_rob and A_sa of every selected class of one model. */
 function plotClasses(model, classes, alpha, temperature) {
   const labels = classes.map((one) => one.label);
-  const parts = labels.map((label) => classPart(model, label, alpha, temperature));
+  const parts = labels.map((label) => classAccuracies(model, label, alpha, temperature));
   const { quiet } = colours();
   const kinds = [
     ["A_rob", "rob", quiet, "circle-open", -0.12],
@@ -28,11 +28,13 @@ function plotClasses(model, classes, alpha, temperature) {
         array: shown.map(([, estimate]) => 100 * (estimate.high - estimate.value)),
         arrayminus: shown.map(([, estimate]) => 100 * (estimate.value - estimate.low)),
       },
-      text: shown.map(([, estimate, part]) => `${plain(part.name)}, ${part.size} images<br>${title}: ${percent(estimate)}`),
+      text: shown.map(
+        ([, estimate, part]) => `${escapeLabel(part.name)}, ${part.size} images<br>${title}: ${formatEstimate(estimate)}`,
+      ),
       type: "scatter",
       mode: "markers",
       marker: { color, symbol, size: 8 },
-      cliponaxis: false, // a mark at 100 is seen whole
+      cliponaxis: false, // a mark at 100 is drawn in full
       hovertemplate: "%{text}<extra></extra>",
     };
   });
@@ -42,34 +44,40 @@ function plotClasses(model, classes, alpha, temperature) {
     showgrid: false,
     zeroline: false,
   });
-  return draw("plot-classes", traces, layout(x, percentAxis(), legend()), "Accuracy under attack and A_sa of each class");
+  return drawPlot(
+    "plot-classes",
+    traces,
+    layout(x, percentAxis(), legendLayout()),
+    "Accuracy under attack and A_sa of each class",
+  );
 }
 
-/** Names along an axis; of very many, some. */
+/** Class names along an axis; if there are too many, every n-th. */
 function classTicks(names) {
-  const every = Math.ceil(names.length / MOST_TICKS);
+  const every = Math.ceil(names.length / MAX_TICKS);
   const positions = [...names.keys()].filter((i) => i % every === 0);
-  return { tickvals: positions, ticktext: positions.map((i) => plain(names[i], 14)) };
+  return { tickvals: positions, ticktext: positions.map((i) => escapeLabel(names[i], 14)) };
 }
 
-/** One class of a model by itself; nothing of the model's own choice of classes changes. */
-function classPart(model, label, alpha, temperature) {
+/** Accuracies of one class; the model's selection of classes stays. */
+function classAccuracies(model, label, alpha, temperature) {
   const positions = model.positions.filter((i) => model.label[i] === label);
-  const right = picked(model.right, positions);
-  const margins = model.isLive ? model.marginsOf(positions, temperature) : null;
+  const correct = pickValues(model.correct, positions);
+  const margins = model.canComputeASa ? model.marginsAtPositions(positions, temperature) : null;
   return {
     name: model.nameOf(label),
     size: positions.length,
-    rob: plainAccuracy(right),
-    sa: margins && weightedAccuracy(exponentialLogWeights(margins, alpha), right),
+    rob: plainAccuracy(correct),
+    sa: margins && weightedAccuracy(exponentialLogWeights(margins, alpha), correct),
   };
 }
 
-/** Images and weight by margin. */
+/** Histograms of images and of weight by margin. */
 function plotWeights(model, alpha, temperature) {
-  const margins = model.marginsAt(temperature);
+  const margins = model.selectedMargins(temperature);
   const weights = model.weights(alpha, temperature);
-  const [images, weight] = [new Float64Array(BINS), new Float64Array(BINS)];
+  const images = new Float64Array(BINS);
+  const weight = new Float64Array(BINS);
   margins.forEach((margin, i) => {
     const bin = Math.min(BINS - 1, Math.max(0, Math.floor(((margin + 1) / 2) * BINS)));
     images[bin] += 100 / margins.length;
@@ -78,12 +86,18 @@ function plotWeights(model, alpha, temperature) {
   const x = Array.from(images, (_, i) => -1 + (2 * i + 1) / BINS);
   const text = x.map(
     (at, i) =>
-      `margin ${fixed(at - 1 / BINS, 2)} to ${fixed(at + 1 / BINS, 2)}<br>${fixed(images[i], 1)} % of the images, ${fixed(weight[i], 1)} % of the weight`,
+      `margin ${formatFixed(at - 1 / BINS, 2)} to ${formatFixed(at + 1 / BINS, 2)}<br>${formatFixed(images[i], 1)} % of the images, ${formatFixed(weight[i], 1)} % of the weight`,
   );
   const { quiet } = colours();
   const common = { x, hovertext: text, hovertemplate: "%{hovertext}<extra></extra>", width: 2 / BINS };
   const traces = [
-    { ...common, name: "weight", y: Array.from(weight), type: "bar", marker: { color: faint(colourOf(model.number), 0.75) } },
+    {
+      ...common,
+      name: "weight",
+      y: Array.from(weight),
+      type: "bar",
+      marker: { color: withOpacity(colourOf(model.number), 0.75) },
+    },
     {
       ...common,
       width: undefined,
@@ -94,15 +108,15 @@ function plotWeights(model, alpha, temperature) {
       line: { shape: "hvh", color: quiet, width: 1.4 },
     },
   ];
-  return draw(
+  return drawPlot(
     "plot-weights",
     traces,
     layout(axis("margin", { range: [-1.02, 1.02] }), axis("percent", { rangemode: "tozero" }), {
-      ...legend(),
+      ...legendLayout(),
       barmode: "overlay",
       bargap: 0,
     }),
-    "Share of images and of weight by margin",
+    "Fraction of images and of weight by margin",
   );
 }
 
@@ -111,22 +125,23 @@ const hasWebGl = (() => {
   return Boolean(canvas.getContext("webgl2") ?? canvas.getContext("webgl"));
 })();
 
-/** A point per image by margin and class; without WebGL, of every so many images one. */
-function plotImages(model, classes, alpha, temperature, looked) {
-  const margins = model.marginsAt(temperature) ?? model.at("margin");
+/** A point per image by margin and class; without WebGL only every n-th image. */
+function plotImages(model, classes, alpha, temperature, selected) {
+  const margins = model.selectedMargins(temperature) ?? model.selected("margin");
   const weights = model.weights(alpha, temperature) ?? new Float64Array(margins.length).fill(1);
   const rows = new Map(classes.map((one, i) => [one.label, i]));
-  const every = hasWebGl ? 1 : Math.ceil(margins.length / FEWER);
+  const every = hasWebGl ? 1 : Math.ceil(margins.length / MAX_SVG_POINTS);
+  // the golden ratio spreads the points of a class evenly
   const height = (i) => rows.get(model.label[model.positions[i]]) + 0.7 * (((i * 0.6180339887) % 1) - 0.5);
   const usual = margins.length > 4000 ? 3 : 5;
   const size = (i) => Math.min(22, Math.max(usual / 2, usual * Math.sqrt(weights[i])));
-  const { right, wrong, ink } = colours();
+  const { correct, misclassified, ink } = colours();
   const kinds = [
-    ["right", 1, right, "circle"],
-    ["wrong", 0, wrong, "diamond"],
+    ["correct", 1, correct, "circle"],
+    ["misclassified", 0, misclassified, "diamond"],
   ];
   const traces = kinds.map(([name, outcome, color, symbol]) => {
-    const shown = [...margins.keys()].filter((i) => i % every === 0 && model.right[model.positions[i]] === outcome);
+    const shown = [...margins.keys()].filter((i) => i % every === 0 && model.correct[model.positions[i]] === outcome);
     return {
       name,
       x: shown.map((i) => margins[i]),
@@ -138,7 +153,7 @@ function plotImages(model, classes, alpha, temperature, looked) {
       hoverinfo: "none",
     };
   });
-  const at = model.positions.indexOf(looked ?? -1);
+  const at = model.positions.indexOf(selected ?? -1);
   traces.push({
     x: at < 0 ? [] : [margins[at]],
     y: at < 0 ? [] : [height(at)],
@@ -154,10 +169,10 @@ function plotImages(model, classes, alpha, temperature, looked) {
     showgrid: false,
     zeroline: false,
   });
-  return draw(
+  return drawPlot(
     "plot-images",
     traces,
-    layout(axis("margin", { range: [-1.04, 1.04] }), y, legend()),
-    "Every image by margin and class; the box below shows one at a time",
+    layout(axis("margin", { range: [-1.04, 1.04] }), y, legendLayout()),
+    "Every image by margin and class; the box below shows one image",
   );
 }

@@ -1,71 +1,73 @@
-// The table at the reader's settings, and what a screen reader is told of it.
+// The table at the selected settings, and its summary for screen readers.
 
-const LOSSES = { ce: "cross-entropy", margin: "negative logit margin", "zero-one": "zero-one loss" }; // as the figures say
-const QUIET = 500; // milliseconds after the last change before it is told
+const LOSSES = { ce: "cross-entropy", margin: "negative logit margin", "zero-one": "zero-one loss" }; // as in figures/dro.py
+const ANNOUNCE_DELAY_MS = 500; // after the last change, so that a moving slider is not read aloud
 
-function numbers() {
+function updateTable() {
   const { alpha, rho, temperature } = settings();
   const chosen = chosenModels();
   const asRecorded = chosen.map((model) => model.aSa(alpha));
   const scaled = chosen.map((model) => model.aSa(alpha, temperature));
-  const placed = (shares, used) =>
+  const rank = (estimates, usedTemperature) =>
     rankRanges(
-      shares,
-      chosen.map((model) => model.parts(alpha, used)),
+      estimates,
+      chosen.map((model) => model.contributions(alpha, usedTemperature)),
     );
-  const before = placed(asRecorded, 1);
-  const after = temperature === 1 ? before : placed(scaled, temperature);
+  const before = rank(asRecorded, 1);
+  const after = temperature === 1 ? before : rank(scaled, temperature);
   const isScaled = state.models.some((model) => model.logits);
-  heading(alpha, rho, temperature, chosen, isScaled);
-  at("numbers-body").replaceChildren(
+  showHeading(alpha, rho, temperature, chosen, isScaled);
+  byId("numbers-body").replaceChildren(
     ...chosen.map((model, i) => {
-      const row = element("tr", "", { "data-model": model.name });
-      const name = element("th", "", { scope: "row" });
+      const row = makeElement("tr", "", { "data-model": model.name });
+      const name = makeElement("th", "", { scope: "row" });
       name.append(swatch(model.number), model.name);
       row.append(
         name,
-        shareCell("a_nat", model.aNat()),
-        shareCell("a_rob", model.aRob()),
-        shareCell("a_sa", asRecorded[i], model.computed(alpha)),
+        accuracyCell("a_nat", model.aNat()),
+        accuracyCell("a_rob", model.aRob()),
+        accuracyCell("a_sa", asRecorded[i], model.computeASa(alpha)),
       );
       row.append(essCell(asRecorded[i], model.size));
       if (chosen.length > 1) row.append(rankCell("rank", before[i], before[i]));
-      if (isScaled) row.append(shareCell("a_sa_t", scaled[i], null, "start"));
+      if (isScaled) row.append(accuracyCell("a_sa_t", scaled[i], null, "start"));
       if (isScaled && chosen.length > 1) row.append(rankCell("rank_t", after[i], before[i]));
-      row.append(...ballCells(model, rho));
+      row.append(...worstCaseCells(model, rho));
       return row;
     }),
   );
-  at("numbers-note").textContent = notes(chosen).join(" ");
-  tell(alpha, rho, chosen, asRecorded);
+  byId("numbers-note").textContent = listNotes(chosen).join(" ");
+  announce(alpha, rho, chosen, asRecorded);
 }
 
-function heading(alpha, rho, temperature, chosen, isScaled) {
-  const ranked = chosen.length > 1 ? ["rank"] : [];
+function showHeading(alpha, rho, temperature, chosen, isScaled) {
+  const rank = chosen.length > 1 ? ["rank"] : [];
   const groups = [
     { title: "", names: ["model"] },
-    { title: "", names: ["A_nat", "A_rob", `A_sa at α ${alpha}`, "ESS", ...ranked] },
-    ...(isScaled ? [{ title: `logits ÷ ${temperature}`, names: ["A_sa", ...ranked] }] : []),
-    { title: `in the ball, ρ ${rho}`, names: ["accuracy", "least"] },
+    { title: "", names: ["A_nat", "A_rob", `A_sa at α ${alpha}`, "ESS", ...rank] },
+    ...(isScaled ? [{ title: `logits ÷ ${temperature}`, names: ["A_sa", ...rank] }] : []),
+    { title: `χ² ball, ρ ${rho}`, names: ["accuracy", "lowest"] },
   ];
-  const [top, names] = [element("tr"), element("tr")];
+  const [top, names] = [makeElement("tr"), makeElement("tr")];
   groups.forEach((group, number) => {
     const start = number > 1 ? " start" : "";
-    top.append(element("th", group.title, { scope: "colgroup", colspan: String(group.names.length), class: `group${start}` }));
+    top.append(
+      makeElement("th", group.title, { scope: "colgroup", colspan: String(group.names.length), class: `group${start}` }),
+    );
     group.names.forEach((name, i) =>
-      names.append(element("th", name, { scope: "col", class: (number ? "" : "text") + (i ? "" : start) })),
+      names.append(makeElement("th", name, { scope: "col", class: (number ? "" : "text") + (i ? "" : start) })),
     );
   });
-  at("numbers-head").replaceChildren(top, names);
+  byId("numbers-head").replaceChildren(top, names);
 }
 
-/** A share as the tables write it; the numbers behind it are there for scripts. */
-function shareCell(name, shown, computed = null, kind = "") {
-  const cell = element("td", "", { "data-cell": name, class: kind });
-  const [value, ...interval] = percent(shown).split(" ");
+/** An accuracy, formatted as in the tables; attributes hold the unrounded numbers for scripts. */
+function accuracyCell(name, shown, computed = null, kind = "") {
+  const cell = makeElement("td", "", { "data-cell": name, class: kind });
+  const [value, ...interval] = formatEstimate(shown).split(" ");
   cell.append(
-    element("span", value, { class: "strong" }),
-    ...(interval.length ? [element("span", ` ${interval.join(" ")}`, { class: "interval" })] : []),
+    makeElement("span", value, { class: "strong" }),
+    ...(interval.length ? [makeElement("span", ` ${interval.join(" ")}`, { class: "interval" })] : []),
   );
   if (shown) cell.dataset.value = String(shown.value);
   if (computed) cell.dataset.computed = JSON.stringify(computed);
@@ -73,13 +75,13 @@ function shareCell(name, shown, computed = null, kind = "") {
 }
 
 function essCell(estimate, images) {
-  const cell = element("td", estimate ? fixed(estimate.ess, 0) : "-", { "data-cell": "ess" });
+  const cell = makeElement("td", estimate ? formatFixed(estimate.ess, 0) : "-", { "data-cell": "ess" });
   if (estimate) cell.dataset.value = String(estimate.ess);
-  if (estimate && restsOnFew(estimate.ess, images)) cell.append(element("span", " few", { class: "few" }));
+  if (estimate && hasLowEss(estimate.ess, images)) cell.append(makeElement("span", " few", { class: "few" }));
   return cell;
 }
 
-/** `2`, or `1–3` where these places are left open. */
+/** `2`, or `1–3` for a range of ranks. */
 function rankText(range) {
   if (range === null) return "-";
   return range[0] === range[1] ? String(range[0]) : `${range[0]}–${range[1]}`;
@@ -88,63 +90,64 @@ function rankText(range) {
 function rankCell(name, range, usual) {
   const [text, before] = [rankText(range), rankText(usual)];
   const hasMoved = range !== null && usual !== null && text !== before;
-  return element("td", hasMoved ? `${text} (was ${before})` : text, { "data-cell": name, class: hasMoved ? "moved" : "" });
+  return makeElement("td", hasMoved ? `${text} (was ${before})` : text, { "data-cell": name, class: hasMoved ? "moved" : "" });
 }
 
-function ballCells(model, rho) {
-  const worst = model.inBall(rho);
+function worstCaseCells(model, rho) {
+  const worst = model.worstCaseAt(rho);
   return [
     ["ball", worst?.accuracy, "start"],
     ["least", worst?.least, ""],
   ].map(([name, value, kind]) => {
-    const isThere = typeof value === "number";
-    const cell = element("td", isThere ? inPercent(value) : "-", { "data-cell": name, class: kind });
-    if (isThere) cell.dataset.value = String(value);
+    const canShowDetails = typeof value === "number";
+    const cell = makeElement("td", canShowDetails ? formatPercent(value) : "-", { "data-cell": name, class: kind });
+    if (canShowDetails) cell.dataset.value = String(value);
     return cell;
   });
 }
 
-/** By which losses the worst case in a ball is that of these models. */
+/** The losses whose worst case in the χ² ball these models have. */
 function lossNames(chosen) {
-  const measured = chosen.filter((model) => model.inBall(1)?.accuracy != null);
+  const measured = chosen.filter((model) => model.worstCaseAt(1)?.accuracy != null);
   return [...new Set(measured.map(({ loss }) => LOSSES[loss] ?? loss))];
 }
 
-function notes(chosen) {
+function listNotes(chosen) {
   const { temperature } = settings();
-  const told = ["Percent, with 95 % intervals; ESS is the effective sample size behind A_sa."];
+  const notes = ["Percent, with 95 % intervals; ESS is the effective sample size behind A_sa."];
   const losses = lossNames(chosen);
   if (losses.length === 1)
-    told.push(`In the ball: accuracy where the mean ${losses[0]} is largest, and the least accuracy.`);
-  else if (losses.length) told.push("In the ball the models were measured by different losses; do not compare those numbers.");
+    notes.push(`χ² ball: accuracy under the weights that maximise the mean ${losses[0]}, and the lowest accuracy.`);
+  else if (losses.length) notes.push("χ² ball: the models have different losses; do not compare these numbers.");
   if (chosen.length > 1) {
-    told.push(
-      "Rank 1–3 is any place from 1 to 3: a model is above another only where the 95 % interval of their difference in A_sa, " +
-        "over the same images, leaves out 0 and at least six images make it.",
+    notes.push(
+      "Rank 1–3 is a range: a model ranks above another only if the 95 % interval of their paired difference in A_sa " +
+        "excludes 0 and at least six images make the difference.",
     );
   }
-  if (!chosenClasses().length && state.panel.classes.length) told.push("No class is chosen.");
-  if (chosen.some((model) => model.kernel !== "exp"))
-    told.push(`Weights of kernel ${chosen[0].kernel} are recorded, not computed here.`);
-  if (chosen.some((model) => model.right && !model.margin))
-    told.push("An attack that stops early leaves no margins, so there is no A_sa.");
-  if (temperature !== 1) told.push("Scaled logits are kept in half precision: their A_sa is right to about 0.01 points.");
-  told.push(...chosen.filter((model) => model.problem).map((model) => `${model.name}: ${model.problem}.`));
-  return told;
+  if (!chosenClasses().length && state.panel.classes.length) notes.push("No class is selected.");
+  if (chosen.some((model) => !model.has_margin_kernel))
+    notes.push(`For kernel ${chosen[0].kernel} only recorded values are shown.`);
+  if (chosen.some((model) => model.correct && !model.margin))
+    notes.push("The attack stops early and stores no margins: A_sa is not available.");
+  if (temperature !== 1)
+    notes.push("Logits are stored in half precision: A_sa at this temperature is accurate to about 0.01 points.");
+  notes.push(...chosen.filter((model) => model.problem).map((model) => `${model.name}: ${model.problem}.`));
+  return notes;
 }
 
-let telling = 0;
-function tell(alpha, rho, chosen, estimates) {
-  clearTimeout(telling);
-  telling = setTimeout(() => {
+let announceTimer = 0;
+function announce(alpha, rho, chosen, estimates) {
+  clearTimeout(announceTimer);
+  announceTimer = setTimeout(() => {
     const parts = chosen.map((model, i) => {
-      const worst = model.inBall(rho)?.accuracy;
-      const ball = typeof worst === "number" ? `, in the ball ${inPercent(worst)}` : "";
-      const sure = estimates[i]
-        ? `A_sa ${percent(estimates[i])}, effective sample size ${fixed(estimates[i].ess, 0)}`
+      const worst = model.worstCaseAt(rho)?.accuracy;
+      const ball = typeof worst === "number" ? `, in the χ² ball ${formatPercent(worst)}` : "";
+      const accuracy = estimates[i]
+        ? `A_sa ${formatEstimate(estimates[i])}, effective sample size ${formatFixed(estimates[i].ess, 0)}`
         : "no A_sa";
-      return `${model.name}: ${sure}${ball}`;
+      return `${model.name}: ${accuracy}${ball}`;
     });
-    at("told").textContent = `α ${alpha}, ρ ${rho}. ${parts.join(". ")}.`;
-  }, QUIET);
+    byId("announcement").textContent = `α ${alpha}, ρ ${rho}. ${parts.join(". ")}.`;
+  }, ANNOUNCE_DELAY_MS);
 }
