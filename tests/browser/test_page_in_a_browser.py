@@ -1,4 +1,4 @@
-"""The page as a reader meets it: in Chromium, from the disk, without network."""
+"""The page in Chromium, opened from disk without a network."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from support.page_data import evaluated, made_rows, save_pictures
 from wmr_cli import measures
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.reporting.html.report import render_report
-from wmr_cli.reporting.report import Report as RecordReport
+from wmr_cli.reporting.report import Report
 from wmr_cli.reporting.tables import main
 from wmr_cli.reporting.tables.escaping import printable
 from wmr_cli.storage import records
@@ -34,43 +34,44 @@ CHROMIUM = os.environ.get("WMR_CHROMIUM") or next(
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(
-        CHROMIUM is None, reason="no Chromium is installed here; WMR_CHROMIUM may name one"
+        CHROMIUM is None, reason="Chromium is not installed; WMR_CHROMIUM may name one"
     ),
 ]
 
-MILLISECONDS = 120_000
-HARD = "<b>bold</b><script>alert(1)</script>\"'[x]\nline"
-ASKED = EvaluateConfig(metrics=("nat", "rob", "sa", "dro"), rho=(0.01, 0.1, 1.0), per_class=True)
+TIMEOUT_MS = 120_000
+HOSTILE = "<b>bold</b><script>alert(1)</script>\"'[x]\nline"
+CONFIG = EvaluateConfig(metrics=("nat", "rob", "sa", "dro"), rho=(0.01, 0.1, 1.0), per_class=True)
 NO_WEBGL = """const usual = HTMLCanvasElement.prototype.getContext;
 HTMLCanvasElement.prototype.getContext = function (kind, ...more) {
   return kind.startsWith("webgl") ? null : usual.call(this, kind, ...more);
 };"""
 
 
-class Report:
-    """An opened page: what it asks for and complains of, and its numbers."""
+class OpenPage:
+    """An opened page with its network requests and error messages."""
 
     def __init__(self, browser, path: Path, **context) -> None:
         self.context = browser.new_context(
             offline=True, **{"viewport": {"width": 1400, "height": 900}, **context}
         )
-        self.context.set_default_timeout(MILLISECONDS)
+        self.context.set_default_timeout(TIMEOUT_MS)
         self.page = self.context.new_page()
-        self.path, self.requests, self.complaints = path, [], []
-        self.page.on("request", self.note)
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
-        self.page.on("console", self.listen)
+        self.path = path
+        self.requests: list[str] = []
+        self.errors: list[str] = []
+        self.page.on("request", self.record_request)
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.errors.append(dialog.message))
+        self.page.on("console", self.record_message)
 
-    def note(self, request) -> None:
-        if not request.url.startswith(
-            "blob:"
-        ):  # made by the page itself, as what it lets a reader save
+    def record_request(self, request) -> None:
+        # the page makes a blob of an image that is saved
+        if not request.url.startswith("blob:"):
             self.requests.append(request.url)
 
-    def listen(self, message) -> None:
+    def record_message(self, message) -> None:
         if message.type in ("error", "warning") and "GL Driver Message" not in message.text:
-            self.complaints.append(message.text)
+            self.errors.append(message.text)
 
     def open(self):
         self.page.goto(self.path.as_uri())
@@ -78,16 +79,18 @@ class Report:
         return self
 
     def settle(self) -> None:
-        """Numbers change in the next frame, plots right after it: their timer is set before this one."""
+        """Wait for the frame that updates the table and the timer that updates the plots."""
         self.page.evaluate(
-            "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 20))))"
+            """() => new Promise((done) => requestAnimationFrame(() =>
+                 requestAnimationFrame(() => setTimeout(done, 20))))"""
         )
 
     def slide(self, id: str, value: float) -> None:
-        """The slider as a hand moves it; the value must be one that it offers."""
+        """Move a slider to one of its values."""
         position = self.page.evaluate(
             """([id, value]) => {
-              const [range, box] = [document.getElementById(id), document.getElementById(`${id}-exact`)];
+              const range = document.getElementById(id);
+              const box = document.getElementById(`${id}-exact`);
               for (let i = Number(range.min); i <= Number(range.max); i += 1) {
                 range.value = i;
                 range.dispatchEvent(new Event("input", { bubbles: true }));
@@ -138,7 +141,7 @@ def browser():
         launched = driver.chromium.launch(
             executable_path=CHROMIUM,
             args=["--no-sandbox"] if os.geteuid() == 0 else [],
-            timeout=MILLISECONDS,
+            timeout=TIMEOUT_MS,
         )
         yield launched
         launched.close()
@@ -148,19 +151,19 @@ def browser():
 def found(tmp_path_factory: pytest.TempPathFactory):
     """Three runs under one attack, one of them under a second attack that stops early."""
     folder = tmp_path_factory.mktemp("evaluations")
-    resampled = msgspec.structs.replace(ASKED, ci="bootstrap")
-    plain = evaluated(folder, "plain", made_rows(0, 400), ASKED)
+    resampled = msgspec.structs.replace(CONFIG, ci="bootstrap")
+    plain = evaluated(folder, "plain", made_rows(0, 400), CONFIG)
     save_pictures(
         plain[0].parent / "saved.safetensors", plain[1], made_rows(0, 400), 400, (1, 8, 8)
     )
     return {
         "plain": plain,
         "other": evaluated(
-            folder, "other", made_rows(1, 400, skill=2.3), ASKED, alphas=[1 / 3, 2.0, 7.0]
+            folder, "other", made_rows(1, 400, skill=2.3), CONFIG, alphas=[1 / 3, 2.0, 7.0]
         ),
         "resampled": evaluated(folder, "resampled", made_rows(2, 400, skill=1.8), resampled),
         "early": evaluated(
-            folder, "plain", made_rows(5, 400, stops_early=True), ASKED, attack="autoattack"
+            folder, "plain", made_rows(5, 400, stops_early=True), CONFIG, attack="autoattack"
         ),
     }
 
@@ -174,10 +177,10 @@ def path(found, tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture
 def report(browser, path):
-    opened = Report(browser, path).open()
+    opened = OpenPage(browser, path).open()
     yield opened
     opened.context.close()
-    assert opened.complaints == []
+    assert opened.errors == []
     assert opened.requests == [path.as_uri()]
 
 
@@ -186,7 +189,7 @@ def rows_of(pair):
 
 
 @pytest.mark.parametrize("name", ["plain", "other", "resampled"])
-def test_at_every_recorded_alpha_the_page_shows_the_record(report, found, name: str) -> None:
+def test_recorded_numbers_are_shown_at_every_recorded_alpha(report, found, name: str) -> None:
     record = found[name][1]
     for row in record.by_alpha:
         report.slide("alpha", row.alpha_test)
@@ -197,7 +200,7 @@ def test_at_every_recorded_alpha_the_page_shows_the_record(report, found, name: 
         assert ours["ess"] == pytest.approx(row.a_sa.ess, rel=1e-12)
 
 
-def test_between_recorded_alphas_it_computes_what_python_would(report, found) -> None:
+def test_other_alphas_agree_with_python(report, found) -> None:
     for alpha in (0.0, 0.7, 3.95, 2.0001, 30.0):
         report.type("alpha", alpha)
         for name in ("plain", "other"):
@@ -207,7 +210,7 @@ def test_between_recorded_alphas_it_computes_what_python_would(report, found) ->
 
 
 @pytest.mark.parametrize("name", ["plain", "resampled"])
-def test_at_every_recorded_rho_the_page_shows_the_record(report, found, name: str) -> None:
+def test_recorded_numbers_are_shown_at_every_recorded_rho(report, found, name: str) -> None:
     for row in found[name][1].dro:
         report.slide("rho", row.rho)
         assert report.text(name, "ball") == f"{100 * row.accuracy:.1f}"
@@ -215,13 +218,14 @@ def test_at_every_recorded_rho_the_page_shows_the_record(report, found, name: st
         assert report.value(name, "least") == pytest.approx(row.worst_accuracy, abs=1e-9)
 
 
-def test_the_page_checks_itself_against_the_records(report) -> None:
-    said = report.page.locator("#checked").inner_text()
-    assert said.startswith("18 recorded numbers were computed again")
-    assert report.page.locator("#trouble").is_hidden()
+def test_computed_numbers_are_compared_with_the_records(report) -> None:
+    assert report.page.locator("#checked").inner_text().startswith("18 recorded numbers")
+    assert report.page.locator("#problem").is_hidden()
 
 
-def test_a_record_that_its_rows_do_not_give_raises_an_alarm(browser, found, tmp_path: Path) -> None:
+def test_record_that_does_not_follow_from_its_rows_is_a_problem(
+    browser, found, tmp_path: Path
+) -> None:
     file, record = found["plain"]
     first = record.by_alpha[0]
     better = msgspec.structs.replace(
@@ -232,51 +236,54 @@ def test_a_record_that_its_rows_do_not_give_raises_an_alarm(browser, found, tmp_
         render_report([(file, msgspec.structs.replace(record, by_alpha=[better]))])[0],
         encoding="utf-8",
     )
-    opened = Report(browser, changed).open()
-    assert "do not give the numbers" in opened.page.locator("#trouble").inner_text()
+    opened = OpenPage(browser, changed).open()
+    assert opened.page.locator("#problem").is_visible()
     opened.context.close()
 
 
-def test_classes_are_chosen_as_python_would(report, found) -> None:
+def test_selected_classes_agree_with_python(report, found) -> None:
     report.type("alpha", 1.5)
     report.slide("rho", 0.1)
     report.choose_classes(0, 3, 7)
     for name in ("plain", "other", "resampled"):
         rows = rows_of(found[name])
         chosen = np.isin(rows["label"], (0, 3, 7))
-        some = {key: values[chosen] for key, values in rows.items()}
-        assert report.text(name, "a_nat") == main.format_estimate(measures.accuracy(some, "clean"))
+        selected = {key: values[chosen] for key, values in rows.items()}
+        assert report.text(name, "a_nat") == main.format_estimate(
+            measures.accuracy(selected, "clean")
+        )
         assert report.text(name, "a_rob") == main.format_estimate(
-            measures.accuracy(some, "uniform")
+            measures.accuracy(selected, "uniform")
         )
         assert report.text(name, "a_sa") == main.format_estimate(
-            measures.sampled_accuracy(some, "exp", 1.5)
+            measures.sampled_accuracy(selected, "exp", 1.5)
         )
-        worst = measures.worst_case(measures.attacked_losses(some, "ce"), 0.1)
+        worst = measures.worst_case(measures.attacked_losses(selected, "ce"), 0.1)
         assert report.value(name, "ball") == pytest.approx(
-            worst.accuracy(measures.correct(some, "uniform")), abs=1e-9
+            worst.accuracy(measures.correct(selected, "uniform")), abs=1e-9
         )
     assert report.page.locator("#classes-count").inner_text() == "3 of 10"
     report.choose_classes()
     assert report.text("plain", "a_sa") == "-"
-    assert "No class is chosen" in report.page.locator("#numbers-note").inner_text()
 
 
-def test_models_are_chosen_and_ranked_among_each_other(report, found) -> None:
+def test_selected_models_are_ranked_by_paired_tests(report, found) -> None:
     assert report.models == ["plain", "other", "resampled"]
     report.slide("alpha", 2.0)
-    shares = {
+    outcomes = {
         name: measures.sampled_outcome(rows_of(found[name]), "exp", 2.0) for name in report.models
     }
-    taken = dict(zip(shares, measures.Resamples(400).of(list(shares.values())), strict=True))
+    resampled = dict(
+        zip(outcomes, measures.Resamples(400).of(list(outcomes.values())), strict=True)
+    )
 
-    def places(names):
+    def rank_ranges(names):
         above = {
             one: {
                 two
                 for two in names
-                if taken[one].minus(taken[two]).is_distinguishable
-                and taken[one].value > taken[two].value
+                if resampled[one].minus(resampled[two]).is_distinguishable
+                and resampled[one].value > resampled[two].value
             }
             for one in names
         }
@@ -288,31 +295,30 @@ def test_models_are_chosen_and_ranked_among_each_other(report, found) -> None:
             one: str(low) if low == high else f"{low}–{high}" for one, (low, high) in ends.items()
         }
 
-    shown = places(report.models)
+    shown = rank_ranges(report.models)
     assert {name: report.text(name, "rank") for name in report.models} == shown
     assert any("–" in text for text in shown.values())
-    assert "leaves out 0" in report.page.locator("#numbers-note").inner_text()
     report.page.get_by_role("checkbox", name="other").uncheck()
     report.settle()
     assert report.models == ["plain", "resampled"]
-    assert {name: report.text(name, "rank") for name in report.models} == places(report.models)
+    assert {name: report.text(name, "rank") for name in report.models} == rank_ranges(report.models)
 
 
-def test_a_closer_look_is_at_a_chosen_model(report) -> None:
+def test_details_are_those_of_a_selected_model(report) -> None:
     def offered():
-        return report.page.locator("#looked option").all_inner_texts()
+        return report.page.locator("#detail-model option").all_inner_texts()
 
     assert offered() == ["plain", "other", "resampled"]
-    assert report.page.locator("em.looked").first.inner_text() == "plain"
+    assert report.page.locator("em.detail-name").first.inner_text() == "plain"
     report.page.get_by_role("checkbox", name="plain").uncheck()
     report.settle()
     assert offered() == ["other", "resampled"]
-    assert report.page.locator("em.looked").first.inner_text() == "other"
-    report.page.locator("#looked").select_option(label="resampled")
+    assert report.page.locator("em.detail-name").first.inner_text() == "other"
+    report.page.locator("#detail-model").select_option(label="resampled")
     report.page.get_by_role("checkbox", name="plain").check()
     report.settle()
     assert (
-        report.page.locator("#looked").evaluate("(box) => box.selectedOptions[0].text")
+        report.page.locator("#detail-model").evaluate("(box) => box.selectedOptions[0].text")
         == "resampled"
     )
     for name in ("plain", "other", "resampled"):
@@ -325,15 +331,15 @@ def test_a_closer_look_is_at_a_chosen_model(report) -> None:
     report.page.get_by_role("checkbox", name="other").check()
     report.settle()
     assert report.page.locator("#figure-images").is_visible()
-    assert report.page.locator("em.looked").first.inner_text() == "other"
+    assert report.page.locator("em.detail-name").first.inner_text() == "other"
 
 
-def test_nothing_that_takes_focus_lies_in_an_image(report) -> None:
+def test_images_contain_nothing_focusable(report) -> None:
     assert report.page.locator(":is([role=img]) :is(a, button, [tabindex])").count() == 0
     assert report.page.locator("#plot-alpha").get_attribute("role") == "group"
 
 
-def test_models_are_told_apart_without_colour(report) -> None:
+def test_models_differ_in_dashes_and_marks(report) -> None:
     for plot in ("alpha", "temperature", "ball"):
         lines = report.page.evaluate(
             """(name) => document.getElementById(`plot-${name}`).data
@@ -354,7 +360,7 @@ def test_models_are_told_apart_without_colour(report) -> None:
     assert len(set(signs)) == 3
 
 
-def test_the_temperature_moves_the_margins_and_not_the_decisions(report, found) -> None:
+def test_temperature_agrees_with_python(report, found) -> None:
     report.slide("alpha", 2.0)
     assert report.text("plain", "a_sa_t") == report.text("plain", "a_sa")
     for temperature in (0.25, 0.5, 2.0, 4.0):
@@ -374,7 +380,7 @@ def test_the_temperature_moves_the_margins_and_not_the_decisions(report, found) 
     assert report.text("plain", "a_sa") == main.format_estimate(found["plain"][1].by_alpha[2].a_sa)
 
 
-def test_another_attack_is_another_panel(report, found) -> None:
+def test_each_attack_has_a_panel(report, found) -> None:
     assert report.page.locator("#panel option").count() == 2
     report.page.locator("#panel").select_option("1")
     report.settle()
@@ -388,7 +394,7 @@ def test_another_attack_is_another_panel(report, found) -> None:
     assert report.models == ["plain", "other", "resampled"]
 
 
-def test_sliders_follow_the_keyboard(report, found) -> None:
+def test_sliders_move_by_keyboard(report, found) -> None:
     report.slide("alpha", 2.0)
     slider = report.page.get_by_role("slider", name="α")
     slider.focus()
@@ -408,7 +414,7 @@ def test_sliders_follow_the_keyboard(report, found) -> None:
         assert report.page.locator(f"#{id}-exact").input_value() != before
 
 
-def test_a_keyboard_reaches_everything_from_the_skip_link_on(report) -> None:
+def test_all_controls_are_reached_by_keyboard(report) -> None:
     report.page.keyboard.press("Tab")
     assert report.page.evaluate("document.activeElement.className") == "skip"
     report.page.keyboard.press("Enter")
@@ -426,7 +432,7 @@ def test_a_keyboard_reaches_everything_from_the_skip_link_on(report) -> None:
         "alpha-exact",
         "rho",
         "temperature",
-        "looked",
+        "detail-model",
         "axis",
         "image",
         "smaller",
@@ -442,14 +448,16 @@ def test_every_control_has_a_name(report) -> None:
     assert nameless == []
 
 
-def test_a_screen_reader_is_told_the_new_numbers(report, found) -> None:
+def test_new_numbers_are_announced_to_screen_readers(report, found) -> None:
     report.slide("alpha", 1.0)
-    told = report.page.locator("#told")
-    assert told.get_attribute("aria-live") == "polite"
-    report.page.wait_for_function("document.getElementById('told').textContent.startsWith('α 1,')")
+    announcement = report.page.locator("#announcement")
+    assert announcement.get_attribute("aria-live") == "polite"
+    report.page.wait_for_function(
+        "document.getElementById('announcement').textContent.startsWith('α 1,')"
+    )
     assert (
         f"plain: A_sa {main.format_estimate(found['plain'][1].by_alpha[0].a_sa)}"
-        in told.text_content()
+        in announcement.text_content()
     )
 
 
@@ -460,37 +468,42 @@ def press_save(report, plot: str) -> None:
     place.locator("[data-title^='Download as PNG']").click()
 
 
-def pictured(report, plot: str) -> dict:
-    """The picture that the button would save: its heading, its key, and its options."""
+def saved_image(report, plot: str) -> dict:
+    """Return heading, legend and options of the image that the button would save."""
     report.page.evaluate(
-        """() => { window.saved = null; Plotly.downloadImage = ({ data, layout }, options) => { window.saved = {
-             heading: layout.title.text, key: data.filter((one) => one.showlegend).map((one) => one.name), options }; }; }"""
+        """() => {
+             window.saved = null;
+             Plotly.downloadImage = ({ data, layout }, options) => {
+               const key = data.filter((one) => one.showlegend).map((one) => one.name);
+               window.saved = { heading: layout.title.text, key, options };
+             };
+           }"""
     )
     press_save(report, plot)
     return report.page.evaluate("window.saved")
 
 
 @pytest.mark.parametrize("plot", ["alpha", "temperature", "ball"])
-def test_a_saved_plot_has_its_title_its_key_and_its_settings(report, plot: str) -> None:
+def test_saved_plot_has_title_legend_and_settings(report, plot: str) -> None:
     report.slide("alpha", 2.0)
     report.slide("rho", 0.1)
-    taken = pictured(report, plot)
-    assert taken["key"] == ["plain", "other", "resampled"]
+    saved = saved_image(report, plot)
+    assert saved["key"] == ["plain", "other", "resampled"]
     title = report.page.locator(f"#figure-{plot} figcaption b").inner_text()
-    first, *others = taken["heading"].split("<br>")
+    first, *others = saved["heading"].split("<br>")
     assert first == f"<b>{title}</b>"
     assert "digits test, 400 images · linf ε 0.1 · pgd:steps=20" in " ".join(others)
-    said = {
+    settings = {
         "alpha": "dotted line: α 2",
         "temperature": "α 2 · dotted line: T 1",
         "ball": "loss: cross-entropy · dotted line: ρ 0.1",
     }
-    assert others[-1] == said[plot]
-    assert taken["options"]["filename"] == f"wmr-{plot}"
+    assert others[-1] == settings[plot]
+    assert saved["options"]["filename"] == f"wmr-{plot}"
     report.page.get_by_role("checkbox", name="other").uncheck()
     report.choose_classes(1, 2)
-    assert pictured(report, plot)["key"] == ["plain", "resampled"]
-    assert pictured(report, plot)["heading"].endswith(" · 2 of 10 classes")
+    assert saved_image(report, plot)["key"] == ["plain", "resampled"]
+    assert saved_image(report, plot)["heading"].endswith(" · 2 of 10 classes")
 
 
 @pytest.mark.parametrize(
@@ -498,63 +511,70 @@ def test_a_saved_plot_has_its_title_its_key_and_its_settings(report, plot: str) 
     [
         ("classes", ["A_rob", "A_sa at α 2"]),
         ("weights", ["weight", "images"]),
-        ("images", ["right", "wrong"]),
+        ("images", ["correct", "misclassified"]),
     ],
 )
-def test_a_saved_plot_of_one_model_names_it(report, plot: str, key: list[str]) -> None:
+def test_saved_plot_of_one_model_has_its_name(report, plot: str, key: list[str]) -> None:
     report.slide("alpha", 2.0)
-    taken = pictured(report, plot)
-    assert taken["key"] == key
-    assert "of plain" in taken["heading"]
-    assert taken["heading"].endswith("α 2 · T 1")
+    saved = saved_image(report, plot)
+    assert saved["key"] == key
+    assert "of plain" in saved["heading"]
+    assert saved["heading"].endswith("α 2 · T 1")
 
 
 @pytest.mark.parametrize("plot", ["alpha", "images"])
-def test_a_saved_plot_is_a_picture(report, plot: str, tmp_path: Path) -> None:
+def test_saved_plot_is_an_opaque_image_with_heading_and_legend(
+    report, plot: str, tmp_path: Path
+) -> None:
     with report.page.expect_download() as download:
         press_save(report, plot)
     assert download.value.suggested_filename == f"wmr-{plot}.png"
     download.value.save_as(tmp_path / "plot.png")
-    with Image.open(tmp_path / "plot.png") as picture:
-        assert picture.width >= 1440
-        pixels = np.asarray(picture.convert("RGBA"))
-    assert (pixels[..., 3] == 255).all()  # no ground shines through
+    with Image.open(tmp_path / "plot.png") as image:
+        assert image.width >= 1440
+        pixels = np.asarray(image.convert("RGBA"))
+    assert (pixels[..., 3] == 255).all()  # no transparent background
     assert (pixels[:60, :400, :3].min(axis=2) < 100).any()  # the heading
-    assert (pixels[-60:, :400, :3].min(axis=2) < 100).any()  # the key
+    assert (pixels[-60:, :400, :3].min(axis=2) < 100).any()  # the legend
 
 
-def test_an_image_is_shown_where_one_points(report, found) -> None:
+def test_image_is_shown_on_hover(report, found) -> None:
     rows = rows_of(found["plain"])
     place = report.page.locator("#plot-images")
     place.scroll_into_view_if_needed()
     spot, position = place.evaluate(
         """(plot) => {
-          const [trace, { xaxis, yaxis }] = [plot.data[1], plot._fullLayout];
+          const trace = plot.data[1];
+          const { xaxis, yaxis } = plot._fullLayout;
           const box = plot.getBoundingClientRect();
           const at = trace.x.indexOf(Math.min(...trace.x));
-          const [x, y] = [xaxis._offset + xaxis.d2p(trace.x[at]), yaxis._offset + yaxis.d2p(trace.y[at])];
-          return [[box.left + x, box.top + y], trace.customdata[at]];
+          const x = box.left + xaxis._offset + xaxis.d2p(trace.x[at]);
+          const y = box.top + yaxis._offset + yaxis.d2p(trace.y[at]);
+          return [[x, y], trace.customdata[at]];
         }"""
     )
     report.page.mouse.move(spot[0] + 40, spot[1])
     report.page.mouse.move(*spot, steps=4)
     card = report.page.locator("#card")
-    start = f"index {rows['index'][position]}:"  # others are met on the way
+    start = f"index {rows['index'][position]}:"  # the pointer crosses other images on its way
     report.page.wait_for_function(
         "(start) => document.getElementById('card').textContent.startsWith(start)", arg=start
     )
     assert position == rows["uniform/margin"].argmin()
-    text = f"index {rows['index'][position]}: label {rows['label'][position]}, seen as {rows['uniform/prediction'][position]}"
-    assert card.inner_text().startswith(f"{text}, margin {rows['uniform/margin'][position]:.4f}")
-    report.page.locator("#picture").wait_for(state="visible")
-    pixels = report.page.locator("#picture").evaluate(
-        "(canvas) => [...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data]"
+    text = card.inner_text()
+    assert f"label {rows['label'][position]}," in text
+    assert f"predicted {rows['uniform/prediction'][position]}," in text
+    assert f"margin {rows['uniform/margin'][position]:.4f}" in text
+    report.page.locator("#thumbnail").wait_for(state="visible")
+    pixels = report.page.locator("#thumbnail").evaluate(
+        """(canvas) => [...canvas.getContext("2d")
+             .getImageData(0, 0, canvas.width, canvas.height).data]"""
     )[::4]
     saved = np.random.default_rng(1).random((400, 1, 8, 8), dtype=np.float32)[position]
     np.testing.assert_array_equal(pixels, np.rint(255 * saved).ravel())
 
 
-def test_images_are_reached_by_index_and_by_margin(report, found) -> None:
+def test_images_are_selected_by_index_and_by_margin(report, found) -> None:
     rows = rows_of(found["plain"])
     order = np.argsort(rows["uniform/margin"], kind="stable")
     image = report.page.locator("#image")
@@ -569,8 +589,8 @@ def test_images_are_reached_by_index_and_by_margin(report, found) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_light_and_dark_follow_the_reader_and_the_button(browser, path, scheme: str) -> None:
-    opened = Report(browser, path, color_scheme=scheme).open()
+def test_theme_follows_the_system_and_the_button(browser, path, scheme: str) -> None:
+    opened = OpenPage(browser, path, color_scheme=scheme).open()
 
     def is_dark():
         opened.settle()
@@ -585,19 +605,19 @@ def test_light_and_dark_follow_the_reader_and_the_button(browser, path, scheme: 
     opened.page.locator("#theme").click()
     assert is_dark() == (scheme != "dark")
     opened.context.close()
-    assert opened.complaints == []
+    assert opened.errors == []
 
 
 @pytest.mark.parametrize("width", [390, 768, 1400])
-def test_nothing_is_wider_than_the_screen(browser, path, width: int) -> None:
-    opened = Report(
+def test_page_is_not_wider_than_the_screen(browser, path, width: int) -> None:
+    opened = OpenPage(
         browser, path, viewport={"width": width, "height": 844}, has_touch=width < 800
     ).open()
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
     opened.context.close()
 
 
-def test_on_paper_there_are_tables_and_no_controls(report) -> None:
+def test_printed_page_has_tables_and_no_controls(report) -> None:
     report.page.emulate_media(media="print")
     assert report.page.locator("#settings").is_hidden()
     assert report.page.locator("#theme").is_hidden()
@@ -605,35 +625,35 @@ def test_on_paper_there_are_tables_and_no_controls(report) -> None:
     assert len(report.page.pdf()) > 10_000
 
 
-def test_hard_names_are_only_names(browser, found, tmp_path: Path) -> None:
+def test_hostile_names_are_shown_as_text(browser, found, tmp_path: Path) -> None:
     file, record = found["plain"]
-    checkpoint = msgspec.structs.replace(record.checkpoint, path=f"{HARD}.safetensors")
-    names = [msgspec.structs.replace(row, name=HARD) for row in record.per_class]
-    hard = msgspec.structs.replace(record, checkpoint=checkpoint, per_class=names)
-    made = tmp_path / "hard.html"
-    made.write_text(render_report([(file, hard), found["other"]])[0], encoding="utf-8")
-    opened = Report(browser, made).open()
-    assert opened.models[0] == printable(main.run_name(hard))
+    checkpoint = msgspec.structs.replace(record.checkpoint, path=f"{HOSTILE}.safetensors")
+    names = [msgspec.structs.replace(row, name=HOSTILE) for row in record.per_class]
+    hostile = msgspec.structs.replace(record, checkpoint=checkpoint, per_class=names)
+    made = tmp_path / "hostile.html"
+    made.write_text(render_report([(file, hostile), found["other"]])[0], encoding="utf-8")
+    opened = OpenPage(browser, made).open()
+    assert opened.models[0] == printable(main.run_name(hostile))
     shown = opened.page.locator("#plot-classes .xtick text").first.inner_html()
     assert "<b>" not in shown
     assert "&lt;b&gt;" in shown
     assert opened.page.locator("b:text-is('bold')").count() == 0
-    assert "<b>bold" not in json.dumps([pictured(opened, plot) for plot in ("alpha", "classes")])
+    assert "<b>bold" not in json.dumps([saved_image(opened, plot) for plot in ("alpha", "classes")])
     opened.context.close()
-    assert opened.complaints == []
+    assert opened.errors == []
 
 
-def test_without_webgl_some_images_are_drawn_all_the_same(browser, path) -> None:
-    opened = Report(browser, path)
+def test_without_webgl_some_images_are_drawn(browser, path) -> None:
+    opened = OpenPage(browser, path)
     opened.page.add_init_script(NO_WEBGL)
     opened.open()
     assert opened.page.locator("#plot-images .scatterlayer .point").count() > 100
     opened.context.close()
-    assert opened.complaints == []
+    assert opened.errors == []
 
 
-def test_without_javascript_the_recorded_numbers_are_there(browser, path, found) -> None:
-    opened = Report(browser, path, java_script_enabled=False)
+def test_recorded_numbers_need_no_javascript(browser, path, found) -> None:
+    opened = OpenPage(browser, path, java_script_enabled=False)
     opened.page.goto(path.as_uri())
     text = opened.page.locator("#recorded").inner_text()
     assert all(
@@ -644,10 +664,10 @@ def test_without_javascript_the_recorded_numbers_are_there(browser, path, found)
     opened.context.close()
 
 
-def test_a_page_of_the_paper_alone_has_no_controls(browser, tmp_path: Path) -> None:
+def test_page_of_the_paper_alone_has_no_controls(browser, tmp_path: Path) -> None:
     path = tmp_path / "paper.html"
-    path.write_text(render_report((), RecordReport(shows_paper=True).tables())[0], encoding="utf-8")
-    opened = Report(browser, path).open()
+    path.write_text(render_report((), Report(shows_paper=True).tables())[0], encoding="utf-8")
+    opened = OpenPage(browser, path).open()
     assert opened.page.locator("#comparison table").count() == 12
     assert opened.page.locator("#live").is_hidden()
     assert opened.page.locator("#skip-settings").is_hidden()
@@ -659,7 +679,7 @@ def test_a_page_of_the_paper_alone_has_no_controls(browser, tmp_path: Path) -> N
     opened.page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert open_tables(opened) == [True] + [False] * 11
     opened.context.close()
-    assert opened.complaints == []
+    assert opened.errors == []
 
 
 def open_tables(opened) -> list[bool]:
@@ -668,13 +688,13 @@ def open_tables(opened) -> list[bool]:
     )
 
 
-def test_on_paper_all_tables_are_open(browser, found, tmp_path: Path) -> None:
+def test_printed_page_has_all_tables_open(browser, found, tmp_path: Path) -> None:
     path = tmp_path / "both.html"
     path.write_text(
-        render_report([found["plain"]], RecordReport(shows_paper=True).tables())[0],
+        render_report([found["plain"]], Report(shows_paper=True).tables())[0],
         encoding="utf-8",
     )
-    opened = Report(browser, path).open()
+    opened = OpenPage(browser, path).open()
     before = open_tables(opened)
     assert before.count(False) > 10
     opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -682,4 +702,4 @@ def test_on_paper_all_tables_are_open(browser, found, tmp_path: Path) -> None:
     opened.page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert open_tables(opened) == before
     opened.context.close()
-    assert opened.complaints == []
+    assert opened.errors == []
