@@ -66,6 +66,9 @@ lint: .venv/.installed-dev  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	for package in plugins/*/; do \
+	  MYPYPATH=src:$${package}src $(BIN)/mypy $${package}src $${package}tests || exit 1; \
+	done
 	$(BIN)/lint-imports
 
 reproduction: .venv/.installed  ## rebuild docs/reproduction.md from studies/records

@@ -3,17 +3,28 @@
 import ast
 import copy
 import math
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import wmr_awp
 from wmr_awp.defense import Awp, awp
 from wmr_cli import BadInput, BrokenContract, Spec, create
-from wmr_cli.core import AttackResult, Batch, DefenseTraits, HasState
+from wmr_cli.core import (
+    Attack,
+    AttackResult,
+    Batch,
+    DefenseTraits,
+    HasState,
+    Learner,
+    Objective,
+    StepReport,
+)
 from wmr_cli.testing import RecordingLearner, check_defense, tiny_batch, tiny_model
 
 BASES = (
@@ -28,7 +39,7 @@ BASES = (
 )
 
 
-def made(base: str, **params: float) -> Awp:
+def made(base: str, **params: Any) -> Awp:
     return awp(Spec.parse(base), **params)
 
 
@@ -42,11 +53,13 @@ class Linear(nn.Module):
         super().__init__()
         self.weight, self.bias = (nn.Parameter(torch.tensor(values)) for values in (weight, bias))
 
-    def forward(self, images):
+    def forward(self, images: Tensor) -> Tensor:
         return images.flatten(1) @ self.weight.T + self.bias
 
 
-def errors(weight, bias, pixels, label):
+def errors(
+    weight: list[list[float]], bias: list[float], pixels: list[float], label: int
+) -> list[float]:
     """p - y of a linear model with two classes."""
     logits = [
         sum(w * x for w, x in zip(row, pixels, strict=True)) + b
@@ -89,10 +102,11 @@ def test_a_step_is_the_one_computed_by_hand() -> None:
 class InTrainMode(RecordingLearner):
     """Attacks see the network in train mode: dropout draws, and batch-norm remembers."""
 
-    def attack_mode(self):
-        return nullcontext(self.model)
+    @contextmanager
+    def attack_mode(self) -> Iterator[nn.Module]:
+        yield self.model
 
-    def attack(self, batch, objective, own=None):
+    def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> AttackResult:
         with torch.no_grad():
             self.model(batch.images)
         return AttackResult((batch.images + 0.03).clamp(0, 1), torch.ones_like(batch.labels))
@@ -100,7 +114,9 @@ class InTrainMode(RecordingLearner):
 
 @pytest.mark.parametrize("kind", [RecordingLearner, InTrainMode])
 @pytest.mark.parametrize("base", BASES)
-def test_without_a_perturbation_it_is_the_base_bit_for_bit(base: str, kind) -> None:
+def test_without_a_perturbation_it_is_the_base_bit_for_bit(
+    base: str, kind: type[RecordingLearner]
+) -> None:
     results = []
     for defense in (create("defense", base), made(base, gamma=0.0)):
         model = tiny_model().train()
@@ -121,25 +137,30 @@ def test_without_a_perturbation_it_is_the_base_bit_for_bit(base: str, kind) -> N
 class Watching(RecordingLearner):
     """Notes the weights at every turn."""
 
-    def __init__(self, model) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
-        self.seen = {"forward": [], "attack": [], "attack_mode": [], "optimizer_step": []}
+        self.seen: dict[str, list[dict[str, Tensor]]] = {
+            "forward": [],
+            "attack": [],
+            "attack_mode": [],
+            "optimizer_step": [],
+        }
 
-    def note(self, what) -> None:
+    def note(self, what: str) -> None:
         self.seen[what].append(
             {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
         )
 
-    def forward(self, images):
+    def forward(self, images: Tensor) -> Tensor:
         self.note("forward")
         return super().forward(images)
 
-    def attack(self, batch, objective, own=None):
+    def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> AttackResult:
         self.note("attack")
         return super().attack(batch, objective, own)
 
     @contextmanager
-    def attack_mode(self):
+    def attack_mode(self) -> Iterator[nn.Module]:
         with super().attack_mode() as network:
             self.note("attack_mode")
             yield network
@@ -149,7 +170,7 @@ class Watching(RecordingLearner):
         super().optimizer_step()
 
 
-def differs(weights, start):
+def differs(weights: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> list[str]:
     return [name for name in start if not torch.equal(weights[name], start[name])]
 
 
@@ -187,11 +208,11 @@ def test_the_loss_is_higher_at_the_perturbed_weights() -> None:
 def test_batch_norm_hears_of_a_batch_once() -> None:
     model = tiny_model().train()
     made("pgd").step(RecordingLearner(model), tiny_batch())
-    assert int(model[1].num_batches_tracked) == 1
+    assert int(model.get_buffer("1.num_batches_tracked")) == 1
 
 
 class FailsTheSecondTime(RecordingLearner):
-    def backward(self, loss) -> None:
+    def backward(self, loss: Tensor) -> None:
         super().backward(loss)
         if len(self.losses) == 2:
             raise RuntimeError("out of memory")
@@ -263,10 +284,11 @@ def test_negative_numbers_are_refused(params: dict[str, float] | dict[str, int])
 class Greedy:
     traits = DefenseTraits()
 
-    def step(self, learner, batch) -> None:
+    def step(self, learner: Learner, batch: Batch) -> StepReport:
         for _ in range(2):
             learner.backward(learner.forward(batch.images).square().mean())
             learner.optimizer_step()
+        raise AssertionError("the second step must be refused")
 
 
 def test_a_base_that_turns_out_to_step_twice_is_stopped_before_anything_moves() -> None:
@@ -283,14 +305,16 @@ class Restless:
     calls = 0
     traits = DefenseTraits()
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: dict[int, object]) -> "Restless":
         return Restless()
 
-    def step(self, learner, batch) -> None:
+    def step(self, learner: Learner, batch: Batch) -> StepReport:
         for _ in range(1 + self.calls):
             learner.attack(batch, lambda logits, labels: logits.sum(dim=1))
         learner.backward(learner.forward(batch.images).square().mean())
         learner.optimizer_step()
+        values = torch.zeros_like(batch.labels, dtype=torch.float32)
+        return StepReport(values, values, values, values.bool())
 
 
 def test_attacks_that_were_not_made_at_the_old_weights_are_refused() -> None:
@@ -324,10 +348,13 @@ def test_what_the_base_remembers_is_remembered_once_and_saved() -> None:
         learner = RecordingLearner(tiny_model().train())
         for _ in range(3):
             one.step(learner, tiny_batch())
+    again = made("iaat")
+    assert isinstance(defense, HasState)
+    assert isinstance(base, HasState)
+    assert isinstance(again, HasState)
     assert torch.equal(defense.state()["radii"], base.state()["radii"])
     assert float(base.state()["radii"].max()) > 0
-    again = made("iaat")
-    again.load_state(defense.state())
+    again.load_state(dict(defense.state()))
     assert torch.equal(again.state()["radii"], base.state()["radii"])
 
 
@@ -338,14 +365,16 @@ def imported(path: Path) -> set[str]:
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     return modules | {
-        node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level
+        node.module
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level
     }
 
 
 @pytest.mark.parametrize(
     "path", sorted(Path(wmr_awp.__file__).parent.glob("*.py")), ids=lambda path: path.name
 )
-def test_nothing_private_is_imported(path) -> None:
+def test_nothing_private_is_imported(path: Path) -> None:
     ours = {module for module in imported(path) if module.split(".")[0] == "wmr_cli"}
     assert {
         module for module in ours if module != "wmr_cli" and not module.startswith(PUBLIC)

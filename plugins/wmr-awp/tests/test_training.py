@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -31,8 +32,11 @@ class Smooth(nn.Sequential):
 """
 
 
+RunWmr = Callable[..., str]
+
+
 @pytest.fixture
-def wmr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def wmr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunWmr:
     """The program in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "nets.py").write_text(SMOOTH, encoding="utf-8")
@@ -57,7 +61,7 @@ def assert_identical(one: str, other: str) -> None:
         assert torch.equal(tensor, weights(other)[name]), name
 
 
-def test_it_learns_and_goes_on_exactly_where_it_was_stopped(wmr) -> None:
+def test_it_learns_and_goes_on_exactly_where_it_was_stopped(wmr: RunWmr) -> None:
     words = (
         "train",
         "--defense",
@@ -99,7 +103,7 @@ def test_it_learns_and_goes_on_exactly_where_it_was_stopped(wmr) -> None:
     assert record["checkpoint"]["defense"].startswith("awp")
 
 
-def test_a_perturbation_changes_the_run_and_none_does_not(wmr) -> None:
+def test_a_perturbation_changes_the_run_and_none_does_not(wmr: RunWmr) -> None:
     for defense, out in (("pgd", "base"), ("awp:gamma=0", "none"), ("awp:gamma=0.05", "some")):
         wmr(
             "train", *BRIEF, "--defense", defense, "--alpha", "1", "--out", out
@@ -109,7 +113,7 @@ def test_a_perturbation_changes_the_run_and_none_does_not(wmr) -> None:
     assert not all(torch.equal(tensor, some[name]) for name, tensor in base.items())
 
 
-def test_two_processes_learn_what_one_learns(wmr) -> None:
+def test_two_processes_learn_what_one_learns(wmr: RunWmr) -> None:
     words = (
         "train",
         *BRIEF,
@@ -144,7 +148,7 @@ def test_two_processes_learn_what_one_learns(wmr) -> None:
     assert_identical("base", "none")
 
 
-def test_a_base_that_does_not_fit_is_refused_in_one_line(wmr) -> None:
+def test_a_base_that_does_not_fit_is_refused_in_one_line(wmr: RunWmr) -> None:
     words = [sys.executable, "-m", "wmr_cli", "train", "--defense", "awp:free", "--out", "run"]
     done = subprocess.run(
         words, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "300"}

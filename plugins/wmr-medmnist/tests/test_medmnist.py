@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ COUNTS = {"train": 60, "val": 12, "test": 24}
 class WriteFile(Protocol):
     """Write a dataset file and return its path; keyword arguments replace arrays in it."""
 
-    def __call__(self, name: str, size: int = 28, **changed: NDArray[np.generic]) -> Path: ...
+    def __call__(self, name: str, size: int = 28, **changed: Any) -> Path: ...
 
 
 def make_arrays(info: DatasetInfo, size: int) -> dict[str, NDArray[np.generic]]:
@@ -57,10 +57,11 @@ def set_checksum(
 def write_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteFile:
     """Write small files where the official ones belong, and register their checksums."""
 
-    def write(name: str, size: int = 28, **changed: NDArray[np.generic]) -> Path:
+    def write(name: str, size: int = 28, **changed: Any) -> Path:
         info = dataclasses.replace(DATASETS[name], images=COUNTS)
         stream = io.BytesIO()
-        np.savez_compressed(stream, **(make_arrays(info, size) | changed))
+        arrays: dict[str, Any] = {**make_arrays(info, size), **changed}
+        np.savez_compressed(stream, **arrays)
         path = tmp_path / info.relative_path(size)
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(stream.getvalue())
@@ -122,8 +123,7 @@ def test_splits_are_the_published_ones_and_an_index_belongs_to_one_image(
 
 
 def test_a_split_is_read_when_it_is_first_used(write_file: WriteFile, tmp_path: Path) -> None:
-    changed = {"train_images": np.zeros((2, 2), dtype=np.uint8)}
-    write_file("octmnist", **changed)
+    write_file("octmnist", train_images=np.zeros((2, 2), dtype=np.uint8))
     splits = medmnist(tmp_path, "octmnist").splits
     assert len(splits["test"]) == COUNTS["test"]
     with pytest.raises(BadFile, match="'train'"):
@@ -201,7 +201,7 @@ def test_pickled_objects_are_not_run(write_file: WriteFile, tmp_path: Path) -> N
     ],
 )
 def test_another_layout_is_refused(
-    changed: dict[str, NDArray[np.generic]], problem: str, write_file: WriteFile, tmp_path: Path
+    changed: dict[str, Any], problem: str, write_file: WriteFile, tmp_path: Path
 ) -> None:
     write_file("bloodmnist", **changed)
     with pytest.raises(BadFile, match=problem):

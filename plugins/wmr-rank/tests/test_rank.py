@@ -3,6 +3,8 @@
 import itertools
 import json
 import math
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,13 +17,13 @@ from wmr_rank.kernel import Rank, spread_ranks
 
 
 @pytest.fixture
-def evidence():
+def evidence() -> Evidence:
     generator = torch.Generator().manual_seed(4)
     logits = 3 * torch.randn(200, 10, dtype=torch.float64, generator=generator)
     return Evidence(logits, torch.arange(200) % 10)
 
 
-def at_temperature(evidence, temperature):
+def at_temperature(evidence: Evidence, temperature: float) -> Evidence:
     return Evidence(evidence.logits / temperature, evidence.labels)
 
 
@@ -45,12 +47,12 @@ def test_ties_share_their_mean_rank_in_any_order() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.01, 0.3, 3.0, 100.0])
-def test_no_temperature_moves_a_weight(evidence, temperature: float) -> None:
+def test_no_temperature_moves_a_weight(evidence: Evidence, temperature: float) -> None:
     assert torch.equal(Rank(2.0)(at_temperature(evidence, temperature)), Rank(2.0)(evidence))
 
 
 @pytest.mark.parametrize("temperature", [0.3, 3.0])
-def test_the_paper_s_kernel_moves_with_temperature(evidence, temperature: float) -> None:
+def test_the_paper_s_kernel_moves_with_temperature(evidence: Evidence, temperature: float) -> None:
     exp = create("kernel", "exp:alpha=2")
     weights, scaled = (
         measures.normalized_weights(exp(each))
@@ -60,7 +62,7 @@ def test_the_paper_s_kernel_moves_with_temperature(evidence, temperature: float)
 
 
 def test_probability_margins_change_their_order_with_temperature_and_logit_margins_do_not(
-    evidence,
+    evidence: Evidence,
 ) -> None:
     scaled = at_temperature(evidence, 3.0)
     by_probability, by_logit = (
@@ -71,7 +73,7 @@ def test_probability_margins_change_their_order_with_temperature_and_logit_margi
     assert torch.equal(*by_logit)
 
 
-def test_a_constant_added_to_the_logits_of_an_image_changes_nothing(evidence) -> None:
+def test_a_constant_added_to_the_logits_of_an_image_changes_nothing(evidence: Evidence) -> None:
     shifts = torch.randint(
         -8, 8, (len(evidence.labels), 1), generator=torch.Generator().manual_seed(0)
     )
@@ -80,7 +82,7 @@ def test_a_constant_added_to_the_logits_of_an_image_changes_nothing(evidence) ->
     assert torch.equal(Rank(2.0)(one), Rank(2.0)(other))
 
 
-def test_a_lower_margin_weighs_more_and_alpha_says_how_much_more(evidence) -> None:
+def test_a_lower_margin_weighs_more_and_alpha_says_how_much_more(evidence: Evidence) -> None:
     order = logit_margin(evidence.logits, evidence.labels).argsort()
     logs = Rank(1.5)(evidence)[order]
     assert bool((logs.diff() < 0).all())
@@ -88,7 +90,7 @@ def test_a_lower_margin_weighs_more_and_alpha_says_how_much_more(evidence) -> No
     assert Rank(0.0)(evidence).abs().max() == 0
 
 
-def test_weights_carry_no_gradient(evidence) -> None:
+def test_weights_carry_no_gradient(evidence: Evidence) -> None:
     logits = evidence.logits.clone().requires_grad_()
     assert not Rank()(Evidence(logits, evidence.labels)).requires_grad
 
@@ -98,7 +100,7 @@ def test_images_far_apart_in_float32_but_close_to_each_other_are_told_apart() ->
     assert Rank(1.0)(Evidence(logits, torch.zeros(2, dtype=torch.long))).tolist() == [1.0, -1.0]
 
 
-def test_half_precision_stays_half_precision(evidence) -> None:
+def test_half_precision_stays_half_precision(evidence: Evidence) -> None:
     logs = Rank(1.0)(Evidence(evidence.logits.bfloat16(), evidence.labels))
     assert logs.dtype == torch.bfloat16
     assert bool(logs.isfinite().all())
@@ -110,7 +112,7 @@ def test_a_negative_alpha_is_refused() -> None:
 
 
 def test_an_evaluation_ranks_all_images_and_agrees_with_the_check_of_the_program(
-    wmr, tmp_path: Path
+    wmr: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     trained = wmr(
         "train", "--kernel", "rank", "--alpha", "2", "--epochs", "2", "--steps", "2", "--out", "run"

@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 
 @pytest.fixture
-def wmr(tmp_path: Path):
+def wmr(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "wmr_cli", *words]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

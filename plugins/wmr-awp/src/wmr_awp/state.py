@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +31,7 @@ class Moment:
             source.set_rng_state(before)
 
 
-def _generators(model: nn.Module) -> list[object]:
+def _generators(model: nn.Module) -> list[Any]:
     """The modules of torch that hold the generators a forward pass may draw from."""
     device = next(model.parameters()).device
     return [torch, *([] if device.type == "cpu" else [torch.get_device_module(device)])]
@@ -56,7 +57,9 @@ class Shift:
             for parameter in model.parameters()
             if parameter.ndim > 1 and parameter.grad is not None
         ):
-            value, gradient = weight.detach(), weight.grad
+            value = weight.detach()
+            gradient = weight.grad
+            assert gradient is not None
             length = gradient.norm()
             if length > 0 and length.isfinite():
                 moved[weight] = value + gradient * (gamma * value.norm() / length)

@@ -52,7 +52,8 @@ class Linear(nn.Module):
         self.layer = nn.Linear(math.prod(input_shape), num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.layer(images.flatten(1))
+        logits: Tensor = self.layer(images.flatten(1))
+        return logits
 
 
 @dataclass(frozen=True)

@@ -79,5 +79,6 @@ def _scaled(func: Any, fresh: Tensor, args: tuple[Any, ...], kwargs: dict[str, A
     if names is None:
         return fresh
     given = dict(zip(names, args[1:], strict=False)) | kwargs
-    first, second = given.get(names[0], 0.0), given.get(names[1], 1.0)
+    first: float = given.get(names[0], 0.0)
+    second: float = given.get(names[1], 1.0)
     return first + (second - first) * fresh if func is Tensor.uniform_ else first + second * fresh
