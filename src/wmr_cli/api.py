@@ -1,6 +1,7 @@
-"""What an evaluation found, for a notebook: the four accuracies, the rows behind them, and any other alpha or radius.
+"""The functions for notebooks and plugins: `create`, `load`, `evaluate` and `read_saved`.
 
-What notebooks and plugins may call.
+`evaluate` returns a `Result`: the four accuracies, the rows behind them, and accuracies at any
+other alpha or radius.
 """
 
 import time
@@ -17,7 +18,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from . import measures
-from .config import METRICS, EvaluateConfig, default_data_dir
+from .config import METRICS, EvaluateConfig, EvaluationSettings, default_data_dir
 from .core.contexts import model_device, on_device, plain_autograd
 from .core.data.loaders import as_split_or_stream
 from .core.nn.fusion import SAMPLE_SIZE
@@ -46,21 +47,33 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+__all__ = ["Result", "create", "evaluate", "load", "read_saved"]
+
+_CONFIG_DEFAULTS = EvaluateConfig()
+_ATTACK_DEFAULTS = EvaluationSettings()
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Result:
-    """One network under one attack. Accuracies are `Estimate`s: `value`, `low`, `high` and, where images are weighed, `ess`.
+    """The result of evaluating one model under one attack.
 
-    Shown in a terminal or a notebook it is the table of `wmr evaluate`.
+    Accuracies are `Estimate`s with `value`, `low`, `high` and, for weighted accuracies, `ess`. In a
+    terminal or a notebook, a result is shown as the table of `wmr evaluate`.
+
+    Example:
+        >>> result = wmr_cli.evaluate(model, images, eps=8 / 255)
+        >>> result.a_rob.value, result.a_sa(2.0).ess
+        >>> result.save("notebook")
     """
 
     record: Record
-    """everything that `wmr evaluate` writes down, as it does"""
+    """The record that `wmr evaluate` would write."""
     rows: Rows = field(repr=False)
-    """NumPy arrays with an entry per image: `label`, `uniform/margin`, `uniform/prediction`, …"""
+    """NumPy arrays with one entry per image: `label`, `uniform/margin`, `uniform/prediction`, …"""
 
     @classmethod
     def load(cls, path: str | Path) -> "Result":
-        """A record that `save` or `wmr evaluate` wrote, by its JSON file, with its rows."""
+        """Read the JSON file of a record that `save` or `wmr evaluate` wrote, with its rows."""
         file = Path(path)
         record = records.load(file)
         return cls(record, records.load_record_rows(file, record))
@@ -72,67 +85,79 @@ class Result:
 
     @property
     def a_rob(self) -> Estimate:
-        """Accuracy under the attack, where every image counts the same."""
+        """Accuracy under the attack, with equal weights."""
         if self.record.a_rob is None:
-            raise BadInput("A_rob was not measured", hint='evaluate with "rob" among the metrics')
+            raise BadInput("A_rob was not measured", hint='add "rob" to `metrics`')
         return self.record.a_rob
 
     @property
     def alphas(self) -> tuple[float, ...]:
-        """The alphas that were asked for; A_sa is to be had at any other."""
+        """Values of alpha in the table. A_sa is available at any other."""
         return tuple(row.alpha_test for row in self.record.by_alpha if row.alpha_test is not None)
 
     def a_sa(self, alpha: float | None = None) -> Estimate:
-        """Accuracy under the attack when images are drawn by weight. At any alpha; none for a kernel without one."""
-        found = measures.sampled_outcome(self.rows, self.record.kernel, alpha)
-        hint = "an attack that stops early has no margins to weigh by; a kernel other than exp has the alphas it was run with"
-        return self._estimate("A_sa", alpha, found, hint)
+        """Return the accuracy if images are sampled by weight, at any alpha.
 
-    def a_tr(self, alpha: float | None = None) -> Estimate:
-        """Accuracy when images are crafted by weight, too. At the alphas that were asked for: each is an attack of its own."""
-        found = measures.crafted_outcome(self.rows, self.record.kernel, alpha)
+        Leave out alpha for a kernel that has none.
+        """
+        outcome = measures.sampled_outcome(self.rows, self.record.kernel, alpha)
         return self._estimate(
-            "A_tr",
+            "A_sa",
             alpha,
-            found,
-            f"it was asked for at {', '.join(map(str, self.alphas)) or 'no alpha'}",
+            outcome,
+            hint="attacks that stop early have no margins; kernels other than "
+            f"{measures.MARGIN_KERNEL!r} have only the alphas of the evaluation",
         )
 
+    def a_tr(self, alpha: float | None = None) -> Estimate:
+        """Return the accuracy if the attack maximises the weighted loss as well.
+
+        It is available at the alphas of the evaluation, because each needs its own attack.
+        """
+        outcome = measures.crafted_outcome(self.rows, self.record.kernel, alpha)
+        measured = ", ".join(map(str, self.alphas)) or "no alpha"
+        return self._estimate("A_tr", alpha, outcome, hint=f"it was measured at {measured}")
+
     def dro(self, rho: float, loss: Literal["ce", "margin", "zero-one"] = "ce") -> DroRow:
-        """The worst case over all weights in a chi-squared ball of radius rho: `loss`, `accuracy`, `worst_accuracy`, `ess`, …"""
-        config = msgspec.structs.replace(self._asked, rho=(rho,), dro_loss=loss)
+        """Return the worst case over all weights in a χ² ball of radius rho.
+
+        It has `loss`, `accuracy`, `worst_accuracy` and `ess`, among others.
+        """
+        config = msgspec.structs.replace(self._config, rho=(rho,), dro_loss=loss)
         found = scoring.score_dro(self.rows, config)
         if not found:
             raise BadInput(
                 f"the rows hold no {loss} losses",
-                hint='an attack that stops early leaves loss="zero-one" only',
+                hint='attacks that stop early have only loss="zero-one"',
             )
         return found[0]
 
     def rescore(self, *alphas: float) -> "Result":
-        """The same attack seen at other alphas, by arithmetic; A_tr stays where it was measured."""
-        return Result(scoring.rescore(self.record, self.rows, self._asked, alphas), self.rows)
+        """Return the same result at other alphas, computed from the rows.
+
+        A_tr is available only where it was measured.
+        """
+        record = scoring.rescore(self.record, self.rows, self._config, alphas)
+        return Result(record, self.rows)
 
     def save(self, folder: str | Path) -> Path:
-        """Write record and rows into a folder for `wmr report`; the path of the record."""
+        """Write record and rows into a folder for `wmr report`; return the path of the record."""
         file = Path(folder) / f"{self.record.id}.json"
         records.save(file, self.record, self.rows)
         return file
 
     @property
-    def _asked(self) -> EvaluateConfig:
+    def _config(self) -> EvaluateConfig:
         return scoring.stored_config(Path(f"{self.record.id}.json"), self.record)
 
     def _estimate(
         self, name: str, alpha: float | None, outcome: Outcome | None, hint: str
     ) -> Estimate:
-        config = self._asked
+        config = self._config
         found = scoring.estimate_outcomes({name: outcome}, config.ci, config.seed)[name]
         if found is None:
-            raise BadInput(
-                f"{name} is not to be had{'' if alpha is None else f' at alpha {alpha:g}'}",
-                hint=hint,
-            )
+            where = "" if alpha is None else f" at alpha {alpha:g}"
+            raise BadInput(f"{name} is not available{where}", hint=hint)
         return found
 
     def __repr__(self) -> str:
@@ -148,9 +173,6 @@ class Result:
         return report.record_to_markdown(self.record)
 
 
-__all__ = ["Result", "create", "evaluate", "load", "read_saved"]
-
-
 @overload
 def create(kind: Literal["attack"], spec: str | Spec, **given: Any) -> Attack: ...
 @overload
@@ -164,38 +186,51 @@ def create(kind: Literal["defense"], spec: str | Spec, **given: Any) -> Defense:
 @overload
 def create(kind: str, spec: str | Spec, **given: Any) -> Any: ...
 def create(kind: str, spec: str | Spec, **given: Any) -> Any:
-    """Build a component by name: `create("attack", "pgd:steps=20", eps=8 / 255)`.
+    """Build a component by name.
 
-    A kind is `attack`, `dataset`, `defense`, `kernel` or `model`. A model needs `num_classes` and `input_shape`. A data set
-    is looked for where the command line looks for it, unless `root` names another folder.
+    A kind is `attack`, `dataset`, `defense`, `kernel` or `model`. Keywords are parameters of the
+    component, like those of the spec. A model needs `num_classes` and `input_shape`. Datasets are
+    read from the data folder of the command line, unless `root` is another folder.
+
+    Example:
+        >>> attack = create("attack", "pgd:steps=20", eps=8 / 255)
+        >>> images = create("dataset", "digits").splits["test"]
+        >>> model = create("model", "digits-cnn", num_classes=10, input_shape=(1, 8, 8))
     """
     registry = installed().registry
-    trust_named([spec], remember=False)
+    parsed = Spec.parse(spec) if isinstance(spec, str) else spec
+    # a class that the caller writes in a call is named by the user
+    trust_named([parsed], remember=False)
     if kind == "model":
-        return components.build_model(registry, str(spec), **given)
-    if (
-        kind == "dataset"
-        and "root" not in given
-        and registry.accepts(
-            kind, (Spec.parse(spec) if isinstance(spec, str) else spec).name, "root"
-        )
-    ):
+        return components.build_model(registry, str(parsed), **given)
+    if kind == "dataset" and "root" not in given and registry.accepts(kind, parsed.name, "root"):
         given["root"] = default_data_dir()
-    return registry.create(kind, spec, **given)
+    return registry.create(kind, parsed, **given)
 
 
 def load(checkpoint: str | Path, *, trust_code: str | Iterable[str] = ()) -> nn.Module:
-    """The network of a checkpoint, a file or a run folder, with its weights, in eval mode.
+    """Return the model of a checkpoint, a file or a run folder, with its weights, in eval mode.
 
-    A checkpoint whose model is a class in a Python file is refused, unless you have named that class on a command line or with
-    `create`. `trust_code` is the SHA-256 of such a file that you have read and trust, or several of them.
+    A checkpoint whose model is a class in a Python file is refused, unless you have named that
+    class on a command line or with `create`. `trust_code` is the SHA-256 of such a file that you
+    have read and trust, or several of them.
+
+    Example:
+        >>> model = load("runs/digits-trades-a2-s0")
     """
-    trust_hashes([trust_code] if isinstance(trust_code, str) else trust_code, remember=False)
+    hashes = [trust_code] if isinstance(trust_code, str) else trust_code
+    trust_hashes(hashes, remember=False)
     return components.restore_model(installed().registry, checkpoints.load(Path(checkpoint)))
 
 
 def read_saved(path: str | Path) -> Any:
-    """What `torch.save` wrote, on the CPU. A file that would have to run code to be read is refused, and so is a damaged one."""
+    """Return what `torch.save` wrote, on the CPU.
+
+    A file that is damaged, or that needs to run code, raises BadFile.
+
+    Example:
+        >>> state = read_saved("net.pt")["state_dict"]
+    """
     return torch_files.load_torch_file(Path(path))
 
 
@@ -204,11 +239,11 @@ def evaluate(
     data: Split | Dataset[Any] | Iterable[Any],
     *,
     eps: float | None = None,
-    attack: str | Spec | Attack = "pgd",
+    attack: str | Spec | Attack = _ATTACK_DEFAULTS.attack,
     norm: str | None = None,
     alphas: Iterable[float] | None = None,
     rhos: Iterable[float] = (),
-    kernel: str = "exp",
+    kernel: str = _CONFIG_DEFAULTS.kernel,
     metrics: Sequence[str] = METRICS,
     seed: int = 0,
     batch_size: int = 256,
@@ -217,76 +252,94 @@ def evaluate(
     name: str | None = None,
     dataset: str | None = None,
 ) -> Result:
-    """Measure a network under an attack, as `wmr evaluate` does: for the same weights, images, attack and seed, to the bit.
+    """Measure a model under an attack, like `wmr evaluate`.
 
-    `model` maps images (N, C, H, W) in [0, 1] to logits, and is left as it was. `data` is a split, a torch `Dataset` of
-    (image, label), or an iterable of batches (images, labels) or (images, labels, index).
+    For the same weights, images, attack and seed, the numbers are bit-identical to those of the
+    command. Caveats about the result are Python warnings.
 
-    `eps` and `norm` are the ball, `linf` unless said; an attack that was created with a ball needs neither. `alphas` are 1,
-    1.5 and 2 unless said: each is one more attack, for A_tr, while A_sa is free at any other. `rhos` adds the worst case in
-    balls of these radii. `metrics` are some of `nat`, `rob`, `sa` and `tr`.
+    Args:
+        model: Maps images (N, C, H, W) in [0, 1] to logits. It is left unchanged.
+        data: A split, a torch `Dataset` of (image, label), or an iterable of batches (images,
+            labels) or (images, labels, index).
+        eps: The radius of the ε-ball. An attack that was created with one needs no other.
+        attack: A spec, or an attack that you have built.
+        norm: `linf` or `l2`; the default is that of the attack, else `linf`.
+        alphas: Exponents of the weights; the default is 1, 1.5 and 2. Each needs one more attack
+            for A_tr. A_sa is available at any alpha.
+        rhos: Radii of χ² balls for the worst case over weights.
+        kernel: The attacker's kernel.
+        metrics: Some of `nat`, `rob`, `sa` and `tr`.
+        seed: Seed of the attack.
+        batch_size: Largest number of images per batch.
+        device: The default is the device of the model, which is moved for the evaluation only.
+        num_classes: If given, it must be the number of outputs of the model.
+        name: The name of the model in tables.
+        dataset: The name of the images in tables.
 
-    The work is done where the model is, or on `device`. There are as many classes as the model has outputs, which
-    `num_classes` can make sure of. `name` and `dataset` are what tables call model and data.
+    Example:
+        >>> images = create("dataset", "digits").splits["test"]
+        >>> result = evaluate(load("runs/digits-trades-a2-s0"), images, eps=0.15)
+        >>> print(result.a_sa(2.0))
     """
     registry = installed().registry
-    trust_named([kernel, *([attack] if isinstance(attack, str | Spec) else [])], remember=False)
-    request = check_request(
-        EvaluationRequest(
-            attack=attack,
-            norm=norm,
-            eps=eps,
-            alphas=alphas,
-            rhos=rhos,
-            kernel=kernel,
-            metrics=metrics,
-            batch_size=batch_size,
-            seed=seed,
-        ),
-        registry,
+    # classes that the caller writes in a call are named by the user
+    named = [kernel] if not isinstance(attack, str | Spec) else [kernel, attack]
+    trust_named(named, remember=False)
+    request = EvaluationRequest(
+        attack=attack,
+        norm=norm,
+        eps=eps,
+        alphas=alphas,
+        rhos=rhos,
+        kernel=kernel,
+        metrics=metrics,
+        batch_size=batch_size,
+        seed=seed,
     )
-    images, where = (
-        as_split_or_stream(data, batch_size),
-        model_device(model) if device is None else torch.device(device),
-    )
-    with on_device(model, where), plain_autograd(where):
+    checked = check_request(request, registry)
+    images = as_split_or_stream(data, batch_size)
+    target_device = model_device(model) if device is None else torch.device(device)
+    with on_device(model, target_device), plain_autograd(target_device):
         batches = batch_images(images, batch_size)
         first = next(batches, None)
         if first is None:
             raise BadInput(
-                "there are no images",
-                hint="an iterator that was used up gives nothing the second time",
+                "there are no images", hint="an iterator can be used only once: create a new one"
             )
         channels, height, width = first.images.shape[1:]
         checkpoint = describe_model(
             model, (channels, height, width), num_classes=num_classes, name=name
         )
+        # a loader is named after its dataset
         dataset_name = dataset or type(getattr(data, "dataset", data)).__name__
-        task = make_task(request, registry, checkpoint, images, dataset_name)
-        for text in (
-            *datasets.list_dataset_notes(images),
-            *components.list_attack_warnings(
-                task.attack.component, task.attack.eps, task.checkpoint.num_classes
-            ),
-        ):
-            warnings.warn(text, stacklevel=2)
-        shown = first.images[:SAMPLE_SIZE].to(where)
+        task = make_task(checked, registry, checkpoint, images, dataset_name)
+        _warn(datasets.list_dataset_notes(images))
+        _warn(
+            components.list_attack_warnings(
+                task.attack.component, task.attack.eps, checkpoint.num_classes
+            )
+        )
+        sample_images = first.images[:SAMPLE_SIZE].to(target_device)
         started = time.perf_counter()
-        evaluator = make_evaluator(task, model, shown)
-        parts = list(evaluator.evaluate_batches(chain([first], batches), where))
+        evaluator = make_evaluator(task, model, sample_images)
+        parts = list(evaluator.evaluate_batches(chain([first], batches), target_device))
         rows = add_log_weights(task, stack_rows(parts))
         seconds = time.perf_counter() - started
     # the number of images of a stream is known only now
     selection = replace(task.images, positions=torch.arange(len(images)))
-    task = replace(task, images=selection)
     record = make_record(
-        task,
+        replace(task, images=selection),
         rows,
         repeats=[],
         seconds=seconds,
         images_per_second=len(images) / seconds,
-        device=where.type,
+        device=target_device.type,
     )
-    for text in list_caveats(record):
-        warnings.warn(text, stacklevel=2)
+    _warn(list_caveats(record))
     return Result(record, rows)
+
+
+def _warn(texts: Iterable[str]) -> None:
+    for text in texts:
+        # level 3: the line that calls `evaluate`
+        warnings.warn(text, stacklevel=3)
