@@ -71,7 +71,7 @@ def save_checkpoint(path: str, **settings: Any) -> str:
 
 @pytest.fixture
 def untrusted(tmp_path: Path) -> Path:
-    """A Python file that the user has not named."""
+    """Write a Python file that the user has not named."""
     folder = tmp_path / "downloads"
     folder.mkdir()
     (folder / "untrusted.py").write_text(UNTRUSTED_NET)

@@ -184,7 +184,7 @@ def create(kind: Literal["kernel"], spec: str | Spec, **given: Any) -> Kernel: .
 @overload
 def create(kind: Literal["defense"], spec: str | Spec, **given: Any) -> Defense: ...
 @overload
-def create(kind: str, spec: str | Spec, **given: Any) -> Any: ...
+def create(kind: str, spec: str | Spec, **given: Any) -> object: ...
 def create(kind: str, spec: str | Spec, **given: Any) -> Any:
     """Build a component by name.
 
@@ -223,7 +223,7 @@ def load(checkpoint: str | Path, *, trust_code: str | Iterable[str] = ()) -> nn.
     return components.restore_model(installed().registry, checkpoints.load(Path(checkpoint)))
 
 
-def read_saved(path: str | Path) -> Any:
+def read_saved(path: str | Path) -> Any:  # noqa: ANN401 - the file decides
     """Return what `torch.save` wrote, on the CPU.
 
     A file that is damaged, or that needs to run code, raises BadFile.
@@ -234,7 +234,7 @@ def read_saved(path: str | Path) -> Any:
     return torch_files.load_torch_file(Path(path))
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 - keywords of a public function
     model: nn.Module,
     data: Split | Dataset[Any] | Iterable[Any],
     *,

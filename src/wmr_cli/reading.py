@@ -104,7 +104,7 @@ def read_text(path: Path, limit: int = TEXT_LIMIT) -> str:
     return read_bytes(path, limit).decode("utf-8").replace("\r\n", "\n")
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes) -> Any:  # noqa: ANN401 - any JSON value
     """Parse JSON; raise ValueError for text that is not JSON."""
     try:
         return _check_depth(json.loads(text))

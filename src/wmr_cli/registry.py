@@ -223,7 +223,7 @@ class Registry:
             hint = signature.hint_of(key)
             if hint in (Path, Path | None):
                 path = _read_param(kind, parsed.name, key, value, hint)
-                if path is not None:
+                if isinstance(path, Path):
                     absolute[key] = str(path.absolute())
         return str(Spec(parsed.name, None, {**params, **absolute})) if absolute else str(parsed)
 
@@ -319,7 +319,7 @@ def _name_value(spec: Spec, signature: _Signature, taken: set[str]) -> dict[str,
     return {key: spec.value, **spec.params}
 
 
-def _read_param(kind: str, name: str, key: str, value: Value, hint: TypeHint) -> Any:
+def _read_param(kind: str, name: str, key: str, value: Value, hint: TypeHint) -> object:
     """Convert the text of a parameter to its type; an error names the parameter."""
     try:
         return read_value(value, hint)

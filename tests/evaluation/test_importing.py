@@ -53,7 +53,7 @@ class Constant(nn.Linear):
 
 @pytest.fixture
 def networks(tmp_path: Path) -> str:
-    """The relative path of a file of networks."""
+    """Write a file of networks; return its relative path."""
     (tmp_path / "networks.py").write_text(NETWORKS, encoding="utf-8")
     return "networks.py"
 
@@ -66,7 +66,7 @@ def test_images(registry: Registry) -> Batch:
 
 @pytest.fixture
 def net(networks: str, registry: Registry, test_images: Batch) -> torch.nn.Module:
-    """A network whose last layer is fitted to the training images."""
+    """Return a network whose last layer is fitted to the training images."""
     torch.manual_seed(0)
     network = registry.create("model", f"{networks}:Net").train()
     train = datasets.build_dataset(registry, "digits", Path()).splits["train"]

@@ -1,4 +1,4 @@
-"""Several seeds of the attack in one record: the first is the evaluation, the others say how much luck is in it."""
+"""Repeats: the accuracies under several seeds of the attack, in one record."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,7 +23,7 @@ from wmr_cli.storage.records import Record, Rows
 SETTINGS: dict[str, Any] = {"alpha_test": (0.0, 2.0), "steps": 2, "limit": 100}
 
 
-def events(
+def start_evaluation(
     path: Path,
     registry: Registry,
     out: Path,
@@ -36,17 +36,17 @@ def events(
     )
 
 
-def measured(path: Path, registry: Registry, out: Path, **settings: Any) -> Record:
-    walk = events(path, registry, out, **settings)
-    (done,) = [event for event in walk if isinstance(event, EvaluationDone)]
+def run_evaluation(path: Path, registry: Registry, out: Path, **settings: Any) -> Record:
+    events = start_evaluation(path, registry, out, **settings)
+    (done,) = [event for event in events if isinstance(event, EvaluationDone)]
     return done.record
 
 
-def same(record: Record) -> Record:
+def drop_times(record: Record) -> Record:
     return msgspec.structs.replace(record, created="", seconds=0, images_per_second=0)
 
 
-def values(record: Record) -> tuple[float, list[tuple[float | None, float, float]]]:
+def list_accuracies(record: Record) -> tuple[float, list[tuple[float | None, float, float]]]:
     return not_none(record.a_rob).value, [
         (row.alpha_test, not_none(row.a_sa).value, not_none(row.a_tr).value)
         for row in record.by_alpha
@@ -58,35 +58,35 @@ def thrice(
     tiny_run: Path, registry: Registry, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Record, Path]:
     folder = tmp_path_factory.mktemp("repeats")
-    return measured(tiny_run, registry, folder, seed=5, repeats=3), folder
+    return run_evaluation(tiny_run, registry, folder, seed=5, repeats=3), folder
 
 
-def test_every_repetition_is_the_evaluation_with_its_seed(
+def test_every_repeat_equals_an_evaluation_with_its_seed(
     thrice: tuple[Record, Path], tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
     record, folder = thrice
     assert [part.seed for part in record.repeats] == [5, 6, 7]
     for part in record.repeats:
-        alone = measured(tiny_run, registry, tmp_path, seed=part.seed)
+        alone = run_evaluation(tiny_run, registry, tmp_path, seed=part.seed)
         assert (
             part.a_rob,
             [(row.alpha_test, row.a_sa, row.a_tr) for row in part.by_alpha],
-        ) == values(alone)
+        ) == list_accuracies(alone)
         assert alone.repeats == []
-        if part.seed == 5:  # everything else is that of the first seed
-            assert values(record) == values(alone)
-            mine, theirs = (
-                records.load_rows(where / f"{of.id}.safetensors")
-                for where, of in ((folder, record), (tmp_path, alone))
-            )
-            assert mine.keys() == theirs.keys()
-            assert all((mine[name] == theirs[name]).all() for name in mine)
-    assert len({str(part.by_alpha) for part in record.repeats}) == 3  # luck there is
+        if part.seed == 5:
+            # the rest of the record is that of the first seed
+            assert list_accuracies(record) == list_accuracies(alone)
+            rows = records.load_rows(folder / f"{record.id}.safetensors")
+            expected = records.load_rows(tmp_path / f"{alone.id}.safetensors")
+            assert rows.keys() == expected.keys()
+            assert all((rows[name] == expected[name]).all() for name in rows)
+    # the seeds do make a difference
+    assert len({str(part.by_alpha) for part in record.repeats}) == 3
     assert not list(folder.glob("*.partial"))
 
 
 @pytest.mark.parametrize("seen", [40, 140, 260])
-def test_an_interruption_in_any_repetition_leaves_no_trace(
+def test_a_resumed_evaluation_has_the_same_record(
     seen: int,
     thrice: tuple[Record, Path],
     tiny_run: Path,
@@ -94,18 +94,15 @@ def test_an_interruption_in_any_repetition_leaves_no_trace(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    walk = events(tiny_run, registry, tmp_path, seed=5, repeats=3)
+    events = start_evaluation(tiny_run, registry, tmp_path, seed=5, repeats=3)
     saved = 0
     while saved < seen:
-        event = next(walk)
-        # the second word about a chunk is said when it is stored
-        saved = (
-            event.done
-            if isinstance(event, ImagesDone) and list(tmp_path.rglob("*.safetensors"))
-            else 0
-        )
-    next(walk)
-    stop(walk)
+        event = next(events)
+        # the second event of a chunk is yielded after it is stored
+        if isinstance(event, ImagesDone) and list(tmp_path.rglob("*.safetensors")):
+            saved = event.done
+    next(events)
+    stop(events)
     examined: list[int] = []
     evaluate_batch = Evaluator.evaluate_batch
 
@@ -114,36 +111,36 @@ def test_an_interruption_in_any_repetition_leaves_no_trace(
         return evaluate_batch(self, batch)
 
     monkeypatch.setattr(Evaluator, "evaluate_batch", count_and_evaluate)
-    resumed = measured(tiny_run, registry, tmp_path, resume=True, seed=5, repeats=3)
+    resumed = run_evaluation(tiny_run, registry, tmp_path, resume=True, seed=5, repeats=3)
     assert 0 < sum(examined) <= 300 - seen
-    assert same(resumed) == same(thrice[0])
+    assert drop_times(resumed) == drop_times(thrice[0])
 
 
 def test_images_are_counted_once_per_seed(
     tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
-    told = list(events(tiny_run, registry, tmp_path, repeats=2))
-    (started,) = [event for event in told if isinstance(event, EvaluationStarted)]
+    events = list(start_evaluation(tiny_run, registry, tmp_path, repeats=2))
+    (started,) = [event for event in events if isinstance(event, EvaluationStarted)]
     assert started.total == 200
     assert "2 seeds" in started.label
-    counts = [event.done for event in told if isinstance(event, ImagesDone)]
+    counts = [event.done for event in events if isinstance(event, ImagesDone)]
     assert counts == sorted(counts)
     assert counts[-1] == 200
 
 
-def test_a_kernel_that_stores_its_weights_can_be_repeated(
+def test_a_kernel_with_stored_weights_can_be_repeated(
     tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
-    record = measured(tiny_run, registry, tmp_path, repeats=2, kernel="none", alpha_test=None)
+    record = run_evaluation(tiny_run, registry, tmp_path, repeats=2, kernel="none", alpha_test=None)
     for part in record.repeats:
         assert [(row.alpha_test, row.a_sa) for row in part.by_alpha] == [(None, part.a_rob)]
 
 
-def test_clean_images_need_no_second_look(
+def test_repeats_without_an_attack_are_refused(
     tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
     with pytest.raises(BadInput, match="repeats"):
-        measured(tiny_run, registry, tmp_path, repeats=2, metrics=("nat",))
+        run_evaluation(tiny_run, registry, tmp_path, repeats=2, metrics=("nat",))
 
 
 def test_defaults_of_later_settings_are_not_part_of_the_id(

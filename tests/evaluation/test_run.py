@@ -1,4 +1,4 @@
-"""Numbers that do not depend on how the work was cut, and a record that says everything."""
+"""Evaluations do not depend on how work is divided, and records are complete."""
 
 import json
 import shutil
@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from support.typed import not_none, stop
@@ -32,12 +31,12 @@ from wmr_cli.reporting.rows import attack_name
 from wmr_cli.runtime.components import restore_model
 from wmr_cli.runtime.fabric import Hardware
 from wmr_cli.storage import checkpoints, records
-from wmr_cli.storage.records import Record
+from wmr_cli.storage.records import Record, Rows
 
 pytestmark = pytest.mark.usefixtures("trusts_local_code")
 
 
-def measured(
+def run_evaluation(
     path: Path,
     registry: Registry,
     out: Path | None,
@@ -59,7 +58,7 @@ def measured(
     return [event for event in events if isinstance(event, EvaluationDone)]
 
 
-def without_times(record: Record) -> Record:
+def drop_times(record: Record) -> Record:
     return msgspec.structs.replace(record, created="", seconds=0, images_per_second=0, config={})
 
 
@@ -67,13 +66,13 @@ def without_times(record: Record) -> Record:
 def done(
     tiny_run: Path, registry: Registry, tmp_path_factory: pytest.TempPathFactory
 ) -> EvaluationDone:
-    return measured(tiny_run, registry, tmp_path_factory.mktemp("whole"))[0]
+    return run_evaluation(tiny_run, registry, tmp_path_factory.mktemp("whole"))[0]
 
 
-def test_a_sa_at_zero_is_a_rob_exactly_and_never_rises(done: EvaluationDone) -> None:
-    shares = [not_none(row.a_sa).value for row in done.record.by_alpha]
-    assert shares[0] == not_none(done.record.a_rob).value
-    assert shares == sorted(shares, reverse=True)
+def test_a_sa_equals_a_rob_at_alpha_zero_and_never_increases(done: EvaluationDone) -> None:
+    accuracies = [not_none(row.a_sa).value for row in done.record.by_alpha]
+    assert accuracies[0] == not_none(done.record.a_rob).value
+    assert accuracies == sorted(accuracies, reverse=True)
     rows = records.load_rows(done.rows)
     curve = [
         not_none(measures.sampled_accuracy(rows, "exp", alpha)).value
@@ -82,13 +81,13 @@ def test_a_sa_at_zero_is_a_rob_exactly_and_never_rises(done: EvaluationDone) -> 
     assert curve == sorted(curve, reverse=True)
 
 
-def test_the_weighted_attack_at_alpha_zero_is_the_plain_attack(done: EvaluationDone) -> None:
+def test_the_weighted_attack_at_alpha_zero_is_the_unweighted_one(done: EvaluationDone) -> None:
     rows = records.load_rows(done.rows)
     assert np.array_equal(rows["weighted@0.0/logits"], rows["uniform/logits"])
     assert not np.array_equal(rows["weighted@2.0/logits"], rows["uniform/logits"])
 
 
-def test_the_record_tells_how_the_weights_were_trained(
+def test_the_record_contains_the_training_config(
     done: EvaluationDone, tiny_config: TrainConfig
 ) -> None:
     facts = done.record.checkpoint
@@ -96,7 +95,7 @@ def test_the_record_tells_how_the_weights_were_trained(
     assert facts.epoch == tiny_config.epochs
 
 
-def test_rows_have_the_promised_names_types_and_order(done: EvaluationDone) -> None:
+def test_rows_have_the_documented_names_types_and_order(done: EvaluationDone) -> None:
     rows = records.load_rows(done.rows)
     kinds = {
         "prediction": np.int64,
@@ -135,11 +134,12 @@ def test_any_batch_size_gives_the_same_predictions_and_metrics(
     batch_size: int, done: EvaluationDone, tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
     settings: dict[str, Any] = {"limit": 200, "steps": 3}
-    reference = measured(tiny_run, registry, tmp_path / "a", **settings, batch_size=200)[0]
-    other = measured(tiny_run, registry, tmp_path / "b", **settings, batch_size=batch_size)[0]
-    mine, theirs = records.load_rows(reference.rows), records.load_rows(other.rows)
+    reference = run_evaluation(tiny_run, registry, tmp_path / "a", **settings, batch_size=200)[0]
+    other = run_evaluation(tiny_run, registry, tmp_path / "b", **settings, batch_size=batch_size)[0]
+    expected = records.load_rows(reference.rows)
+    found = records.load_rows(other.rows)
     for prefix in ("clean", "uniform", "weighted@2.0"):
-        assert np.array_equal(mine[f"{prefix}/prediction"], theirs[f"{prefix}/prediction"])
+        assert np.array_equal(found[f"{prefix}/prediction"], expected[f"{prefix}/prediction"])
     for first, second in zip(reference.record.by_alpha, other.record.by_alpha, strict=True):
         assert not_none(first.a_sa).value == pytest.approx(not_none(second.a_sa).value, abs=1e-5)
         assert not_none(first.a_tr).value == pytest.approx(not_none(second.a_tr).value, abs=1e-5)
@@ -149,13 +149,14 @@ def test_any_batch_size_gives_the_same_predictions_and_metrics(
 def test_the_record_is_bit_identical_from_run_to_run(
     done: EvaluationDone, tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
-    again = measured(tiny_run, registry, tmp_path)[0]
-    assert without_times(again.record) == without_times(done.record)
-    mine, theirs = records.load_rows(done.rows), records.load_rows(again.rows)
-    assert all(np.array_equal(mine[name], theirs[name]) for name in mine)
+    again = run_evaluation(tiny_run, registry, tmp_path)[0]
+    assert drop_times(again.record) == drop_times(done.record)
+    expected = records.load_rows(done.rows)
+    found = records.load_rows(again.rows)
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)
 
 
-def test_chunks_may_be_done_in_any_order(
+def test_rows_do_not_depend_on_the_order_of_chunks(
     done: EvaluationDone, tiny_run: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = EvaluateConfig(alpha_test=(0.0, 1.0, 2.0), steps=3)
@@ -169,7 +170,7 @@ def test_chunks_may_be_done_in_any_order(
 
     def rows_of(
         chunk: Tensor,
-    ) -> dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]:
+    ) -> Rows:
         return stack_rows(
             [
                 evaluator.evaluate_batch(task.images.split.batch(part))
@@ -178,11 +179,12 @@ def test_chunks_may_be_done_in_any_order(
         )
 
     backwards = [rows_of(chunk) for chunk in reversed(parts)]
-    rows, stored = stack_rows(backwards[::-1]), records.load_rows(done.rows)
+    rows = stack_rows(backwards[::-1])
+    stored = records.load_rows(done.rows)
     assert all(np.array_equal(rows[name], stored[name]) for name in stored)
 
 
-def test_an_interrupted_evaluation_goes_on_with_the_missing_chunks(
+def test_a_resumed_evaluation_measures_only_missing_chunks(
     done: EvaluationDone,
     tiny_run: Path,
     registry: Registry,
@@ -202,18 +204,18 @@ def test_an_interrupted_evaluation_goes_on_with_the_missing_chunks(
     examined: list[int] = []
     rows = Evaluator.evaluate_batch
 
-    def count_images(self: Evaluator, batch: Batch) -> dict[str, NDArray[Any]]:
+    def count_images(self: Evaluator, batch: Batch) -> Rows:
         examined.append(len(batch.labels))
         return rows(self, batch)
 
     monkeypatch.setattr(Evaluator, "evaluate_batch", count_images)
-    (resumed,) = measured(tiny_run, registry, tmp_path, resume=True)
+    (resumed,) = run_evaluation(tiny_run, registry, tmp_path, resume=True)
     assert sum(examined) == 550 - 69
-    assert without_times(resumed.record) == without_times(done.record)
+    assert drop_times(resumed.record) == drop_times(done.record)
     assert not list(tmp_path.rglob("*.partial"))
 
 
-def test_an_evaluation_that_another_process_is_making_is_left_alone(
+def test_an_evaluation_in_progress_cannot_be_started_again(
     tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
     config = EvaluateConfig(alpha_test=(1.0,), steps=1, limit=20)
@@ -223,7 +225,7 @@ def test_an_evaluation_that_another_process_is_making_is_left_alone(
     while not isinstance(next(walk), ImagesDone):
         pass
     with pytest.raises(RunFolderError, match="in use"):
-        measured(tiny_run, registry, tmp_path, alpha_test=(1.0,), steps=1, limit=20)
+        run_evaluation(tiny_run, registry, tmp_path, alpha_test=(1.0,), steps=1, limit=20)
     stop(walk)
 
 
@@ -246,7 +248,7 @@ def test_an_evaluation_that_another_process_is_making_is_left_alone(
         {"layout": "contiguous"},
     ],
 )
-def test_whatever_changes_the_result_changes_the_id(
+def test_settings_that_change_the_result_change_the_id(
     change: dict[str, bool | int | str | tuple[float | str, ...]],
     tiny_run: Path,
     registry: Registry,
@@ -278,14 +280,12 @@ def test_the_code_of_a_local_attack_and_its_settings_are_part_of_the_id(
     assert identity(1) != before
 
 
-def test_evaluation_is_plain_float32_whatever_training_allowed(
+def test_an_evaluation_uses_float32_without_tf32(
     tiny_run: Path, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = set()
 
-    def spy(
-        self: Evaluator, batch: Batch
-    ) -> dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]:
+    def spy(self: Evaluator, batch: Batch) -> Rows:
         seen.add(
             (
                 torch.get_float32_matmul_precision(),
@@ -298,7 +298,7 @@ def test_evaluation_is_plain_float32_whatever_training_allowed(
     rows = Evaluator.evaluate_batch
     monkeypatch.setattr(Evaluator, "evaluate_batch", spy)
     torch.set_float32_matmul_precision("medium")
-    measured(tiny_run, registry, tmp_path, metrics=("nat",), limit=10)
+    run_evaluation(tiny_run, registry, tmp_path, metrics=("nat",), limit=10)
     assert torch.get_float32_matmul_precision() == "medium"
     torch.set_float32_matmul_precision("highest")
     assert seen == {("highest", False, True)}
@@ -307,15 +307,15 @@ def test_evaluation_is_plain_float32_whatever_training_allowed(
 def test_a_record_without_its_rows_is_measured_again(
     tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
-    first = measured(tiny_run, registry, tmp_path, limit=20)[0]
+    first = run_evaluation(tiny_run, registry, tmp_path, limit=20)[0]
     first.rows.unlink()
-    second = measured(tiny_run, registry, tmp_path, limit=20)[0]
+    second = run_evaluation(tiny_run, registry, tmp_path, limit=20)[0]
     assert not second.stored
     assert second.rows.exists()
-    assert without_times(second.record) == without_times(first.record)
+    assert drop_times(second.record) == drop_times(first.record)
 
 
-def test_a_step_across_the_whole_ball_is_said(
+def test_a_step_larger_than_the_eps_ball_gives_a_warning(
     tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
     config = EvaluateConfig(step_size=0.4, steps=1, limit=10)
@@ -325,15 +325,20 @@ def test_a_step_across_the_whole_ball_is_said(
     assert any("diameter" in event.text for event in events if isinstance(event, Message))
 
 
-def test_repeating_shows_the_record(tiny_run: Path, registry: Registry, tmp_path: Path) -> None:
-    first = measured(tiny_run, registry, tmp_path, limit=20)[0]
-    second = measured(tiny_run, registry, tmp_path, limit=20)[0]
+def test_a_stored_record_is_not_measured_again(
+    tiny_run: Path, registry: Registry, tmp_path: Path
+) -> None:
+    first = run_evaluation(tiny_run, registry, tmp_path, limit=20)[0]
+    second = run_evaluation(tiny_run, registry, tmp_path, limit=20)[0]
     assert (first.stored, second.stored) == (False, True)
     assert first.record == second.record
-    assert measured(tiny_run, registry, tmp_path, limit=20, seed=1)[0].record.id != first.record.id
+    assert (
+        run_evaluation(tiny_run, registry, tmp_path, limit=20, seed=1)[0].record.id
+        != first.record.id
+    )
 
 
-def test_a_record_survives_the_disk(done: EvaluationDone) -> None:
+def test_a_record_is_equal_after_decoding_its_json(done: EvaluationDone) -> None:
     assert Record.from_json(done.record.to_json()) == done.record
     stored = json.loads(done.rows.with_suffix(".json").read_text())
     assert "ess" not in stored["a_nat"]
@@ -345,11 +350,11 @@ def test_a_record_survives_the_disk(done: EvaluationDone) -> None:
 
 def test_the_metrics_follow_from_the_rows(done: EvaluationDone) -> None:
     rows = records.load_rows(done.rows)
-    right = rows["uniform/prediction"] == rows["label"]
+    is_correct = rows["uniform/prediction"] == rows["label"]
     weights = np.exp(-2.0 * rows["uniform/margin"])
     row = done.record.by_alpha[2]
     assert not_none(row.a_sa).value == pytest.approx(
-        (weights * right).sum() / weights.sum(), abs=1e-12
+        (weights * is_correct).sum() / weights.sum(), abs=1e-12
     )
     assert not_none(row.a_sa).ess == pytest.approx(
         weights.sum() ** 2 / (weights**2).sum(), rel=1e-12
@@ -357,10 +362,10 @@ def test_the_metrics_follow_from_the_rows(done: EvaluationDone) -> None:
     assert not_none(row.a_sa).low < not_none(row.a_sa).value < not_none(row.a_sa).high
 
 
-def test_several_attacks_and_radii_give_a_record_each(
+def test_every_attack_and_eps_has_its_own_record(
     tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
-    found = measured(
+    found = run_evaluation(
         tiny_run,
         registry,
         tmp_path,
@@ -385,25 +390,27 @@ def test_several_attacks_and_radii_give_a_record_each(
     )
 
 
-def test_only_what_is_asked_for_is_attacked(
+def test_metrics_decide_which_attacks_are_run(
     tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
-    natural = measured(tiny_run, registry, tmp_path, metrics=("nat",), limit=20)[0]
+    natural = run_evaluation(tiny_run, registry, tmp_path, metrics=("nat",), limit=20)[0]
     assert natural.record.a_rob is None
     assert not [
         name
         for name in records.load_rows(natural.rows)
         if not name.startswith(("clean/", "index", "label"))
     ]
-    sampled = measured(tiny_run, registry, tmp_path, metrics=("nat", "rob", "sa"), limit=20)[0]
+    sampled = run_evaluation(tiny_run, registry, tmp_path, metrics=("nat", "rob", "sa"), limit=20)[
+        0
+    ]
     assert all(row.a_sa is not None and row.a_tr is None for row in sampled.record.by_alpha)
 
 
 def test_a_subset_is_balanced_recorded_and_the_same_for_every_checkpoint(
     tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
-    last = measured(tiny_run, registry, tmp_path, limit=50)[0].record
-    best = measured(tiny_run / "best.safetensors", registry, tmp_path, limit=50)[0].record
+    last = run_evaluation(tiny_run, registry, tmp_path, limit=50)[0].record
+    best = run_evaluation(tiny_run / "best.safetensors", registry, tmp_path, limit=50)[0].record
     assert last.dataset.indices == best.dataset.indices
     rows = records.load_rows(tmp_path / f"{last.id}.safetensors")
     assert np.bincount(rows["label"]).tolist() == [5] * 10
@@ -413,7 +420,7 @@ def test_a_subset_is_balanced_recorded_and_the_same_for_every_checkpoint(
 def test_a_kernel_without_alpha_has_one_entry(
     tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
-    record = measured(tiny_run, registry, tmp_path, kernel="none", alpha_test=None, limit=50)[
+    record = run_evaluation(tiny_run, registry, tmp_path, kernel="none", alpha_test=None, limit=50)[
         0
     ].record
     (row,) = record.by_alpha
@@ -421,38 +428,43 @@ def test_a_kernel_without_alpha_has_one_entry(
     assert not_none(row.a_sa).value == not_none(record.a_rob).value
     assert "uniform/log_weight" in records.load_rows(tmp_path / f"{record.id}.safetensors")
     with pytest.raises(BadInput, match="alpha"):
-        measured(tiny_run, registry, tmp_path, kernel="none", alpha_test=(1.0,))
+        run_evaluation(tiny_run, registry, tmp_path, kernel="none", alpha_test=(1.0,))
 
 
-def test_few_effective_images_are_said(tiny_run: Path, registry: Registry, tmp_path: Path) -> None:
-    def warned(alpha: float) -> list[str]:
+def test_a_small_effective_sample_size_gives_a_warning(
+    tiny_run: Path, registry: Registry, tmp_path: Path
+) -> None:
+    def list_warnings(alpha: float) -> list[str]:
         config = EvaluateConfig(alpha_test=(alpha,), steps=1, limit=50, metrics=("rob", "sa"))
         events = evaluate(
             tiny_run, config, registry, data_dir=Path(), hardware=Hardware("cpu"), out=tmp_path
         )
         return [event.text for event in events if isinstance(event, Message) and event.warns]
 
-    assert warned(1.0) == []  # a small test set is no fault of the weights
-    assert any("effective sample size" in text for text in warned(1000.0))
+    # a small test set alone gives no warning
+    assert list_warnings(1.0) == []
+    assert any("effective sample size" in text for text in list_warnings(1000.0))
 
 
-def test_an_eps_beside_a_fraction_of_255_is_said(
+def test_an_eps_near_a_fraction_of_255_gives_a_warning(
     tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
     config = EvaluateConfig(eps=(0.031,), steps=1, limit=10)
     events = evaluate(
         tiny_run, config, registry, data_dir=Path(), hardware=Hardware("cpu"), out=tmp_path
     )
-    assert "not 8/255" in next(event.text for event in events if isinstance(event, Message))
+    assert any("8/255" in event.text for event in events if isinstance(event, Message))
 
 
-def test_evaluations_live_in_the_run_or_beside_a_bare_file(
+def test_evaluations_are_stored_in_the_run_or_beside_a_single_file(
     tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
     shutil.copytree(tiny_run, tmp_path / "run")
     shutil.copy(tiny_run / "last.safetensors", tmp_path / "bare.safetensors")
-    inside = measured(tmp_path / "run", registry, None, metrics=("nat",), limit=10)[0]
-    beside = measured(tmp_path / "bare.safetensors", registry, None, metrics=("nat",), limit=10)[0]
+    inside = run_evaluation(tmp_path / "run", registry, None, metrics=("nat",), limit=10)[0]
+    beside = run_evaluation(
+        tmp_path / "bare.safetensors", registry, None, metrics=("nat",), limit=10
+    )[0]
     assert inside.rows.parent == tmp_path / "run" / "evaluations"
     assert beside.rows.parent == tmp_path / "bare.evaluations"
 
@@ -475,23 +487,21 @@ def test_an_attack_that_stops_early_gives_a_rob_only(
         "limit": 20,
         "metrics": ("rob", "dro"),
     }
-    assert (
-        measured(tiny_run, registry, tmp_path, **early)[0].record.dro == []
-    )  # it knows right from wrong only
-    assert (
-        len(measured(tiny_run, registry, tmp_path, **early, dro_loss="zero-one")[0].record.dro) == 8
-    )
-    record = measured(tiny_run, registry, tmp_path, attacks=(attack,), steps=None, limit=20)[
+    # losses of the attack are not meaningful, only its predictions
+    assert run_evaluation(tiny_run, registry, tmp_path, **early)[0].record.dro == []
+    (done,) = run_evaluation(tiny_run, registry, tmp_path, **early, dro_loss="zero-one")
+    assert len(done.record.dro) == 8
+    record = run_evaluation(tiny_run, registry, tmp_path, attacks=(attack,), steps=None, limit=20)[
         0
     ].record
     assert not_none(record.a_rob).value == record.a_nat.value
     assert [(row.a_sa, row.a_tr) for row in record.by_alpha] == [(None, None)] * 3
 
 
-def test_the_authors_evaluation_takes_the_steps_of_the_preset_and_restarts_are_shown(
+def test_authors_eval_takes_the_steps_of_the_preset_and_shows_restarts(
     tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
-    (found,) = measured(
+    (found,) = run_evaluation(
         tiny_run,
         registry,
         tmp_path,
@@ -505,10 +515,11 @@ def test_the_authors_evaluation_takes_the_steps_of_the_preset_and_restarts_are_s
 
 
 @pytest.mark.parametrize("linked", ["evaluations", "evaluations/{id}.partial"])
-def test_a_linked_folder_in_a_run_is_refused_and_left_alone(
+def test_a_linked_folder_in_a_run_is_refused(
     linked: str, tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
-    path, victim = shutil.copytree(tiny_run, tmp_path / "run"), tmp_path / "victim"
+    path = shutil.copytree(tiny_run, tmp_path / "run")
+    victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "precious.safetensors").write_text("weights")
     config = EvaluateConfig(limit=10, steps=1, alpha_test=(1.0,))
@@ -516,6 +527,6 @@ def test_a_linked_folder_in_a_run_is_refused_and_left_alone(
     link = path / linked.format(id=identity)
     link.parent.mkdir(exist_ok=True)
     link.symlink_to(victim)
-    with pytest.raises(RunFolderError, match="is a symbolic link"):
+    with pytest.raises(RunFolderError, match="symbolic link"):
         list(evaluate(path, config, registry, data_dir=Path(), hardware=Hardware("cpu")))
     assert [file.name for file in victim.iterdir()] == ["precious.safetensors"]

@@ -1,4 +1,4 @@
-"""Checks find attacks that are blind: networks made to fool them, one for each."""
+"""Every sanity check fails for a network that is made to fail it."""
 
 import json
 from collections.abc import Callable
@@ -19,8 +19,8 @@ from wmr_cli.storage import checkpoints
 
 pytestmark = pytest.mark.usefixtures("trusts_local_code")
 
-TRICKS = '''
-"""Networks that look robust. Each wraps a trained one and takes the place of its last step."""
+MASKING_NETWORKS = '''
+"""Networks that look robust. Each wraps a trained one."""
 import torch
 from torch import nn
 from torch.autograd import grad
@@ -37,7 +37,7 @@ class Honest(nn.Module):
         return self.network(images)
 
 class Rounded(Honest):
-    """No gradient passes the rounding: the attack stands still."""
+    """Rounding has no gradient, so that gradient attacks do not move."""
     def forward(self, images):
         return self.network((images * 8).round() / 8)
 
@@ -50,12 +50,12 @@ class Probabilities(Honest):
         return self.network(images).softmax(dim=1)
 
 class Saturated(Honest):
-    """Huge logits: the cross-entropy has no gradient left, its attack does nothing."""
+    """Huge logits: the gradient of the cross-entropy vanishes."""
     def forward(self, images):
         return self.network(images) * 1e4
 
 class Hidden(Honest):
-    """The same by another name."""
+    """Like Optimising, but with `grad` imported by name."""
     def forward(self, images):
         with torch.enable_grad():
             own = images.detach().requires_grad_()
@@ -63,7 +63,7 @@ class Hidden(Honest):
         return self.network(images + 0.01 * gradient.sign())
 
 class Optimising(Honest):
-    """Moves the image by a gradient of its own before it looks at it."""
+    """Changes the image by its own gradient before it classifies it."""
     def forward(self, images):
         with torch.enable_grad():
             own = images.detach().requires_grad_()
@@ -73,18 +73,19 @@ class Optimising(Honest):
 
 
 @pytest.fixture
-def tricks(tmp_path: Path) -> Path:
-    (tmp_path / "tricks.py").write_text(TRICKS, encoding="utf-8")
-    return tmp_path / "tricks.py"
+def networks(tmp_path: Path) -> Path:
+    (tmp_path / "networks.py").write_text(MASKING_NETWORKS, encoding="utf-8")
+    return tmp_path / "networks.py"
 
 
-def verdicts(
-    tricks: Path, name: str, run: Path, registry: Registry, tmp_path: Path, **settings: Any
+def run_checks(
+    networks: Path, name: str, run: Path, registry: Registry, tmp_path: Path, **settings: Any
 ) -> dict[str, str]:
+    """Return the verdict of every check for one of the networks, with the weights of a run."""
     weights = {f"network.{key}": tensor for key, tensor in checkpoints.load(run).tensors.items()}
     torch.save(weights, tmp_path / "weights.pt")
     config = EvaluateConfig(
-        model=f"{tricks}:{name}",
+        model=f"{networks}:{name}",
         dataset="digits",
         eps=(0.15,),
         metrics=("nat", "rob", "sa"),
@@ -111,9 +112,9 @@ def verdicts(
 
 
 def test_an_honest_network_passes_every_check(
-    tricks: Path, tiny_run: Path, registry: Registry, tmp_path: Path
+    networks: Path, tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
-    found = verdicts(tricks, "Honest", tiny_run, registry, tmp_path, attacks=("pgd-margin",))
+    found = run_checks(networks, "Honest", tiny_run, registry, tmp_path, attacks=("pgd-margin",))
     assert {name for name, verdict in found.items() if verdict == "fail"} == set()
     assert [name for name, verdict in found.items() if verdict == "note"] == [
         *(f"A_sa(2) at temperature {temperature}" for temperature in ("0.5", "1", "2")),
@@ -123,11 +124,11 @@ def test_an_honest_network_passes_every_check(
     assert len(found) >= 12
 
 
-def test_a_weak_attack_on_an_honest_network_is_found_out(
-    tricks: Path, tiny_run: Path, registry: Registry, tmp_path: Path
+def test_a_weak_attack_on_an_honest_network_fails_checks(
+    networks: Path, tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
-    found = verdicts(
-        tricks,
+    found = run_checks(
+        networks,
         "Honest",
         tiny_run,
         registry,
@@ -152,23 +153,23 @@ def test_a_weak_attack_on_an_honest_network_is_found_out(
         ("Hidden", {"no autograd inside"}),
     ],
 )
-def test_a_trick_is_found_out(
-    tricks: Path, tiny_run: Path, registry: Registry, tmp_path: Path, name: str, fails: set[str]
+def test_a_network_that_masks_gradients_fails_its_check(
+    networks: Path, tiny_run: Path, registry: Registry, tmp_path: Path, name: str, fails: set[str]
 ) -> None:
-    found = verdicts(tricks, name, tiny_run, registry, tmp_path)
+    found = run_checks(networks, name, tiny_run, registry, tmp_path)
     assert fails <= {check for check, verdict in found.items() if verdict == "fail"}
 
 
 @pytest.mark.parametrize(
-    ("attack", "says"),
+    ("attack", "expected"),
     [
         ("square:queries=50", "100 queries, 2 restarts"),
         ("noise:restarts=2", "4 restarts"),
         ("fgsm", "no steps or restarts to double"),
     ],
 )
-def test_every_attack_is_asked_whether_more_of_it_helps(
-    tiny_run: Path, registry: Registry, tmp_path: Path, attack: str, says: str
+def test_steps_queries_and_restarts_are_doubled_if_the_attack_has_them(
+    tiny_run: Path, registry: Registry, tmp_path: Path, attack: str, expected: str
 ) -> None:
     config = EvaluateConfig(attacks=(attack,), metrics=("rob",), limit=20, checks=True)
     *_, done = evaluate(
@@ -179,18 +180,20 @@ def test_every_attack_is_asked_whether_more_of_it_helps(
         for check in instance_of(EvaluationDone, done).record.checks
         if check.name == "more steps do not help"
     ]
-    assert says in check.text
+    assert expected in check.text
     assert (check.verdict == "note") == (attack == "fgsm")
 
 
-def test_an_attack_that_hands_options_on_is_asked_what_it_has(
+def test_only_existing_attributes_of_an_attack_are_doubled(
     tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
-    (tmp_path / "handing.py").write_text(
-        "from wmr_cli import create\ndef handing(eps=0.1, **options):\n    return create('attack', 'fgsm', eps=eps)\n"
+    (tmp_path / "forwarding.py").write_text(
+        "from wmr_cli import create\n"
+        "def forward(eps=0.1, **options):\n"
+        "    return create('attack', 'fgsm', eps=eps)\n"
     )
     config = EvaluateConfig(
-        attacks=(f"{tmp_path}/handing.py:handing",), metrics=("rob",), limit=20, checks=True
+        attacks=(f"{tmp_path}/forwarding.py:forward",), metrics=("rob",), limit=20, checks=True
     )
     *_, done = evaluate(
         tiny_run,
@@ -198,7 +201,7 @@ def test_an_attack_that_hands_options_on_is_asked_what_it_has(
         registry,
         data_dir=Path(),
         hardware=Hardware("cpu"),
-        out=tmp_path / "handed",
+        out=tmp_path / "forwarded",
     )
     (check,) = [
         check
@@ -208,8 +211,8 @@ def test_an_attack_that_hands_options_on_is_asked_what_it_has(
     assert check.verdict == "note"
 
 
-def test_the_audit_leaves_decisions_alone_and_a_sa_moves(
-    tricks: Path, tiny_run: Path, registry: Registry, tmp_path: Path
+def test_a_sa_increases_with_the_temperature(
+    networks: Path, tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
     config = EvaluateConfig(metrics=("sa",), limit=100, checks=True)
     *_, done = evaluate(
@@ -218,7 +221,7 @@ def test_the_audit_leaves_decisions_alone_and_a_sa_moves(
         registry,
         data_dir=Path(),
         hardware=Hardware("cpu"),
-        out=tmp_path / "audit",
+        out=tmp_path / "temperatures",
     )
     at = {
         check.name: check.value

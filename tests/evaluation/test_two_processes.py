@@ -1,4 +1,4 @@
-"""Several processes share an evaluation: the same record, whoever did which part, and one error for all."""
+"""Evaluations on several ranks: the same record, and one error for all."""
 
 import json
 import os
@@ -20,18 +20,20 @@ TIMES = ("created", "seconds", "images_per_second")
 QUICK = ("--alpha-test", "2", "--batch-size", "64", "--quiet")
 
 
-def command(*words: object) -> list[str]:
+def make_command(*words: object) -> list[str]:
     return [sys.executable, "-m", "wmr_cli", *map(str, words)]
 
 
 def wmr(*words: object, status: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command(*words), capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(
+        make_command(*words), capture_output=True, text=True, check=False, timeout=120
+    )
     assert done.returncode == status, done.stderr
     return done
 
 
-def content(folder: Path) -> dict[str, Any]:
-    """Every record without its times, and its rows."""
+def read_records(folder: Path) -> dict[str, Any]:
+    """Return every record without its times, and its rows."""
     found = {}
     for file in sorted(folder.glob("*.json")):
         record = json.loads(file.read_text())
@@ -43,13 +45,13 @@ def content(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def alone(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two attacks and their worst case, by one process."""
+    """Evaluate two attacks and their worst case in one process."""
     out = tmp_path_factory.mktemp("alone")
     wmr("evaluate", tiny_run, *QUICK, "--attack", "pgd:steps=3", "--attack", "fgsm", "--out", out)
     return out
 
 
-def test_two_processes_give_the_identical_records(
+def test_two_ranks_give_the_same_records_as_one(
     alone: Path, tiny_run: Path, tmp_path: Path
 ) -> None:
     done = wmr(
@@ -65,27 +67,28 @@ def test_two_processes_give_the_identical_records(
         "--devices",
         "2",
     )
-    assert content(tmp_path / "two") == content(alone)
-    assert done.stdout.count("worst of all: ") == 1, "only the first process speaks"
+    assert read_records(tmp_path / "two") == read_records(alone)
+    assert done.stdout.count("worst of all: ") == 1, "only rank 0 prints"
     assert not list((tmp_path / "two").glob("*.partial"))
 
 
-def test_the_worst_case_is_that_of_each_image(alone: Path) -> None:
+def test_the_worst_case_is_taken_image_by_image(alone: Path) -> None:
     found = [records.load(file) for file in alone.glob("*.json")]
     (worst,) = [record for record in found if record.attack.of]
     others = [record for record in found if not record.attack.of]
     assert worst.attack.spec == "worst"
     assert sorted(not_none(worst.attack.of)) == sorted(record.id for record in others)
     rows = {record.id: records.load_rows(alone / f"{record.id}.safetensors") for record in found}
-    wrong = [rows[record.id]["uniform/prediction"] != rows[record.id]["label"] for record in others]
-    assert not_none(worst.a_rob).value == pytest.approx(
-        1 - np.mean(np.logical_or(*wrong)), abs=1e-12
-    )
+    misclassified = [
+        rows[record.id]["uniform/prediction"] != rows[record.id]["label"] for record in others
+    ]
+    expected = 1 - np.mean(np.logical_or(*misclassified))
+    assert not_none(worst.a_rob).value == pytest.approx(expected, abs=1e-12)
     assert not_none(worst.a_rob).value <= min(not_none(record.a_rob).value for record in others)
     assert not_none(worst.by_alpha[0].a_sa).value <= not_none(worst.a_rob).value
 
 
-def test_a_mistake_of_one_process_is_one_error_of_all(tiny_run: Path, tmp_path: Path) -> None:
+def test_an_error_of_one_rank_is_printed_once(tiny_run: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     failed = wmr(
         "evaluate", tiny_run, *QUICK, "--out", tmp_path / "file", "--devices", "2", status=2
@@ -93,7 +96,7 @@ def test_a_mistake_of_one_process_is_one_error_of_all(tiny_run: Path, tmp_path: 
     assert [line.split(":")[0] for line in failed.stderr.splitlines()] == ["error", "hint"]
 
 
-BOOM = """
+FAILING_ON_RANK_1 = """
 import os
 from torch import nn
 
@@ -110,8 +113,8 @@ class Boom(nn.Module):
 """
 
 
-def test_a_crash_of_one_process_is_told_by_the_first(tmp_path: Path) -> None:
-    (tmp_path / "nets.py").write_text(BOOM, encoding="utf-8")
+def test_rank_0_prints_the_crash_of_another_rank(tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text(FAILING_ON_RANK_1, encoding="utf-8")
     words = (
         "--model",
         "nets.py:Boom",
@@ -129,13 +132,11 @@ def test_a_crash_of_one_process_is_told_by_the_first(tmp_path: Path) -> None:
     assert failed.stderr.splitlines()[0] == "error: process 1 failed: RuntimeError: boom"
 
 
-def test_a_chunk_that_cannot_be_read_is_made_again(
-    alone: Path, tiny_run: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_chunk_is_measured_again(alone: Path, tiny_run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for name in (file.stem for file in alone.glob("*.json")):
         (out / f"{name}.partial").mkdir(parents=True)
-        (out / f"{name}.partial" / "00000000-00000069.safetensors").write_bytes(b"spoilt")
+        (out / f"{name}.partial" / "00000000-00000069.safetensors").write_bytes(b"damaged")
     wmr(
         "evaluate",
         tiny_run,
@@ -148,10 +149,10 @@ def test_a_chunk_that_cannot_be_read_is_made_again(
         out,
         "--resume",
     )
-    assert content(out) == content(alone)
+    assert read_records(out) == read_records(alone)
 
 
-def test_asked_to_end_it_says_how_to_go_on(tiny_run: Path, tmp_path: Path) -> None:
+def test_sigterm_ends_an_evaluation_with_a_hint_on_resume(tiny_run: Path, tmp_path: Path) -> None:
     words = (
         "evaluate",
         tiny_run,
@@ -162,20 +163,23 @@ def test_asked_to_end_it_says_how_to_go_on(tiny_run: Path, tmp_path: Path) -> No
         "--out",
         tmp_path / "out",
     )
-    running = subprocess.Popen(command(*words), stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(make_command(*words), stderr=subprocess.PIPE, text=True)
     while running.poll() is None and not list(tmp_path.glob("out/*.partial/.lock")):
         time.sleep(0.1)
     running.send_signal(signal.SIGTERM)
-    _, told = running.communicate(timeout=60)
+    _, stderr = running.communicate(timeout=60)
     assert running.returncode == 143
-    assert "--resume goes on from what is saved" in told
-    assert "Traceback" not in told
+    assert "--resume" in stderr
+    assert "Traceback" not in stderr
 
 
 @pytest.mark.slow
-def test_ten_kills_and_the_record_is_the_same(alone: Path, tiny_run: Path, tmp_path: Path) -> None:
-    """kill -9 at random moments, each followed by --resume."""
-    draw, kills = random.Random(0), 0
+def test_the_record_is_the_same_after_ten_kills(
+    alone: Path, tiny_run: Path, tmp_path: Path
+) -> None:
+    # kill -9 at random moments, each followed by --resume
+    generator = random.Random(0)
+    kills = 0
     words = (
         "evaluate",
         tiny_run,
@@ -190,41 +194,46 @@ def test_ten_kills_and_the_record_is_the_same(alone: Path, tiny_run: Path, tmp_p
     )
     while kills < 10:
         running = subprocess.Popen(
-            command(*words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            make_command(*words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        time.sleep(draw.uniform(1.0, 6.0))
+        time.sleep(generator.uniform(1.0, 6.0))
         if running.poll() is None:
             os.kill(running.pid, signal.SIGKILL)
         running.wait()
         kills += 1
     wmr(*words)
-    assert content(tmp_path / "killed") == content(alone)
+    assert read_records(tmp_path / "killed") == read_records(alone)
 
 
-LEAVING = """
+EXITING_RANK = """
 import atexit, sys
 import torch.distributed
 import wmr_cli.cli
 
-torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-atexit.register(print, "taken down")
+store = torch.distributed.HashStore()
+torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+atexit.register(print, "shut down")
 sys.modules["wmr_cli.cli.app"].app = lambda prog_name: sys.exit(3)
 print("done", flush=True)
 sys.modules["wmr_cli.cli.app"].main()
 """
 
 
-def test_a_process_among_several_leaves_without_taking_the_interpreter_down() -> None:
-    """Threads of torch's that let go of a tensor at that moment would abort it."""
+def test_a_rank_exits_without_interpreter_shutdown() -> None:
+    # threads of torch that free a tensor during shutdown would abort the process
     ended = subprocess.run(
-        [sys.executable, "-c", LEAVING], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", EXITING_RANK],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (3, "done\n", "")
 
 
-def test_a_process_that_failed_with_all_lets_the_first_speak(tmp_path: Path) -> None:
-    """Fabric kills the first when it sees that another has failed, though both are about to end with the same error."""
-    (tmp_path / "other.py").write_text(LEAVING, encoding="utf-8")
+def test_a_failed_rank_waits_until_rank_0_has_printed_the_error(tmp_path: Path) -> None:
+    # Fabric kills rank 0 as soon as another rank has exited with an error
+    (tmp_path / "other.py").write_text(EXITING_RANK, encoding="utf-8")
     first = """
 import subprocess, sys, time
 other = subprocess.Popen([sys.executable, "other.py"], stdout=subprocess.PIPE, text=True)
@@ -244,5 +253,5 @@ print(other.poll())
         env=environment,
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "None\n", ""), (
-        "the other waits; then it ends with the first"
+        "the other rank must still be running"
     )

@@ -28,7 +28,7 @@ def _time_limit() -> Iterator[None]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A checkpoint file."""
+    """Save a checkpoint; return its path."""
     path = tmp_path / "net.safetensors"
     checkpoints.save(path, TENSORS, TrainConfig(), DATA, alpha_train=2.0, epoch=3)
     return path

@@ -38,7 +38,7 @@ def rows() -> Rows:
 
 @pytest.fixture
 def file(tmp_path: Path, rows: Rows) -> Path:
-    """A record of these rows."""
+    """Save a record of these rows; return its path."""
     return synthetic.stored(tmp_path, synthetic.record(rows), rows)[0]
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, NoReturn
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -89,7 +89,7 @@ def read_weights(path: Path) -> ExternalWeights:
     return ExternalWeights(path, _check_state_dict(content, path), wrappers, ignored)
 
 
-def load_torch_file(path: Path) -> Any:
+def load_torch_file(path: Path) -> object:
     """Return what `torch.save` wrote, of any structure; raise BadFile if that needs code to run."""
     return _load_torch(path, _read_head(path))
 
@@ -136,7 +136,7 @@ def _load_safetensors(path: Path, head: bytes) -> dict[str, Tensor]:
         ) from None
 
 
-def _load_torch(path: Path, head: bytes) -> Any:
+def _load_torch(path: Path, head: bytes) -> object:
     """Return what `torch.save` wrote, as far as it can be read without running code."""
     if head[8:9] == SAFETENSORS_HEADER_START:
         raise BadFile(f"{path} is a safetensors file", hint="rename it to .safetensors")
@@ -268,7 +268,7 @@ def _list_pickled_globals(file: IO[bytes]) -> Iterator[str]:
                 texts.append(argument)
 
 
-def _unwrap(content: Any, path: Path) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
+def _unwrap(content: object, path: Path) -> tuple[object, tuple[str, ...], tuple[str, ...]]:
     """Return the innermost content, the keys of its wrappers, and keys of ignored tensors."""
     wrappers: list[str] = []
     ignored: list[str] = []
@@ -277,7 +277,7 @@ def _unwrap(content: Any, path: Path) -> tuple[Any, tuple[str, ...], tuple[str, 
             content = content[0]
             continue
         key = _find_wrapper(content)
-        if key is None:
+        if key is None or not isinstance(content, Mapping):
             return content, tuple(wrappers), tuple(ignored)
         for name, entry in content.items():
             if name != key and _holds_tensors(entry):
@@ -287,7 +287,7 @@ def _unwrap(content: Any, path: Path) -> tuple[Any, tuple[str, ...], tuple[str, 
     raise BadFile(f"{path} wraps its weights more than {MAX_WRAPPERS} times", hint=PLAIN_HINT)
 
 
-def _find_wrapper(content: Any) -> str | None:
+def _find_wrapper(content: object) -> str | None:
     """Return the key under which a file holds its weights, or None if it has no such key."""
     if not isinstance(content, Mapping):
         return None
@@ -298,11 +298,11 @@ def _find_wrapper(content: Any) -> str | None:
     return None
 
 
-def _holds_tensors(entry: Any) -> bool:
+def _holds_tensors(entry: object) -> bool:
     return isinstance(entry, Mapping) and any(isinstance(value, Tensor) for value in entry.values())
 
 
-def _check_state_dict(content: Any, path: Path) -> dict[str, Tensor]:
+def _check_state_dict(content: object, path: Path) -> dict[str, Tensor]:
     """Return a state dict of dense tensors by name; raise BadFile for anything else."""
     if not isinstance(content, Mapping):
         raise BadFile(
