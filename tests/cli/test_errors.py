@@ -539,7 +539,7 @@ def test_an_error_of_the_system_is_one_line_with_the_file(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "wmr_cli.config.resolve", raising(OSError(number, os.strerror(number), "some/file"))
+        "wmr_cli.cli.train.resolve", raising(OSError(number, os.strerror(number), "some/file"))
     )
     complaint = refused("train")
     assert "some/file" in complaint.error
@@ -554,23 +554,24 @@ def test_an_error_of_the_system_is_one_line_with_the_file(
 def test_any_other_error_of_the_system_keeps_its_traceback(
     problem: OSError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wmr_cli.config.resolve", raising(problem))
+    monkeypatch.setattr("wmr_cli.cli.train.resolve", raising(problem))
     assert CliRunner().invoke(app, ["train"], prog_name="wmr").exception is problem
 
 
 def test_a_folder_whose_name_is_not_utf_8_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wmr_cli.config.resolve", lambda *args: "\udcff".encode())
+    monkeypatch.setattr("wmr_cli.cli.train.resolve", lambda *args: "\udcff".encode())
     assert "UTF-8" in refused("train").error
 
 
 def test_an_error_of_a_plugin_without_a_hint_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wmr_cli.config.resolve", raising(BadInput("odd")))
+    monkeypatch.setattr("wmr_cli.cli.train.resolve", raising(BadInput("odd")))
     assert "--help" in refused("train").hint
 
 
 def test_a_huge_error_loses_its_middle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "wmr_cli.config.resolve", raising(BadInput("begin" + "x" * 10**6 + "end", hint="y" * 10**6))
+        "wmr_cli.cli.train.resolve",
+        raising(BadInput("begin" + "x" * 10**6 + "end", hint="y" * 10**6)),
     )
     complaint = refused("train")
     assert complaint.error.startswith("begin")

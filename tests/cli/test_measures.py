@@ -114,7 +114,7 @@ def test_the_loss_of_the_worst_case_can_be_chosen(
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
-        (("--rho", "-1"), "'-1'"),
+        (("--rho", "-1"), "--rho"),
         (("--rho", "x"), "--rho"),
         (("--dro-loss", "cee"), "'ce'"),
         (("--ci", "boot"), "'boot'"),

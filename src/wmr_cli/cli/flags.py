@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from ..config import (
     COMMAND_LINE,
@@ -240,15 +240,27 @@ class Command(TyperCommand):
         return super().parse_args(ctx, args)
 
     def get_help_option(self, ctx: ClickContext) -> TyperOption | None:
-        """Return the help option, in the panel of the last flag.
+        return _move_to_last_panel(super().get_help_option(ctx), self.params)
 
-        Without a panel it would be in a generic one, which Typer prints before all others.
-        """
-        option = super().get_help_option(ctx)
-        flags = [parameter for parameter in self.params if isinstance(parameter, TyperOption)]
-        if option is not None and flags:
-            option.rich_help_panel = flags[-1].rich_help_panel
-        return option
+
+class Group(TyperGroup):
+    """A command with subcommands."""
+
+    def get_help_option(self, ctx: ClickContext) -> TyperOption | None:
+        return _move_to_last_panel(super().get_help_option(ctx), self.params)
+
+
+def _move_to_last_panel(
+    help_option: TyperOption | None, parameters: Iterable[object]
+) -> TyperOption | None:
+    """Put `--help` into the panel of the last flag.
+
+    Without a panel it would be in a generic one, which Typer prints before all others.
+    """
+    flags = [parameter for parameter in parameters if isinstance(parameter, TyperOption)]
+    if help_option is not None and flags:
+        help_option.rich_help_panel = flags[-1].rich_help_panel
+    return help_option
 
 
 def _check_argument(parameter: ClickParameter, text: str, check: Callable[[str], None]) -> None:

@@ -16,7 +16,7 @@ from .. import __version__
 from ..config import DoctorConfig, NewPluginConfig, PluginsConfig
 from ..errors import BadInput
 from .console import as_line, make_fact_table, say, say_error, show, write
-from .flags import Command, with_flags
+from .flags import Command, Group, with_flags
 from .setup import find_data_dir
 
 PACKAGES = (
@@ -33,7 +33,7 @@ PACKAGES = (
 )
 """Dependencies whose versions `wmr doctor` shows."""
 
-plugins_app = typer.Typer(invoke_without_command=True)
+plugins_app = typer.Typer(cls=Group, invoke_without_command=True)
 
 
 @plugins_app.callback()
@@ -79,7 +79,7 @@ def plugins(context: typer.Context, config: PluginsConfig) -> None:
 
 @plugins_app.command(
     cls=Command,
-    epilog="Example: wmr plugins new mine --kind attack, then pip install -e './wmr-mine[test]'",
+    epilog="Example: wmr plugins new mine --kind attack, then pip install -e ./wmr-mine",
 )
 @with_flags
 def new(

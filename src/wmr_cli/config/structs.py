@@ -36,11 +36,13 @@ OPTIMIZATION = "Optimization"
 VALIDATION = "Validation"
 METRICS_PANEL = "Metrics"
 RUNS = "Runs"
+MEASUREMENT = "Measurement"
+PLUGIN = "Plugin"
 HARDWARE = "Hardware"
 OUTPUT = "Output"
 PANELS = (
     DATA, TRAINING_ATTACK, ATTACK, WEIGHTING, OPTIMIZATION, VALIDATION, METRICS_PANEL, RUNS,
-    HARDWARE, OUTPUT,
+    MEASUREMENT, PLUGIN, HARDWARE, OUTPUT,
 )  # fmt: skip
 """Panels of the help, in the order in which they are shown."""
 
@@ -497,7 +499,7 @@ class SweepConfig(Struct, frozen=True, kw_only=True):
         setting("Parallel runs.", RUNS, "N", default="one per device, or as many as fit the CPU"),
     ] = None
     slurm: Annotated[
-        bool, setting("Submit runs as Slurm jobs with the settings in [slurm].", RUNS)
+        bool, setting("Submit runs as Slurm jobs, with the study's table slurm.", RUNS)
     ] = False
     data_dir: DataDir = None
     trust_code: TrustedCode = ()
@@ -513,10 +515,10 @@ class BenchConfig(Struct, frozen=True, kw_only=True):
     compile: Compile = False
     seconds: Annotated[
         Annotated[float, Meta(ge=0, le=MAX_BENCH_SECONDS)],
-        setting("Approximate duration of each measurement.", RUNS, "S"),
+        setting("Approximate seconds per measurement.", MEASUREMENT, "S"),
     ] = 5.0
     only: Annotated[
-        bool, setting("Measure only these settings, without limit and advice.", RUNS)
+        bool, setting("Measure only these settings, without limit and advice.", MEASUREMENT)
     ] = False
     data_dir: DataDir = None
     format: Annotated[SummaryFormat, setting("Format of the output.", OUTPUT)] = "table"
@@ -540,7 +542,7 @@ class PluginsConfig(Struct, frozen=True, kw_only=True):
     """Settings of `wmr plugins`."""
 
     check: Annotated[
-        bool, setting("Import all components of the plugins; exit 1 on a problem.", OUTPUT)
+        bool, setting("Import all components of the plugins; exit 1 on a problem.", PLUGIN)
     ] = False
     quiet: Quiet = False
 
@@ -550,11 +552,11 @@ class NewPluginConfig(Struct, frozen=True, kw_only=True):
 
     kinds: Annotated[
         tuple[ComponentKind, ...],
-        setting("Kind of component; repeatable.", OUTPUT, names=("--kind",), is_repeated=True),
+        setting("Kind of component; repeatable.", PLUGIN, names=("--kind",), is_repeated=True),
     ]
     out: Annotated[
         Path | None,
-        setting("Folder of the package.", OUTPUT, "DIR", default="wmr-NAME in this folder"),
+        setting("Folder of the package.", PLUGIN, "DIR", default="wmr-NAME in this folder"),
     ] = None
     quiet: Quiet = False
 
