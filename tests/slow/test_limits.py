@@ -47,8 +47,9 @@ def many_records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def sort_seconds() -> float:
     """The time to sort ten million numbers."""
-    program = "import numpy as np; np.sort(np.random.default_rng(0).random(10**7))"
-    return processor_seconds("-c", program)
+    # stable: the default algorithm is several times as fast on processors with AVX-512
+    numbers = "np.random.default_rng(0).random(10**7)"
+    return processor_seconds("-c", f"import numpy as np; np.sort({numbers}, kind='stable')")
 
 
 @pytest.mark.parametrize(
@@ -56,10 +57,9 @@ def sort_seconds() -> float:
     [[], ["--alpha-test", "0.5,3"], ["--format", "json"]],
     ids=["stored", "other-alpha", "json"],
 )
-def test_a_report_of_a_hundred_records_takes_less_than_six_sorts_of_ten_million_numbers(
+def test_a_report_of_a_hundred_records_takes_less_than_five_sorts_of_ten_million_numbers(
     many_records: Path, sort_seconds: float, flags: list[str]
 ) -> None:
-    # measured: about three sorts
-    assert processor_seconds("-m", "wmr_cli", "report", str(many_records), *flags) < (
-        6 * sort_seconds
-    )
+    # measured: about two sorts
+    seconds = processor_seconds("-m", "wmr_cli", "report", str(many_records), *flags)
+    assert seconds < 5 * sort_seconds
