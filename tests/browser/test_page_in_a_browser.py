@@ -3,7 +3,9 @@
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -11,13 +13,19 @@ import pytest
 from PIL import Image
 
 from support.page_data import evaluated, made_rows, save_pictures
+from support.typed import not_none
 from wmr_cli import measures
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.reporting.html.report import render_report
 from wmr_cli.reporting.report import Report
-from wmr_cli.reporting.tables import main
+from wmr_cli.reporting.rows import run_name
 from wmr_cli.reporting.tables.escaping import printable
+from wmr_cli.reporting.tables.formatting import format_estimate
 from wmr_cli.storage import records
+from wmr_cli.storage.records import Record, Rows
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Locator, Request
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright drives the browser: pip install -e '.[browser]'"
@@ -38,6 +46,9 @@ pytestmark = [
     ),
 ]
 
+Found = dict[str, tuple[Path, Record]]
+"""The records of a page by model."""
+
 TIMEOUT_MS = 120_000
 HOSTILE = "<b>bold</b><script>alert(1)</script>\"'[x]\nline"
 CONFIG = EvaluateConfig(metrics=("nat", "rob", "sa", "dro"), rho=(0.01, 0.1, 1.0), per_class=True)
@@ -50,7 +61,7 @@ HTMLCanvasElement.prototype.getContext = function (kind, ...more) {
 class OpenPage:
     """An opened page with its network requests and error messages."""
 
-    def __init__(self, browser, path: Path, **context) -> None:
+    def __init__(self, browser: "Browser", path: Path, **context: Any) -> None:
         self.context = browser.new_context(
             offline=True, **{"viewport": {"width": 1400, "height": 900}, **context}
         )
@@ -64,16 +75,16 @@ class OpenPage:
         self.page.on("dialog", lambda dialog: self.errors.append(dialog.message))
         self.page.on("console", self.record_message)
 
-    def record_request(self, request) -> None:
+    def record_request(self, request: "Request") -> None:
         # the page makes a blob of an image that is saved
         if not request.url.startswith("blob:"):
             self.requests.append(request.url)
 
-    def record_message(self, message) -> None:
+    def record_message(self, message: "ConsoleMessage") -> None:
         if message.type in ("error", "warning") and "GL Driver Message" not in message.text:
             self.errors.append(message.text)
 
-    def open(self):
+    def open(self) -> "OpenPage":
         self.page.goto(self.path.as_uri())
         self.page.wait_for_selector("html[data-ready]")
         return self
@@ -109,23 +120,27 @@ class OpenPage:
         box.press("Enter")
         self.settle()
 
-    def cell(self, model: str, name: str):
+    def cell(self, model: str, name: str) -> "Locator":
         return self.page.locator(f"#numbers tr[data-model={json.dumps(model)}] [data-cell={name}]")
 
     def text(self, model: str, name: str) -> str:
-        return self.cell(model, name).inner_text().replace("\n", " ").strip()
+        text: str = self.cell(model, name).inner_text()
+        return text.replace("\n", " ").strip()
 
     def value(self, model: str, name: str) -> float:
-        return float(self.cell(model, name).get_attribute("data-value"))
+        return float(not_none(self.cell(model, name).get_attribute("data-value")))
 
-    def computed(self, model: str) -> dict:
-        return json.loads(self.cell(model, "a_sa").get_attribute("data-computed"))
+    def computed(self, model: str) -> dict[str, Any]:
+        text = not_none(self.cell(model, "a_sa").get_attribute("data-computed"))
+        computed: dict[str, Any] = json.loads(text)
+        return computed
 
     @property
     def models(self) -> list[str]:
-        return self.page.locator("#numbers tbody tr").evaluate_all(
+        names: list[str] = self.page.locator("#numbers tbody tr").evaluate_all(
             "(rows) => rows.map((row) => row.dataset.model)"
         )
+        return names
 
     def choose_classes(self, *labels: int) -> None:
         self.page.locator("#classes-field").evaluate("(field) => { field.open = true; }")
@@ -136,7 +151,7 @@ class OpenPage:
 
 
 @pytest.fixture(scope="module")
-def browser():
+def browser() -> Iterator["Browser"]:
     with playwright.sync_playwright() as driver:
         launched = driver.chromium.launch(
             executable_path=CHROMIUM,
@@ -148,7 +163,7 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory):
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """Three runs under one attack, one of them under a second attack that stops early."""
     folder = tmp_path_factory.mktemp("evaluations")
     resampled = msgspec.structs.replace(CONFIG, ci="bootstrap")
@@ -169,14 +184,14 @@ def found(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture(scope="module")
-def path(found, tmp_path_factory: pytest.TempPathFactory):
+def path(found: Found, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("page") / "report.html"
     made.write_text(render_report(list(found.values()))[0], encoding="utf-8")
     return made
 
 
 @pytest.fixture
-def report(browser, path):
+def report(browser: "Browser", path: Path) -> Iterator[OpenPage]:
     opened = OpenPage(browser, path).open()
     yield opened
     opened.context.close()
@@ -184,33 +199,37 @@ def report(browser, path):
     assert opened.requests == [path.as_uri()]
 
 
-def rows_of(pair):
+def rows_of(pair: tuple[Path, Record]) -> Rows:
     return records.load_rows(records.rows_path(pair[0]))
 
 
 @pytest.mark.parametrize("name", ["plain", "other", "resampled"])
-def test_recorded_numbers_are_shown_at_every_recorded_alpha(report, found, name: str) -> None:
+def test_recorded_numbers_are_shown_at_every_recorded_alpha(
+    report: OpenPage, found: Found, name: str
+) -> None:
     record = found[name][1]
     for row in record.by_alpha:
-        report.slide("alpha", row.alpha_test)
-        assert report.text(name, "a_sa") == main.format_estimate(row.a_sa)
-        assert report.text(name, "ess").removesuffix(" few") == f"{row.a_sa.ess:.0f}"
+        report.slide("alpha", not_none(row.alpha_test))
+        assert report.text(name, "a_sa") == format_estimate(row.a_sa)
+        assert report.text(name, "ess").removesuffix(" few") == f"{not_none(row.a_sa).ess:.0f}"
         ours = report.computed(name)
-        assert ours["value"] == pytest.approx(row.a_sa.value, abs=1e-12)
-        assert ours["ess"] == pytest.approx(row.a_sa.ess, rel=1e-12)
+        assert ours["value"] == pytest.approx(not_none(row.a_sa).value, abs=1e-12)
+        assert ours["ess"] == pytest.approx(not_none(row.a_sa).ess, rel=1e-12)
 
 
-def test_other_alphas_agree_with_python(report, found) -> None:
+def test_other_alphas_agree_with_python(report: OpenPage, found: Found) -> None:
     for alpha in (0.0, 0.7, 3.95, 2.0001, 30.0):
         report.type("alpha", alpha)
         for name in ("plain", "other"):
             ours = measures.sampled_accuracy(rows_of(found[name]), "exp", alpha)
-            assert report.text(name, "a_sa") == main.format_estimate(ours)
-            assert report.value(name, "ess") == pytest.approx(ours.ess, rel=1e-12)
+            assert report.text(name, "a_sa") == format_estimate(ours)
+            assert report.value(name, "ess") == pytest.approx(not_none(ours).ess, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["plain", "resampled"])
-def test_recorded_numbers_are_shown_at_every_recorded_rho(report, found, name: str) -> None:
+def test_recorded_numbers_are_shown_at_every_recorded_rho(
+    report: OpenPage, found: Found, name: str
+) -> None:
     for row in found[name][1].dro:
         report.slide("rho", row.rho)
         assert report.text(name, "ball") == f"{100 * row.accuracy:.1f}"
@@ -218,18 +237,19 @@ def test_recorded_numbers_are_shown_at_every_recorded_rho(report, found, name: s
         assert report.value(name, "least") == pytest.approx(row.worst_accuracy, abs=1e-9)
 
 
-def test_computed_numbers_are_compared_with_the_records(report) -> None:
+def test_computed_numbers_are_compared_with_the_records(report: OpenPage) -> None:
     assert report.page.locator("#checked").inner_text().startswith("18 recorded numbers")
     assert report.page.locator("#problem").is_hidden()
 
 
 def test_record_that_does_not_follow_from_its_rows_is_a_problem(
-    browser, found, tmp_path: Path
+    browser: "Browser", found: Found, tmp_path: Path
 ) -> None:
     file, record = found["plain"]
     first = record.by_alpha[0]
+    a_sa = not_none(first.a_sa)
     better = msgspec.structs.replace(
-        first, a_sa=msgspec.structs.replace(first.a_sa, value=first.a_sa.value + 0.01)
+        first, a_sa=msgspec.structs.replace(a_sa, value=a_sa.value + 0.01)
     )
     changed = tmp_path / "changed.html"
     changed.write_text(
@@ -241,7 +261,7 @@ def test_record_that_does_not_follow_from_its_rows_is_a_problem(
     opened.context.close()
 
 
-def test_selected_classes_agree_with_python(report, found) -> None:
+def test_selected_classes_agree_with_python(report: OpenPage, found: Found) -> None:
     report.type("alpha", 1.5)
     report.slide("rho", 0.1)
     report.choose_classes(0, 3, 7)
@@ -249,16 +269,12 @@ def test_selected_classes_agree_with_python(report, found) -> None:
         rows = rows_of(found[name])
         chosen = np.isin(rows["label"], (0, 3, 7))
         selected = {key: values[chosen] for key, values in rows.items()}
-        assert report.text(name, "a_nat") == main.format_estimate(
-            measures.accuracy(selected, "clean")
-        )
-        assert report.text(name, "a_rob") == main.format_estimate(
-            measures.accuracy(selected, "uniform")
-        )
-        assert report.text(name, "a_sa") == main.format_estimate(
+        assert report.text(name, "a_nat") == format_estimate(measures.accuracy(selected, "clean"))
+        assert report.text(name, "a_rob") == format_estimate(measures.accuracy(selected, "uniform"))
+        assert report.text(name, "a_sa") == format_estimate(
             measures.sampled_accuracy(selected, "exp", 1.5)
         )
-        worst = measures.worst_case(measures.attacked_losses(selected, "ce"), 0.1)
+        worst = measures.worst_case(not_none(measures.attacked_losses(selected, "ce")), 0.1)
         assert report.value(name, "ball") == pytest.approx(
             worst.accuracy(measures.correct(selected, "uniform")), abs=1e-9
         )
@@ -267,17 +283,18 @@ def test_selected_classes_agree_with_python(report, found) -> None:
     assert report.text("plain", "a_sa") == "-"
 
 
-def test_selected_models_are_ranked_by_paired_tests(report, found) -> None:
+def test_selected_models_are_ranked_by_paired_tests(report: OpenPage, found: Found) -> None:
     assert report.models == ["plain", "other", "resampled"]
     report.slide("alpha", 2.0)
     outcomes = {
-        name: measures.sampled_outcome(rows_of(found[name]), "exp", 2.0) for name in report.models
+        name: not_none(measures.sampled_outcome(rows_of(found[name]), "exp", 2.0))
+        for name in report.models
     }
     resampled = dict(
         zip(outcomes, measures.Resamples(400).of(list(outcomes.values())), strict=True)
     )
 
-    def rank_ranges(names):
+    def rank_ranges(names: list[str]) -> dict[str, str]:
         above = {
             one: {
                 two
@@ -304,9 +321,10 @@ def test_selected_models_are_ranked_by_paired_tests(report, found) -> None:
     assert {name: report.text(name, "rank") for name in report.models} == rank_ranges(report.models)
 
 
-def test_details_are_those_of_a_selected_model(report) -> None:
-    def offered():
-        return report.page.locator("#detail-model option").all_inner_texts()
+def test_details_are_those_of_a_selected_model(report: OpenPage) -> None:
+    def offered() -> list[str]:
+        texts: list[str] = report.page.locator("#detail-model option").all_inner_texts()
+        return texts
 
     assert offered() == ["plain", "other", "resampled"]
     assert report.page.locator("em.detail-name").first.inner_text() == "plain"
@@ -334,12 +352,12 @@ def test_details_are_those_of_a_selected_model(report) -> None:
     assert report.page.locator("em.detail-name").first.inner_text() == "other"
 
 
-def test_images_contain_nothing_focusable(report) -> None:
+def test_images_contain_nothing_focusable(report: OpenPage) -> None:
     assert report.page.locator(":is([role=img]) :is(a, button, [tabindex])").count() == 0
     assert report.page.locator("#plot-alpha").get_attribute("role") == "group"
 
 
-def test_models_differ_in_dashes_and_marks(report) -> None:
+def test_models_differ_in_dashes_and_marks(report: OpenPage) -> None:
     for plot in ("alpha", "temperature", "ball"):
         lines = report.page.evaluate(
             """(name) => document.getElementById(`plot-${name}`).data
@@ -360,7 +378,7 @@ def test_models_differ_in_dashes_and_marks(report) -> None:
     assert len(set(signs)) == 3
 
 
-def test_temperature_agrees_with_python(report, found) -> None:
+def test_temperature_agrees_with_python(report: OpenPage, found: Found) -> None:
     report.slide("alpha", 2.0)
     assert report.text("plain", "a_sa_t") == report.text("plain", "a_sa")
     for temperature in (0.25, 0.5, 2.0, 4.0):
@@ -377,15 +395,15 @@ def test_temperature_agrees_with_python(report, found) -> None:
         for name, place in order.items():
             ends = [int(end) for end in report.text(name, "rank_t").split()[0].split("–")]
             assert ends[0] <= place <= ends[-1]
-    assert report.text("plain", "a_sa") == main.format_estimate(found["plain"][1].by_alpha[2].a_sa)
+    assert report.text("plain", "a_sa") == format_estimate(found["plain"][1].by_alpha[2].a_sa)
 
 
-def test_each_attack_has_a_panel(report, found) -> None:
+def test_each_attack_has_a_panel(report: OpenPage, found: Found) -> None:
     assert report.page.locator("#panel option").count() == 2
     report.page.locator("#panel").select_option("1")
     report.settle()
     assert report.models == ["plain"]
-    assert report.text("plain", "a_rob") == main.format_estimate(found["early"][1].a_rob)
+    assert report.text("plain", "a_rob") == format_estimate(found["early"][1].a_rob)
     assert report.text("plain", "a_sa") == "-"
     assert report.page.locator("#figure-alpha").is_hidden()
     assert report.page.locator("#figure-ball").is_visible()
@@ -394,7 +412,7 @@ def test_each_attack_has_a_panel(report, found) -> None:
     assert report.models == ["plain", "other", "resampled"]
 
 
-def test_sliders_move_by_keyboard(report, found) -> None:
+def test_sliders_move_by_keyboard(report: OpenPage, found: Found) -> None:
     report.slide("alpha", 2.0)
     slider = report.page.get_by_role("slider", name="α")
     slider.focus()
@@ -406,7 +424,9 @@ def test_sliders_move_by_keyboard(report, found) -> None:
     assert slider.get_attribute("aria-valuetext") == "α 2, recorded"
     slider.press("Home")
     report.settle()
-    assert report.value("plain", "a_sa") == pytest.approx(found["plain"][1].a_rob.value, abs=1e-12)
+    assert report.value("plain", "a_sa") == pytest.approx(
+        not_none(found["plain"][1].a_rob).value, abs=1e-12
+    )
     for id in ("rho", "temperature"):
         before = report.page.locator(f"#{id}-exact").input_value()
         report.page.locator(f"#{id}").press("ArrowLeft")
@@ -414,11 +434,11 @@ def test_sliders_move_by_keyboard(report, found) -> None:
         assert report.page.locator(f"#{id}-exact").input_value() != before
 
 
-def test_all_controls_are_reached_by_keyboard(report) -> None:
+def test_all_controls_are_reached_by_keyboard(report: OpenPage) -> None:
     report.page.keyboard.press("Tab")
     assert report.page.evaluate("document.activeElement.className") == "skip"
     report.page.keyboard.press("Enter")
-    reached = set()
+    reached: set[str] = set()
     while "larger" not in reached and len(reached) < 60:
         report.page.keyboard.press("Tab")
         reached.add(
@@ -440,7 +460,7 @@ def test_all_controls_are_reached_by_keyboard(report) -> None:
     } <= reached
 
 
-def test_every_control_has_a_name(report) -> None:
+def test_every_control_has_a_name(report: OpenPage) -> None:
     nameless = report.page.evaluate(
         """() => [...document.querySelectorAll("input, select, button")].filter((one) =>
              !one.labels?.length && !one.getAttribute("aria-label") && !one.textContent.trim()).map((one) => one.outerHTML)"""
@@ -448,7 +468,7 @@ def test_every_control_has_a_name(report) -> None:
     assert nameless == []
 
 
-def test_new_numbers_are_announced_to_screen_readers(report, found) -> None:
+def test_new_numbers_are_announced_to_screen_readers(report: OpenPage, found: Found) -> None:
     report.slide("alpha", 1.0)
     announcement = report.page.locator("#announcement")
     assert announcement.get_attribute("aria-live") == "polite"
@@ -456,19 +476,19 @@ def test_new_numbers_are_announced_to_screen_readers(report, found) -> None:
         "document.getElementById('announcement').textContent.startsWith('α 1,')"
     )
     assert (
-        f"plain: A_sa {main.format_estimate(found['plain'][1].by_alpha[0].a_sa)}"
+        f"plain: A_sa {format_estimate(found['plain'][1].by_alpha[0].a_sa)}"
         in announcement.text_content()
     )
 
 
-def press_save(report, plot: str) -> None:
+def press_save(report: OpenPage, plot: str) -> None:
     place = report.page.locator(f"#plot-{plot}")
     place.scroll_into_view_if_needed()
     place.hover()
     place.locator("[data-title^='Download as PNG']").click()
 
 
-def saved_image(report, plot: str) -> dict:
+def saved_image(report: OpenPage, plot: str) -> dict[str, Any]:
     """Return heading, legend and options of the image that the button would save."""
     report.page.evaluate(
         """() => {
@@ -480,11 +500,12 @@ def saved_image(report, plot: str) -> dict:
            }"""
     )
     press_save(report, plot)
-    return report.page.evaluate("window.saved")
+    saved: dict[str, Any] = report.page.evaluate("window.saved")
+    return saved
 
 
 @pytest.mark.parametrize("plot", ["alpha", "temperature", "ball"])
-def test_saved_plot_has_title_legend_and_settings(report, plot: str) -> None:
+def test_saved_plot_has_title_legend_and_settings(report: OpenPage, plot: str) -> None:
     report.slide("alpha", 2.0)
     report.slide("rho", 0.1)
     saved = saved_image(report, plot)
@@ -514,7 +535,7 @@ def test_saved_plot_has_title_legend_and_settings(report, plot: str) -> None:
         ("images", ["correct", "misclassified"]),
     ],
 )
-def test_saved_plot_of_one_model_has_its_name(report, plot: str, key: list[str]) -> None:
+def test_saved_plot_of_one_model_has_its_name(report: OpenPage, plot: str, key: list[str]) -> None:
     report.slide("alpha", 2.0)
     saved = saved_image(report, plot)
     assert saved["key"] == key
@@ -524,7 +545,7 @@ def test_saved_plot_of_one_model_has_its_name(report, plot: str, key: list[str])
 
 @pytest.mark.parametrize("plot", ["alpha", "images"])
 def test_saved_plot_is_an_opaque_image_with_heading_and_legend(
-    report, plot: str, tmp_path: Path
+    report: OpenPage, plot: str, tmp_path: Path
 ) -> None:
     with report.page.expect_download() as download:
         press_save(report, plot)
@@ -538,7 +559,7 @@ def test_saved_plot_is_an_opaque_image_with_heading_and_legend(
     assert (pixels[-60:, :400, :3].min(axis=2) < 100).any()  # the legend
 
 
-def test_image_is_shown_on_hover(report, found) -> None:
+def test_image_is_shown_on_hover(report: OpenPage, found: Found) -> None:
     rows = rows_of(found["plain"])
     place = report.page.locator("#plot-images")
     place.scroll_into_view_if_needed()
@@ -574,7 +595,7 @@ def test_image_is_shown_on_hover(report, found) -> None:
     np.testing.assert_array_equal(pixels, np.rint(255 * saved).ravel())
 
 
-def test_images_are_selected_by_index_and_by_margin(report, found) -> None:
+def test_images_are_selected_by_index_and_by_margin(report: OpenPage, found: Found) -> None:
     rows = rows_of(found["plain"])
     order = np.argsort(rows["uniform/margin"], kind="stable")
     image = report.page.locator("#image")
@@ -589,10 +610,12 @@ def test_images_are_selected_by_index_and_by_margin(report, found) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_theme_follows_the_system_and_the_button(browser, path, scheme: str) -> None:
+def test_theme_follows_the_system_and_the_button(
+    browser: "Browser", path: Path, scheme: str
+) -> None:
     opened = OpenPage(browser, path, color_scheme=scheme).open()
 
-    def is_dark():
+    def is_dark() -> bool:
         opened.settle()
         ground = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
         ink = opened.page.evaluate("document.getElementById('plot-alpha')._fullLayout.font.color")
@@ -609,7 +632,7 @@ def test_theme_follows_the_system_and_the_button(browser, path, scheme: str) -> 
 
 
 @pytest.mark.parametrize("width", [390, 768, 1400])
-def test_page_is_not_wider_than_the_screen(browser, path, width: int) -> None:
+def test_page_is_not_wider_than_the_screen(browser: "Browser", path: Path, width: int) -> None:
     opened = OpenPage(
         browser, path, viewport={"width": width, "height": 844}, has_touch=width < 800
     ).open()
@@ -617,7 +640,7 @@ def test_page_is_not_wider_than_the_screen(browser, path, width: int) -> None:
     opened.context.close()
 
 
-def test_printed_page_has_tables_and_no_controls(report) -> None:
+def test_printed_page_has_tables_and_no_controls(report: OpenPage) -> None:
     report.page.emulate_media(media="print")
     assert report.page.locator("#settings").is_hidden()
     assert report.page.locator("#theme").is_hidden()
@@ -625,7 +648,7 @@ def test_printed_page_has_tables_and_no_controls(report) -> None:
     assert len(report.page.pdf()) > 10_000
 
 
-def test_hostile_names_are_shown_as_text(browser, found, tmp_path: Path) -> None:
+def test_hostile_names_are_shown_as_text(browser: "Browser", found: Found, tmp_path: Path) -> None:
     file, record = found["plain"]
     checkpoint = msgspec.structs.replace(record.checkpoint, path=f"{HOSTILE}.safetensors")
     names = [msgspec.structs.replace(row, name=HOSTILE) for row in record.per_class]
@@ -633,7 +656,7 @@ def test_hostile_names_are_shown_as_text(browser, found, tmp_path: Path) -> None
     made = tmp_path / "hostile.html"
     made.write_text(render_report([(file, hostile), found["other"]])[0], encoding="utf-8")
     opened = OpenPage(browser, made).open()
-    assert opened.models[0] == printable(main.run_name(hostile))
+    assert opened.models[0] == printable(run_name(hostile))
     shown = opened.page.locator("#plot-classes .xtick text").first.inner_html()
     assert "<b>" not in shown
     assert "&lt;b&gt;" in shown
@@ -643,7 +666,7 @@ def test_hostile_names_are_shown_as_text(browser, found, tmp_path: Path) -> None
     assert opened.errors == []
 
 
-def test_without_webgl_some_images_are_drawn(browser, path) -> None:
+def test_without_webgl_some_images_are_drawn(browser: "Browser", path: Path) -> None:
     opened = OpenPage(browser, path)
     opened.page.add_init_script(NO_WEBGL)
     opened.open()
@@ -652,19 +675,18 @@ def test_without_webgl_some_images_are_drawn(browser, path) -> None:
     assert opened.errors == []
 
 
-def test_recorded_numbers_need_no_javascript(browser, path, found) -> None:
+def test_recorded_numbers_need_no_javascript(browser: "Browser", path: Path, found: Found) -> None:
     opened = OpenPage(browser, path, java_script_enabled=False)
     opened.page.goto(path.as_uri())
     text = opened.page.locator("#recorded").inner_text()
     assert all(
-        main.format_estimate(row.a_sa).partition(" ")[0] in text
-        for row in found["plain"][1].by_alpha
+        format_estimate(row.a_sa).partition(" ")[0] in text for row in found["plain"][1].by_alpha
     )
     assert opened.page.locator("#live").is_hidden()
     opened.context.close()
 
 
-def test_page_of_the_paper_alone_has_no_controls(browser, tmp_path: Path) -> None:
+def test_page_of_the_paper_alone_has_no_controls(browser: "Browser", tmp_path: Path) -> None:
     path = tmp_path / "paper.html"
     path.write_text(render_report((), Report(shows_paper=True).tables())[0], encoding="utf-8")
     opened = OpenPage(browser, path).open()
@@ -682,13 +704,14 @@ def test_page_of_the_paper_alone_has_no_controls(browser, tmp_path: Path) -> Non
     assert opened.errors == []
 
 
-def open_tables(opened) -> list[bool]:
-    return opened.page.locator("main section details").evaluate_all(
+def open_tables(opened: OpenPage) -> list[bool]:
+    are_open: list[bool] = opened.page.locator("main section details").evaluate_all(
         "(parts) => parts.filter((one) => !one.closest('#live')).map((one) => one.open)"
     )
+    return are_open
 
 
-def test_printed_page_has_all_tables_open(browser, found, tmp_path: Path) -> None:
+def test_printed_page_has_all_tables_open(browser: "Browser", found: Found, tmp_path: Path) -> None:
     path = tmp_path / "both.html"
     path.write_text(
         render_report([found["plain"]], Report(shows_paper=True).tables())[0],
