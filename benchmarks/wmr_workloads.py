@@ -12,7 +12,7 @@ from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.nn.fusion import to_memory_format
 from wmr_cli.core.protocols import Batch
 from wmr_cli.evaluation.run import evaluate
-from wmr_cli.plugins import installed
+from wmr_cli.plugins import load_plugins
 from wmr_cli.runtime import components
 from wmr_cli.runtime.fabric import Hardware, launch, synchronize
 from wmr_cli.spec import Spec
@@ -54,7 +54,7 @@ class TrainingWorkload:
 
 def make_training(case: Case, folder: Path, defense: str, attack: str) -> TrainingWorkload:
     """Set up the training of a case like `wmr train`."""
-    registry = installed().registry
+    registry = load_plugins().registry
     data = folder / f"{case.model}.npz"
     if not data.exists():
         write_data(case, data, images=case.batch)
@@ -112,7 +112,7 @@ class EvaluationWorkload:
         )
         out = self.folder / "evaluations"
         for _ in evaluate(
-            self.checkpoint, config, installed().registry, data_dir=self.folder, out=out
+            self.checkpoint, config, load_plugins().registry, data_dir=self.folder, out=out
         ):
             pass
         # stored records would be found instead of measured in the next round
@@ -124,7 +124,7 @@ class EvaluationWorkload:
 
     def attack(self) -> None:
         """Run one attack on the same images, batch by batch."""
-        registry = installed().registry
+        registry = load_plugins().registry
         case = self.case
         run = self.training.run
         pgd = components.build_attack(

@@ -25,7 +25,7 @@ from wmr_cli import measures, presets
 from wmr_cli.cli import app
 from wmr_cli.config import EvaluationSettings, Setting, Struct, TrainConfig, list_settings, resolve
 from wmr_cli.core.traits import ALWAYS_PROVIDED, KernelTraits
-from wmr_cli.plugins import installed
+from wmr_cli.plugins import load_plugins
 from wmr_cli.registry import INJECTED_PARAMS, KINDS, OWN_DISTRIBUTION, Entry
 from wmr_cli.spec import Spec, format_number
 from wmr_cli.storage.records import Record, load_field_descriptions
@@ -176,7 +176,7 @@ def make_methods() -> Iterator[str]:
 
 def list_builtins(kind: str) -> list[tuple[Entry, Target]]:
     """Return the built-in entries of a kind with their classes or functions."""
-    registry = installed().registry
+    registry = load_plugins().registry
     entries = [
         owned.entry for of, owned in registry if of == kind and owned.owner == OWN_DISTRIBUTION
     ]

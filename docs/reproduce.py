@@ -25,7 +25,7 @@ from verdicts import (
     has_training_eps,
     select_attack,
 )
-from wmr_cli.plugins import installed
+from wmr_cli.plugins import load_plugins
 from wmr_cli.reporting.figures import FigureFiles, draw_figures
 from wmr_cli.reporting.report import GatheredRecords, build_report, gather_records
 from wmr_cli.reporting.tables import main as tables
@@ -53,7 +53,7 @@ INTERVALS = (
 @cache
 def load_study(name: str) -> tuple[Study, dict[str, list[Path]]]:
     """Return a study and the record files of its finished runs by run name."""
-    study = read_study(STUDIES / f"{name}.toml", installed().registry)
+    study = read_study(STUDIES / f"{name}.toml", load_plugins().registry)
     files = {run.name: list_records(study, run) for run in study.runs}
     return study, {run: of_run for run, of_run in files.items() if of_run}
 

@@ -22,7 +22,7 @@ import torch
 
 from wmr_cli.config import resolve
 from wmr_cli.core.protocols import Defense
-from wmr_cli.plugins import installed
+from wmr_cli.plugins import load_plugins
 from wmr_cli.registry import OWN_DISTRIBUTION
 from wmr_cli.reporting.report import gather_records
 from wmr_cli.runtime.fabric import Hardware, launch
@@ -45,7 +45,7 @@ Accuracies = dict[str, list[float]]
 
 def builtin_defenses() -> list[str]:
     """Return the names of the defenses of `wmr` itself."""
-    registry = installed().registry
+    registry = load_plugins().registry
     return [
         name
         for name in registry.names("defense")
@@ -133,7 +133,7 @@ def _replays(defense: Defense) -> int:
 
 def _assemble(defense: str) -> TrainingSetup:
     config = resolve({"defense": defense})
-    return set_up_training(config, installed().registry, Path(), launch(Hardware("cpu")))
+    return set_up_training(config, load_plugins().registry, Path(), launch(Hardware("cpu")))
 
 
 def main() -> None:

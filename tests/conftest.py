@@ -9,7 +9,7 @@ import torch
 from support.training import train
 from wmr_cli import local_code
 from wmr_cli.config import TrainConfig, resolve
-from wmr_cli.plugins import installed
+from wmr_cli.plugins import load_plugins
 from wmr_cli.registry import Registry
 
 torch.set_num_threads(1)  # tests run side by side
@@ -42,7 +42,7 @@ def trusts_local_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def registry() -> Registry:
-    return installed().registry
+    return load_plugins().registry
 
 
 @pytest.fixture(scope="session")

@@ -19,14 +19,14 @@ from wmr_cli.config import (
     resolve,
 )
 from wmr_cli.errors import BadFile, BadInput, UnknownName, WmrError
-from wmr_cli.plugins import installed
+from wmr_cli.plugins import load_plugins
 from wmr_cli.registry import OWN_DISTRIBUTION, Registry
 from wmr_cli.runtime import compatibility, components
 from wmr_cli.spec import Spec
 
 DEFENSES = [
     owned.entry.name
-    for kind, owned in installed().registry
+    for kind, owned in load_plugins().registry
     if kind == "defense" and owned.owner == OWN_DISTRIBUTION
 ]
 

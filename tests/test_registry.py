@@ -9,7 +9,7 @@ import pytest
 
 from support.typed import mistyped, not_none
 from wmr_cli.errors import BadInput, PluginError, UnknownName, did_you_mean
-from wmr_cli.plugins import installed
+from wmr_cli.plugins import load_plugins
 from wmr_cli.registry import Entry, Registry
 from wmr_cli.spec import Spec
 
@@ -342,7 +342,7 @@ def test_a_hint_counts_names_if_there_are_too_many_to_list() -> None:
     ],
 )
 def test_a_canonical_spec_has_absolute_paths_and_is_canonical(spec: str, canonical: str) -> None:
-    registry = installed().registry
+    registry = load_plugins().registry
     found = registry.canonical_spec("dataset", spec)
     assert found == canonical.format(here=Path.cwd())
     assert registry.canonical_spec("dataset", found) == found
@@ -351,20 +351,20 @@ def test_a_canonical_spec_has_absolute_paths_and_is_canonical(spec: str, canonic
 def test_a_canonical_spec_has_no_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/user")
     assert (
-        installed().registry.canonical_spec("dataset", "folder:~/pics")
+        load_plugins().registry.canonical_spec("dataset", "folder:~/pics")
         == "folder:path=/home/user/pics"
     )
 
 
 def test_a_value_without_a_key_that_is_not_a_path_stays_without_a_key() -> None:
     assert (
-        installed().registry.canonical_spec("model", "timm:resnet18,size=32")
+        load_plugins().registry.canonical_spec("model", "timm:resnet18,size=32")
         == "timm:resnet18,size=32"
     )
 
 
 def test_every_model_takes_a_normalisation_and_no_other_key() -> None:
-    registry = installed().registry
+    registry = load_plugins().registry
     registry.check("model", "small-cnn:mean=0.1,std=0.3")
     with pytest.raises(UnknownName, match="'men'"):
         registry.check("model", "small-cnn:men=0.1")

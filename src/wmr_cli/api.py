@@ -34,7 +34,7 @@ from .evaluation.evaluator import (
 from .evaluation.tasks import EvaluationRequest, check_request, describe_model, make_task
 from .local_code import trust_hashes, trust_named
 from .measures import Estimate, Outcome
-from .plugins import installed
+from .plugins import load_plugins
 from .reporting import report, scoring
 from .reporting.scoring import list_caveats
 from .runtime import components, datasets
@@ -197,7 +197,7 @@ def create(kind: str, spec: str | Spec, **given: Any) -> Any:
         >>> images = create("dataset", "digits").splits["test"]
         >>> model = create("model", "digits-cnn", num_classes=10, input_shape=(1, 8, 8))
     """
-    registry = installed().registry
+    registry = load_plugins().registry
     parsed = Spec.parse(spec) if isinstance(spec, str) else spec
     # a class that the caller writes in a call is named by the user
     trust_named([parsed], remember=False)
@@ -220,7 +220,7 @@ def load(checkpoint: str | Path, *, trust_code: str | Iterable[str] = ()) -> nn.
     """
     hashes = [trust_code] if isinstance(trust_code, str) else trust_code
     trust_hashes(hashes, remember=False)
-    return components.restore_model(installed().registry, checkpoints.load(Path(checkpoint)))
+    return components.restore_model(load_plugins().registry, checkpoints.load(Path(checkpoint)))
 
 
 def read_saved(path: str | Path) -> Any:  # noqa: ANN401 - the file decides
@@ -281,7 +281,7 @@ def evaluate(  # noqa: PLR0913 - keywords of a public function
         >>> result = evaluate(load("runs/digits-trades-a2-s0"), images, eps=0.15)
         >>> print(result.a_sa(2.0))
     """
-    registry = installed().registry
+    registry = load_plugins().registry
     # classes that the caller writes in a call are named by the user
     named = [kernel] if not isinstance(attack, str | Spec) else [kernel, attack]
     trust_named(named, remember=False)

@@ -32,7 +32,7 @@ class Plugin:
 
 
 @dataclass(frozen=True)
-class Installed:
+class InstalledPlugins:
     """The registry of all working plugins, and the list of all plugins."""
 
     registry: Registry
@@ -44,12 +44,12 @@ class Installed:
 
 
 @functools.cache
-def installed() -> Installed:
+def load_plugins() -> InstalledPlugins:
     """Return the plugins of this environment, including the built-in one."""
     return collect(entry_points(group=GROUP))
 
 
-def collect(found: Iterable[EntryPoint]) -> Installed:
+def collect(found: Iterable[EntryPoint]) -> InstalledPlugins:
     """Load plugins and register their entries."""
     registry = Registry()
     plugins = []
@@ -73,7 +73,7 @@ def collect(found: Iterable[EntryPoint]) -> Installed:
             if names:
                 offers[kind] = names
         plugins.append(Plugin(owner, version, offers))
-    return Installed(registry, plugins)
+    return InstalledPlugins(registry, plugins)
 
 
 def check_targets(registry: Registry) -> list[str]:

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from support.cli_runner import wmr
 from wmr_cli import __version__, presets
-from wmr_cli.plugins import installed
+from wmr_cli.plugins import load_plugins
 from wmr_cli.storage import checkpoints
 
 COMMANDS = (
@@ -90,7 +90,7 @@ def test_help_names_every_command() -> None:
 
 @pytest.mark.parametrize("kind", ["model", "dataset", "defense", "attack", "kernel", "preset"])
 def test_list_shows_every_name_of_a_kind_and_no_other(kind: str) -> None:
-    names = presets.names() if kind == "preset" else installed().registry.names(kind)
+    names = presets.names() if kind == "preset" else load_plugins().registry.names(kind)
     lines = wmr("list", f"{kind}s").stdout.splitlines()
     assert [line.split()[1] for line in lines if line.split()[:1] == [kind]] == names
     assert len([line for line in lines if line.strip()]) == len(names) + (

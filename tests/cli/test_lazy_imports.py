@@ -11,7 +11,7 @@ import pytest
 
 from support import synthetic
 from wmr_cli.config import EvaluateConfig, resolve
-from wmr_cli.plugins import installed
+from wmr_cli.plugins import load_plugins
 from wmr_cli.sweeps import ledger
 from wmr_cli.sweeps.study import read_study
 
@@ -100,7 +100,7 @@ def test_a_sweep_imports_no_torch_itself(tmp_path: Path) -> None:
     synthetic.stored(run / "evaluations", kept := synthetic.record(rows), rows)
     study = tmp_path / "study.toml"
     study.write_text(f"folder = '{tmp_path / 'runs'}'\n[report]\nfigures = ''\n")
-    (evaluation,) = read_study(study, installed().registry).evaluations
+    (evaluation,) = read_study(study, load_plugins().registry).evaluations
     ledger.save_ledger(
         run,
         ledger.Ledger(settings=resolve({}), weights="", evaluations={evaluation.key: [kept.id]}),

@@ -14,7 +14,7 @@ from support.json_schema import Json, JsonSchema, find_errors
 from wmr_cli import presets
 from wmr_cli.config import list_settings, resolve
 from wmr_cli.config.structs import EvaluateConfig, TrainConfig
-from wmr_cli.plugins import installed
+from wmr_cli.plugins import load_plugins
 from wmr_cli.sweeps.study import read_study
 
 STUDIES = Path(__file__).parents[2] / "studies"
@@ -137,7 +137,7 @@ def test_a_config_may_name_its_schema(tmp_path: Path) -> None:
 def test_a_study_may_name_its_schema(tmp_path: Path) -> None:
     file = tmp_path / "study.toml"
     file.write_text("#:schema wmr-study.schema.json\n[train]\nepochs = 3\n")
-    (run,) = read_study(file, installed().registry).runs
+    (run,) = read_study(file, load_plugins().registry).runs
     assert run.config.epochs == 3
 
 

@@ -14,7 +14,7 @@ from typer.exceptions import TyperException
 
 from support.typed import not_none
 from wmr_cli.cli import app
-from wmr_cli.plugins import installed
+from wmr_cli.plugins import load_plugins
 from wmr_cli.registry import KINDS
 from wmr_cli.spec import Spec
 
@@ -89,7 +89,7 @@ def find_components(params: Mapping[str, Any]) -> list[tuple[str, str]]:
 )
 def test_a_documented_command_can_be_parse(page: str, words: list[str]) -> None:
     for kind, name in find_components(parse(words)):
-        assert name in EXTERNAL or name in installed().registry.names(kind)
+        assert name in EXTERNAL or name in load_plugins().registry.names(kind)
 
 
 def test_parsing_fails_for_an_unknown_flag() -> None:

@@ -15,7 +15,7 @@ from wmr_cli.measures import worst_accuracy
 from wmr_cli.paper import results, tables
 from wmr_cli.paper.errata import Footnotes, load_corrected_rows
 from wmr_cli.paper.matching import OTHER_DATASETS, Match, match_rows
-from wmr_cli.plugins import installed
+from wmr_cli.plugins import load_plugins
 from wmr_cli.reporting.rows import make_rows
 from wmr_cli.reporting.tables.latex import render_latex
 from wmr_cli.spec import format_number, scale_exactly
@@ -330,7 +330,7 @@ def test_other_built_in_dataset_has_no_match(other: str) -> None:
 def test_every_built_in_dataset_is_classified() -> None:
     ours = {
         entry.name
-        for kind, owned in installed().registry
+        for kind, owned in load_plugins().registry
         if kind == "dataset" and owned.owner == "wmr-cli"
         for entry in [owned.entry]
     }

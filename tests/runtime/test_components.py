@@ -12,7 +12,7 @@ from wmr_cli.core.data.augment import Augmentation
 from wmr_cli.core.data.splits import MemorySource, MemorySplit
 from wmr_cli.core.torchvision_compat import timm
 from wmr_cli.errors import BadInput, BrokenContract
-from wmr_cli.plugins import installed
+from wmr_cli.plugins import load_plugins
 from wmr_cli.registry import Registry
 from wmr_cli.runtime.components import (
     build_attack,
@@ -265,7 +265,7 @@ def test_a_defense_that_breaks_its_contract_is_refused(
     assert_refused(build_defense, registry, broken(name))
 
 
-@pytest.mark.parametrize("name", installed().registry.names("kernel"))
+@pytest.mark.parametrize("name", load_plugins().registry.names("kernel"))
 def test_every_installed_kernel_can_be_built(registry: Registry, name: str, tmp_path: Path) -> None:
     (tmp_path / "weights.csv").write_text("index,weight\n1,2\n")
     spec = f"table:path={tmp_path}/weights.csv" if name == "table" else name

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from wmr_cli.plugins import installed
+from wmr_cli.plugins import load_plugins
 from wmr_cli.registry import OWN_DISTRIBUTION
 
 PROGRAM = Path(__file__).parents[2] / "studies" / "digits_defenses.py"
@@ -20,7 +20,7 @@ Study = dict[str, dict[str, Any]]
 
 
 def builtin_defenses() -> set[str]:
-    registry = installed().registry
+    registry = load_plugins().registry
     names = registry.names("defense")
     return {name for name in names if registry.find("defense", name).owner == OWN_DISTRIBUTION}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from support.miniature_datasets import MAKERS
-from wmr_cli.plugins import collect, installed
+from wmr_cli.plugins import collect, load_plugins
 from wmr_cli.registry import Registry
 from wmr_cli.testing import (
     check_attack,
@@ -32,7 +32,7 @@ SMALL = {
 """Names that are checked with other parameters than their own: what the full ones add is only time."""
 
 OURS = [
-    (kind, owned.entry.name) for kind, owned in installed().registry if owned.owner == "wmr-cli"
+    (kind, owned.entry.name) for kind, owned in load_plugins().registry if owned.owner == "wmr-cli"
 ]
 
 

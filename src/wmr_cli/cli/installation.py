@@ -47,9 +47,9 @@ def plugins(context: typer.Context, config: PluginsConfig) -> None:
                 hint="use `wmr plugins --check` alone",
             )
         return
-    from ..plugins import check_targets, installed
+    from ..plugins import check_targets, load_plugins
 
-    found = installed()
+    found = load_plugins()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("plugin", "version", "offers"):
         table.add_column(heading, overflow="fold")
@@ -90,10 +90,10 @@ def new(
     config: NewPluginConfig,
 ) -> None:
     """Write a new plugin that works and passes its tests; the places to change are marked."""
-    from ..plugins import installed
+    from ..plugins import load_plugins
     from ..scaffold import scaffold
 
-    folder = scaffold(name, list(config.kinds), config.out, installed().registry)
+    folder = scaffold(name, list(config.kinds), config.out, load_plugins().registry)
     write(str(folder))
     package = shlex.quote(f"{folder}[test]")
     readme = folder / "README.md"
@@ -107,7 +107,7 @@ def doctor(config: DoctorConfig) -> None:
 
     Exits with status 1 if there is a problem.
     """
-    from ..plugins import check_targets, installed
+    from ..plugins import check_targets, load_plugins
 
     facts = {
         "wmr": __version__,
@@ -119,7 +119,7 @@ def doctor(config: DoctorConfig) -> None:
     _check_devices(facts)
     _check_vision(facts, problems)
     _check_data_dir(find_data_dir(config.data_dir), facts, problems)
-    found = installed()
+    found = load_plugins()
     usable = len(found.plugins) - len(found.broken)
     facts["plugins"] = f"{usable} in use, {len(found.broken)} set aside"
     problems += [f"plugin {plugin.name}: {plugin.problem}" for plugin in found.broken]

@@ -36,9 +36,9 @@ def trust_code(named: Iterable[str | None], hashes: Iterable[str] = (), *, quiet
 
 def load_components(quiet: bool) -> "Registry":
     """Return everything that can be built by name; warn about plugins that cannot be used."""
-    from ..plugins import installed
+    from ..plugins import load_plugins
 
-    found = installed()
+    found = load_plugins()
     if found.broken:
         names = ", ".join(plugin.name for plugin in found.broken)
         say(f"set aside: {names}; `wmr plugins` shows the reason", quiet=quiet, warns=True)

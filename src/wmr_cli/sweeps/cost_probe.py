@@ -20,7 +20,7 @@ from ..core.rng import derive_seed
 from ..errors import WmrError
 from ..evaluation.evaluator import make_evaluator
 from ..evaluation.tasks import EvaluationTask, plan_tasks
-from ..plugins import installed
+from ..plugins import load_plugins
 from ..registry import Registry
 from ..runtime.distributed import exit_rank
 from ..runtime.fabric import Hardware, launch
@@ -116,7 +116,7 @@ def main(request_file: Path, report_file: Path) -> None:
     started = time.perf_counter()
     # a fixed seed: an untrained network has the same weights, and so the same cost, every time
     torch.manual_seed(derive_seed("rehearsal"))
-    registry = installed().registry
+    registry = load_plugins().registry
     requests = msgspec.json.decode(request_file.read_bytes(), type=list[ProbeRequest])
     results = [answer_request(request, registry) for request in requests]
     report = ProbeReport(results=results, seconds=time.perf_counter() - started)
