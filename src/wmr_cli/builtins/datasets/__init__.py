@@ -1,1 +1,1 @@
-"""Data sets, one file each."""
+"""Built-in datasets."""

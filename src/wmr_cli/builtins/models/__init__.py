@@ -1,1 +1,1 @@
-"""Networks on images in [0, 1], one file each."""
+"""Models of images in [0, 1]."""

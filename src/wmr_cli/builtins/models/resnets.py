@@ -1,10 +1,7 @@
-"""Residual networks (He et al. 2016, arXiv:1512.03385), timm's, with a stem for small images or for large ones.
+"""Residual networks, mostly of timm, with stems for small or large images.
 
-Residual networks that normalise before they convolve (He et al. 2016, arXiv:1603.05027), timm's, for small images.
-
-Wide residual networks (Zagoruyko and Komodakis 2016, arXiv:1605.07146).
-
-The CIFAR networks of the ResNet paper (He et al. 2016, arXiv:1512.03385, section 4.2).
+ResNet and the CIFAR networks of its paper (He et al. 2016, arXiv:1512.03385), pre-activation ResNet
+(He et al. 2016, arXiv:1603.05027), Wide ResNet (Zagoruyko and Komodakis 2016, arXiv:1605.07146).
 """
 
 from collections import OrderedDict
@@ -22,49 +19,63 @@ Stem = Literal["cifar", "imagenet"]
 def resnet18(
     num_classes: int, input_shape: tuple[int, int, int], stem: Stem = "cifar"
 ) -> nn.Module:
-    """Eight blocks of two 3x3 convolutions. With the cifar stem, 3 channels and 10 classes: 11,173,962 parameters."""
+    """Eight blocks of two 3x3 convolutions.
+
+    It has 11,173,962 parameters with the cifar stem, 3 channels and 10 classes.
+    """
     return _resnet(timm.models.resnet.BasicBlock, (2, 2, 2, 2), num_classes, input_shape[0], stem)
 
 
 def resnet50(
     num_classes: int, input_shape: tuple[int, int, int], stem: Stem = "imagenet"
 ) -> nn.Module:
-    """Sixteen bottleneck blocks. With 3 channels and 200 classes: 23,917,832 parameters, 23,910,152 with the cifar stem."""
+    """Sixteen bottleneck blocks.
+
+    With 3 channels and 200 classes it has 23,917,832 parameters, or 23,910,152 with the cifar stem.
+    """
     return _resnet(timm.models.resnet.Bottleneck, (3, 4, 6, 3), num_classes, input_shape[0], stem)
 
 
 def _resnet(
     block: type[nn.Module], layers: tuple[int, ...], num_classes: int, channels: int, stem: Stem
 ) -> nn.Module:
-    """The imagenet stem is timm's 7x7 convolution and max-pool, which quarter the side; the cifar stem keeps it."""
+    """Build timm's ResNet; its imagenet stem divides the side by 4, the cifar stem keeps it."""
     network: nn.Module = timm.models.resnet.ResNet(
         block,
         layers,
         num_classes=num_classes,
         in_chans=channels,
-        # robust training is compared with networks whose blocks do not start as the identity
+        # published robust models have blocks that do not start as the identity
         zero_init_last=False,
     )
     if stem == "cifar":
         convolution = nn.Conv2d(channels, 64, kernel_size=3, padding=1, bias=False)
         nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
-        network.conv1, network.maxpool = convolution, nn.Identity()
+        network.conv1 = convolution
+        network.maxpool = nn.Identity()
     return network
 
 
 def preact_resnet18(num_classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
-    """Eight blocks of two 3x3 convolutions and a last norm. With 3 channels and 10 classes: 11,172,170 parameters."""
-    return preactivated((2, 2, 2, 2), (64, 128, 256, 512), 64, num_classes, input_shape[0])
+    """Eight blocks of two 3x3 convolutions and a last norm.
+
+    It has 11,172,170 parameters with 3 channels and 10 classes.
+    """
+    widths = (64, 128, 256, 512)
+    return _preact_resnet((2, 2, 2, 2), widths, 64, num_classes, input_shape[0])
 
 
-def preactivated(
+def _preact_resnet(
     blocks: tuple[int, ...],
     widths: tuple[int, ...],
     stem_width: int,
     num_classes: int,
     channels: int,
 ) -> nn.Module:
-    """Stages of basic blocks with batch norm, every stage but the first halving the side, on a 3x3 stem that keeps it."""
+    """Build stages of basic blocks with batch-norm on a 3x3 stem, which keeps the side.
+
+    Every stage except the first halves the side.
+    """
     network: nn.Module = timm.models.resnetv2.ResNetV2(
         list(blocks),
         widths,
@@ -85,9 +96,10 @@ def preactivated(
 def wide_resnet(
     num_classes: int, input_shape: tuple[int, int, int], depth: int = 28, width: int = 10
 ) -> nn.Module:
-    """Three stages of (depth - 4) / 6 pre-activation blocks, width times 16, 32 and 64 channels wide, no dropout.
+    """Three stages of (depth - 4) / 6 pre-activation blocks without dropout.
 
-    With 3 channels and 10 classes 28-10 has 36,479,194 parameters and 34-10 has 46,160,474.
+    The stages have `width` times 16, 32 and 64 channels. With 3 channels and 10 classes, 28-10 has
+    36,479,194 parameters and 34-10 has 46,160,474.
     """
     if depth < 10 or depth % 6 != 4:
         raise BadInput(
@@ -96,17 +108,17 @@ def wide_resnet(
         )
     if width < 1:
         raise BadInput(
-            f"a wide ResNet cannot be {width} wide", hint="width is a whole number from 1 up"
+            f"width={width} of a wide ResNet is not positive", hint="width is an integer from 1"
         )
     stages = (16 * width, 32 * width, 64 * width)
-    return preactivated(((depth - 4) // 6,) * 3, stages, 16, num_classes, input_shape[0])
+    return _preact_resnet(((depth - 4) // 6,) * 3, stages, 16, num_classes, input_shape[0])
 
 
 class CifarResNet(nn.Module):
-    """Three stages of (depth - 2) / 6 basic blocks, 16, 32 and 64 channels wide. Depth 20, 10 classes: 269,722 parameters.
+    """Three stages of (depth - 2) / 6 basic blocks, 16, 32 and 64 channels wide.
 
-    Its shortcuts have no parameters (the paper's option A). Parameters are named as in the public networks of this kind,
-    so that their weights load. (N, C, H, W) to (N, num_classes).
+    Its shortcuts have no parameters (the paper's option A). Depth 20 with 10 classes has 269,722
+    parameters. (N, C, H, W) to (N, num_classes).
     """
 
     def __init__(
@@ -117,6 +129,7 @@ class CifarResNet(nn.Module):
             hint = "depth is 8, 14, 20, 32, 44, 56, …: 2 more than a multiple of 6"
             raise BadInput(f"there is no CIFAR ResNet of depth {depth}", hint=hint)
         blocks = (depth - 2) // 6
+        # parameters are named as in public networks of this kind, so that their weights can be loaded
         self.conv1 = nn.Conv2d(input_shape[0], 16, kernel_size=3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
         self.layer1 = _stage(16, 16, blocks)
@@ -135,7 +148,10 @@ class CifarResNet(nn.Module):
 
 
 class _Subsample(nn.Module):
-    """Every second pixel, and channels of zeros before and after the others. (N, C, H, W) to (N, 2C, ⌈H/2⌉, ⌈W/2⌉)."""
+    """Takes every second pixel, and adds channels of zeros before and after the others.
+
+    (N, C, H, W) to (N, 2C, ⌈H/2⌉, ⌈W/2⌉).
+    """
 
     def forward(self, features: Tensor) -> Tensor:
         added = features.shape[1] // 2
@@ -143,10 +159,10 @@ class _Subsample(nn.Module):
 
 
 def _stage(channels: int, width: int, blocks: int) -> nn.Sequential:
-    """Basic blocks, the first of which halves the side where it doubles the channels."""
+    """Build basic blocks; the first halves the side if it doubles the channels."""
     block = timm.models.resnet.BasicBlock
-    is_wider = width != channels
-    first = block(
-        channels, width, stride=2 if is_wider else 1, downsample=_Subsample() if is_wider else None
-    )
+    if width == channels:
+        first = block(channels, width)
+    else:
+        first = block(channels, width, stride=2, downsample=_Subsample())
     return nn.Sequential(first, *(block(width, width) for _ in range(blocks - 1)))

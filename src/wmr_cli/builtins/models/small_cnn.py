@@ -8,10 +8,9 @@ from ...errors import BadInput
 
 
 class SmallCnn(nn.Module):
-    """Convolutions 32-32-pool-64-64-pool (3x3, no padding), then 200-200-classes with dropout. 28x28 images: 312,202 parameters.
+    """Convolutions 32-32-pool-64-64-pool (3x3, no padding), then 200-200-classes with dropout.
 
-    Parameters are named as in the public network, so that its weights load. The last layer starts at zero: at first
-    every class is as likely as any other.
+    It has 312,202 parameters for 28x28 images. (N, C, H, W) to (N, num_classes).
     """
 
     def __init__(
@@ -20,6 +19,7 @@ class SmallCnn(nn.Module):
         super().__init__()
         channels, height, width = input_shape
         flat = 64 * _side(height) * _side(width)
+        # parameters are named as in the public network, so that its weights can be loaded
         self.feature_extractor = nn.Sequential(
             OrderedDict(
                 conv1=nn.Conv2d(channels, 32, 3),
@@ -48,6 +48,7 @@ class SmallCnn(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight)
                 nn.init.constant_(module.get_parameter("bias"), 0)
+        # as in the public network: at first all classes have the same probability
         for parameter in self.classifier.get_submodule("fc3").parameters():
             nn.init.zeros_(parameter)
 
@@ -57,11 +58,12 @@ class SmallCnn(nn.Module):
 
 
 def _side(pixels: int) -> int:
-    """What two rounds of two unpadded 3x3 convolutions and a halving leave of a side."""
-    left = ((pixels - 4) // 2 - 4) // 2
-    if left < 1:
+    """Return the side of the last feature map."""
+    # twice: two unpadded 3x3 convolutions, which remove 4 pixels, and max-pooling
+    side = ((pixels - 4) // 2 - 4) // 2
+    if side < 1:
         raise BadInput(
-            f"small-cnn needs images of 16x16 pixels at least, not of side {pixels}",
-            hint="choose a smaller model: `wmr list models`",
+            f"small-cnn needs images of at least 16x16 pixels, not of side {pixels}",
+            hint="choose a smaller model: see wmr list models",
         )
-    return left
+    return side

@@ -1,4 +1,7 @@
-"""Any network of timm, for the channels, classes and size of the data, with its own normalisation as the first layer."""
+"""Any network of timm, for the channels, classes and size of the data.
+
+Its own normalisation becomes the first layer.
+"""
 
 import re
 from statistics import fmean
@@ -12,7 +15,7 @@ from ...core.nn.preprocessing import Normalized, Resized
 from ...core.torchvision_compat import timm
 from ...errors import BadFile, BadInput, UnknownName, did_you_mean
 
-SETTLED = (
+RESERVED_OPTIONS = (
     "cache_dir",
     "in_chans",
     "img_size",
@@ -21,7 +24,9 @@ SETTLED = (
     "pretrained_cfg",
     "pretrained_cfg_overlay",
 )
-"""Options of timm that the data settle, or that would make something else than a fresh classifier."""
+"""Options of timm that the data decide, or that would not give a new classifier."""
+USUAL_STRIDE = 32
+"""Total stride of most architectures: a side that is a multiple of it usually fits."""
 
 
 def from_timm(
@@ -34,75 +39,66 @@ def from_timm(
     std: tuple[float, ...] | None = None,
     **options: Any,
 ) -> nn.Module:
-    """The architecture `name`, built for the size of the images; with `size` the model resizes them to size x size first.
+    """The architecture `name`, built for the size of the images; with `size` it resizes them first.
 
-    Images are normalised by timm's own mean and std of the architecture unless the two are given. `pretrained` loads
-    timm's weights. Any other option, such as drop_rate=0.1 or patch_size=4, is handed to timm.
+    Images are normalised by timm's mean and std of the architecture unless they are given.
+    `pretrained` loads timm's weights. Other options, such as drop_rate=0.1, are passed to timm.
     """
     channels, height, width = input_shape
     if size is not None and size < 1:
-        raise BadInput(
-            f"images cannot be of size {size}",
-            hint="size is the side in pixels that the network sees",
-        )
+        raise BadInput(f"size={size} is not positive", hint="size is the side in pixels")
     shape = (channels, height, width) if size is None else (channels, size, size)
-    _check_words(name, options)
-    network = _fitting(name, num_classes, shape, options)
+    _check_options(name, options)
+    # built without weights first: a misfit is reported before anything is downloaded
+    network = _build_and_check(name, num_classes, shape, options)
     if pretrained:
-        network = _with_weights(name, num_classes, shape, options)
-    own_mean, own_std = (
-        _for_channels(network.pretrained_cfg[key], channels) for key in ("mean", "std")
-    )
-    return Normalized(
-        network if size is None else Resized(network, size),
-        mean or own_mean,
-        std or own_std,
-        channels,
-    )
+        network = _build_with_weights(name, num_classes, shape, options)
+    mean = mean or _for_channels(network.pretrained_cfg["mean"], channels)
+    std = std or _for_channels(network.pretrained_cfg["std"], channels)
+    if size is not None:
+        network = Resized(network, size)
+    return Normalized(network, mean, std, channels)
 
 
-def _check_words(name: str, options: dict[str, Any]) -> None:
-    """Refuse a name that timm does not list, and options that are not the user's to set."""
+def _check_options(name: str, options: dict[str, Any]) -> None:
+    """Check that timm knows the architecture, and that the options are not reserved."""
     known = timm.list_models()
     if name not in known and name not in timm.list_models(include_tags=True):
         hint = did_you_mean(name, [other for other in known if name in other] or known)
         raise UnknownName(f"timm has no network {name!r}", hint=hint)
     for key in options:
-        if key in SETTLED:
+        if key in RESERVED_OPTIONS:
             raise BadInput(f"{key} of timm:{name} is set elsewhere", hint=f"leave out {key}=…")
 
 
-def _fitting(
+def _build_and_check(
     name: str, num_classes: int, shape: tuple[int, int, int], options: dict[str, Any]
 ) -> Any:
-    """A fresh network that takes images of this shape: tried on one, as timm notices some misfits in the forward pass only."""
+    """Build a network with random weights and try it on one image of this shape."""
     try:
         network = _build(name, num_classes, shape, options)
+        # timm detects some misfits in the forward pass only
         with torch.no_grad(), evaluating(network):
             network(torch.zeros(1, *shape))
-    except Exception as error:  # of any kind: timm has no error of its own for what it cannot build
-        key = _refused_option(error)
+    # any exception: timm has no error class for what it cannot build
+    except Exception as error:
+        key = _find_refused_option(error)
         if key in options:
-            hint = "an option is what its class in timm takes and its name leaves open, or size, pretrained, mean, std"
-            raise BadInput(f"timm's {name} does not take {key!r}", hint=hint) from error
-        raise _misfit(name, shape, options, str(error), step=32) from error
+            raise BadInput(
+                f"timm's {name} does not take {key!r}",
+                hint="options are those of its class in timm that its name does not fix, "
+                "and size, pretrained, mean, std",
+            ) from error
+        raise _make_misfit(name, shape, options, str(error), step=USUAL_STRIDE) from error
     for module in network.modules():
-        if (
-            isinstance(module, timm.layers.PatchEmbed)
-            and module.img_size
-            and not module.dynamic_img_pad
-        ):
-            patch = module.patch_size[0]
-            if any(
-                side % patch for side in module.img_size
-            ):  # timm would cut off the rest of the image
-                raise _misfit(
-                    name,
-                    shape,
-                    options,
-                    f"they cannot be cut into patches of {patch}x{patch}",
-                    step=patch,
-                )
+        is_patch_layer = isinstance(module, timm.layers.PatchEmbed)
+        if not is_patch_layer or not module.img_size or module.dynamic_img_pad:
+            continue
+        patch = module.patch_size[0]
+        # timm would silently ignore the pixels beyond the last whole patch
+        if any(side % patch for side in module.img_size):
+            problem = f"they cannot be cut into patches of {patch}x{patch}"
+            raise _make_misfit(name, shape, options, problem, step=patch)
     return network
 
 
@@ -114,55 +110,58 @@ def _build(
     *,
     pretrained: bool = False,
 ) -> Any:
-    """timm's network. An architecture whose layers depend on the size of its images is told it; the others do not ask."""
-    channels, *sides = shape
-    settled = {"num_classes": num_classes, "in_chans": channels, "pretrained": pretrained}
+    """Build timm's network, with the size of the images if its layers depend on it."""
+    channels, height, width = shape
+    fixed = {"num_classes": num_classes, "in_chans": channels, "pretrained": pretrained}
+    # some architectures take the side of a square only
+    image_size = height if height == width else (height, width)
     try:
-        # some architectures know squares only, by their side
-        return timm.create_model(
-            name, img_size=sides[0] if sides[0] == sides[1] else tuple(sides), **settled, **options
-        )
+        return timm.create_model(name, img_size=image_size, **fixed, **options)
     except TypeError as error:
-        if _refused_option(error) != "img_size":
+        # the layers of convolutional networks do not depend on the size
+        if _find_refused_option(error) != "img_size":
             raise
-    return timm.create_model(name, **settled, **options)
+    return timm.create_model(name, **fixed, **options)
 
 
-def _with_weights(
+def _build_with_weights(
     name: str, num_classes: int, shape: tuple[int, int, int], options: dict[str, Any]
 ) -> Any:
-    """The network, which is known to fit, with timm's weights."""
+    """Build a network that is known to fit, with timm's weights."""
     try:
         return _build(name, num_classes, shape, options, pretrained=True)
-    except Exception as error:  # of any kind: network, cache and files fail in many ways
-        problem = f"timm's weights of {name} cannot be loaded: {_first_line(str(error))}"
-        hint = "they are downloaded once and kept: this needs a network, or a cache that has them; or leave out pretrained"
-        raise BadFile(problem, hint=hint) from error
+    # any exception: network, cache and files fail in many ways
+    except Exception as error:
+        raise BadFile(
+            f"timm's weights of {name} cannot be loaded: {_first_line(str(error))}",
+            hint="weights are downloaded once and cached: connect to the network, "
+            "or leave out pretrained",
+        ) from error
 
 
-def _refused_option(error: Exception) -> str | None:
-    """The keyword that a constructor did not want, if that was the matter."""
+def _find_refused_option(error: Exception) -> str | None:
+    """Return the keyword that a constructor refused, if that is the error."""
     found = re.search(
         r"(?:unexpected keyword argument|multiple values for keyword argument) '(\w+)'", str(error)
     )
-    return found[1] if isinstance(error, TypeError) and found else None
+    if not isinstance(error, TypeError) or found is None:
+        return None
+    return found[1]
 
 
-def _misfit(
+def _make_misfit(
     name: str, shape: tuple[int, int, int], options: dict[str, Any], problem: str, step: int
 ) -> BadInput:
-    """What to say of images that do not fit, with the next larger side that is a multiple of `step`, or else timm's own."""
+    """Make the error for images that do not fit, with a size that may fit in its hint."""
     _, height, width = shape
-    own = timm.models.get_pretrained_cfg_value(name, "input_size")[-1]
+    native = timm.models.get_pretrained_cfg_value(name, "input_size")[-1]
+    # the next multiple of `step`, if it is smaller than the architecture's native size
     larger = -(-max(height, width) // step) * step
-    is_new = larger < own and (height, width) != (larger, larger)
-    hint = (
-        f"let it resize them: timm:{name},size={larger}; timm made it for {own}"
-        if is_new
-        else f"write timm:{name},size={own}"
-    )
+    hint = f"write timm:{name},size={native}"
+    if larger < native and (height, width) != (larger, larger):
+        hint = f"resize images: timm:{name},size={larger}; its native size is {native}"
     if options:
-        hint = f"see to {', '.join(options)}; or {hint}"
+        hint = f"check {', '.join(options)}; or {hint}"
     return BadInput(
         f"timm's {name} cannot be built for images of {height}x{width}: {_first_line(problem)}",
         hint=hint,
@@ -170,7 +169,7 @@ def _misfit(
 
 
 def _for_channels(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """One value per channel; their average where the data have other channels than the network was made for."""
+    """Return one value per channel, or their mean for data with other channels."""
     return tuple(values) if len(values) == channels else (fmean(values),)
 
 
