@@ -205,7 +205,9 @@ def create(kind: str, spec: str | Spec, **given: Any) -> Any:
         return components.build_model(registry, str(parsed), **given)
     if kind == "dataset" and "root" not in given and registry.accepts(kind, parsed.name, "root"):
         given["root"] = default_data_dir()
-    return registry.create(kind, parsed, **given)
+    component = registry.create(kind, parsed, **given)
+    components.check_traits(kind, component, str(parsed))
+    return component
 
 
 def load(checkpoint: str | Path, *, trust_code: str | Iterable[str] = ()) -> nn.Module:

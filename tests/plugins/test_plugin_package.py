@@ -148,7 +148,7 @@ def test_one_name_of_each_kind_trains_attacks_and_evaluates(crowded: Path, tmp_p
         "--defense",
         "half-half",
         "--kernel",
-        "fooled:factor=3",
+        "misclassified:factor=3",
     ]
     trained = wmr(
         crowded,
@@ -169,7 +169,7 @@ def test_one_name_of_each_kind_trains_attacks_and_evaluates(crowded: Path, tmp_p
     attacked = wmr(crowded, tmp_path, "attack", "run", *flags)
     assert attacked.returncode == 0, attacked.stderr
     assert json.loads(attacked.stdout)["attack"] == "random-corners:tries=3"
-    evaluated = wmr(crowded, tmp_path, "evaluate", "run", *flags, "--kernel", "fooled")
+    evaluated = wmr(crowded, tmp_path, "evaluate", "run", *flags, "--kernel", "misclassified")
     assert evaluated.returncode == 0, evaluated.stderr
     (record,) = json.loads(evaluated.stdout)
     assert record["plugins"] == {"wmr-example": "0.1.0"}

@@ -250,8 +250,8 @@ def test_for_warmup_epochs_it_is_the_base() -> None:
 @pytest.mark.parametrize(
     ("base", "reason"),
     [
-        ("free:m=2", "one backward pass moves its images and its weights"),
-        ("yopo", "one backward pass moves its images and its weights"),
+        ("free:m=2", "one backward pass updates its images and its weights"),
+        ("yopo", "one backward pass updates its images and its weights"),
     ],
 )
 def test_a_base_that_does_not_fit_is_refused_with_the_reason(base: str, reason: str) -> None:
@@ -277,7 +277,7 @@ def test_it_is_not_put_around_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("params", [{"gamma": -0.1}, {"warmup": -1}])
 def test_negative_numbers_are_refused(params: dict[str, float] | dict[str, int]) -> None:
-    with pytest.raises(BadInput, match="awp cannot take"):
+    with pytest.raises(BadInput, match="awp: `gamma`"):
         made("pgd", **params)
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from wmr_cli.testing import check_attack, check_dataset, check_defense, check_kernel, check_model
-from wmr_example.parts import Fooled, HalfHalf, Linear, RandomCorners, stripes
+from wmr_example.parts import HalfHalf, Linear, Misclassified, RandomCorners, stripes
 
 
 def test_stripes() -> None:
@@ -18,8 +18,8 @@ def test_half_half() -> None:
     check_defense(HalfHalf())
 
 
-def test_fooled() -> None:
-    check_kernel(Fooled())
+def test_misclassified() -> None:
+    check_kernel(Misclassified())
 
 
 def test_random_corners() -> None:

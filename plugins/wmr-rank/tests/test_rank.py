@@ -107,7 +107,7 @@ def test_half_precision_stays_half_precision(evidence: Evidence) -> None:
 
 
 def test_a_negative_alpha_is_refused() -> None:
-    with pytest.raises(BadInput, match="alpha is -1"):
+    with pytest.raises(BadInput, match="`alpha`"):
         Rank(alpha=-1.0)
 
 

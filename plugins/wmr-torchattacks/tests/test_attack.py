@@ -19,7 +19,7 @@ from wmr_cli.core import (
     get_objective,
 )
 from wmr_cli.testing import tiny_batch, tiny_model
-from wmr_torchattacks.draws import drawn_by
+from wmr_torchattacks.random_numbers import seed_by_index
 
 
 def run(
@@ -64,8 +64,8 @@ def run(
         ),
         ("torchattacks:FGSM,steps=3", "FGSM has no 'steps'", "--steps"),
         ("torchattacks:APGD,step=0.1", "APGD has no 'step'", "--step-size"),
-        ("torchattacks:PGD,steps=0", "PGD cannot be run", "1 or more"),
-        ("torchattacks:PGD,alpha=-1", "PGD cannot be run", "not negative"),
+        ("torchattacks:PGD,steps=0", "PGD cannot be run", "`steps`"),
+        ("torchattacks:PGD,alpha=-1", "PGD cannot be run", "`step`"),
         (
             "torchattacks:AutoAttack,version=best",
             "AutoAttack cannot be built: Not valid version",
@@ -74,7 +74,7 @@ def run(
         ("torchattacks", "needs name", "torchattacks:name="),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(spec: str, problem: str, hint: str) -> None:
+def test_invalid_specs_are_refused_with_the_reason(spec: str, problem: str, hint: str) -> None:
     with pytest.raises(BadInput, match=problem) as refusal:
         create("attack", spec)
     assert hint in refusal.value.hint
@@ -151,7 +151,7 @@ def test_the_model_is_left_alone_when_torchattacks_fails() -> None:
     state = torch.get_rng_state()
     with pytest.raises(BadInput, match="TIFGSM fails on these images") as refusal:
         run(create("attack", "torchattacks:TIFGSM"), model, batch)
-    assert "colour images alone, and these have 1 channel" in refusal.value.hint
+    assert "3 channels" in refusal.value.hint
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -225,30 +225,30 @@ def test_what_torchattacks_prints_stays_off_stdout(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(
-    ("spec", "norm", "says"),
+    ("spec", "norm", "phrases"),
     [
-        ("torchattacks:PGD", "linf", ["does not see weights"]),
-        ("torchattacks:CW", "l2", ["nearest image", "other images of the batch"]),
-        ("torchattacks:CW,alone=true", "l2", ["nearest image"]),
+        ("torchattacks:PGD", "linf", ["unweighted loss"]),
+        ("torchattacks:CW", "l2", ["nearest misclassified image", "other images of the batch"]),
+        ("torchattacks:CW,alone=true", "l2", ["nearest misclassified image"]),
         ("torchattacks:APGD", "linf", []),
         ("torchattacks:APGD,n_restarts=2", "linf", ["other images of the batch"]),
-        ("torchattacks:GN", "l2", ["does not see weights", "noise of its own"]),
+        ("torchattacks:GN", "l2", ["unweighted loss", "noise of its own"]),
     ],
 )
-def test_remarks(spec: str, norm: str, says: list[str]) -> None:
+def test_remarks(spec: str, norm: str, phrases: list[str]) -> None:
     attack = create("attack", spec, norm=norm)
     assert isinstance(attack, HasRemarks)
     remarks = list(attack.remarks(10))
-    assert len(remarks) == len(says)
-    assert all(word in remark for word, remark in zip(says, remarks, strict=True))
+    assert len(remarks) == len(phrases)
+    assert all(phrase in remark for phrase, remark in zip(phrases, remarks, strict=True))
 
 
-def test_draws_are_those_of_the_image() -> None:
+def test_random_numbers_depend_on_the_image_index() -> None:
     index = torch.tensor([5, 9, 2])
 
     def drawn(index: Tensor, seed: int = 1, restart: int = 0) -> tuple[Tensor, Tensor]:
         like = torch.empty(len(index), 3, 4, 4)
-        with drawn_by(index, seed, restart):
+        with seed_by_index(index, seed, restart):
             rows = torch.rand(2 * len(index), 7).reshape(len(index), 14)
             place = torch.rand(1)
             return torch.cat(
@@ -274,11 +274,11 @@ def test_a_record_tells_the_attack_and_rebuilds_it(
 ) -> None:
     trained = wmr("train", "--attack", "torchattacks:FFGSM", "--epochs", "2", "--out", "run")
     assert trained.returncode == 0, trained.stderr
-    assert "does not see weights" in trained.stderr
+    assert "unweighted loss" in trained.stderr
     flags = ["--limit", "30", "--alpha-test", "1", "--format", "json", "--checks"]
     done = wmr("evaluate", "run", "--attack", "torchattacks:MIFGSM,steps=3,decay=0.5", *flags)
     assert done.returncode == 0, done.stderr
-    assert "does not see weights" in done.stderr
+    assert "unweighted loss" in done.stderr
     (record,) = json.loads(done.stdout)
     assert record["plugins"] == {"wmr-torchattacks": "0.1.0"}
     attack = create("attack", record["attack"]["spec"], eps=record["threat"]["eps"])

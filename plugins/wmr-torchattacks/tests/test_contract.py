@@ -49,12 +49,12 @@ def test_every_attack_of_torchattacks_has_its_place() -> None:
 @pytest.mark.parametrize(("name", "norm"), OFFERED)
 def test_the_contract(name: str, norm: str, model: nn.Module, batch: Batch) -> None:
     check_attack(
-        made(name, norm, "alone=true" if name in families.SEE_THE_BATCH else ""), model, batch
+        made(name, norm, "alone=true" if name in families.DEPEND_ON_BATCH else ""), model, batch
     )
 
 
 @pytest.mark.parametrize(
-    ("name", "norm"), [(name, norm) for name, norm in OFFERED if name in families.SEE_THE_BATCH]
+    ("name", "norm"), [(name, norm) for name, norm in OFFERED if name in families.DEPEND_ON_BATCH]
 )
 def test_those_that_see_the_batch_keep_to_the_rest_of_the_contract(
     name: str, norm: str, model: nn.Module, batch: Batch

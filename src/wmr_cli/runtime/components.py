@@ -214,6 +214,19 @@ def build_training_attack(registry: Registry, config: TrainConfig) -> Attack:
     )
 
 
+TRAITS_OF_KIND: dict[str, type[Any]] = {
+    "attack": AttackTraits,
+    "kernel": KernelTraits,
+    "defense": DefenseTraits,
+}
+
+
+def check_traits(kind: str, component: object, spec: str) -> None:
+    """Refuse an attack, kernel or defense without traits."""
+    if kind in TRAITS_OF_KIND:
+        read_traits(component, TRAITS_OF_KIND[kind], f"{kind} {spec!r}")
+
+
 def check_attack_traits(attack: Attack, what: str, norm: str) -> None:
     """Raise for an attack without traits, with an unknown objective, or for other norms."""
     traits = read_traits(attack, AttackTraits, what)

@@ -1,4 +1,7 @@
-"""Adversarial weight perturbation. This module is imported by `wmr list`, so it holds names and strings only."""
+"""Hook of wmr-awp: adversarial weight perturbation.
+
+`wmr list` imports this module, so it imports nothing heavy.
+"""
 
 from collections.abc import Iterable
 
@@ -11,6 +14,6 @@ def wmr_losses() -> Iterable[Entry]:
         Entry(
             "awp",
             "wmr_awp.defense:awp",
-            "any other defense, its loss taken at the worst weights nearby",
+            "another defense, with its loss at perturbed weights (Wu et al. 2020)",
         )
     ]

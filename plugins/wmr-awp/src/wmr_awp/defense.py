@@ -1,4 +1,4 @@
-"""A defense around another one: the same images and the same loss, at weights moved to where that loss is higher."""
+"""A defense around another one: the same images and loss, at weights where the loss is higher."""
 
 import copy
 from collections.abc import Mapping
@@ -9,47 +9,56 @@ from torch import Tensor
 from wmr_cli import BadInput, Spec, create
 from wmr_cli.core import Batch, Defense, DefenseTraits, HasState, Learner, StepReport
 
-from .passes import Performance, Rehearsal
-from .state import Moment, Shift
+from .learners import GradientLearner, PerturbedLearner
+from .perturbation import ModelSnapshot, WeightPerturbation
+
+DEFAULT_BASE = Spec("pgd")
 
 
-def awp(base: Spec = Spec("pgd"), gamma: float = 0.005, warmup: int = 0) -> "Awp":  # noqa: B008 - a spec is frozen
-    """The defense `base`, such as pgd or (trades:beta=6), perturbed by gamma after `warmup` epochs."""
+def awp(base: Spec = DEFAULT_BASE, gamma: float = 0.005, warmup: int = 0) -> "Awp":
+    """Return the defense `base`, such as pgd or (trades:beta=6), with perturbed weights.
+
+    The perturbation has the relative size gamma and starts after `warmup` epochs.
+    """
     if gamma < 0 or warmup < 0:
         raise BadInput(
-            f"awp cannot take gamma {gamma:g} and warmup {warmup}", hint="neither is negative"
+            f"awp: `gamma` is {gamma:g}, `warmup` is {warmup}", hint="both are at least 0"
         )
-    made = create("defense", base)
-    if reason := misfit(made):
+    defense = create("defense", base)
+    reason = explain_unsupported(defense)
+    if reason is not None:
         raise BadInput(
-            f"awp cannot be put around {base}: {reason}",
-            hint="use pgd, trades, mart, alp or combined as its base",
+            f"`base` of awp cannot be {base}: {reason}",
+            hint="use pgd, trades, mart, alp or combined",
         )
-    # two classes: `wmr` tells by its methods whether a defense has a state to save
-    kind = StatefulAwp if isinstance(made, HasState) else Awp
-    return kind(made, gamma, warmup)
+    # two classes: `wmr` saves the state of a defense that has the methods for it
+    kind = StatefulAwp if isinstance(defense, HasState) else Awp
+    return kind(defense, gamma, warmup)
 
 
-def misfit(base: Defense) -> str | None:
-    """Why the weights cannot be perturbed in a step of this defense, if they cannot."""
+def explain_unsupported(base: Defense) -> str | None:
+    """Return why a step of this defense cannot run at perturbed weights, or None."""
     if isinstance(base, Awp):
         return "it perturbs the weights already"
     if base.traits.shares_gradient:
-        return "one backward pass moves its images and its weights, so no images are there before the weights are perturbed"
+        # the images have to exist before the weights are perturbed
+        return "one backward pass updates its images and its weights"
     if base.traits.replays > 1:
-        return f"it steps {base.traits.replays} times on each batch, and the weights are perturbed for one step"
+        return f"it steps {base.traits.replays} times on each batch"
     return None
 
 
 @dataclass(frozen=True)
 class Awp:
-    """Adversarial weight perturbation: the base's loss at weights that were moved up its gradient, layer by layer.
+    """Adversarial weight perturbation: the base's loss at weights perturbed to increase it.
 
-    Every weight of more than one dimension moves by gamma times its own length; biases and scales of normalisation stay.
-    Images are attacked before, at the weights as they are. The gradient found at the moved weights moves the old ones.
+    Every weight of more than one dimension moves by gamma times its own norm; biases and scales of
+    normalisation do not. Images are attacked at the original weights. The gradient at the perturbed
+    weights updates the original ones.
 
-    Objective: that of the base at `w + v`, with `v` the step of length `gamma * |w|` up its gradient
-    Cost: that of the base, and once more what it costs without its attack
+    Objective: that of the base at `w + v`, with `v` of length `gamma * |w|` in the direction of
+        its gradient
+    Cost: that of the base, plus that of the base without its attack
     Good for: robust accuracy that lasts to the end of a long run
     Reference: Wu et al. 2020, arXiv:2004.05884
     """
@@ -60,27 +69,28 @@ class Awp:
 
     @property
     def traits(self) -> DefenseTraits:
-        """Those of the base, with the longer warm-up of the two."""
+        """The traits of the base, with the longer warm-up of the two."""
         traits = self.base.traits
         return replace(traits, warmup_epochs=max(self.warmup, traits.warmup_epochs))
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
         if learner.epoch < self.warmup:
             return self.base.step(learner, batch)
-        start, rehearsal = Moment.of(learner.model), Rehearsal(learner)
-        copy.deepcopy(self.base).step(
-            rehearsal, batch
-        )  # a copy: what the base remembers it remembers once
-        shift = Shift.up_the_gradient(learner.model, self.gamma)
+        start = ModelSnapshot.take(learner.model)
+        gradient_learner = GradientLearner(learner)
+        # a copy: the base must update its own state only once per step
+        copy.deepcopy(self.base).step(gradient_learner, batch)
+        perturbation = WeightPerturbation.along_gradient(learner.model, self.gamma)
         learner.model.zero_grad()
-        start.bring_back(learner.model)
-        with shift.applied():
-            return self.base.step(Performance(learner, rehearsal.attacks, shift), batch)
+        start.restore(learner.model)
+        with perturbation.applied():
+            perturbed = PerturbedLearner(learner, gradient_learner.attacks, perturbation)
+            return self.base.step(perturbed, batch)
 
 
 @dataclass(frozen=True)
 class StatefulAwp(Awp):
-    """The same around a base with a state, which is all that has to be saved."""
+    """The same around a base with a state; weight perturbation itself has none."""
 
     def state(self) -> Mapping[str, Tensor]:
         """Return the state of the base."""

@@ -1,4 +1,7 @@
-"""One small component of every kind. This module is imported by `wmr list`, so it holds names and strings only."""
+"""One small component of every kind.
+
+`wmr list` imports this module, so it imports nothing heavy.
+"""
 
 from collections.abc import Iterable
 
@@ -11,7 +14,7 @@ def wmr_datasets() -> Iterable[Entry]:
         Entry(
             "stripes",
             "wmr_example.parts:stripes",
-            "noisy stripes in four directions, made on the spot",
+            "noisy stripes in four directions, computed without files",
         )
     ]
 
@@ -34,7 +37,13 @@ def wmr_losses() -> Iterable[Entry]:
 
 @hookimpl
 def wmr_kernels() -> Iterable[Entry]:
-    return [Entry("fooled", "wmr_example.parts:Fooled", "images classified wrong count more")]
+    return [
+        Entry(
+            "misclassified",
+            "wmr_example.parts:Misclassified",
+            "more weight on misclassified images",
+        )
+    ]
 
 
 @hookimpl
@@ -43,6 +52,6 @@ def wmr_attacks() -> Iterable[Entry]:
         Entry(
             "random-corners",
             "wmr_example.parts:RandomCorners",
-            "the worst of a few random corners of the ball",
+            "the strongest of a few random corners of the ε-ball",
         )
     ]

@@ -1,4 +1,4 @@
-"""The components, imported when they are built."""
+"""The components. `wmr` imports this module when it builds one of them."""
 
 import math
 from dataclasses import dataclass
@@ -58,39 +58,41 @@ class Linear(nn.Module):
 
 @dataclass(frozen=True)
 class HalfHalf:
-    """(CE(x) + weight(x') * CE(x')) / 2, with x' climbing the cross-entropy."""
+    """(CE(x) + weight(x') * CE(x')) / 2, with x' maximising the cross-entropy."""
 
     traits = DefenseTraits(provides=frozenset({"clean_logits", "steps_survived"}))
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
         attacked = learner.attack(batch, cross_entropy)
-        clean, adversarial = learner.forward(batch.images), learner.forward(attacked.images)
+        clean = learner.forward(batch.images)
+        adversarial = learner.forward(attacked.images)
+        evidence = batch.evidence(
+            adversarial, clean_logits=clean, steps_survived=attacked.steps_survived
+        )
         losses = Losses(
             plain=0.5 * learner.label_loss(clean, batch.labels),
             weighted=0.5 * learner.label_loss(adversarial, batch.labels),
-            evidence=Evidence(
-                adversarial, batch.labels, batch.index, clean, attacked.steps_survived
-            ),
+            evidence=evidence,
         )
         return step_weighted(learner, batch, losses)
 
 
 @dataclass(frozen=True)
-class Fooled:
-    """Images classified wrong count `factor` times as much as the others."""
+class Misclassified:
+    """A weight of `factor` for misclassified images, of 1 for the others."""
 
     factor: float = 4.0
 
     traits = KernelTraits()
 
     def __call__(self, evidence: Evidence) -> Tensor:
-        is_wrong = evidence.logits.argmax(dim=1) != evidence.labels
-        return is_wrong.to(evidence.logits.dtype) * math.log(self.factor)
+        is_misclassified = evidence.logits.argmax(dim=1) != evidence.labels
+        return is_misclassified.to(evidence.logits.dtype) * math.log(self.factor)
 
 
 @dataclass(frozen=True)
 class RandomCorners:
-    """The worst of `tries` random corners of the Linf ball, and of the image itself, by the objective. Needs no gradient."""
+    """The strongest of `tries` random corners of the Linf ball and the image. Uses no gradient."""
 
     eps: float = 8 / 255
     tries: int = 5
@@ -109,18 +111,17 @@ class RandomCorners:
         images = batch.images
         labels = batch.labels
         with torch.no_grad():
-            best, logits = images, model(images)
-            was_right = logits.argmax(dim=1) == labels
+            best = images
+            logits = model(images)
+            was_correct = logits.argmax(dim=1) == labels
             for step in range(self.tries):
-                signs = (
-                    2 * (rng.uniform(images, batch.index, seed, step=step) < 0.5).to(images.dtype)
-                    - 1
-                )
+                # random numbers by image index: results do not depend on the batch
+                is_negative = rng.uniform(images, batch.index, seed, step=step) < 0.5
+                signs = 2 * is_negative.to(images.dtype) - 1
                 candidate = (images + self.eps * signs).clamp(0, 1)
                 candidate_logits = model(candidate)
-                is_worse = ranking_scores(objective, candidate_logits, labels) > ranking_scores(
-                    objective, logits, labels
-                )
-                best = torch.where(is_worse[:, None, None, None], candidate, best)
-                logits = torch.where(is_worse[:, None], candidate_logits, logits)
-        return AttackResult(best, was_right.long(), logits)
+                score = ranking_scores(objective, logits, labels)
+                is_stronger = ranking_scores(objective, candidate_logits, labels) > score
+                best = torch.where(is_stronger[:, None, None, None], candidate, best)
+                logits = torch.where(is_stronger[:, None], candidate_logits, logits)
+        return AttackResult(best, was_correct.long(), logits)

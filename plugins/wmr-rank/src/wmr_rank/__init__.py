@@ -1,4 +1,4 @@
-"""A kernel on ranks. This module is imported by `wmr list`, so it holds names and strings only."""
+"""Hook of wmr-rank. `wmr list` imports this module, so it imports nothing heavy."""
 
 from collections.abc import Iterable
 
@@ -11,6 +11,6 @@ def wmr_kernels() -> Iterable[Entry]:
         Entry(
             "rank",
             "wmr_rank.kernel:Rank",
-            "exp(-alpha * rank of the logit margin): no scale of the logits moves it",
+            "exp(-alpha * rank of the logit margin), for any scale of the logits",
         )
     ]

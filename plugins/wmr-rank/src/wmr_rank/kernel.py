@@ -11,11 +11,11 @@ from wmr_cli.core import Evidence, KernelTraits, logit_margin, widest_float_dtyp
 
 @dataclass(frozen=True)
 class Rank:
-    """Weighs by the place of an image among the others: the batch in training, all images in an evaluation.
+    """Weights by the rank of an image: in the batch in training, among all images in evaluation.
 
-    Ranks are spread evenly from -1, the image nearest to a mistake or furthest behind, to 1; equal margins share their mean
-    rank. They are those of the logit margin `z_y - max z_t`, whose order no temperature changes; the order of probability
-    margins does change.
+    Ranks are those of the logit margin `z_y - max z_t`, evenly spaced from -1 for the lowest margin
+    to 1; equal margins get their mean rank. A temperature does not change the order of logit
+    margins, but it does change that of probability margins.
 
     Weight: `exp(-alpha * rank)`, divided by the batch's mean, without gradient
     Good for: comparing networks whose logits have different scales
@@ -29,21 +29,22 @@ class Rank:
     def __post_init__(self) -> None:
         if self.alpha < 0:
             raise BadInput(
-                f"alpha is {self.alpha:g}",
-                hint="alpha is not negative; 0 weighs all images the same",
+                f"`alpha` is {self.alpha:g}",
+                hint="`alpha` is at least 0; 0 gives equal weights",
             )
 
     def __call__(self, evidence: Evidence) -> Tensor:
-        fine = evidence.logits.detach().to(
-            widest_float_dtype(evidence.logits.device)
-        )  # float32 would take close margins for equal
-        ranks = spread_ranks(logit_margin(fine, evidence.labels))
-        return (-self.alpha * ranks).to(evidence.logits.dtype)
+        logits = evidence.logits.detach()
+        # in float32 close margins would be equal
+        margins = logit_margin(logits.to(widest_float_dtype(logits.device)), evidence.labels)
+        return (-self.alpha * spread_ranks(margins)).to(logits.dtype)
 
 
 def spread_ranks(values: Tensor) -> Tensor:
-    """The rank of each value, (N,) to (N,), evenly from -1 to 1; equal ones share their mean, and one alone has 0."""
+    """Return the ranks (N,) of values (N,), evenly spaced from -1 to 1; ties get their mean."""
+    if len(values) <= 1:
+        return torch.zeros_like(values)
     _, inverse, counts = torch.unique(values, return_inverse=True, return_counts=True)
     ends = counts.cumsum(0)
     ranks = ((2 * ends - counts - 1) / 2).to(values.dtype)[inverse]
-    return 2 * ranks / max(len(values) - 1, 1) - 1 if len(values) > 1 else torch.zeros_like(values)
+    return 2 * ranks / (len(values) - 1) - 1

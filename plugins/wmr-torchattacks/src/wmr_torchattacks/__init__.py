@@ -1,4 +1,4 @@
-"""Attacks of torchattacks by their name. This module is imported by `wmr list`, so it holds names and strings only."""
+"""Hook of wmr-torchattacks. `wmr list` imports this module, so it imports nothing heavy."""
 
 from collections.abc import Iterable
 

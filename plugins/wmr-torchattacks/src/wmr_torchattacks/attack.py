@@ -1,4 +1,4 @@
-"""An attack of torchattacks (Kim 2020, arXiv:2010.01950), kept to the ball, to the seed and to the model it was given."""
+"""An attack of torchattacks (Kim 2020, arXiv:2010.01950) with the contract of wmr."""
 
 import contextlib
 import dataclasses
@@ -26,25 +26,26 @@ from wmr_cli.core import (
 )
 
 from . import families
-from .draws import drawn_by
-from .network import Watched, parameters_at_rest
+from .network import CountingModel, frozen_parameters
+from .random_numbers import seed_by_index
 
 OWN_NAMES = {
     "eps": ("eps", "max_epsilon"),
     "steps": ("steps", "num_iter_set", "nb_iter"),
     "step": ("alpha",),
 }
-"""What torchattacks calls a radius, a number of steps and the size of a step."""
-SETTLED = ("model", "norm", "eps", "max_epsilon", "seed", "n_classes")
-"""What the ball, the data and --seed say."""
+"""Our names of parameters, and the names that torchattacks may use for each."""
+FIXED_OPTIONS = ("model", "norm", "eps", "max_epsilon", "seed", "n_classes")
+"""Options that follow from the threat model, the dataset and the seed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class FromTorchattacks:
-    """The attack `name` of torchattacks. (N, C, H, W) in [0, 1] to the same.
+    """The attack `name` of torchattacks. (N, C, H, W) in [0, 1].
 
-    It climbs a loss of its own, whatever objective it is given; the objective chooses between its restarts and the clean
-    image. With `alone` every image is attacked by itself. `from_torchattacks` adds a field for each option of torchattacks.
+    It maximises its own loss; the given objective only selects among restarts and the clean image.
+    With `alone` every image is attacked in a batch of its own. `from_torchattacks` adds a field for
+    each option of torchattacks.
     """
 
     name: str
@@ -57,7 +58,7 @@ class FromTorchattacks:
 
     @property
     def traits(self) -> AttackTraits:
-        # an option `loss` of torchattacks is its own; by ours its restarts are compared
+        # the objective by which restarts are compared; some attacks have an option of this name
         loss = self.options.get("loss", "ce")
         return AttackTraits(
             objective=loss if loss in OBJECTIVES else "ce",
@@ -66,7 +67,7 @@ class FromTorchattacks:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the user set beyond the common fields."""
+        """Options of torchattacks that the user set."""
         common = {field.name for field in dataclasses.fields(FromTorchattacks)}
         return {
             field.name: getattr(self, field.name)
@@ -75,24 +76,33 @@ class FromTorchattacks:
         }
 
     def remarks(self, num_classes: int) -> Iterator[str]:
-        """What a user of this attack should know."""
+        """Yield how this attack differs from those of wmr."""
         if not self.traits.stops_early:
             yield (
-                f"torchattacks' {self.name} climbs a loss of its own and does not see weights: "
-                "A_tr is measured on the images of A_sa, and training crafts as without weights"
+                f"torchattacks' {self.name} maximises its own, unweighted loss: "
+                "A_tr is measured on the images of A_sa, and training attacks are unweighted"
             )
         if self.name in families.NEAREST:
-            yield f"torchattacks' {self.name} looks for the nearest image; what it finds outside the ball is pulled to its edge"
+            yield (
+                f"torchattacks' {self.name} searches for the nearest misclassified image; "
+                "results outside the ε-ball are projected onto it"
+            )
         if self.name == "GN":
-            yield "torchattacks' GN adds noise of its own `std`, whatever eps; what leaves the ball is pulled to its edge"
-        if self.sees_the_batch:
-            yield f"what torchattacks' {self.name} finds may depend on other images of the batch; alone=true takes one at a time"
+            yield (
+                "torchattacks' GN adds noise of its own `std`, whatever eps; "
+                "results outside the ε-ball are projected onto it"
+            )
+        if self.depends_on_batch:
+            yield (
+                f"results of torchattacks' {self.name} may depend on other images of the batch; "
+                "alone=true attacks one at a time"
+            )
 
     @property
-    def sees_the_batch(self) -> bool:
-        """Whether an image's result is another one in another batch."""
+    def depends_on_batch(self) -> bool:
+        """Whether an image's result depends on the other images of its batch."""
         return not self.alone and (
-            self.name in families.SEE_THE_BATCH or self.options.get("n_restarts", 1) > 1
+            self.name in families.DEPEND_ON_BATCH or self.options.get("n_restarts", 1) > 1
         )
 
     def __call__(
@@ -132,52 +142,50 @@ class FromTorchattacks:
     def _attack_once(
         self, model: nn.Module, batch: Batch, clean: AttackResult, seed: int, restart: int
     ) -> AttackResult:
-        """What torchattacks makes of these images, brought back into the ball; where it makes no numbers, the image itself."""
-        images, labels = batch.images, batch.labels
-        watched = Watched(model, labels)
-        settled = {
+        """Run torchattacks and project into the ε-ball; where the result is NaN, keep the image."""
+        images = batch.images
+        labels = batch.labels
+        counting_model = CountingModel(model, labels)
+        fixed = {
             "norm": {"linf": "Linf", "l2": "L2"}[self.norm],
             "n_classes": clean.require_logits().shape[1],
         }
-        settled["seed"] = rng.derive_seed("torchattacks", seed, restart) % 2**31
+        fixed["seed"] = rng.derive_seed("torchattacks", seed, restart) % 2**31
         with (
             torch.enable_grad(),
-            parameters_at_rest(model),
-            drawn_by(batch.index, seed, restart),
+            frozen_parameters(model),
+            seed_by_index(batch.index, seed, restart),
             contextlib.redirect_stdout(sys.stderr),  # stdout belongs to results
         ):
             try:
-                attack = self._build(watched, settled)
+                attack = self._build(counting_model, fixed)
                 attack.set_device(images.device)
                 moved = attack(images, labels)
-            except Exception as error:  # of any kind: the network has taken these images, so it is torchattacks that cannot
-                raise self._cannot(error, images) from error
+            except Exception as error:
+                # the model accepts these images, so any exception is a failure of torchattacks
+                raise self._describe_failure(error, images) from error
         moved = moved.detach().to(images.dtype)
-        is_number = moved.isfinite().flatten(1).all(dim=1)
-        moved = project_to_ball(
-            images,
-            torch.where(is_number[:, None, None, None], moved, images),
-            NORMS[self.norm],
-            self.eps,
-        )
+        is_finite = moved.isfinite().flatten(1).all(dim=1)
+        moved = torch.where(is_finite[:, None, None, None], moved, images)
+        moved = project_to_ball(images, moved, NORMS[self.norm], self.eps)
         with torch.no_grad():
             logits = model(moved)
-        steps_survived = watched.steps_survived(self.steps or 1, clean.steps_survived)
+        steps_survived = counting_model.steps_survived(self.steps or 1, clean.steps_survived)
         return AttackResult(moved, steps_survived, logits)
 
-    def _build(self, model: nn.Module, settled: Mapping[str, Any]) -> Any:
+    def _build(self, model: nn.Module, fixed: Mapping[str, Any]) -> Any:
         kind = getattr(torchattacks, self.name)
         names = _own_names(kind)
         ours = {names[key]: getattr(self, key) for key in OWN_NAMES if key in names}
-        taken = {key: value for key, value in settled.items() if key in _parameters(kind)}
+        taken = {key: value for key, value in fixed.items() if key in _parameters(kind)}
         return kind(model, **ours, **taken, **self.options)
 
-    def _cannot(self, error: Exception, images: Tensor) -> BadInput:
+    def _describe_failure(self, error: Exception, images: Tensor) -> BadInput:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         channels = images.shape[1]
-        hint = "see to its options" if self.options else "choose another attack"
+        hint = "check its options" if self.options else "choose another attack"
         if channels != 3:
-            hint = f"some of its attacks take colour images alone, and these have {channels} channel{'s' * (channels > 1)}"
+            hint = f"some of its attacks need 3 channels; these images have {channels}"
         return BadInput(f"torchattacks' {self.name} fails on these images: {reason}", hint=hint)
 
 
@@ -191,9 +199,9 @@ def from_torchattacks(
     alone: bool = False,
     **options: Any,
 ) -> FromTorchattacks:
-    """The attack `name` in this ball. Without `step` the step keeps the ratio to eps that torchattacks gives it.
+    """Return the attack `name`. Without `step` the step size keeps torchattacks' ratio to eps.
 
-    Any other option, such as decay=0.9, is handed to torchattacks.
+    Any other option, such as decay=0.9, is passed to torchattacks.
     """
     families.check_fits(name, norm)
     kind = getattr(torchattacks, name)
@@ -211,7 +219,7 @@ def from_torchattacks(
         or (steps is not None and steps < 1)
         or (step is not None and step < 0)
     ):
-        hint = "eps and step are not negative; steps and restarts are 1 or more"
+        hint = "`eps` and `step` are at least 0, `steps` and `restarts` at least 1"
         raise BadInput(f"torchattacks' {name} cannot be run", hint=hint)
     fields = [(key, Any) for key in options]
     made = dataclasses.make_dataclass(
@@ -236,7 +244,7 @@ def _parameters(kind: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def _own_names(kind: Callable[..., Any]) -> dict[str, str]:
-    """Our names of what this attack has, to its own."""
+    """Return torchattacks' names of our parameters, for those that this attack has."""
     parameters = _parameters(kind)
     found = {
         ours: next((own for own in names if own in parameters), None)
@@ -249,19 +257,19 @@ def _check_options(
     name: str, parameters: Mapping[str, inspect.Parameter], options: Mapping[str, Any]
 ) -> None:
     for key in options:
-        if key in SETTLED:
+        if key in FIXED_OPTIONS:
             raise BadInput(
                 f"{key} of torchattacks:{name} is set elsewhere", hint=f"leave out {key}=…"
             )
         if key not in parameters:
-            free = [*(own for own in parameters if own not in SETTLED), "restarts", "alone"]
+            free = [*(own for own in parameters if own not in FIXED_OPTIONS), "restarts", "alone"]
             raise UnknownName(f"torchattacks' {name} has no {key!r}", hint=did_you_mean(key, free))
 
 
 def _one_of(
     name: str, kind: Callable[..., Any], ours: str, value: Any, options: dict[str, Any]
 ) -> Any:
-    """A number that the user may set by our name or by torchattacks' own, which is taken out of the options."""
+    """Return a parameter set by our name or by torchattacks' own, which is removed from options."""
     own = _own_names(kind).get(ours)
     if own in options:
         if value is not None:
@@ -278,13 +286,13 @@ def _one_of(
 
 
 def _try(attack: FromTorchattacks) -> None:
-    """Build it once for a network of no importance, so that an option it refuses is told before any work."""
+    """Build the attack once for a dummy network, so that invalid options are refused early."""
     try:
-        # a network that draws nothing when it is made: the global random numbers stay as they are
+        # a layer without random initialisation: torch's generator stays as it is
         attack._build(nn.LayerNorm(1), {"norm": "Linf", "n_classes": 10, "seed": 0})
-    except Exception as error:  # of any kind: torchattacks has none of its own
+    except Exception as error:  # torchattacks has no exception class of its own
         raise BadInput(
-            f"torchattacks' {attack.name} cannot be built: {error}", hint="see to its options"
+            f"torchattacks' {attack.name} cannot be built: {error}", hint="check its options"
         ) from error
 
 
