@@ -4,13 +4,13 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from support.typed import not_none
+from support.typed import instance_of, not_none
 from wmr_cli.builtins.attacks.pgd import Pgd
 from wmr_cli.builtins.defenses.combined import LogitPairing
 from wmr_cli.builtins.defenses.free import Free
@@ -23,7 +23,8 @@ from wmr_cli.config import TrainConfig
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.nn.hooks import find_first_layer
 from wmr_cli.core.norms import NORMS
-from wmr_cli.core.protocols import Attack, AttackResult, Batch, Defense, Evidence, Kernel, Objective
+from wmr_cli.core.protocols import Attack, AttackResult, Batch, Defense, Kernel, Objective
+from wmr_cli.core.traits import AttackTraits
 from wmr_cli.errors import BadInput, BrokenContract
 from wmr_cli.registry import Registry
 from wmr_cli.runtime import fabric as devices
@@ -77,7 +78,8 @@ def pairing(z: list[float], a: list[float]) -> float:
     return sum((first - second) ** 2 for first, second in zip(z, a, strict=True)) / 3
 
 
-PAID = {
+Weigher = Callable[[list[float]], float]
+PAID: dict[str, Callable[[list[float], list[float], int, Weigher], float]] = {
     "natural": lambda z, a, y, w: w(z) * ce(z, y),
     "pgd": lambda z, a, y, w: w(a) * ce(a, y),
     "trades": lambda z, a, y, w: ce(z, y) + 6 * w(a) * kl(z, a),
@@ -102,7 +104,7 @@ PAID = {
 """What an image of class y pays, from its clean logits z, its attacked logits a and a weight of either."""
 
 
-def weigher(y: int, alpha: float) -> Callable[..., Any]:
+def weigher(y: int, alpha: float) -> Weigher:
     return lambda z: math.exp(-alpha * margin(z, y))
 
 
@@ -163,14 +165,11 @@ def theta_of(model: nn.Module) -> list[float]:
 class Learner(RecordingLearner):
     """Plain SGD on the linear network. Its attack moves three images to known places; a defense's own attack is run."""
 
-    def __init__(
-        self, kernel: Callable[..., Any] | Kernel | None = None, model: nn.Module | None = None
-    ) -> None:
+    def __init__(self, kernel: Kernel | None = None, model: nn.Module | None = None) -> None:
         super().__init__(network() if model is None else model, kernel)
         self.asked: list[Any] = []
         self.own: list[Any] = []
         self.forwarded: list[Any] = []
-        self.evidence: list[Any] = []
 
     def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> AttackResult:
         self.asked.append((batch.labels.tolist(), objective))
@@ -183,10 +182,6 @@ class Learner(RecordingLearner):
     def forward(self, images: Tensor) -> Tensor:
         self.forwarded.append(pixels_of(images))
         return super().forward(images)
-
-    def weights(self, evidence: Evidence) -> Tensor:
-        self.evidence.append(evidence)
-        return super().weights(evidence)
 
 
 def test_the_three_images_are_right_lost_and_wrong() -> None:
@@ -261,10 +256,11 @@ def test_pairing_with_true_labels_is_told_the_true_labels() -> None:
 
 def test_pairing_counts_no_step_for_an_image_that_was_never_right() -> None:
     """Its attack counts before how many steps the prediction stayed, right or wrong."""
-    for labels, expected in (("predicted", [2, 1, 0]), ("true", SURVIVED)):
+    cases = ((LogitPairing(labels="predicted"), [2, 1, 0]), (LogitPairing(labels="true"), SURVIVED))
+    for defense, expected in cases:
         learner = Learner()
-        LogitPairing(labels=labels).step(learner, batch())
-        assert learner.evidence[0].steps_survived.tolist() == expected
+        defense.step(learner, batch())
+        assert not_none(learner.evidence[0].steps_survived).tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -286,7 +282,7 @@ def test_a_defense_knows_what_it_says_and_nothing_else(name: str, registry: Regi
     learner, defense = Learner(), registry.create("defense", name)
     defense.step(learner, batch())
     (evidence,) = learner.evidence
-    assert evidence.index.tolist() == [10, 11, 12]
+    assert not_none(evidence.index).tolist() == [10, 11, 12]
     assert evidence.labels.tolist() == LABELS
     assert evidence.loss is not None
     for what in ("clean_logits", "steps_survived"):
@@ -337,12 +333,20 @@ def perturbed_losses(
 
 
 def replayed(
-    theta: list[float], delta: list[float], *on: float | list[int | list[float]]
+    theta: list[float],
+    delta: list[float],
+    pixels: list[list[float]],
+    labels: list[int],
+    alpha: float,
 ) -> tuple[list[float], list[float], list[float]]:
     """One pass: its losses, and parameters and perturbation after both were moved."""
-    paid = perturbed_losses(theta, delta, *on)
-    downhill = slopes(lambda other: sum(perturbed_losses(other, delta, *on)) / len(paid), theta)
-    uphill = slopes(lambda other: sum(perturbed_losses(theta, other, *on)), delta)
+
+    def losses(theta: list[float], delta: list[float]) -> list[float]:
+        return perturbed_losses(theta, delta, pixels, labels, alpha)
+
+    paid = losses(theta, delta)
+    downhill = slopes(lambda other: sum(losses(other, delta)) / len(paid), theta)
+    uphill = slopes(lambda other: sum(losses(theta, other)), delta)
     theta = [value - LR * slope for value, slope in zip(theta, downhill, strict=True)]
     return (
         paid,
@@ -359,8 +363,8 @@ def free_by_hand(
 ) -> tuple[list[float], dict[int, list[float]], list[list[float]]]:
     """The parameters at the end, the perturbation of every row, and the losses of the last replay of each batch."""
     theta = THETA
-    kept: dict[str, Any] = {}
-    reported: list[Any] = []
+    kept: dict[int, list[float]] = {}
+    reported: list[list[float]] = []
     for pixels, labels in rounds:
         delta = [value for row in range(len(pixels)) for value in kept.get(row, [0.0, 0.0])]
         for _ in range(replays):
@@ -446,9 +450,10 @@ def test_a_gradient_that_overflowed_leaves_the_perturbation_where_it_is(norm: st
 # yopo
 
 
-def two_layers() -> nn.Module:
+def two_layers() -> nn.Sequential:
     torch.manual_seed(1)
-    return nn.Sequential(nn.Flatten(), nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    model = nn.Sequential(nn.Flatten(), nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3))
+    return instance_of(nn.Sequential, model.double())
 
 
 def weighted_ce(z: Tensor, labels: Tensor, alpha: float) -> Tensor:
@@ -463,9 +468,10 @@ def yopo_by_hand(
 ) -> tuple[list[list[Any]], Tensor, list[Tensor]]:
     """The images of each pass, the last losses, and the gradients of both layers, from matrices."""
     model = two_layers()
-    (first, first_bias), (last, last_bias) = (
-        [layer.weight, layer.bias] for layer in (model[1], model[3])
-    )
+    first = model.get_parameter("1.weight")
+    first_bias = model.get_parameter("1.bias")
+    last = model.get_parameter("3.weight")
+    last_bias = model.get_parameter("3.bias")
     gradients = {parameter: torch.zeros_like(parameter) for parameter in model.parameters()}
     x, images, passes = torch.tensor(start, dtype=torch.float64), on.images.flatten(1), []
     for _ in range(m):
@@ -687,7 +693,7 @@ class Detour(nn.Module):
     [
         ("laier", "no layer 'laier'", "did you mean 'layer'"),
         ("conv9", "no layer 'conv9'", "layer"),
-        ("spare", "does not reach the layer", "`layer`"),
+        ("spare", "does not reach the layer", "layer"),
         ("flat", "no parameters are trained", "`layer`"),
     ],
 )
@@ -712,9 +718,9 @@ class Shift(nn.Module):
 
 
 def test_a_network_without_a_layer_to_find_is_refused() -> None:
-    with pytest.raises(BadInput, match="no first layer") as refused:
+    with pytest.raises(BadInput, match="first layer") as refused:
         Yopo().step(RecordingLearner(Shift()), tiny_batch())
-    assert "yopo:layer" in refused.value.hint
+    assert "layer" in refused.value.hint
 
 
 # iaat
@@ -727,11 +733,12 @@ class Brittle(RecordingLearner):
         super().__init__(network())
         self.limits = limits
         self.asked: list[Any] = []
-        self.made = None
+        self.made: Tensor | None = None
 
     def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> AttackResult:
-        radii = not_none(own).eps.tolist()
-        self.asked.append((radii, not_none(own).step.tolist(), not_none(own).steps))
+        settings = vars(not_none(own))
+        radii = settings["eps"].tolist()
+        self.asked.append((radii, settings["step"].tolist(), settings["steps"]))
         wrong = [
             radius > self.limits[index]
             for radius, index in zip(radii, batch.index.tolist(), strict=True)
@@ -741,15 +748,24 @@ class Brittle(RecordingLearner):
         return AttackResult(self.made, torch.zeros_like(batch.labels))
 
     @contextmanager
-    def attack_mode(self) -> Iterator[Callable[..., Any]]:
+    def attack_mode(self) -> Iterator[nn.Module]:
         with super().attack_mode() as network:
-            yield (
-                lambda images: (
-                    nn.functional.one_hot(self.answers, 3)
-                    if images is self.made
-                    else network(images)
-                )
-            )
+            yield Answering(self, network)
+
+
+class Answering(nn.Module):
+    """A network that gives the known answers for the images of the last attack."""
+
+    def __init__(self, learner: Brittle, network: nn.Module) -> None:
+        super().__init__()
+        self.learner = learner
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images is self.learner.made:
+            return nn.functional.one_hot(self.learner.answers, 3)
+        logits: Tensor = self.network(images)
+        return logits
 
 
 RIGHT, WRONG = ([0.2, 0.7], 1), ([0.2, 0.7], 2)
@@ -987,6 +1003,7 @@ class Push:
 
     eps: Tensor
     factor: float = 1.0
+    traits: ClassVar[AttackTraits] = AttackTraits()
 
     def __call__(
         self,
@@ -1015,7 +1032,7 @@ def test_a_defenses_own_attack_climbs_the_weighted_objective_as_the_user_says() 
     for weight_grad in ("both", "none"):
         seen: list[Any] = []
         learner = fabric_learner(Exponential(20.0), weight_grad=weight_grad)
-        learner.model[0].register_forward_pre_hook(
+        learner.model.get_submodule("0").register_forward_pre_hook(
             lambda layer, args, seen=seen: seen.append(args[0].detach())
         )
         learner.begin_step(0, 0, StepSettings(LR), batch_size=12)
@@ -1027,13 +1044,12 @@ def test_a_defenses_own_attack_climbs_the_weighted_objective_as_the_user_says() 
 
 def test_gradients_by_hand_are_added_to_those_that_are_there() -> None:
     learner = fabric_learner(Uniform())
-    layer = learner.model[0]
-    layer.bias.grad = torch.ones(8)
-    learner.add_gradients(
-        {layer.bias: torch.full((8,), 2.0), layer.weight: torch.full_like(layer.weight, 3.0)}
-    )
-    assert torch.equal(layer.bias.grad, torch.full((8,), 3.0))
-    assert torch.equal(layer.weight.grad, torch.full_like(layer.weight, 3.0))
+    bias = learner.model.get_parameter("0.bias")
+    weight = learner.model.get_parameter("0.weight")
+    bias.grad = torch.ones(8)
+    learner.add_gradients({bias: torch.full((8,), 2.0), weight: torch.full_like(weight, 3.0)})
+    assert torch.equal(bias.grad, torch.full((8,), 3.0))
+    assert torch.equal(not_none(weight.grad), torch.full_like(weight, 3.0))
     values = torch.arange(6.0).reshape(3, 2)
     assert torch.equal(learner.gather(values), values), "one rank has all there is"
 
@@ -1064,13 +1080,9 @@ def test_numbers_that_make_no_sense_are_refused_with_a_hint(spec: str, registry:
     assert refused.value.hint
 
 
-def test_evidence_of_trades_is_what_its_own_attack_survived() -> None:
-    seen = []
-
-    def kernel(evidence: Evidence) -> Tensor:
-        seen.append(evidence)
-        return evidence.logits.new_zeros(3)
-
-    Trades().step(Learner(kernel), replace(batch(), index=torch.tensor([4, 5, 6])))
-    assert not_none(seen[0].steps_survived).tolist() == SURVIVED
-    assert not_none(seen[0].index).tolist() == [4, 5, 6]
+def test_evidence_of_trades_has_the_steps_that_its_attack_survived() -> None:
+    learner = Learner()
+    Trades().step(learner, replace(batch(), index=torch.tensor([4, 5, 6])))
+    (evidence,) = learner.evidence
+    assert not_none(evidence.steps_survived).tolist() == SURVIVED
+    assert not_none(evidence.index).tolist() == [4, 5, 6]
