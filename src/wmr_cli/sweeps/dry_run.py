@@ -168,6 +168,7 @@ def _remaining_cost(
         # a study file that was edited can ask for fewer epochs than are done
         remaining = 1 - min(status.epochs_done / run.config.epochs, 1)
         training = startup + remaining * result.training
+    # every evaluation is a process of its own
     evaluation = sum(result.evaluations) + startup * len(result.evaluations)
     return RemainingCost(training, evaluation)
 

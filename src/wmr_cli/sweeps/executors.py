@@ -63,6 +63,7 @@ def submit_study(study: Study, data_dir: Path | None) -> SweepEvents:
     try:
         for run in study.runs:
             status = read_status(study, run)
+            # finished runs are found here, because a job may wait for hours before it starts
             if status.refusal is not None:
                 yield RunFailed(run, status.refusal)
             elif status.is_done:
@@ -103,6 +104,7 @@ def _submit(executor: "AutoExecutor", study: Study, run: Run, data_dir: Path | N
     result = _result_file(study, run)
     # through `env`, because CommandFunction replaces the whole environment of the job
     words = ["env", f"{RESULT_FILE_VARIABLE}={result.absolute()}", sys.executable, "-m", "wmr_cli"]
+    # a job is a sweep of one run, so that it resumes and locks like any other
     words += ["sweep", str(study.file), "--run", run.name, "--jobs", "1"]
     if data_dir is not None:
         words += ["--data-dir", str(data_dir)]

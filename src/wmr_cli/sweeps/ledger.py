@@ -204,6 +204,7 @@ def _read_status(study: Study, run: Run) -> RunStatus:
         for each in evaluations
         if not is_trained or find_records(path, ledger, each.key) is None
     ]
+    # the log has an entry per finished epoch; a new run has none
     epochs = [entry.get("epoch", 0) for entry in RunFolder(path).read_log()]
     return RunStatus(max(epochs, default=0), is_trained, tuple(missing))
 

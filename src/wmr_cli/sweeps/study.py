@@ -78,6 +78,7 @@ class Evaluation:
     @property
     def key(self) -> str:
         """Identity among the evaluations of a run; ledgers store it."""
+        # ledgers of 0.1 contain this text, so its format must not change
         return json.dumps([self.checkpoint, self.settings], sort_keys=True)
 
     def flags(self) -> list[str]:
@@ -183,6 +184,7 @@ def _flag(name: str, value: object) -> Iterator[str]:
     if value is True:
         yield flag
     elif value is False:
+        # all switches of `wmr evaluate` that a study has are off by default
         return
     elif not isinstance(value, tuple):
         yield from (flag, _flag_value(value))
@@ -220,6 +222,7 @@ def read_study(file: Path, registry: Registry) -> Study:
         file=file,
         summary=texts.get("summary", ""),
         folder=Path(texts.get("folder", f"runs/{file.stem}")),
+        # relative to the file, because both are published together
         keep=file.parent / texts["keep"] if "keep" in texts else None,
         runs=runs,
         evaluations=evaluations,
@@ -444,6 +447,7 @@ def _run_name(config: TrainConfig, varied: Table) -> str:
     Other runs do not matter.
     """
     suffix = "".join(_name_suffix(key, value) for key, value in varied.items())
+    # the name of one folder: a slash, as in names of presets, would make a folder inside
     return re.sub(r"[^\w.+-]+", "_", default_run_name(config) + suffix)
 
 
@@ -479,6 +483,7 @@ def _make_evaluation(table: Table, place: str, registry: Registry) -> Evaluation
         if key in settings:
             raise UnknownName(f"{place}: unknown setting {key!r}", hint="the run determines it")
     settings = _check_settings(settings, EvaluateConfig, place)
+    # an empty list would be no flag at all, and so mean the default
     for key, value in settings.items():
         if value == ():
             raise BadInput(f"{place}: {key} is empty", hint="leave it out for the default")
