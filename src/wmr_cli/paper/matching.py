@@ -21,9 +21,10 @@ from ..storage.records import Record
 from .errata import CorrectedRow, load_corrected_rows
 from .results import ACCURACY_FIELDS, DATASETS
 
+# Built-in datasets that are not the paper's. `folder` and `arrays` may hold any data.
 OTHER_DATASETS = ("digits", "fashion-mnist", "cifar100", "svhn")
-"""Built-in datasets that are not the paper's. `folder` and `arrays` may hold any data."""
 
+# the paper's names of defenses, by ours
 PAPER_DEFENSES = {
     "pgd": "PGD",
     "trades": "TRADES",
@@ -31,24 +32,23 @@ PAPER_DEFENSES = {
     "yopo": "YOPO-5-3",
     "iaat": "IAAT",
 }
-"""The paper's names of defenses, by ours."""
 
 TEST_IMAGES = 10_000
+# step sizes in the released evaluation script that differ from those in the training log
 RELEASED_STEP_SIZES = {"cifar10": 0.0031}
-"""Step sizes in the released evaluation script that differ from those in the training log."""
 
 
 @dataclass(frozen=True)
 class PaperAttack:
     """How an attack of ours corresponds to the paper's."""
 
+    # the loss that it maximises unless its spec has another one
     loss: str
-    """The loss that it maximises unless its spec has another one."""
+    # parameters that its spec may have; with any other it is a different attack
     params: frozenset[str]
-    """Parameters that its spec may have; with any other it is a different attack."""
     restarts: int = 1
+    # whether it repeats the released evaluation script
     is_released: bool = False
-    """Whether it repeats the released evaluation script."""
 
 
 PGD_PARAMS = frozenset({"steps", "step", "start", "keep", "loss"})
@@ -59,9 +59,10 @@ PAPER_ATTACKS = {
         loss="ce", params=frozenset({"steps", "step", "loss"}), restarts=10, is_released=True
     ),
 }
+# values of parameters that the paper's attack has and its presets do not set
 PAPER_PARAMS = {"start": "uniform", "keep": "last"}
-"""Values of parameters that the paper's attack has and its presets do not set."""
 
+# settings that affect the trained weights, with their names in notes
 TRAINING_SETTINGS = {
     "norm": "training norm",
     "attack": "training attack",
@@ -88,10 +89,9 @@ TRAINING_SETTINGS = {
     "alpha_ramp": "α ramp",
     "precision": "precision",
 }
-"""Settings that affect the trained weights, with their names in notes."""
 
+# settings that are not listed if the setting they depend on differs already
 DEPENDS_ON = {"milestones": "schedule", "gamma": "schedule", "momentum": "optimizer"}
-"""Settings that are not listed if the setting they depend on differs already."""
 
 WEIGHTS_NAMES = {"best.safetensors": "best weights", "ema.safetensors": "EMA weights"}
 
@@ -100,8 +100,8 @@ WEIGHTS_NAMES = {"best.safetensors": "best weights", "ema.safetensors": "EMA wei
 class PrintedAccuracy:
     """What the paper prints for one accuracy, and why a value is corrected or left out."""
 
+    # the tables that print each value, in percent
     values: dict[float, tuple[str, ...]]
-    """The tables that print each value, in percent."""
     reasons: tuple[str, ...] = ()
 
     @property

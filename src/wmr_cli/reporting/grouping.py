@@ -10,14 +10,14 @@ from ..storage.records import Record
 
 K = TypeVar("K", bound=Hashable)
 
+# records of one checkpoint in one measurement setting, for example at different alphas
 ModelRecords = tuple[Record, ...]
-"""Records of one checkpoint in one measurement setting, for example at different alphas."""
 
+# the unit of ranking: models that differ at most in their training seed
 SeedGroup = tuple[ModelRecords, ...]
-"""The unit of ranking: models that differ at most in their training seed."""
 
+# checkpoints whose epoch may differ between seeds; all others are identified by their epoch
 WEIGHTS_CHOSEN_BY_NAME = ("best.safetensors", "ema.safetensors")
-"""Checkpoints whose epoch may differ between seeds; all others are identified by their epoch."""
 
 
 class MeasurementSetting(NamedTuple):

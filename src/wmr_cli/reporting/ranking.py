@@ -18,11 +18,11 @@ from .grouping import ComparisonGroup, SeedGroup
 from .rows import ACCURACIES, ReportRow, make_group_rows
 from .scoring import compute_outcomes, stored_config
 
+# id of a record, field name of an accuracy, alpha; A_nat and A_rob have no alpha
 AccuracyKey = tuple[str, str, float | None]
-"""Id of a record, field name of an accuracy, alpha; A_nat and A_rob have no alpha."""
 
+# accuracies of records in every bootstrap resample of the images
 ResampledAccuracies = Mapping[AccuracyKey, Resampled]
-"""Accuracies of records in every bootstrap resample of the images."""
 
 INDISTINGUISHABLE = "not distinguishable"
 NO_DIFFERING_IMAGE = f"{INDISTINGUISHABLE} (no image makes a difference)"
@@ -110,10 +110,10 @@ def _record_outcomes(record: Record, rows: Rows, file: Path) -> dict[AccuracyKey
 class Gap:
     """The difference of an accuracy between two rows."""
 
+    # the paired difference over the test images
     images: Difference
-    """The paired difference over the test images."""
+    # the 95 % interval over training seeds; None if both rows have a single seed
     seeds: tuple[float, float] | None
-    """The 95 % interval over training seeds; None if both rows have a single seed."""
 
     @property
     def is_distinguishable(self) -> bool:

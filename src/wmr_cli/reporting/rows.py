@@ -10,14 +10,14 @@ from ..spec import Spec, format_number
 from ..storage.records import Record, RepeatAlphaRow, RepeatRow
 from .grouping import SeedGroup
 
+# headings by the field names of a record
 ACCURACIES = {"a_nat": "A_nat", "a_rob": "A_rob", "a_sa": "A_sa", "a_tr": "A_tr"}
-"""Headings by the field names of a record."""
 
+# the kernel of a training without weights, which has no alpha
 UNWEIGHTED_KERNEL = "none"
-"""The kernel of a training without weights, which has no alpha."""
 
+# joins attacks; a comma would be ambiguous, because specs contain commas
 ATTACK_SEPARATOR = " + "
-"""Joins attacks; a comma would be ambiguous, because specs contain commas."""
 
 
 @dataclass(frozen=True)
@@ -193,8 +193,8 @@ def list_combined_attacks(record: Record, known: Mapping[str, Record]) -> tuple[
 class AttackNames:
     """Names of the attacks in one report; different worst cases are numbered."""
 
+    # the attacks behind each worst case, by the record's id
     combined: Mapping[str, tuple[str, ...]]
-    """The attacks behind each worst case, by the record's id."""
 
     def combined_attacks(self, record: Record) -> tuple[str, ...]:
         """Return the attacks behind a worst case; none for a single attack."""

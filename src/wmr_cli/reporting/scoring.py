@@ -28,12 +28,12 @@ from ..storage.records import (
 )
 
 OutcomeKey = TypeVar("OutcomeKey", bound=Hashable)
+# None is the only alpha of a kernel without one
 Alphas = Sequence[float | None]
-"""None is the only alpha of a kernel without one."""
 
 Mask = NDArray[np.bool_]
+# by metric and alpha: `("sa", 2.0)`, `("rob", None)`
 Outcomes = dict[tuple[str, float | None], Outcome | None]
-"""By metric and alpha: `("sa", 2.0)`, `("rob", None)`."""
 
 MIN_ESS = 100
 MIN_ESS_FRACTION = 0.1

@@ -1,4 +1,4 @@
-"""Figures as files: which are written, that they repeat to the byte, and that user text stays text."""
+"""Figures as files: which are written, equal bytes for equal records, user text as text."""
 
 import itertools
 import re
@@ -65,20 +65,19 @@ def pair(folder: Path, n: int = 60) -> Iterator[tuple[Path, Record]]:
 
 @pytest.fixture(scope="module")
 def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], list[Path]]:
-    """The files of two drawings of the same records."""
+    """Draw the same records twice; return the files of both."""
     folder = tmp_path_factory.mktemp("twice")
     found = list(pair(folder))
     first = write_figures(found, folder / "first")
-    with matplotlib.rc_context(
-        {"lines.linewidth": 9, "font.size": 30, "savefig.dpi": 10}
-    ):  # as a user's matplotlibrc may
+    # a matplotlibrc of the user must not change the figures
+    with matplotlib.rc_context({"lines.linewidth": 9, "font.size": 30, "savefig.dpi": 10}):
         second = write_figures(found[::-1], folder / "second")
         assert matplotlib.rcParams["lines.linewidth"] == 9
     return first, second
 
 
-def built(found: list[tuple[Path, Record]]) -> list[NamedFigure]:
-    """Every figure, not yet written."""
+def make_figures(found: list[tuple[Path, Record]]) -> list[NamedFigure]:
+    """Make every figure without writing it."""
     with figure_style():
         data = load_figure_data(found)
         makers = (
@@ -108,20 +107,20 @@ def test_every_figure_is_written_in_three_formats(twice: tuple[list[Path], list[
     assert sorted(files[0].parent.iterdir()) == sorted(files)  # and nothing else
 
 
-def test_the_same_records_give_the_same_bytes(twice: tuple[list[Path], list[Path]]) -> None:
+def test_equal_records_give_equal_bytes(twice: tuple[list[Path], list[Path]]) -> None:
     first, second = twice
     assert {one.name: one.read_bytes() for one in first} == {
         one.name: one.read_bytes() for one in second
     }
 
 
-def test_whoever_follows_the_walk_keeps_their_own_style(tmp_path: Path) -> None:
+def test_style_of_the_caller_is_restored_between_figures(tmp_path: Path) -> None:
     before = matplotlib.rcParams["font.family"]
-    next(draw_figures(list(pair(tmp_path)), tmp_path / "figures"))  # and is not asked to go on
+    next(draw_figures(list(pair(tmp_path)), tmp_path / "figures"))
     assert matplotlib.rcParams["font.family"] == before
 
 
-def test_only_the_kinds_that_are_named_are_drawn(tmp_path: Path) -> None:
+def test_only_requested_kinds_are_drawn(tmp_path: Path) -> None:
     drawn = [
         instance_of(FigureFiles, part).files[0].name
         for part in draw_figures(
@@ -131,14 +130,14 @@ def test_only_the_kinds_that_are_named_are_drawn(tmp_path: Path) -> None:
     assert [name.rpartition("-digits")[0] for name in drawn] == ["worst-case", "margins"]
 
 
-def test_nothing_to_draw_is_drawn_as_nothing(tmp_path: Path) -> None:
+def test_without_records_nothing_is_written(tmp_path: Path) -> None:
     assert write_figures([], tmp_path / "figures") == []
     assert not (tmp_path / "figures").exists()
 
 
-def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_unwritable_folder_raises(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
-    with pytest.raises(RunFolderError, match="cannot write"):
+    with pytest.raises(RunFolderError):
         write_figures(list(pair(tmp_path)), tmp_path / "taken")
 
 
@@ -153,7 +152,7 @@ def test_user_text_is_neither_formula_nor_markup(tmp_path: Path) -> None:
                 rows,
             )
         )
-    drawings = built(found)
+    drawings = make_figures(found)
     assert len(drawings) == 7  # classes take two pages, weights too
     with figure_style():
         for drawing in drawings:
@@ -194,34 +193,36 @@ def test_user_text_is_neither_formula_nor_markup(tmp_path: Path) -> None:
         ("\u202eabc", r"\u202eabc"),
     ],
 )
-def test_literal_text(text: str, shown: str) -> None:
+def test_user_text_is_escaped(text: str, shown: str) -> None:
     assert escape_text(text) == shown
 
 
 @pytest.mark.parametrize("text", ["", "short", "a-b_" * 40, "x" * 300, "$" * 100])
-def test_wrapping_loses_nothing(text: str) -> None:
+def test_wrapped_text_is_complete(text: str) -> None:
     lines = wrap_text(text, 20).split("\n")
     assert "".join(lines) == escape_text(text)
     assert all(len(line.replace(r"\$", "$")) <= 20 for line in lines)
 
 
-def test_every_model_has_a_look_of_its_own() -> None:
-    looks = [LineStyle(number) for number in range(280)]
-    assert len({(look.colour, str(look.line["linestyle"]), look.marker) for look in looks}) == 280
-    # neighbours differ in every respect, so that they are told apart in grey
+def test_line_styles_of_280_models_differ() -> None:
+    styles = [LineStyle(number) for number in range(280)]
+    assert (
+        len({(style.colour, str(style.line["linestyle"]), style.marker) for style in styles}) == 280
+    )
+    # neighbours differ in dashes and marker, for printing in grey
     assert all(
         str(one.line) != str(two.line) and one.marker != two.marker
-        for one, two in itertools.pairwise(looks)
+        for one, two in itertools.pairwise(styles)
     )
 
 
 def line_style(one: Line2D) -> tuple[str, str]:
-    """Return the dashes and the marker, which tell lines apart without colour."""
+    """Return dashes and marker, which distinguish lines without colour."""
     return str(vars(one)["_dash_pattern"]), str(one.get_marker())
 
 
 @pytest.mark.parametrize("kind", ["curves", "margins"])
-def test_twelve_models_are_told_apart_in_grey(kind: str, tmp_path: Path) -> None:
+def test_twelve_models_are_distinguishable_in_grey(kind: str, tmp_path: Path) -> None:
     found = []
     for number in range(12):
         rows = synthetic.rows(40, seed=number)
@@ -230,7 +231,7 @@ def test_twelve_models_are_told_apart_in_grey(kind: str, tmp_path: Path) -> None
                 tmp_path / str(number), synthetic.record(rows, f"run{number:02}"), rows
             )
         )
-    (drawing,) = (drawing for drawing in built(found) if drawing.name == f"{kind}-digits")
+    (drawing,) = (drawing for drawing in make_figures(found) if drawing.name == f"{kind}-digits")
     drawn = [
         one
         for one in drawing.figure.axes[0].get_lines()
@@ -243,10 +244,10 @@ def test_twelve_models_are_told_apart_in_grey(kind: str, tmp_path: Path) -> None
     with figure_style():
         (svg,) = (
             file
-            for file in save_figure(drawing.figure, tmp_path / "figures", "told")
+            for file in save_figure(drawing.figure, tmp_path / "figures", "curves")
             if file.suffix == ".svg"
         )
-    assert svg.read_text(encoding="utf-8").count("<use ") > 12 * 5  # and the marks are there
+    assert svg.read_text(encoding="utf-8").count("<use ") > 12 * 5  # the markers
 
 
 def luminance(colour: str) -> float:
@@ -254,17 +255,17 @@ def luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def test_no_colour_is_lost_on_white() -> None:
+def test_colours_are_visible_on_white() -> None:
     assert all(luminance(colour) < 0.68 for colour in COLOURS)
 
 
-def labelled(found: list[tuple[Path, Record]]) -> list[str]:
+def model_labels(found: list[tuple[Path, Record]]) -> list[str]:
     return [model.label for group in load_figure_data(found).groups for model in group.models]
 
 
-def test_models_are_named_by_what_tells_them_apart(tmp_path: Path) -> None:
+def test_models_have_the_shortest_distinct_labels(tmp_path: Path) -> None:
     alphas = list(pair(tmp_path))
-    assert [re.sub(r"[$\\{}]|mathrm", "", label) for label in labelled(alphas)] == [
+    assert [re.sub(r"[$\\{}]|mathrm", "", label) for label in model_labels(alphas)] == [
         "trades, alpha_train = 0", "trades, alpha_train = 2",
     ]  # fmt: skip
     same = [
@@ -276,7 +277,7 @@ def test_models_are_named_by_what_tells_them_apart(tmp_path: Path) -> None:
         )
         for file, record in alphas
     ]
-    assert labelled(same) == ["run0", "run1"]
+    assert model_labels(same) == ["run0", "run1"]
     moved = [
         (
             file,
@@ -288,7 +289,7 @@ def test_models_are_named_by_what_tells_them_apart(tmp_path: Path) -> None:
             same, ("a/x/last.safetensors", "b/x/last.safetensors"), strict=True
         )
     ]
-    assert labelled(moved) == ["a/x/last.safetensors", "b/x/last.safetensors"]
+    assert model_labels(moved) == ["a/x/last.safetensors", "b/x/last.safetensors"]
     copied = [
         (
             file,
@@ -299,7 +300,7 @@ def test_models_are_named_by_what_tells_them_apart(tmp_path: Path) -> None:
         )
         for file, record in same
     ]
-    assert labelled(copied) == [
+    assert model_labels(copied) == [
         f"x/last.safetensors {record.checkpoint.sha256[:8]}" for _, record in copied
     ]
 
@@ -322,7 +323,7 @@ def test_models_are_named_by_what_tells_them_apart(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_compared_shares_no_panel(
+def test_different_settings_have_separate_panels(
     changes: dict[str, str | AttackFacts | DatasetFacts | Threat], tmp_path: Path
 ) -> None:
     (file, one), (other_file, other) = pair(tmp_path)
@@ -334,7 +335,7 @@ def test_what_cannot_be_compared_shares_no_panel(
     assert groups[0].facts != groups[1].facts or "sha256" in str(changes)
 
 
-def test_worst_cases_share_a_panel_where_they_are_of_the_same_attacks(tmp_path: Path) -> None:
+def test_worst_cases_of_the_same_attacks_share_a_panel(tmp_path: Path) -> None:
     (file, one), (other_file, other) = pair(tmp_path)
     first, second = (
         msgspec.structs.replace(
@@ -352,7 +353,7 @@ def test_worst_cases_share_a_panel_where_they_are_of_the_same_attacks(tmp_path: 
     ]  # nobody knows what they are of
 
 
-def test_a_model_that_was_evaluated_twice_is_drawn_once(tmp_path: Path) -> None:
+def test_model_that_was_evaluated_twice_is_drawn_once(tmp_path: Path) -> None:
     rows = synthetic.rows(60)
     little, much = synthetic.record(rows, alphas=synthetic.ALPHAS[:1]), synthetic.record(rows)
     found = [synthetic.stored(tmp_path, record, rows) for record in (much, little)]
@@ -361,7 +362,7 @@ def test_a_model_that_was_evaluated_twice_is_drawn_once(tmp_path: Path) -> None:
     assert ["more than once" in part.text for part in data.skipped] == [True]
 
 
-def test_damaged_rows_are_left_out_with_the_reason(tmp_path: Path) -> None:
+def test_record_with_damaged_rows_is_skipped(tmp_path: Path) -> None:
     (file, one), (other_file, other) = pair(tmp_path)
     records.rows_path(file).write_bytes(b"nothing")
     records.save_rows(records.rows_path(other_file), {})
@@ -372,7 +373,7 @@ def test_damaged_rows_are_left_out_with_the_reason(tmp_path: Path) -> None:
     assert records.rows_path(other_file).name in second
 
 
-@pytest.mark.parametrize("skill", [-90.0, 90.0], ids=["all wrong", "all right"])
+@pytest.mark.parametrize("skill", [-90.0, 90.0], ids=["none correct", "all correct"])
 @pytest.mark.parametrize("n", [1, 30])
 @pytest.mark.parametrize("alphas", [(), (0.0,), (1e6,)], ids=str)
 def test_degenerate_records_are_drawn(
@@ -384,7 +385,7 @@ def test_degenerate_records_are_drawn(
             tmp_path, synthetic.record(rows, alphas=alphas, asked=synthetic.WITH_BALLS), rows
         )
     ]
-    drawn = {drawing.name for drawing in built(found)}
+    drawn = {drawing.name for drawing in make_figures(found)}
     expected = {
         "curves-digits",
         "worst-case-digits",
@@ -395,7 +396,7 @@ def test_degenerate_records_are_drawn(
     assert drawn == (expected if alphas else expected - {"weights-digits-pgd-0.15"})
 
 
-def test_an_attack_without_margins_is_said(tmp_path: Path) -> None:
+def test_attack_without_margins_is_skipped(tmp_path: Path) -> None:
     whole = synthetic.rows(60)
     bare = {
         name: values
@@ -422,7 +423,7 @@ def test_an_attack_without_margins_is_said(tmp_path: Path) -> None:
     } == {True}
 
 
-def test_names_of_files_are_safe(tmp_path: Path) -> None:
+def test_file_names_are_safe(tmp_path: Path) -> None:
     rows = synthetic.rows(20)
     record = synthetic.record(
         rows,
@@ -434,16 +435,16 @@ def test_names_of_files_are_safe(tmp_path: Path) -> None:
     found = [synthetic.stored(tmp_path, record, rows)]
     drawn = instance_of(FigureFiles, next(draw_figures(found, tmp_path / "figures")))
     assert drawn.files[0].name == "curves-folder.png"
-    assert unique_file_name(built(found)[2].name, set()) == "weights-folder-Attack-8_255"
+    assert unique_file_name(make_figures(found)[2].name, set()) == "weights-folder-Attack-8_255"
     assert unique_file_name("a/b", {"a_b", "a_b-2"}) == "a_b-3"
     assert len(unique_file_name("x" * 500, set())) < 100
 
 
-def test_the_grid_of_images_is_still_found_here() -> None:
+def test_attack_grid_is_exported() -> None:
     assert callable(figures.attack_grid)
 
 
-def test_drawn_files_in_one_line() -> None:
+def test_files_of_a_figure_in_one_line() -> None:
     assert (
         str(FigureFiles([Path("a/b.png"), Path("a/b.svg"), Path("a/b.pdf")]))
         == "a/b.png, .svg, .pdf"

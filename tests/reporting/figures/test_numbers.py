@@ -109,7 +109,7 @@ def at(x: NDArray[np.float64], y: NDArray[np.float64], place: float) -> float:
     return float(value)
 
 
-def test_the_curve_at_a_stored_alpha_is_the_records_a_sa(
+def test_curve_at_a_recorded_alpha_is_the_recorded_a_sa(
     found: list[tuple[Path, Record, dict[str, Any]]],
 ) -> None:
     figure = figure_of(alpha_curves.make_figures, found)
@@ -131,7 +131,7 @@ def test_the_curve_at_a_stored_alpha_is_the_records_a_sa(
     assert at(x, y, 0.0) == pytest.approx(100)
 
 
-def test_bands_hold_their_line(found: list[tuple[Path, Record, dict[str, Any]]]) -> None:
+def test_bands_contain_their_line(found: list[tuple[Path, Record, dict[str, Any]]]) -> None:
     (axes, *_) = figure_of(alpha_curves.make_figures, found).axes
     lines = [one for one in axes.get_lines() if len(line_points(one)[0]) > 10]
     bands = [
@@ -181,7 +181,7 @@ def with_a_tr(
         )
 
 
-def test_crafted_points_stand_at_their_alphas_with_their_intervals(
+def test_a_tr_points_are_at_their_alphas_with_intervals(
     found: list[tuple[Path, Record, dict[str, Any]]],
 ) -> None:
     far, said = crafted(list(with_a_tr(found[:2], (0.2, 0.6))))
@@ -204,7 +204,7 @@ def test_crafted_points_stand_at_their_alphas_with_their_intervals(
         )
 
 
-def test_crafted_points_that_would_overlap_stand_apart_and_it_is_said(
+def test_overlapping_a_tr_points_are_shifted(
     found: list[tuple[Path, Record, dict[str, Any]]],
 ) -> None:
     near, said = crafted(list(with_a_tr(found[:2], (0.4, 0.405))))
@@ -216,7 +216,7 @@ def test_crafted_points_that_would_overlap_stand_apart_and_it_is_said(
     assert "would overlap" in said
 
 
-def test_a_kernel_with_stored_weights_is_drawn_where_they_are_known(tmp_path: Path) -> None:
+def test_kernel_with_stored_weights_is_drawn_at_its_alphas(tmp_path: Path) -> None:
     rows = synthetic.rows(50)
     rows |= {
         f"uniform/log_weight@{alpha!r}": alpha * rows["uniform/loss"].astype(float)
@@ -229,7 +229,7 @@ def test_a_kernel_with_stored_weights_is_drawn_where_they_are_known(tmp_path: Pa
     assert y == pytest.approx([100 * not_none(row.a_sa).value for row in found[1].by_alpha])
 
 
-def test_a_kernel_without_alpha_has_no_curve(tmp_path: Path) -> None:
+def test_kernel_without_alpha_has_no_curve(tmp_path: Path) -> None:
     rows = synthetic.rows(50)
     rows["uniform/log_weight"] = np.zeros(50)
     found = [evaluation(tmp_path, rows, asked=EvaluateConfig(kernel="cvar"), alphas=(None,))]
@@ -240,7 +240,7 @@ def test_a_kernel_without_alpha_has_no_curve(tmp_path: Path) -> None:
     assert len(drawn(classes.make_figures, found)) == 1
 
 
-def test_the_worst_case_is_that_of_the_record(
+def test_worst_case_is_the_recorded_one(
     found: list[tuple[Path, Record, dict[str, Any]]],
 ) -> None:
     figure = figure_of(dro.make_figures, found)
@@ -263,7 +263,7 @@ def test_the_worst_case_is_that_of_the_record(
     assert (np.diff(y) >= -1e-9).all()
 
 
-def test_radii_follow_the_record(
+def test_radii_are_those_of_the_record(
     found: list[tuple[Path, Record, dict[str, Any]]], tmp_path: Path
 ) -> None:
     rows = synthetic.rows(50)
@@ -287,7 +287,7 @@ def test_radii_follow_the_record(
     )
 
 
-def test_the_worst_of_attacks_has_no_worst_case(tmp_path: Path) -> None:
+def test_worst_case_over_attacks_has_no_dro_figure(tmp_path: Path) -> None:
     rows = synthetic.rows(50)
     worst = AttackFacts(spec="worst", seed=0, restarts=1, of=["a", "b"])
     (said,) = drawn(
@@ -330,7 +330,7 @@ def test_weights_are_those_behind_a_sa(found: list[tuple[Path, Record, dict[str,
             assert heights[above].sum() <= 100 * wrong + 1e-9
 
 
-def test_weights_that_lie_close_together_are_not_one_bar(tmp_path: Path) -> None:
+def test_close_weights_fill_several_bins(tmp_path: Path) -> None:
     rows = synthetic.rows(200, alphas=(10.0,))
     (drawing,) = drawn(
         distributions.make_weight_figures, [evaluation(tmp_path, rows, alphas=(10.0,))]
@@ -364,14 +364,14 @@ def test_all_pages_of_weights_share_their_axes(tmp_path: Path) -> None:
         ]
 
 
-def test_many_alphas_are_thinned_to_a_few() -> None:
+def test_some_of_many_alphas_are_drawn() -> None:
     assert distributions.choose_alphas([1.0, 2.0]) == [1.0, 2.0]
     many = [float(number) for number in range(20)]
     picked = distributions.choose_alphas(many)
     assert (len(picked), picked[0], picked[-1]) == (distributions.MAX_ALPHAS, 0.0, 19.0)
 
 
-def test_margins_cross_zero_at_the_share_of_wrong_images(
+def test_fraction_at_margin_zero_is_the_error_rate(
     found: list[tuple[Path, Record, dict[str, Any]]],
 ) -> None:
     figure = figure_of(distributions.make_margin_figures, found)
@@ -387,7 +387,7 @@ def test_margins_cross_zero_at_the_share_of_wrong_images(
             assert (y.min(), y.max()) == (0, 100)
 
 
-def test_classes_have_their_own_shares_and_intervals(tmp_path: Path) -> None:
+def test_classes_have_their_accuracies_and_intervals(tmp_path: Path) -> None:
     found = evaluation(
         tmp_path, synthetic.rows(80, classes=4), asked=EvaluateConfig(per_class=True)
     )
@@ -413,7 +413,7 @@ def test_classes_have_their_own_shares_and_intervals(tmp_path: Path) -> None:
     assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "1", "2", "3"]
 
 
-def test_class_names_are_shown_as_they_are(tmp_path: Path) -> None:
+def test_class_names_are_shown_unchanged(tmp_path: Path) -> None:
     rows, names = synthetic.rows(80, classes=4), {0: "$a$", 1: "b_c", 2: "d"}
     figure = figure_of(
         classes.make_figures,
@@ -427,7 +427,7 @@ def test_class_names_are_shown_as_they_are(tmp_path: Path) -> None:
     ]
 
 
-def test_of_many_classes_the_worst_are_shown(tmp_path: Path) -> None:
+def test_worst_of_many_classes_are_shown(tmp_path: Path) -> None:
     rows = synthetic.rows(500, classes=50)
     rows["uniform/prediction"] = np.where(
         rows["label"] % 5 == 0, 99, rows["label"]
@@ -468,7 +468,7 @@ def held_out(value: float) -> dict[str, float]:
     }
 
 
-def test_training_is_drawn_from_the_log(tmp_path: Path) -> None:
+def test_training_figure_shows_the_log(tmp_path: Path) -> None:
     entries = [
         entry(1, attack_success=0.5),
         entry(2, attack_success=0.4, **held_out(0.5)),
@@ -492,7 +492,7 @@ def test_training_is_drawn_from_the_log(tmp_path: Path) -> None:
     assert line(panels["ESS of weights (%)"], "b")[1] == pytest.approx([90, 90])
 
 
-def test_runs_that_cannot_be_compared_have_figures_of_their_own(tmp_path: Path) -> None:
+def test_runs_with_other_validation_settings_have_separate_figures(tmp_path: Path) -> None:
     runs = [
         logged(tmp_path, name, [entry(1)], eps=eps)
         for name, eps in (("a", 0.1), ("b", 0.2), ("c", 0.1))
@@ -503,7 +503,7 @@ def test_runs_that_cannot_be_compared_have_figures_of_their_own(tmp_path: Path) 
     assert not any("held-out" in figure.get_suptitle() for figure in figures)
 
 
-def test_a_log_that_is_empty_or_damaged_is_said(tmp_path: Path) -> None:
+def test_empty_or_damaged_log_is_skipped(tmp_path: Path) -> None:
     run = logged(tmp_path, "a", [])
     (said,) = drawn(training.make_figures, [run])
     assert "is empty" in instance_of(SkippedFigure, said).text
@@ -515,7 +515,7 @@ def test_a_log_that_is_empty_or_damaged_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "panels"), [("F3", 6), ("F4", 4)])
-def test_the_papers_figures_are_redrawn_point_by_point(name: str, panels: int) -> None:
+def test_figures_of_the_paper_have_its_points(name: str, panels: int) -> None:
     with figure_style():
         figure = make_paper_figure(name)
     source = results.find_figure(name)
@@ -531,7 +531,7 @@ def test_the_papers_figures_are_redrawn_point_by_point(name: str, panels: int) -
             np.testing.assert_allclose(y, [scale * value for value in series.y])
 
 
-def test_suspect_points_are_ringed_and_the_legend_says_so() -> None:
+def test_suspect_points_have_rings_and_a_legend_entry() -> None:
     with figure_style():
         figure = make_paper_figure("F4")
     for axes, expected in zip(
@@ -561,7 +561,7 @@ def seeds(tmp_path: Path) -> list[tuple[Path, Record, dict[str, Any]]]:
     return pairs
 
 
-def test_the_seeds_of_a_training_are_one_model(
+def test_training_seeds_are_one_model(
     seeds: list[tuple[Path, Record, dict[str, Any]]],
 ) -> None:
     (group,) = load_figure_data([(file, record) for file, record, _ in seeds]).groups
@@ -581,7 +581,7 @@ def test_the_seeds_of_a_training_are_one_model(
     ]
 
 
-def test_several_seeds_are_drawn_as_their_mean_with_a_thin_line_for_each(
+def test_several_seeds_have_a_mean_line_and_thin_lines(
     seeds: list[tuple[Path, Record, dict[str, Any]]],
 ) -> None:
     (group,) = load_figure_data([(file, record) for file, record, _ in seeds]).groups
@@ -610,7 +610,7 @@ def test_several_seeds_are_drawn_as_their_mean_with_a_thin_line_for_each(
     )
 
 
-def test_several_seeds_are_told_of_in_the_heading_and_pooled_in_distributions(
+def test_several_seeds_are_pooled_in_distributions(
     seeds: list[tuple[Path, Record, dict[str, Any]]],
 ) -> None:
     told = {
@@ -646,7 +646,7 @@ def test_several_seeds_are_told_of_in_the_heading_and_pooled_in_distributions(
     "attack",
     ["pgd:steps=20,step=0.003", "somebody-elses-attack:first=0.123456,second=0.123456,third=7"],
 )
-def test_headings_stay_within_their_figures(
+def test_headings_fit_their_figures(
     maker: FigureMaker, attack: str, seeds: list[tuple[Path, Record, dict[str, Any]]]
 ) -> None:
     attacked = [
@@ -675,9 +675,7 @@ def test_headings_stay_within_their_figures(
 
 
 @pytest.mark.parametrize("kernel", ["exp", "other"])
-def test_seeds_that_were_asked_for_other_alphas_are_drawn_where_they_have_them(
-    tmp_path: Path, kernel: str
-) -> None:
+def test_seeds_with_other_alphas_are_drawn_at_their_own(tmp_path: Path, kernel: str) -> None:
     runs = []
     for seed, alpha in ((0, 1.0), (1, 2.0)):
         rows = synthetic.rows(60, seed=seed, alphas=(alpha,))
@@ -705,7 +703,7 @@ def test_seeds_that_were_asked_for_other_alphas_are_drawn_where_they_have_them(
     assert figure_of(classes.make_figures, runs)
 
 
-def test_the_runs_of_a_training_share_their_look(tmp_path: Path) -> None:
+def test_runs_of_one_training_share_a_style(tmp_path: Path) -> None:
     runs = []
     for seed in (0, 1):
         rows, folder = synthetic.rows(20, seed=seed), tmp_path / f"a-s{seed}"

@@ -1,4 +1,4 @@
-"""The interactive page as a file: what is in it, what is not, and how large it may get."""
+"""The interactive page as a file: its contents, links, escaping and size."""
 
 import base64
 import gzip
@@ -38,7 +38,7 @@ from wmr_cli.storage import records
 from wmr_cli.storage.records import Record
 
 ROOT = Path(__file__).parents[3]
-HARD = "<script>alert(1)</script>\"'[bold]</td>&amp;\u2028\u202e\x1b{{script}}"
+HOSTILE = "<script>alert(1)</script>\"'[bold]</td>&amp;\u2028\u202e\x1b{{script}}"
 TYPES = {"f8": "<f8", "f4": "<f4", "f2": "<f2", "u1": "<u1", "u2": "<u2", "u4": "<u4"}
 
 
@@ -103,7 +103,7 @@ def two(tmp_path: Path) -> list[tuple[Path, Record]]:
     ]
 
 
-def test_a_page_asks_nothing_of_the_network(two: list[tuple[Path, Record]]) -> None:
+def test_page_makes_no_network_requests(two: list[tuple[Path, Record]]) -> None:
     text = render(two)
     assert re.findall(r"https?:|//www|@import|url\(", text) == []
     made = Page(text)
@@ -120,7 +120,7 @@ def test_a_page_asks_nothing_of_the_network(two: list[tuple[Path, Record]]) -> N
     assert not_none(policies[0]).startswith("default-src 'none'")
 
 
-def test_the_arrays_are_the_rows_bit_for_bit(two: list[tuple[Path, Record]]) -> None:
+def test_arrays_are_the_rows_exactly(two: list[tuple[Path, Record]]) -> None:
     made = Page(render(two))
     arrays = made.arrays()
     (panel,) = made.data["panels"]
@@ -147,7 +147,7 @@ def test_the_arrays_are_the_rows_bit_for_bit(two: list[tuple[Path, Record]]) -> 
     assert first["margin"] != second["margin"]
 
 
-def test_the_records_come_back_equal(two: list[tuple[Path, Record]]) -> None:
+def test_payload_has_the_numbers_of_the_records(two: list[tuple[Path, Record]]) -> None:
     (panel,) = Page(render(two)).data["panels"]
     for (_, record), model in zip(two, panel["models"], strict=True):
         assert msgspec.convert(model["by_alpha"], list[records.AlphaRow]) == record.by_alpha
@@ -155,20 +155,20 @@ def test_the_records_come_back_equal(two: list[tuple[Path, Record]]) -> None:
         assert model["id"] == record.id
 
 
-def test_the_table_has_the_texts_of_the_main_table(two: list[tuple[Path, Record]]) -> None:
+def test_recorded_table_has_the_cells_of_the_main_table(two: list[tuple[Path, Record]]) -> None:
     shown = {text for _, text in Page(re.sub(r"</?span[^>]*>", "", render(two))).all("td")}
     lines = [main.format_row(line) for _, record in two for line in make_rows([record])]
     assert {line[name] for line in lines for name in ("α_test", *main.ACCURACY_HEADINGS)} <= shown
 
 
-def test_what_is_said_behind_a_share_stands_below_it() -> None:
-    sheet = TextTable(
+def test_remarks_are_below_their_value() -> None:
+    table = TextTable(
         ("run", "A_nat"),
         [("a; b", "-0.9 [-3.0, +1.3]; <not> sure"), ("c", "0; the same")],
         "",
         interval_columns=("A_nat",),
     )
-    text = render_table(sheet)
+    text = render_table(table)
     assert (
         '-0.9<span class="interval"> [-3.0, +1.3]</span><span class="facts">&lt;not&gt; sure</span></td>'
         in text
@@ -178,7 +178,7 @@ def test_what_is_said_behind_a_share_stands_below_it() -> None:
 
 
 @pytest.mark.parametrize("classes", [10, 20])
-def test_ten_evaluations_of_ten_thousand_images_stay_below_ten_megabytes(
+def test_ten_evaluations_of_ten_thousand_images_are_below_ten_megabytes(
     tmp_path: Path, classes: int
 ) -> None:
     asked = EvaluateConfig(metrics=("nat", "rob", "sa", "dro"), rho=RHOS, per_class=True)
@@ -198,9 +198,7 @@ def test_ten_evaluations_of_ten_thousand_images_stay_below_ten_megabytes(
     )
 
 
-def test_many_classes_or_too_many_logits_leave_the_logits_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_logits_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = (
         evaluated(tmp_path, f"of {classes}", made_rows(0, 50, classes), data=str(classes))
         for classes in (20, 21)
@@ -212,18 +210,18 @@ def test_many_classes_or_too_many_logits_leave_the_logits_out(
     assert "logits" not in Page(render([few])).data["panels"][0]["models"][0]["rows"]
 
 
-def test_hard_names_are_text_everywhere(tmp_path: Path) -> None:
-    names = dict.fromkeys(range(10), HARD)
+def test_hostile_names_are_text_everywhere(tmp_path: Path) -> None:
+    names = dict.fromkeys(range(10), HOSTILE)
     asked = EvaluateConfig(metrics=("nat", "rob", "sa", "dro"), per_class=True)
     file, record = evaluated(tmp_path, "plain", made_rows(0), asked, class_names=names)
     checkpoint = msgspec.structs.replace(
-        record.checkpoint, path=f"{HARD}\n/x.safetensors", defense=HARD, model=HARD
+        record.checkpoint, path=f"{HOSTILE}\n/x.safetensors", defense=HOSTILE, model=HOSTILE
     )
     hard = msgspec.structs.replace(
         record,
         checkpoint=checkpoint,
-        kernel=HARD,
-        dataset=msgspec.structs.replace(record.dataset, name=HARD),
+        kernel=HOSTILE,
+        dataset=msgspec.structs.replace(record.dataset, name=HOSTILE),
         attack=msgspec.structs.replace(record.attack, spec='file.py:A,x="</script>"'),
     )
     made, usual = Page(render([(file, hard)])), Page(render([(file, record)]))
@@ -235,8 +233,8 @@ def test_hard_names_are_text_everywhere(tmp_path: Path) -> None:
     assert shown in {text for _, text in made.all("th")}
     (panel,) = made.data["panels"]
     assert panel["models"][0]["name"] == shown
-    assert panel["classes"][0]["name"] == printable(HARD)
-    assert printable(HARD) in made.all("title")[0][1]
+    assert panel["classes"][0]["name"] == printable(HOSTILE)
+    assert printable(HOSTILE) in made.all("title")[0][1]
     texts = [text for _, _, parts in made.found for text in parts]
     assert not any(
         char in text
@@ -253,14 +251,14 @@ def test_json_in_a_script_element_cannot_end_it() -> None:
     assert json.loads(text) == hard
 
 
-def test_no_script_of_ours_ends_its_element() -> None:
+def test_no_static_script_ends_its_element() -> None:
     for name in SCRIPTS:
         assert "</script" not in (ROOT / "src/wmr_cli/reporting/html/static" / name).read_text(
             encoding="utf-8"
         )
 
 
-def test_what_cannot_be_compared_stands_apart(tmp_path: Path) -> None:
+def test_different_settings_have_separate_panels(tmp_path: Path) -> None:
     rows = made_rows(0)
     found = [
         evaluated(tmp_path, "a", rows),
@@ -282,7 +280,7 @@ def test_what_cannot_be_compared_stands_apart(tmp_path: Path) -> None:
     assert [panel.names for panel in group_into_panels([found[0], other])] == [["a"], ["b"]]
 
 
-def test_the_worst_of_several_attacks_is_known_by_its_parts(tmp_path: Path) -> None:
+def test_worst_cases_are_grouped_by_their_attacks(tmp_path: Path) -> None:
     parts = {
         run: [
             evaluated(tmp_path, run, made_rows(seed), attack=attack) for attack in ("pgd", "fgsm")
@@ -308,7 +306,7 @@ def test_the_worst_of_several_attacks_is_known_by_its_parts(tmp_path: Path) -> N
     ]  # nobody knows what they are the worst of
 
 
-def test_models_of_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_models_of_equal_name_get_distinct_names(tmp_path: Path) -> None:
     found = [evaluated(tmp_path / str(seed), "a", made_rows(seed), seed=seed) for seed in (0, 1)]
     again = evaluated(tmp_path / "2", "a", made_rows(2), seed=1)
     first, second = group_into_panels([*found, again])
@@ -317,7 +315,7 @@ def test_models_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert second.title == f"{first.title} · attack seed 1"
 
 
-def test_a_record_without_its_rows_keeps_its_numbers(two: list[tuple[Path, Record]]) -> None:
+def test_record_without_rows_keeps_its_numbers(two: list[tuple[Path, Record]]) -> None:
     records.rows_path(two[0][0]).unlink()
     text, (problem,) = render_report(two)
     (panel,) = Page(text).data["panels"]
@@ -326,13 +324,13 @@ def test_a_record_without_its_rows_keeps_its_numbers(two: list[tuple[Path, Recor
     assert text.count('<th scope="rowgroup"') == 2
 
 
-def test_an_attack_that_stops_early_leaves_nothing_to_weigh(tmp_path: Path) -> None:
+def test_attack_that_stops_early_has_no_margins(tmp_path: Path) -> None:
     rows = made_rows(0, stops_early=True)
     (panel,) = Page(render([evaluated(tmp_path, "a", rows)])).data["panels"]
     assert set(panel["models"][0]["rows"]) == {"index", "label", "clean", "prediction"}
 
 
-def test_the_worst_of_several_attacks_has_no_losses(tmp_path: Path) -> None:
+def test_worst_case_over_attacks_has_no_losses(tmp_path: Path) -> None:
     asked = EvaluateConfig(metrics=("nat", "rob", "sa"))
     (panel,) = Page(
         render([evaluated(tmp_path, "a", made_rows(0), asked, attack="worst", of=["x", "y"])])
@@ -340,7 +338,7 @@ def test_the_worst_of_several_attacks_has_no_losses(tmp_path: Path) -> None:
     assert "loss" not in panel["models"][0]["rows"]
 
 
-def test_the_margin_loss_is_minus_the_margin(tmp_path: Path) -> None:
+def test_margin_loss_is_minus_the_margin(tmp_path: Path) -> None:
     asked = EvaluateConfig(metrics=("nat", "rob", "dro"), dro_loss="margin")
     rows = made_rows(0)
     made = Page(render([evaluated(tmp_path, "a", rows, asked)]))
@@ -351,16 +349,16 @@ def test_the_margin_loss_is_minus_the_margin(tmp_path: Path) -> None:
     )
 
 
-def test_a_page_is_the_same_each_time(two: list[tuple[Path, Record]]) -> None:
+def test_equal_records_give_equal_pages(two: list[tuple[Path, Record]]) -> None:
     assert render(two) == render(two)
 
 
-def test_a_page_of_nothing_is_a_page() -> None:
+def test_empty_report_is_a_page() -> None:
     assert Page(render([])).data == {"panels": [], "arrays": []}
 
 
 def links(made: Page) -> tuple[list[str], set[str]]:
-    """Where the links of a page lead, and what there is to lead to."""
+    """Return the targets of links and all ids."""
     ids = {attrs["id"] for _, attrs, _ in made.found if "id" in attrs}
     return [
         not_none(attrs["href"]).removeprefix("#")
@@ -369,7 +367,7 @@ def links(made: Page) -> tuple[list[str], set[str]]:
     ], ids
 
 
-def test_a_page_of_tables_alone_carries_no_plots_and_no_dead_links() -> None:
+def test_page_of_tables_alone_has_no_plots_and_no_dead_links() -> None:
     text = render_report((), Report(shows_paper=True).tables())[0]
     made = Page(text)
     targets, ids = links(made)
@@ -390,8 +388,8 @@ def test_records_have_links_and_those_with_rows_have_plots(two: list[tuple[Path,
     assert "plotly" not in links(Page(render(two)))[1]
 
 
-class TestPictures:
-    """Images that `wmr attack --save` wrote beside a record."""
+class TestThumbnails:
+    """Thumbnails of images that `wmr attack --save` wrote beside a record."""
 
     @pytest.fixture
     def found(
@@ -409,7 +407,7 @@ class TestPictures:
         return tiles
 
     @pytest.mark.parametrize("folder", [0, 1], ids=["beside the record", "in the run folder"])
-    def test_they_are_shown_in_the_order_of_margins(
+    def test_images_are_sorted_by_margin(
         self,
         found: tuple[
             Path, Record, dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]
@@ -441,7 +439,7 @@ class TestPictures:
             {"split": "val"},
         ],
     )
-    def test_those_of_another_attack_are_not(
+    def test_images_of_another_attack_are_left_out(
         self,
         found: tuple[
             Path, Record, dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]
@@ -452,7 +450,7 @@ class TestPictures:
         save_pictures(file.parent / "saved.safetensors", record, rows, 20, **other)
         assert self.tiles(file, record) is None
 
-    def test_one_with_another_prediction_is_left_out(
+    def test_image_with_another_prediction_is_left_out(
         self,
         found: tuple[
             Path, Record, dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]
@@ -467,7 +465,7 @@ class TestPictures:
         )
         assert self.tiles(file, record) is None
 
-    def test_large_ones_are_shrunk_and_many_are_cut(
+    def test_size_and_number_of_images_are_limited(
         self,
         found: tuple[
             Path, Record, dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]
@@ -479,7 +477,7 @@ class TestPictures:
         assert (made["width"], made["height"]) == (64, 32)
         assert len(made["positions"]) == payload.MAX_TILE_BYTES // (64 * 32 * 3)
 
-    def test_grey_ones_stay_grey(
+    def test_grey_images_stay_grey(
         self,
         found: tuple[
             Path, Record, dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]
@@ -493,7 +491,7 @@ class TestPictures:
         assert sheet.mode == "L"
 
 
-def test_arrays_are_aligned_and_kept_once() -> None:
+def test_arrays_are_aligned_and_stored_once() -> None:
     arrays = PackedArrays()
     numbers = [
         arrays.add(values)
@@ -508,7 +506,7 @@ def test_arrays_are_aligned_and_kept_once() -> None:
     assert [part["start"] % 8 for part in arrays.descriptions] == [0, 0, 0]
 
 
-def test_whole_numbers_take_the_least_room() -> None:
+def test_integers_have_the_smallest_type() -> None:
     assert [to_smallest_uint(np.array([0, most])).dtype for most in (255, 256, 70_000)] == [
         np.uint8,
         np.uint16,
@@ -517,11 +515,11 @@ def test_whole_numbers_take_the_least_room() -> None:
     assert to_smallest_uint(np.array([], np.int64)).dtype == np.uint8
 
 
-def test_far_logits_do_not_overflow_a_half() -> None:
+def test_large_logits_do_not_overflow_half_precision() -> None:
     assert np.isfinite(to_half_logits([[1e30, -1e30], [0.0, 1.0]])).all()
 
 
-def test_the_files_of_the_page_are_in_the_wheel() -> None:
+def test_wheel_contains_the_static_files() -> None:
     packed = {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
     own = {"page.html", "licences.html", "page.css", *SCRIPTS}
     assert {f"wmr_cli/reporting/html/static/{name}" for name in own} <= packed

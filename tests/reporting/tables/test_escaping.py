@@ -1,4 +1,4 @@
-"""Names are text in every format, whatever stands in them."""
+"""User text is shown as text in every format."""
 
 import csv
 import io
@@ -30,12 +30,28 @@ from wmr_cli.reporting.tables.latex import render_latex
 from wmr_cli.reporting.tables.text_table import TextTable
 
 HOSTILE = [
-    "<script>alert(1)</script>", '"quoted" \'too\'', "[bold]x[/bold]", "[/x]", "two\nlines", "_ % & # $ { } ~ ^ \\", "*starred*",
-    "[2pt]", "**a** `b` | c", "&lt;", "a--b---c", "x^2_3", "\x1b[31mred", "tab\there", "名前", "grün ß", "<<>>", "~~no~~ $y$",
-]  # fmt: skip
+    "<script>alert(1)</script>",
+    "\"quoted\" 'too'",
+    "[bold]x[/bold]",
+    "[/x]",
+    "two\nlines",
+    "_ % & # $ { } ~ ^ \\",
+    "*starred*",
+    "[2pt]",
+    "**a** `b` | c",
+    "&lt;",
+    "a--b---c",
+    "x^2_3",
+    "\x1b[31mred",
+    "tab\there",
+    "名前",
+    "grün ß",
+    "<<>>",
+    "~~no~~ $y$",
+]
 
 
-def sheet(text: str) -> TextTable:
+def table_of(text: str) -> TextTable:
     return TextTable(
         headings=("run", "α_test", "A_nat"),
         rows=[(text, "1", "57.2 [53.1, 61.1]"), (text, "2", "50.0 ± 0.4 [47.0, 53.0]; 49.9 ± 0.3")],
@@ -50,10 +66,10 @@ def sheet(text: str) -> TextTable:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_terminal_shows_the_text(text: str) -> None:
+def test_terminal_shows_the_text(text: str) -> None:
     console = Console(width=500, record=True, force_terminal=True)
     with console.capture() as captured:
-        console.print(sheet(text).to_rich_table(500))
+        console.print(table_of(text).to_rich_table(500))
     shown = re.sub(r"\x1b\[[\d;]*m", "", captured.get())
     assert shown.count(printable(text)) == 4
     assert "\x1b[1m57.2" in captured.get()
@@ -61,9 +77,11 @@ def test_a_terminal_shows_the_text(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_markdown_renders_to_the_text(text: str) -> None:
+def test_markdown_renders_the_text(text: str) -> None:
     tokens = (
-        MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(sheet(text).to_markdown())
+        MarkdownIt("commonmark")
+        .enable(["table", "strikethrough"])
+        .parse(table_of(text).to_markdown())
     )
     cells = [token.children or [] for token in tokens if token.type == "inline"]
     plain = ["".join(child.content for child in children) for children in cells]
@@ -112,9 +130,9 @@ EXTENSIONS = ["tables", "attr_list", "admonition", "def_list", "md_in_html"]
         "`a` | `b`",
     ],
 )
-def test_markdown_renders_to_the_text_on_a_site_of_mkdocs(text: str) -> None:
+def test_mkdocs_renders_the_text(text: str) -> None:
     markdown = pytest.importorskip("markdown", reason="mkdocs brings it: pip install -e '.[docs]'")
-    one = replace(sheet(text), title=text, notes=(text,))
+    one = replace(table_of(text), title=text, notes=(text,))
     rendered = Rendered(markdown.markdown(one.to_markdown(), extensions=EXTENSIONS))
     plain = " ".join(printable(text).split())
     assert rendered.texts[0] == rendered.texts[-1] == plain
@@ -123,7 +141,7 @@ def test_markdown_renders_to_the_text_on_a_site_of_mkdocs(text: str) -> None:
     assert rendered.tags.count("tr") == 3
 
 
-def test_tables_in_parts_are_tables_on_a_site_of_mkdocs() -> None:
+def test_mkdocs_renders_split_tables() -> None:
     markdown = pytest.importorskip("markdown", reason="mkdocs brings it: pip install -e '.[docs]'")
     records = [synthetic.record(synthetic.rows(60), "a|b `c`", eps=eps) for eps in (0.1, 0.15, 0.2)]
     rendered = Rendered(
@@ -150,7 +168,7 @@ def balanced(text: str) -> bool:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_latex_has_no_special_character_left(text: str) -> None:
+def test_latex_escapes_special_characters(text: str) -> None:
     written = latex_text(text)
     assert balanced(written)
     plain = re.sub(r"\\(?:[_%&#${}]|`\{\}|[A-Za-z]+(?:\{\})?)|\$\^2\$|\\char34", "", written)
@@ -160,8 +178,8 @@ def test_latex_has_no_special_character_left(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_latex_fragment_is_whole(text: str) -> None:
-    fragment = render_latex(sheet(text))
+def test_latex_environments_are_balanced(text: str) -> None:
+    fragment = render_latex(table_of(text))
     begun, ended = (re.findall(rf"\\{word}{{(\w+)}}", fragment) for word in ("begin", "end"))
     assert sorted(begun) == sorted(ended)
     assert balanced(fragment)
@@ -192,13 +210,13 @@ def compiled(
 
 
 @needs_latex
-def test_the_fragment_compiles(tmp_path: Path) -> None:
-    fragments = "\n".join(render_latex(sheet(text)) for text in HOSTILE)
+def test_latex_compiles(tmp_path: Path) -> None:
+    fragments = "\n".join(render_latex(table_of(text)) for text in HOSTILE)
     compiled(tmp_path, fragments)
 
 
 @needs_latex
-def test_every_latin_letter_compiles(tmp_path: Path) -> None:
+def test_latin_letters_compile(tmp_path: Path) -> None:
     letters = "".join(map(chr, range(0xA0, 0x180)))
     log = compiled(tmp_path, "\n\n".join(map(latex_text, letters)), preamble="")
     assert "Missing character" not in log
@@ -222,8 +240,7 @@ def tall_and_wide() -> list[TextTable]:
         for number, attack in enumerate(attacks) for name, defense in facts
     ]  # fmt: skip
     notes = tuple(
-        f"beside the paper, {'run-' * 12}{number}: {'many words of it, ' * 8}"
-        for number in range(60)
+        f"settings of {'run-' * 12}{number}: {'many words of it, ' * 8}" for number in range(60)
     )
     checks = TextTable(
         ("check", "the number is"),
@@ -252,7 +269,7 @@ def test_tables_fit_the_page(tmp_path: Path, options: str) -> None:
     assert max(too_wide, default=0) < 5, too_wide
 
 
-def test_a_tall_table_goes_on_under_its_number() -> None:
+def test_tall_table_continues_under_its_number() -> None:
     fragment = render_latex(tall_and_wide()[0])
     floats = fragment.split(r"\begin{table*}")[1:]
     assert len(floats) > 3
@@ -263,10 +280,10 @@ def test_a_tall_table_goes_on_under_its_number() -> None:
     assert fragment.count("authors-eval:") == 120  # a line each
 
 
-def test_notes_stand_below_the_last_rows() -> None:
+def test_notes_are_below_the_last_rows() -> None:
     # each row takes two lines
     rows: list[tuple[str, ...]] = [(f"run {number}", "57.2 [53.1, 61.1]") for number in range(19)]
-    sheet = TextTable(
+    table = TextTable(
         ("run", "A_nat"),
         rows,
         "percent",
@@ -274,12 +291,12 @@ def test_notes_stand_below_the_last_rows() -> None:
         interval_columns=("A_nat",),
         notes=("one", "two"),
     )
-    last = render_latex(sheet).split(r"\begin{table}")[-1]
+    last = render_latex(table).split(r"\begin{table}")[-1]
     assert "run 18" in last
     assert "One." in last
 
 
-def test_sentences_of_ours_have_capitals_and_names_keep_theirs() -> None:
+def test_captions_start_with_a_capital() -> None:
     fragment = render_latex(
         TextTable(
             ("run",),
@@ -310,7 +327,7 @@ def test_sentences_of_ours_have_capitals_and_names_keep_theirs() -> None:
         "***",
     ],
 )
-def test_a_note_in_markdown_is_a_paragraph(text: str) -> None:
+def test_markdown_note_is_a_paragraph(text: str) -> None:
     one = TextTable(("run",), [("x",)], "percent", title=text, text_columns=("run",), notes=(text,))
     tokens = MarkdownIt("commonmark").enable("table").parse(one.to_markdown())
     kinds = [token.type for token in tokens if token.level == 0 and token.type != "inline"]
@@ -329,7 +346,7 @@ def test_a_note_in_markdown_is_a_paragraph(text: str) -> None:
     assert said[0] == said[-1] == text.strip()
 
 
-def test_headings_are_symbols_in_latex() -> None:
+def test_latex_headings_are_symbols() -> None:
     assert latex_heading("A_nat") == r"$A_{\mathrm{nat}}$"
     assert latex_heading("α_train") == r"$\alpha_{\mathrm{train}}$"
     assert latex_heading("ε") == r"$\varepsilon$"
@@ -337,7 +354,7 @@ def test_headings_are_symbols_in_latex() -> None:
     assert latex_heading("1/λ") == r"1/$\lambda$"
 
 
-def test_negative_numbers_have_a_minus_in_latex() -> None:
+def test_latex_has_minus_signs() -> None:
     negative = TextTable(
         ("run", "A_nat"),
         [("a-1 -2", "-0.9 [-3.0, +1.3]; seeds -4.8 to +7.0")],
@@ -351,19 +368,19 @@ def test_negative_numbers_have_a_minus_in_latex() -> None:
     )
 
 
-def test_words_behind_a_value_without_interval_stand_below_it() -> None:
+def test_remark_without_interval_is_below_its_value() -> None:
     equal = TextTable(("A_nat",), [("0; not distinguishable",)], "", interval_columns=("A_nat",))
     assert r"0 \\ \scriptsize not distinguishable\end" in render_latex(equal)
     assert "| 0; not distinguishable |" in equal.to_markdown()
 
 
-def test_letters_that_latex_lacks_are_named() -> None:
+def test_letters_without_latex_glyph_become_codes() -> None:
     assert latex_text("é 名") == "é {[}U+540D{]}"
     assert markdown_text("é 名") == "é 名"
 
 
 @pytest.mark.parametrize("text", [text for text in HOSTILE if "/" not in text])
-def test_a_run_may_have_any_name(tmp_path: Path, text: str) -> None:
+def test_run_may_have_any_name(tmp_path: Path, text: str) -> None:
     for name in (text, "other"):
         synthetic.saved(tmp_path, synthetic.rows(60), name)
     document, problems = build_report(gather_records([tmp_path]), compare=True)
@@ -401,16 +418,16 @@ FORMULAS = [
 
 
 @pytest.mark.parametrize("text", FORMULAS)
-def test_text_that_a_spreadsheet_would_run_gets_an_apostrophe(text: str) -> None:
+def test_formula_gets_an_apostrophe(text: str) -> None:
     assert csv_cells(text) == [f"'{text}"]
 
 
 @pytest.mark.parametrize("text", FORMULAS)
-def test_a_heading_that_a_spreadsheet_would_run_gets_an_apostrophe(text: str) -> None:
+def test_formula_in_a_heading_gets_an_apostrophe(text: str) -> None:
     assert next(csv.reader(io.StringIO(csv_text([text], [])))) == [f"'{text}"]
 
 
-def test_a_formula_behind_a_semicolon_gets_an_apostrophe() -> None:
+def test_formula_after_a_semicolon_gets_an_apostrophe() -> None:
     """Where a comma is the mark of decimals, spreadsheets cut cells at semicolons."""
     assert csv_cells("a;=1+1; b") == ["a;'=1+1; b"]
 
@@ -419,7 +436,7 @@ def test_a_formula_behind_a_semicolon_gets_an_apostrophe() -> None:
     ("text", "written"),
     [("\t=1", r"\t=1"), ("\r=1", r"\r=1"), ("a\x1b[31m", r"a\x1b[31m"), ("a\nb", r"a\nb")],
 )
-def test_control_characters_are_written_as_escapes(text: str, written: str) -> None:
+def test_control_characters_become_escapes(text: str, written: str) -> None:
     assert csv_cells(text) == [written]
 
 
@@ -435,7 +452,7 @@ def test_control_characters_are_written_as_escapes(text: str, written: str) -> N
         ("a-b", "a-b"),
     ],
 )
-def test_numbers_and_other_text_stay_as_they_are(
+def test_numbers_and_plain_text_are_unchanged(
     value: bool | float | str | None, written: str
 ) -> None:
     assert csv_cells(value) == [written]

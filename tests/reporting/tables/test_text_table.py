@@ -1,4 +1,4 @@
-"""Tables on terminals of any width: no number is ever cut, and what was set apart stays apart."""
+"""Tables on terminals of any width: no number is cut, and parts can be split."""
 
 import io
 import re
@@ -28,31 +28,31 @@ OTHERS = [
 ]
 
 
-def printed(sheet: TextTable, width: int) -> str:
+def printed(whole: TextTable, width: int) -> str:
     stream = io.StringIO()
-    for table in sheet.to_rich_tables(width):
+    for table in whole.to_rich_tables(width):
         Console(file=stream, width=width).print(table)
     return stream.getvalue()
 
 
 @pytest.mark.parametrize("width", [66, 80, 100, 120, 160, 250])
-@pytest.mark.parametrize("records", [SEEDS, OTHERS, SEEDS + OTHERS], ids=["seeds", "balls", "both"])
-def test_no_number_is_cut_and_no_line_is_too_long(records: list[Record], width: int) -> None:
-    sheet = main.make_ranked_table(group_by_setting(records), {})
-    text = printed(sheet, width)
+@pytest.mark.parametrize("records", [SEEDS, OTHERS, SEEDS + OTHERS], ids=["seeds", "radii", "both"])
+def test_numbers_are_not_cut_and_lines_fit(records: list[Record], width: int) -> None:
+    whole = main.make_ranked_table(group_by_setting(records), {})
+    text = printed(whole, width)
     assert max(map(len, text.splitlines())) <= width
     shares = [
         cell
-        for row in sheet.rows
-        for name, cell in zip(sheet.headings, row, strict=True)
-        if name in sheet.interval_columns
+        for row in whole.rows
+        for name, cell in zip(whole.headings, row, strict=True)
+        if name in whole.interval_columns
     ]
     for number in {number for share in shares for number in re.findall(r"\d+\.\d+", share)}:
         assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d.])", text), number
 
 
 @pytest.mark.parametrize("width", [66, 80, 100, 160])
-def test_a_verdict_is_not_cut_inside_a_syllable(width: int) -> None:
+def test_verdict_is_broken_between_syllables(width: int) -> None:
     shares = tuple(ACCURACIES.values())
     rows = [
         (
@@ -71,13 +71,13 @@ def test_a_verdict_is_not_cut_inside_a_syllable(width: int) -> None:
     assert [text.count(part) for part in verdict] == [len(shares)] * len(verdict)
 
 
-def test_a_narrow_terminal_gets_a_table_for_each_ball() -> None:
-    sheet = main.make_ranked_table(group_by_setting(OTHERS), {})
-    assert len(sheet.to_rich_tables(200)) == 1
-    first, second = sheet.to_rich_tables(60)
+def test_narrow_terminal_gets_a_table_per_radius() -> None:
+    whole = main.make_ranked_table(group_by_setting(OTHERS), {})
+    assert len(whole.to_rich_tables(200)) == 1
+    first, second = whole.to_rich_tables(60)
     assert ("ε 0.1 " in f"{first.title} ", "ε 0.15 " in f"{second.title} ") == (True, True)
     assert first.caption is None
-    assert sheet.notes[-1] in str(second.caption)
+    assert whole.notes[-1] in str(second.caption)
 
 
 def tables_of(text: str) -> list[str]:
@@ -90,24 +90,24 @@ def tables_of(text: str) -> list[str]:
     ]
 
 
-def test_markdown_has_a_table_for_each_ball() -> None:
-    sheet = main.make_ranked_table(group_by_setting([*SEEDS, *OTHERS]), {})
-    first, second = tables_of(sheet.to_markdown())
+def test_markdown_has_a_table_per_radius() -> None:
+    whole = main.make_ranked_table(group_by_setting([*SEEDS, *OTHERS]), {})
+    first, second = tables_of(whole.to_markdown())
     assert (first.splitlines()[0], second.splitlines()[0]) == ("ε 0.15", "ε 0.1")
     assert [part.count("\n| digits") for part in (first, second)] == [4, 2]
-    assert sheet.to_markdown().endswith(
-        f"{sheet.caption}\n\n" + "\n\n".join(map(markdown_paragraph, sheet.notes)) + "\n"
+    assert whole.to_markdown().endswith(
+        f"{whole.caption}\n\n" + "\n\n".join(map(markdown_paragraph, whole.notes)) + "\n"
     )
-    assert "the others differ in ε" in sheet.notes[-1]
+    assert "the others differ in ε" in whole.notes[-1]
 
 
-def test_markdown_of_what_was_measured_alike_is_one_table() -> None:
-    sheet = main.make_ranked_table(group_by_setting(SEEDS), {})
-    assert len(tables_of(sheet.to_markdown())) == 1
-    assert sheet.to_markdown().startswith("| run")
+def test_markdown_of_one_setting_is_one_table() -> None:
+    whole = main.make_ranked_table(group_by_setting(SEEDS), {})
+    assert len(tables_of(whole.to_markdown())) == 1
+    assert whole.to_markdown().startswith("| run")
 
 
-def test_parts_that_no_column_tells_apart_are_numbered() -> None:
+def test_parts_without_distinguishing_column_are_numbered() -> None:
     data = [msgspec.structs.replace(OTHERS[0].dataset, sha256=name) for name in ("one", "other")]
     records = [msgspec.structs.replace(OTHERS[0], id=facts.sha256, dataset=facts) for facts in data]
     text = main.make_ranked_table(group_by_setting(records), {}).to_markdown()
@@ -115,14 +115,14 @@ def test_parts_that_no_column_tells_apart_are_numbered() -> None:
     assert "the others differ in test images" in text
 
 
-def test_a_sheet_that_does_not_split_is_one_table_in_markdown() -> None:
-    sheet = TextTable(("x",), [("1",), ("2",)], "", rules_after=frozenset({0, 1}))
-    assert len(tables_of(sheet.to_markdown())) == 1
+def test_table_that_cannot_split_is_one_in_markdown() -> None:
+    whole = TextTable(("x",), [("1",), ("2",)], "", rules_after=frozenset({0, 1}))
+    assert len(tables_of(whole.to_markdown())) == 1
 
 
-def test_bold_follows_its_row_when_a_sheet_is_split() -> None:
-    sheet = main.make_ranked_table(group_by_setting(OTHERS), {})
-    marked = replace(sheet, bold=frozenset({(2, "A_rob")}))
+def test_bold_cells_stay_with_their_row_in_a_split_table() -> None:
+    whole = main.make_ranked_table(group_by_setting(OTHERS), {})
+    marked = replace(whole, bold=frozenset({(2, "A_rob")}))
     styles = [
         [instance_of(Text, cell).spans for cell in table.columns[-4].cells]
         for table in marked.to_rich_tables(60)
@@ -131,10 +131,10 @@ def test_bold_follows_its_row_when_a_sheet_is_split() -> None:
 
 
 def test_plain_text_has_a_star_for_bold() -> None:
-    sheet = TextTable(
+    whole = TextTable(
         ("x",), [("1.5 [1.0, 2.0]",)], "", interval_columns=("x",), bold=frozenset({(0, "x")})
     )
-    assert "1.5 [1.0, 2.0]" in printed(sheet, 40)
+    assert "1.5 [1.0, 2.0]" in printed(whole, 40)
     stream = io.StringIO()
-    Console(file=stream, width=40).print(sheet.to_rich_table(None))
+    Console(file=stream, width=40).print(whole.to_rich_table(None))
     assert "1.5* [1.0, 2.0]" in stream.getvalue()

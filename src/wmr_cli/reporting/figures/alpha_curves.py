@@ -32,11 +32,11 @@ PANELS_PER_PAGE = 12
 ROW_HEIGHT = 3.3
 ONE_PANEL_WIDTH = 4.6
 MAX_MODELS_IN_NARROW_LEGEND = 6
+# the end of the axis where no record names an alpha
 PAPER_MAX_ALPHA = 2.0
-"""The end of the axis where no record names an alpha."""
 
+# points overlap where their intervals are closer than this, in percent
 OVERLAP_DISTANCE = 2.5
-"""Points overlap where their intervals are closer than this, in percent."""
 
 NOTE = (
     f"lines: {A_SA}; points with bars: {A_TR}; with 95 % intervals; "
@@ -93,6 +93,9 @@ def _make_page(groups: Sequence[ComparableGroup]) -> Figure:
         draw_panel(accuracy_axes, ess_axes, groups[place])
         set_panel_title(accuracy_axes, groups[place].facts, facts)
         ess_axes.set_xlabel(ALPHA_TEST)
+        if place + columns >= len(groups):
+            # a shared axis has tick labels in the last row only, which may be empty here
+            ess_axes.tick_params(labelbottom=True)
         if column == 0:
             accuracy_axes.set_ylabel("accuracy (%)")
             ess_axes.set_ylabel("ESS (%)")

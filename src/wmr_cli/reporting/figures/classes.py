@@ -19,14 +19,14 @@ from .layout import FigureOrSkip, NamedFigure, extra_label_height, make_figure, 
 from .style import A_NAT, A_ROB, A_SA, ACCURACY_SHADES, INK, TEXT_WIDTH, wrap_text
 
 MODELS_PER_PAGE = 6
+# of more classes, those of lowest accuracy are drawn
 MAX_CLASSES = 20
-"""Of more classes, those of lowest accuracy are drawn."""
 
+# width of all bars of a class; the next class is at distance 1
 BARS_WIDTH = 0.8
-"""Width of all bars of a class; the next class is at distance 1."""
 
+# class names are rotated if they would need more letters than this side by side
 LETTERS_FOR_LEVEL_NAMES = 100
-"""Class names are rotated if they would need more letters than this side by side."""
 
 NOTE = "95 % intervals for each class on its own"
 SEEDS_NOTE = "\nmeans over training seeds"

@@ -39,8 +39,8 @@ class SkippedFigure:
 
     text: str
     hint: str = ""
+    # whether a file of the user could not be read
     is_bad_file: bool = False
-    """Whether a file of the user could not be read."""
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ from .style import A_SA, ALPHA_TEST, CORRECT_COLOUR, FAINT, INK, TEXT_WIDTH, WRO
 
 PANELS_PER_PAGE = 12
 MARGIN_ROW_HEIGHT = 2.3
+# margins at which the distribution is drawn: file sizes do not grow with the images
 MARGIN_GRID = np.arange(-400, 401) / 400
-"""Margins at which the distribution is drawn: file sizes do not grow with the images."""
 
 MARGIN_NOTE = "fraction of images with at most this margin; at 0: the misclassified images"
 NEEDED_MARGIN_ROWS = {"clean/margin", "uniform/margin"}
@@ -101,12 +101,12 @@ def draw_margins(axes: Axes, models: Sequence[FigureModel], prefix: str) -> None
 MODELS_PER_PAGE = 8
 MAX_ALPHAS = 4
 BINS = 30
+# smaller weights are counted in the first bin: even together they are negligible
 SMALLEST_BIN_EDGE = 1e-4
-"""Smaller weights are counted in the first bin: even together they are negligible."""
 
 WEIGHT_LINE_WIDTH = 0.9
+# the stacked parts of a histogram: name, colour, hatch
 PARTS = (("correct", CORRECT_COLOUR, ""), ("misclassified", WRONG_COLOUR, "//////"))
-"""The stacked parts of a histogram: name, colour, hatch."""
 
 WEIGHT_NOTE = (
     f"histograms of the weights behind {A_SA}; line: the weight of each bin; "
@@ -196,11 +196,11 @@ class HistogramScales:
     """Scales that all pages of a group share."""
 
     alphas: list[float]
+    # bin edges at each alpha
     edges: list[Floats]
-    """Bin edges at each alpha."""
     top: float
+    # whether a weight is below the first bin
     is_clipped: bool
-    """Whether a weight is below the first bin."""
 
 
 def _shared_scales(

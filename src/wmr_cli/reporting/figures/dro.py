@@ -37,12 +37,12 @@ LOSS_NAMES = {"ce": "cross-entropy", "margin": "negative logit margin", "zero-on
 class WorstCaseCurve:
     """Worst case at every radius, (R,) each; accuracies as fractions."""
 
+    # the largest mean loss over the ball
     loss: Floats
-    """The largest mean loss over the ball."""
+    # the accuracy under the weights that maximise the loss
     accuracy: Floats
-    """The accuracy under the weights that maximise the loss."""
+    # the lowest accuracy over the ball
     lowest_accuracy: Floats
-    """The lowest accuracy over the ball."""
 
 
 def make_figures(data: FigureData) -> Iterator[FigureOrSkip]:

@@ -15,14 +15,14 @@ from .style import FAINT, TEXT_WIDTH, LineStyle, new_figure, wrap_text
 
 T = TypeVar("T")
 LegendEntry = tuple[Artist, str]
+# texts by kind that describe a panel, such as its dataset and attack; "" where it has none
 Facts = Mapping[str, str]
-"""Texts by kind that describe a panel, such as its dataset and attack; "" where it has none."""
 
 LETTERS_PER_INCH = 17
 LINE_HEIGHT = 0.19
 LEGEND_ROW_HEIGHT = 0.16
+# room for a legend's handle and the gap to the next column, in letters
 LEGEND_HANDLE_LETTERS = 9
-"""Room for a legend's handle and the gap to the next column, in letters."""
 
 MEAN_OVER_SEEDS = "\nmeans over training seeds; thin lines: each seed"
 POOLED_SEEDS = "\nall training seeds pooled"

@@ -34,8 +34,8 @@ SUSPECT_RING: dict[str, Any] = {
     "markeredgewidth": 0.8,
 }
 
+# line styles by series label
 Styles = dict[str, LineStyle]
-"""Line styles by series label."""
 
 
 def paper_figures() -> Iterator[NamedFigure]:

@@ -28,14 +28,14 @@ ALPHA_TRAIN = r"$\alpha_\mathrm{train}$"
 EPS = r"$\varepsilon$"
 RHO = r"$\rho$"
 NORM_SYMBOLS = {"linf": r"$L_\infty$", "l2": "$L_2$"}
+# characters of a label on one line
 LABEL_WIDTH = 52
-"""Characters of a label on one line."""
 
+# identifies the model of a record: the run's name and the checkpoint's SHA-256
 ModelKey = tuple[str, str]
-"""Identifies the model of a record: the run's name and the checkpoint's SHA-256."""
 
+# width in inches of the text on a page
 TEXT_WIDTH = 7.2
-"""Width in inches of the text on a page."""
 
 INK = "#222222"
 FAINT = "#777777"
@@ -50,17 +50,17 @@ DASHES: tuple[Any, ...] = (
     (0, (3, 1.2, 1.2, 1.2, 1.2, 1.2)),
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
+# distance between two markers of a line, as a fraction of the panel's diagonal
 MARKER_SPACING = 0.17
-"""Distance between two markers of a line, as a fraction of the panel's diagonal."""
 
 BAND_OPACITY = 0.16
+# with more bands than this in a panel, each is drawn fainter
 MAX_OPAQUE_BANDS = 4
-"""With more bands than this in a panel, each is drawn fainter."""
 
 CORRECT_COLOUR = "#9CCBE8"
 WRONG_COLOUR = "#D55E00"
+# for A_nat, A_rob, A_sa: light to dark, so that the order survives printing in grey
 ACCURACY_SHADES = ("#C6DDED", "#5C9DC9", "#123F63")
-"""For A_nat, A_rob, A_sa: light to dark, so that the order survives printing in grey."""
 
 RC_PARAMS: dict[str, Any] = {
     # both fonts come with matplotlib, so that every machine draws the same letters
@@ -205,8 +205,14 @@ def wrap_text(text: str, width: int = LABEL_WIDTH) -> str:
     rest = _printable(text)
     lines = []
     while len(rest) > width:
-        breaks = [place for place in range(2 * width // 3, width) if not rest[place].isalnum()]
-        cut = breaks[-1] + 1 if breaks else width
+        separators = [place for place in range(width // 2, width) if rest[place] in " ,;"]
+        # not at a dot, which may be that of a number
+        others = [
+            place
+            for place in range(2 * width // 3, width)
+            if not rest[place].isalnum() and rest[place] != "."
+        ]
+        cut = (separators or others or [width - 1])[-1] + 1
         lines.append(rest[:cut])
         rest = rest[cut:]
     lines.append(rest)

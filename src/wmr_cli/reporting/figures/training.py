@@ -25,6 +25,7 @@ COLUMNS = 4
 ROW_HEIGHT = 1.65
 MAX_EPOCHS_WITH_ALL_MARKERS = 15
 NOTE = "bands: 95 % intervals over validation images"
+# fields of the log, each with its panel's title and unit
 PANELS = {
     "loss": ("training loss", 1.0),
     "val_a_nat": (f"validation {A_NAT} (%)", 100.0),
@@ -35,7 +36,6 @@ PANELS = {
     "weight_max": ("largest weight", 1.0),
     "weight_ess": ("ESS of weights (%)", 100.0),
 }
-"""Fields of the log, each with its panel's title and unit."""
 
 
 def make_figures(data: FigureData) -> Iterator[FigureOrSkip]:

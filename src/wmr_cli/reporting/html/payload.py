@@ -30,23 +30,23 @@ from ..tables.escaping import printable
 
 RecordFiles = Sequence[tuple[Path, Record]]
 
+# every array starts at a multiple of this: a typed array of the script is a view in place
 ALIGNMENT_BYTES = 8
-"""Every array starts at a multiple of this: a typed array of the script is a view in place."""
 
 # the page stays below 10 MB for ten evaluations of 10,000 images
 MAX_CLASSES_WITH_LOGITS = 20
 MAX_LOGITS = 2_000_000
 
+# half precision reaches -65504; a probability of exp(-6e4) is 0 anyway
 SMALLEST_LOGIT = -6e4
-"""Half precision reaches -65504; a probability of exp(-6e4) is 0 anyway."""
 
 LOSS_ROWS = {"ce": "uniform/loss", "margin": "uniform/logit_margin"}
 
+# longest side of a tile in pixels; larger images are shrunk
 MAX_TILE_SIDE = 64
-"""Longest side of a tile in pixels; larger images are shrunk."""
 
+# uncompressed pixels of all sheets of a page together
 MAX_TILE_BYTES = 700_000
-"""Uncompressed pixels of all sheets of a page together."""
 
 SHEET_COLUMNS = 16
 

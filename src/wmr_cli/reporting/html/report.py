@@ -21,6 +21,7 @@ from ..tables.escaping import printable
 from ..tables.text_table import TextTable
 from .payload import ReportPanel, build_payload, compress_to_base64, group_into_panels
 
+# joined to one script in this order
 SCRIPTS = (
     "metrics.js",
     "data.js",
@@ -34,7 +35,6 @@ SCRIPTS = (
     "card.js",
     "live.js",
 )
-"""Joined to one script in this order."""
 
 SLOT = re.compile(r"\{\{(\w+)\}\}")
 NOSCRIPT = (
@@ -53,11 +53,11 @@ SOURCE_COLUMNS = (
     "record",
 )
 
+# the training settings are below the run's name; all else is in the heading of the panel
 MAIN_COLUMNS = ("run", "A_nat", "A_rob", "α_test", "A_sa", "A_tr", "ESS")
-"""The training settings are below the run's name; all else is in the heading of the panel."""
 
+# columns that do not depend on α: one cell spans all rows of a record
 MERGED_COLUMNS = ("run", "A_nat", "A_rob")
-"""Columns that do not depend on α: one cell spans all rows of a record."""
 
 INTERVAL = re.compile(r"( \[[^\]]*\])")
 

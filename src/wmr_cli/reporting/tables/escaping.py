@@ -6,6 +6,8 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
+# Every dialect accepts the first group behind a backslash. Python-Markdown would show the backslash
+# before the second group, which is written by number.
 MARKDOWN = {
     **{char: f"\\{char}" for char in "\\*_[]{"},
     **{char: f"&#{ord(char)};" for char in "`|~$"},
@@ -13,10 +15,7 @@ MARKDOWN = {
     ">": "&gt;",
     "&": "&amp;",
 }
-"""Every dialect accepts the first group behind a backslash.
-
-Python-Markdown would show the backslash before the second group, which is written by number.
-"""
+# brackets and stars are wrapped: after `\\` LaTeX would read them as its arguments
 LATEX = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
@@ -27,9 +26,8 @@ LATEX = {
     "≥": r"$\geq$", "≤": r"$\leq$", "−": "$-$", "–": r"\textendash{}", "…": r"\ldots{}",
     "†": r"\dag{}", "‡": r"\ddag{}", "§": r"\S{}", "¶": r"\P{}", "Δ": r"$\Delta$",
 }  # fmt: skip
-"""Brackets and stars are wrapped: after `\\\\` LaTeX would read them as its arguments."""
+# the only accent on Latin letters that the standard fonts of LaTeX (OT1) do not have
 OGONEK = "\u0328"
-"""The only accent on Latin letters that the standard fonts of LaTeX (OT1) do not have."""
 # Spreadsheets skip spaces and quotes before a formula, and some read `;` as the end of a cell.
 # The last four characters are full-width forms of the first four.
 _FORMULA = re.compile(r"(^|;)(?=[\s\"']*[=+\-@\uff1d\uff0b\uff0d\uff20])")

@@ -4,8 +4,8 @@ import math
 
 from ...measures import Difference, Estimate, Spread
 
+# shown for a mean over seeds each of which has all images correct or none
 NO_INTERVAL = "(no interval)"
-"""Shown for a mean over seeds each of which has all images correct or none."""
 
 
 def format_estimate(estimate: Estimate | None) -> str:

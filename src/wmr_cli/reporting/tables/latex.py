@@ -14,31 +14,31 @@ from .text_table import TextTable
 
 PREAMBLE = "% needs \\usepackage{booktabs,graphicx}\n"
 RESIZE_TO_LINE = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+# a hyphen that is a minus sign
 MINUS = re.compile(r"(?<![\w.])-(?=\d)")
-"""A hyphen that is a minus sign."""
 
+# where a long name may be broken
 LINE_BREAK = re.compile(r"(?<=[,:=/_-])(?=[^\s,:=/_-])|(?<= )")
-"""Where a long name may be broken."""
 
+# a word that is set as a symbol, with the punctuation after it
 SYMBOL = re.compile(r"((?:A|α|ε)_(?:nat|rob|sa|tr|train|test))([.,;:]?)")
-"""A word that is set as a symbol, with the punctuation after it."""
 
+# characters in a line of a text cell
 TEXT_WIDTH = 28
-"""Characters in a line of a text cell."""
 
+# characters in a line of small print below a value
 REMARK_WIDTH = 20
-"""Characters in a line of small print below a value."""
 
+# characters of a table, two between columns, that fit one column of a two-column page
 COLUMN_WIDTH = 58
-"""Characters of a table, two between columns, that fit one column of a two-column page."""
 
 NOTE_WIDTH = 75
 CAPTION_WIDTH = 65
+# lines of a table with caption and notes that fit on a page, even in 12 pt on letter paper
 PAGE_LINES = 42
-"""Lines of a table with caption and notes that fit on a page, even in 12 pt on letter paper."""
 
+# lines that rules and headings take
 FRAME_LINES = 3
-"""Lines that rules and headings take."""
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ SHARED_COLUMNS = (
 )
 HEADINGS = (*SHARED_COLUMNS[:-1], "α_test", *ACCURACY_HEADINGS, "n", "ESS")
 TEXT_COLUMNS = ("run", "defense", "kernel_train", "data", "attack", "kernel_test")
+# columns that are left out if every row has one of these values
 DEFAULT_VALUES = {
     # a training without weights shows in its missing alpha
     "kernel_train": (MARGIN_KERNEL, UNWEIGHTED_KERNEL),
@@ -50,10 +51,9 @@ DEFAULT_VALUES = {
     "attack_seed": ("0",),
     "kernel_test": (MARGIN_KERNEL,),
 }
-"""Columns that are left out if every row has one of these values."""
 
+# columns that are left out if all rows are equal
 SHOWN_IF_DIFFERENT = ("data",)
-"""Columns that are left out if all rows are equal."""
 
 CAPTION = (
     "percent, with 95 % intervals over test images; ESS is the effective sample size behind A_sa"

@@ -16,24 +16,24 @@ from .escaping import markdown_paragraph, markdown_text, printable
 
 END_OF_VALUE = re.compile(r" \[|; ")
 INTERVAL = re.compile(r" \[(\S+), (\S+)\]")
+# characters that a column of texts needs to be readable
 MIN_TEXT_WIDTH = 6
-"""Characters that a column of texts needs to be readable."""
 
+# width of a file: nothing is cut or wrapped
 UNLIMITED_WIDTH = 10_000
-"""Width of a file: nothing is cut or wrapped."""
 
 
 class IntervalLayout(Enum):
     """Where the interval of an accuracy is placed, from the widest layout to the narrowest."""
 
+    # beside the value: `57.2 [53.1, 61.1]`
     BESIDE = auto()
-    """Beside the value: `57.2 [53.1, 61.1]`."""
+    # below the value, in brackets
     BELOW = auto()
-    """Below the value, in brackets."""
+    # below the value, as `53.1…61.1`
     BARE = auto()
-    """Below the value, as `53.1…61.1`."""
+    # each number on a line of its own
     STACKED = auto()
-    """Each number on a line of its own."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +48,18 @@ class TextTable:
     rows: list[tuple[str, ...]]
     caption: str
     title: str = ""
+    # left-aligned, and may be wrapped
     text_columns: tuple[str, ...] = ()
-    """Left-aligned, and may be wrapped."""
+    # may move to the title if all rows are equal
     shared_columns: tuple[str, ...] = ()
-    """May move to the title if all rows are equal."""
     interval_columns: tuple[str, ...] = ()
+    # cells by row number and heading
     bold: frozenset[tuple[int, str]] = frozenset()
-    """Cells by row number and heading."""
+    # numbers of rows that are followed by a rule
     rules_after: frozenset[int] = frozenset()
-    """Numbers of rows that are followed by a rule."""
     notes: tuple[str, ...] = ()
+    # whether the parts between rules may become tables of their own
     can_split: bool = False
-    """Whether the parts between rules may become tables of their own."""
 
     def to_rich_tables(self, width: int | None = None) -> list[Table]:
         """Return tables for a terminal of this width; a table that is too wide may be split."""
