@@ -1,4 +1,4 @@
-"""`wmr plugins new` writes a package that is sound as it is, or nothing."""
+"""`wmr plugins new` writes a package that works, or nothing."""
 
 import ast
 import errno
@@ -25,12 +25,12 @@ EVERY_PACKAGE = {"pyproject.toml", "README.md"}
 
 
 @pytest.fixture
-def everything(registry: Registry) -> Path:
+def full_package(registry: Registry) -> Path:
     """A package with a component of every kind."""
     return scaffold("two-words", list(KINDS), None, registry)
 
 
-def written(folder: Path) -> set[str]:
+def list_files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
@@ -40,33 +40,33 @@ def test_a_package_has_its_kind_and_no_other(name: str, kind: str, registry: Reg
     folder = scaffold(name, [kind], None, registry)
     assert folder == Path("wmr-mine")
     parts = {"src/wmr_mine/__init__.py", f"src/wmr_mine/{kind}.py", f"tests/test_{kind}.py"}
-    assert written(folder) == EVERY_PACKAGE | parts
+    assert list_files(folder) == EVERY_PACKAGE | parts
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     assert (project["name"], project["entry-points"]["wmr"]) == ("wmr-mine", {"mine": "wmr_mine"})
     assert list(Path().iterdir()) == [folder]
 
 
-def test_a_package_of_every_kind_is_readable(everything: Path) -> None:
-    assert len(written(everything)) == len(EVERY_PACKAGE) + 1 + 2 * len(KINDS)
-    readme = (everything / "README.md").read_text()
-    assert "An attack, a model, a data set, a loss and a kernel called `two-words`" in readme
+def test_a_package_of_every_kind_is_readable(full_package: Path) -> None:
+    assert len(list_files(full_package)) == len(EVERY_PACKAGE) + 1 + 2 * len(KINDS)
+    readme = (full_package / "README.md").read_text()
+    assert "An attack, a model, a dataset, a loss and a kernel called `two-words`" in readme
     assert [kind for kind in KINDS.values() if f"wmr train --{kind} two-words" not in readme] == []
-    for path in everything.rglob("*.*"):
+    for path in full_package.rglob("*.*"):
         assert not path.is_file() or "$" not in path.read_text()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_places_to_change_are_marked(everything: Path, kind: str) -> None:
+def test_the_places_to_change_are_marked(full_package: Path, kind: str) -> None:
     modules = [
-        everything / "src" / "wmr_two_words" / f"{kind}.py",
-        everything / "tests" / f"test_{kind}.py",
+        full_package / "src" / "wmr_two_words" / f"{kind}.py",
+        full_package / "tests" / f"test_{kind}.py",
     ]
     assert [path.read_text().count("# CHANGE: ") for path in modules] == [1, 1]
 
 
-def test_only_public_modules_are_imported(everything: Path) -> None:
+def test_only_public_modules_are_imported(full_package: Path) -> None:
     found = set()
-    for path in everything.rglob("*.py"):
+    for path in full_package.rglob("*.py"):
         found |= {
             node.module
             for node in ast.walk(ast.parse(path.read_text()))
@@ -81,21 +81,21 @@ def test_only_public_modules_are_imported(everything: Path) -> None:
     } == {"wmr_cli"}
 
 
-def test_the_code_is_laid_out_and_linted_as_an_author_would(everything: Path) -> None:
+def test_the_code_is_formatted_and_linted(full_package: Path) -> None:
     ruff = [sys.executable, "-m", "ruff"]
     rules = "E,F,W,I,B,C4,N,PTH,RET,RUF,SIM,UP,PERF,PT"
     for words in (["check", "--select", rules], ["format", "--check"]):
         done = subprocess.run(
-            [*ruff, *words, "--isolated", "--no-cache", "--line-length", "130"],
-            cwd=everything, capture_output=True, text=True, check=False,
+            [*ruff, *words, "--isolated", "--no-cache", "--line-length", "100"],
+            cwd=full_package, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout
 
 
-def test_every_component_is_registered_and_keeps_its_contract(
+def test_every_component_is_registered_and_meets_its_contract(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    # under a name of its own: once imported, a package is there for good
+    # another name: an imported package stays in sys.modules
     monkeypatch.syspath_prepend(scaffold("imported", list(KINDS), None, registry) / "src")
     found = collect([EntryPoint("imported", "wmr_imported", "wmr")])
     assert found.broken == []
@@ -111,15 +111,15 @@ def test_every_component_is_registered_and_keeps_its_contract(
     testing.check_kernel(make("kernel", "imported"))
 
 
-def test_every_template_is_in_use(everything: Path) -> None:
-    assert everything  # reads those of all kinds
+def test_every_template_is_in_use(full_package: Path) -> None:
+    assert full_package  # reads those of all kinds
     templates = Path(str(files(module))) / "templates"
     per_kind = {
         f"{kind}/{name}"
         for kind in KINDS
         for name in ("hook.py", "module.py", "test.py", "README.md")
     }
-    assert written(templates) == {
+    assert list_files(templates) == {
         f"{name}.txt" for name in {"README.md", "hooks.py", "pyproject.toml"} | per_kind
     }
 
@@ -179,7 +179,9 @@ def test_a_name_that_is_taken_by_another_kind_is_free(registry: Registry) -> Non
     ],
     ids=["folder", "file", "link"],
 )
-def test_what_is_there_is_left_alone(occupy: Callable[[Path], object], registry: Registry) -> None:
+def test_an_existing_path_is_not_changed(
+    occupy: Callable[[Path], object], registry: Registry
+) -> None:
     occupy(Path("wmr-mine"))
     before = sorted(Path().rglob("*"))
     with pytest.raises(RunFolderError, match="wmr-mine"):
@@ -187,7 +189,7 @@ def test_what_is_there_is_left_alone(occupy: Callable[[Path], object], registry:
     assert sorted(Path().rglob("*")) == before
 
 
-def test_an_empty_folder_is_filled_even_the_one_the_user_is_in(
+def test_an_empty_folder_is_filled_even_the_current_one(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("mine").mkdir()
@@ -201,7 +203,7 @@ def test_an_empty_folder_is_filled_even_the_one_the_user_is_in(
     ]
 
 
-def test_nothing_is_left_half_written(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_files(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = iter(range(3))
     write_text = Path.write_text
 

@@ -37,10 +37,10 @@ def run(
     [
         (
             "torchattacks:CW",
-            "keeps its changes small in l2, the ball is linf",
+            "does not support the norm linf",
             "torchattacks:CW,norm=l2,eps=",
         ),
-        ("torchattacks:PGD,norm=l2", "keeps its changes small in linf, the ball is l2", "PGDL2"),
+        ("torchattacks:PGD,norm=l2", "does not support the norm l2", "PGDL2"),
         ("torchattacks:OnePixel", "neither an Linf nor an L2 ball: it changes a few pixels", "BIM"),
         ("torchattacks:EADL1,norm=l2", r"\(L1\)", "PGDL2"),
         ("torchattacks:MultiAttack", "made of other attacks", ""),

@@ -1,7 +1,7 @@
-"""Write a new plugin: a package that installs and passes its own tests at once, to be changed into one's own.
+"""Write a new plugin: a package that installs and passes its own tests.
 
-`templates/` holds its files with `$name` and the like to fill in: those of every package, and four for each kind: the
-module, its hook, its test and its section of the README.
+`templates/` has the files of every package, and for each kind the module, its hook, its test and
+its section of the README. `$name` and other placeholders are filled in.
 """
 
 import importlib.util
@@ -23,84 +23,90 @@ KINDS = {
     "loss": "defense",
     "kernel": "kernel",
 }
-"""What an author calls each kind, by its hook, and what it is called everywhere else."""
-PREFIX = "wmr-"
-ARTICLES = {
+"""The kind of each hook, as in `wmr_losses`, and its name in specs and on the command line."""
+PACKAGE_PREFIX = "wmr-"
+KIND_WITH_ARTICLE = {
     "attack": "an attack",
     "model": "a model",
-    "dataset": "a data set",
+    "dataset": "a dataset",
     "loss": "a loss",
     "kernel": "a kernel",
 }
 
 
 def scaffold(name: str, kinds: Sequence[str], out: Path | None, registry: Registry) -> Path:
-    """Write the package of components called `name`, one of each kind, and give its folder: `out`, or `wmr-NAME` here."""
-    own = name.removeprefix(PREFIX)
-    _check_name(name, own)
-    _check_free(own, kinds, registry)
-    folder = out or Path(PREFIX + own)
-    write_folder(folder, dict(_files(own, kinds)))
+    """Write a package with one component of each kind, all called `name`.
+
+    Return its folder: `out`, or `wmr-NAME` in the current folder.
+    """
+    component = name.removeprefix(PACKAGE_PREFIX)
+    _check_name(name, component)
+    _check_free(component, kinds, registry)
+    folder = out or Path(PACKAGE_PREFIX + component)
+    write_folder(folder, dict(_make_files(component, kinds)))
     return folder
 
 
-def _check_name(name: str, own: str) -> None:
-    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", own):
-        near = re.sub(r"[^a-z0-9]+", "-", own.lower()).strip("-") or "mine"
-        near = f"my-{near}" if near[0].isdigit() else near
-        raise BadInput(
-            f"{name!r} cannot name a plugin",
-            hint=f"lower case, words joined by '-', a letter first: try {near!r}",
-        )
+def _check_name(name: str, component: str) -> None:
+    if re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", component):
+        return
+    suggestion = re.sub(r"[^a-z0-9]+", "-", component.lower()).strip("-") or "mine"
+    if suggestion[0].isdigit():
+        suggestion = f"my-{suggestion}"
+    raise BadInput(
+        f"{name!r} is not a valid name of a plugin",
+        hint=f"use lower case, words joined by '-', a letter first: try {suggestion!r}",
+    )
 
 
-def _check_free(own: str, kinds: Sequence[str], registry: Registry) -> None:
-    hint = f"choose another name, such as 'my-{own}'"
+def _check_free(component: str, kinds: Sequence[str], registry: Registry) -> None:
+    hint = f"choose another name, such as 'my-{component}'"
     for kind in kinds:
-        if own in registry.names(KINDS[kind]):
-            owner = registry.find(KINDS[kind], own).owner
-            raise BadInput(f"{KINDS[kind]} {own!r} is already offered by {owner}", hint=hint)
-    if importlib.util.find_spec(_module(own)) is not None:
-        raise BadInput(f"a package {PREFIX}{own} is installed already", hint=hint)
+        if component in registry.names(KINDS[kind]):
+            owner = registry.find(KINDS[kind], component).owner
+            raise BadInput(f"{owner} already has a {KINDS[kind]} {component!r}", hint=hint)
+    if importlib.util.find_spec(_module_name(component)) is not None:
+        raise BadInput(f"a package {PACKAGE_PREFIX}{component} is already installed", hint=hint)
 
 
-def _files(own: str, kinds: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Every file of the package by its path in it."""
+def _make_files(component: str, kinds: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield path and text of every file."""
+    # the order of KINDS, whatever the order of the flags
     chosen = [kind for kind in KINDS if kind in kinds]
-    *others, last = [ARTICLES[kind] for kind in chosen]
-    offers = f"{', '.join(others)} and {last}" if others else last
-    words = {
-        "name": own,
-        "package": PREFIX + own,
-        "module": _module(own),
-        "Class": own.title().replace("-", ""),
+    module = _module_name(component)
+    offers = _join_words([KIND_WITH_ARTICLE[kind] for kind in chosen])
+    values = {
+        "name": component,
+        "package": PACKAGE_PREFIX + component,
+        "module": module,
+        "Class": component.title().replace("-", ""),
         "offers": offers,
         "Offers": offers[0].upper() + offers[1:],
         "needs": ".".join(__version__.split(".")[:2]),
     }
 
-    def filled(template: str) -> str:
-        return Template(_read(template)).substitute(words)
+    def fill(template: str) -> str:
+        return Template(_read_template(template)).substitute(values)
 
-    yield "pyproject.toml", filled("pyproject.toml")
-    yield (
-        "README.md",
-        "\n".join([filled("README.md"), *(filled(f"{kind}/README.md") for kind in chosen)]),
-    )
-    hooks = "\n\n".join([filled("hooks.py"), *(filled(f"{kind}/hook.py") for kind in chosen)])
-    yield f"src/{_module(own)}/__init__.py", hooks
+    yield "pyproject.toml", fill("pyproject.toml")
+    sections = [fill(f"{kind}/README.md") for kind in chosen]
+    yield "README.md", "\n".join([fill("README.md"), *sections])
+    hooks = [fill(f"{kind}/hook.py") for kind in chosen]
+    yield f"src/{module}/__init__.py", "\n\n".join([fill("hooks.py"), *hooks])
     for kind in chosen:
-        yield f"src/{_module(own)}/{kind}.py", filled(f"{kind}/module.py")
-        yield f"tests/test_{kind}.py", filled(f"{kind}/test.py")
+        yield f"src/{module}/{kind}.py", fill(f"{kind}/module.py")
+        yield f"tests/test_{kind}.py", fill(f"{kind}/test.py")
 
 
-def _module(own: str) -> str:
-    return (PREFIX + own).replace("-", "_")
+def _join_words(words: list[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last
 
 
-def _read(template: str) -> str:
-    return (
-        resources.files(__name__)
-        .joinpath("templates", f"{template}.txt")
-        .read_text(encoding="utf-8")
-    )
+def _module_name(component: str) -> str:
+    return (PACKAGE_PREFIX + component).replace("-", "_")
+
+
+def _read_template(name: str) -> str:
+    file = resources.files(__name__).joinpath("templates", f"{name}.txt")
+    return file.read_text(encoding="utf-8")
