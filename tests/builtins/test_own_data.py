@@ -119,7 +119,7 @@ def remove_classes(pics: Path) -> None:
 
 
 MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no such folder": (lambda pics: shutil.rmtree(pics), "there is no folder"),
+    "no such folder": (lambda pics: shutil.rmtree(pics), "is not a folder"),
     "no class folders": (
         remove_classes,
         "two class folders",
@@ -451,7 +451,7 @@ BAD_ARRAYS = {
         lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(3) > 0),
         "labels of type bool",
     ),
-    "missing": (lambda path: None, "there is no file"),
+    "missing": (lambda path: None, "does not exist"),
     "objects that need code": (objects, "cannot be read"),
     "a pickle": (pickled, "cannot be read"),
     "a web page": (lambda path: path.write_text("<html>"), "is a web page"),

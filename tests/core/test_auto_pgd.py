@@ -43,7 +43,7 @@ def climbed(
     return run_auto_pgd(model, batch, objective, begin, norm=NORMS[norm], eps=eps, steps=steps)
 
 
-def test_progress_is_looked_at_less_and_less_far_apart() -> None:
+def test_checkpoints_become_more_frequent() -> None:
     assert checkpoints(100) == [22, 41, 57, 70, 80, 87, 93, 99]
     assert checkpoints(1000) == [220, 410, 570, 700, 800, 870, 930, 990]
     assert checkpoints(10) == [3, 5, 6, 7, 8, 9, 10]
@@ -52,7 +52,7 @@ def test_progress_is_looked_at_less_and_less_far_apart() -> None:
 
 
 @pytest.mark.parametrize(("norm", "dual"), [("linf", 1), ("l2", 2)])
-def test_a_linear_network_is_attacked_to_the_optimum(norm: str, dual: int) -> None:
+def test_attack_on_a_linear_model_reaches_the_optimum(norm: str, dual: int) -> None:
     torch.manual_seed(5)
     linear = nn.Linear(16, 2)
     images, labels = torch.full((8, 1, 4, 4), 0.5), torch.arange(8) % 2
@@ -66,7 +66,7 @@ def test_a_linear_network_is_attacked_to_the_optimum(norm: str, dual: int) -> No
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_it_does_at_least_as_well_as_pgd_of_as_many_steps(norm: Literal["linf", "l2"]) -> None:
+def test_auto_pgd_is_at_least_as_strong_as_pgd(norm: Literal["linf", "l2"]) -> None:
     model, (images, labels) = network(), problem()
     found = [attack(model, Batch(images, labels, torch.arange(24)), cross_entropy, seed=3)
              for attack in (Apgd(norm, 0.2, 40), Pgd(norm, 0.2, 40))]  # fmt: skip
@@ -104,7 +104,7 @@ def test_the_first_two_steps_by_hand() -> None:
     torch.testing.assert_close(climbed(model, images, labels, steps=2).images[kept], expected)
 
 
-def test_a_fooled_image_is_preferred_to_a_higher_objective() -> None:
+def test_misclassified_image_is_preferred_to_a_higher_objective() -> None:
     """Logits are (x, 1 - x, …): the objective prefers a small x, only a larger one is wrong."""
 
     class Ramp(nn.Module):
@@ -123,7 +123,7 @@ def test_a_fooled_image_is_preferred_to_a_higher_objective() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
-def test_it_raises_every_objective(name: str) -> None:
+def test_auto_pgd_raises_every_objective(name: str) -> None:
     model, (images, labels) = network(), problem()
     objective = OBJECTIVES[name]
     attacked = climbed(model, images, labels, objective)
@@ -142,7 +142,7 @@ def test_without_radius_or_steps_the_image_or_the_start_comes_back(norm: str) ->
     )
 
 
-def test_an_objective_with_state_follows_the_images_still_standing() -> None:
+def test_objective_with_state_is_selected_for_remaining_images() -> None:
     model, (images, labels) = network(), problem()
     divergence = KlObjective.from_logits(model(images))
     attack = Apgd(eps=0.05, steps=5, restarts=3, stops_early=True)
@@ -152,7 +152,7 @@ def test_an_objective_with_state_follows_the_images_still_standing() -> None:
     torch.testing.assert_close(part.images, whole.images[rows], atol=1e-5, rtol=0)
 
 
-def test_restarts_never_lose_a_fooled_image_nor_lower_the_objective_of_the_others() -> None:
+def test_restarts_keep_misclassified_images_and_never_lower_the_objective() -> None:
     model, (images, labels) = network(), problem()
     few, many = (
         Apgd(eps=0.1, steps=5, restarts=count)(

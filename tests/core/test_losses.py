@@ -47,7 +47,7 @@ def test_margins_are_true_score_minus_best_other(case: tuple[list[list[float]], 
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
-def test_the_margin_is_the_authors_top_two_rule_bit_for_bit(scale: float) -> None:
+def test_margin_is_bit_identical_to_the_authors_rule(scale: float) -> None:
     generator = torch.Generator().manual_seed(0)
     probabilities = (scale * torch.randn(2000, 10, generator=generator)).softmax(dim=1)
     labels = torch.randint(10, (2000,), generator=generator)
@@ -92,7 +92,7 @@ def test_saturated_margins_are_one_exactly(dtype: torch.dtype) -> None:
     assert logit_margin(logits, torch.tensor([0, 1])).tolist() == [1e4, -1e4]
 
 
-def test_of_two_classes_the_margin_is_twice_the_probability_minus_one() -> None:
+def test_margin_of_two_classes_is_twice_the_probability_minus_one() -> None:
     logits = torch.randn(100, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     labels = torch.arange(100) % 2
     sigmoids = [
@@ -106,7 +106,7 @@ def test_of_two_classes_the_margin_is_twice_the_probability_minus_one() -> None:
 
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("function", [probability_margin, logit_margin])
-def test_half_precision_is_taken_up_to_float32(
+def test_half_precision_is_converted_to_float32(
     function: Callable[..., Any], half: torch.dtype
 ) -> None:
     logits = torch.randn(20, 5, generator=torch.Generator().manual_seed(3)).to(half)
@@ -118,5 +118,5 @@ def test_half_precision_is_taken_up_to_float32(
 
 @pytest.mark.parametrize("function", [probability_margin, logit_margin])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_finer_precision_stays(function: Callable[..., Any], dtype: torch.dtype) -> None:
+def test_float64_is_kept(function: Callable[..., Any], dtype: torch.dtype) -> None:
     assert function(torch.zeros(1, 3, dtype=dtype), torch.tensor([0])).dtype == dtype

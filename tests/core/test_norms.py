@@ -37,16 +37,14 @@ def test_size_is_the_norm_of_each_image(name: str) -> None:
 
 
 @pytest.mark.parametrize("scale", [0.01, 0.1, 1.0, 100.0])
-def test_a_projection_lies_in_the_ball_and_projecting_again_changes_nothing(
-    name: str, scale: float
-) -> None:
+def test_projection_is_in_the_eps_ball_and_idempotent(name: str, scale: float) -> None:
     norm = NORMS[name]
     projected = norm.project(scale * randn(20, 2, 3, 3), EPS)
     assert max(SIZES[name](delta) for delta in projected) <= EPS * (1 + 1e-12)
     torch.testing.assert_close(norm.project(projected, EPS), projected, rtol=1e-12, atol=0)
 
 
-def test_what_is_inside_the_ball_stays_as_it_is(name: str) -> None:
+def test_projection_keeps_points_inside_the_ball(name: str) -> None:
     inside = 0.01 * randn(20, 1, 2, 2)
     assert torch.equal(NORMS[name].project(inside, EPS), inside)
 
@@ -70,7 +68,7 @@ def test_projections_by_hand() -> None:
     assert NORMS["l2"].project(delta, 2.5).flatten().tolist() == [1.5, -2.0, 0.0, 0.0]
 
 
-def test_a_ball_without_radius_holds_nothing_but_zero(name: str) -> None:
+def test_eps_ball_of_radius_zero_contains_only_zero(name: str) -> None:
     assert torch.equal(
         NORMS[name].project(randn(4, 1, 3, 3), 0.0), torch.zeros(4, 1, 3, 3, dtype=torch.float64)
     )
@@ -78,7 +76,7 @@ def test_a_ball_without_radius_holds_nothing_but_zero(name: str) -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_direction_climbs_as_far_as_any_unit_step_can(
+def test_direction_maximises_the_product_with_the_gradient(
     name: str, scale: float, dtype: torch.dtype
 ) -> None:
     gradient = randn(8, 2, 3, 3, dtype=dtype) * scale
@@ -92,7 +90,7 @@ def test_a_direction_climbs_as_far_as_any_unit_step_can(
     assert climbed == pytest.approx([dual(g / scale) * scale for g in gradient], rel=1e-5)
 
 
-def test_where_there_is_no_gradient_there_is_no_direction(name: str) -> None:
+def test_zero_gradient_has_no_direction(name: str) -> None:
     gradient = randn(2, 1, 2, 2)
     gradient[1] = 0
     direction = NORMS[name].direction(gradient)

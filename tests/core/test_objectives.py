@@ -143,7 +143,7 @@ def iterates(objective: Objective, alpha_free_steps: int = 5) -> Tensor:
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 2.0, 5.0, 10.0, 20.0])
-def test_a_detached_weight_leaves_plain_pgd_and_ours_does_not(alpha: float) -> None:
+def test_detached_weights_cancel_and_differentiable_weights_do_not(alpha: float) -> None:
     def detached(logits: Tensor, labels: Tensor) -> Tensor:
         return Exponential(alpha)(Evidence(logits, labels)).exp().detach() * cross_entropy(
             logits, labels
@@ -178,7 +178,7 @@ def test_divergence_is_finite_for_saturated_logits() -> None:
     assert gradient_of(objective, adversarial, labels).isfinite().all()
 
 
-def test_divergence_holds_the_natural_side_constant() -> None:
+def test_kl_objective_keeps_natural_probabilities_constant() -> None:
     clean, labels = spread_logits()
     clean.requires_grad_()
     objective = KlObjective.from_logits(clean)
@@ -189,7 +189,7 @@ def test_divergence_holds_the_natural_side_constant() -> None:
 @pytest.mark.parametrize(
     "wrap", [lambda loss: loss, lambda loss: WeightedObjective(loss, Exponential(2.0))]
 )
-def test_an_objective_with_state_follows_its_rows(wrap: Callable[..., Any]) -> None:
+def test_objective_with_state_is_selected_by_rows(wrap: Callable[..., Any]) -> None:
     clean, labels = spread_logits(seed=6)
     adversarial, _ = spread_logits(seed=7)
     objective, rows = wrap(KlObjective.from_logits(clean)), torch.tensor([3, 0, 17])
@@ -198,7 +198,7 @@ def test_an_objective_with_state_follows_its_rows(wrap: Callable[..., Any]) -> N
     )
 
 
-def test_a_weighted_objective_without_state_is_the_same_for_any_rows() -> None:
+def test_weighted_objective_without_state_is_equal_for_all_rows() -> None:
     logits, labels = spread_logits()
     objective = WeightedObjective(cross_entropy, Exponential(2.0))
     assert torch.equal(objective[torch.tensor([1, 2])](logits, labels), objective(logits, labels))
@@ -223,7 +223,7 @@ def test_cross_entropy_by_hand() -> None:
     assert OBJECTIVES["ce"](logits, labels).tolist() == pytest.approx([expected], rel=1e-12)
 
 
-def test_weighted_margins_are_positive_so_that_a_larger_weight_never_lowers_them() -> None:
+def test_weighted_margins_are_positive() -> None:
     logits, labels = spread_logits(count=200, scale=6.0)
     by_logit, by_probability = (
         weighted_objective(loss, Exponential(2.0))(logits, labels) for loss in ("margin", "pmargin")
@@ -240,7 +240,7 @@ def test_weighted_margins_are_positive_so_that_a_larger_weight_never_lowers_them
     assert (by_probability >= 0).all()
 
 
-def test_a_weighted_cross_entropy_is_weighted_as_it_is() -> None:
+def test_weighted_cross_entropy_needs_no_positive_form() -> None:
     logits, labels = spread_logits()
     found = gradient_of(weighted_objective("ce", Exponential(2.0)), logits, labels)
     assert torch.equal(
@@ -257,7 +257,7 @@ def test_cw_is_the_margin_until_fifty() -> None:
     assert gradient_of(OBJECTIVES["cw"], logits, labels)[3].tolist() == [0.0, 0.0]
 
 
-def test_dlr_by_hand_knows_neither_shift_nor_scale() -> None:
+def test_dlr_equals_hand_computation_and_is_invariant_to_shift_and_scale() -> None:
     logits = torch.tensor([[3.0, 1.0, -2.0, 0.5], [0.0, 4.0, 1.0, 3.0]], dtype=torch.float64)
     labels = torch.tensor([0, 2])
     values = OBJECTIVES["dlr"](logits, labels)
@@ -275,9 +275,7 @@ def test_dlr_of_two_classes_is_the_margin_and_of_equal_logits_finite() -> None:
 
 @pytest.mark.parametrize("classes", [2, 3, 5])
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
-def test_what_is_weighed_is_never_negative_and_grows_with_its_objective(
-    name: str, classes: int
-) -> None:
+def test_weighted_losses_are_non_negative_and_increasing(name: str, classes: int) -> None:
     logits, labels = spread_logits(count=200, classes=classes, scale=6.0)
     values = weighted_objective(name, Exponential(2.0))(logits, labels)
     assert (values >= 0).all()
@@ -314,14 +312,14 @@ def test_the_rank_of_any_other_objective_is_its_value() -> None:
         assert torch.equal(ranking_scores(objective, logits, labels), objective(logits, labels))
 
 
-def test_an_objective_without_state_serves_any_rows() -> None:
+def test_objective_without_state_is_equal_for_all_rows() -> None:
     assert select_rows(cross_entropy, torch.tensor([1])) is cross_entropy
     clean, _ = spread_logits()
     selected = select_rows(KlObjective.from_logits(clean), torch.tensor([1, 3]))
     assert len(instance_of(KlObjective, selected).natural) == 2
 
 
-def test_a_weight_of_zero_leaves_an_image_its_plain_gradient() -> None:
+def test_image_of_weight_zero_has_its_plain_gradient() -> None:
     class LowMargins:
         traits = KernelTraits()
 

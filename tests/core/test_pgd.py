@@ -62,7 +62,7 @@ def right(attacked: AttackResult, labels: Tensor) -> Tensor:
     return attacked.require_logits().argmax(dim=1) == labels
 
 
-def test_the_box_is_the_exact_projection_onto_ball_and_unit_range() -> None:
+def test_project_to_ball_is_the_exact_projection() -> None:
     images, _ = problem()
     moved = (
         images
@@ -76,7 +76,7 @@ def test_the_box_is_the_exact_projection_onto_ball_and_unit_range() -> None:
 
 @pytest.mark.parametrize("name", ["linf", "l2"])
 @pytest.mark.parametrize("eps", [0.0, 0.031, 8 / 255, 0.3, 2.0])
-def test_the_box_stays_in_the_ball_and_in_the_unit_range(name: str, eps: float) -> None:
+def test_project_to_ball_stays_in_the_ball_and_the_unit_range(name: str, eps: float) -> None:
     generator = torch.Generator().manual_seed(3)
     images = torch.rand(50, 3, 8, 8, generator=generator)
     boxed = project_to_ball(
@@ -120,7 +120,7 @@ def test_without_steps_the_start_comes_back_in_the_box(
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_an_image_without_gradient_stays_in_place(norm: Literal["linf", "l2"]) -> None:
+def test_image_without_gradient_is_not_moved(norm: Literal["linf", "l2"]) -> None:
     class Constant(nn.Module):
         def forward(self, images: Tensor) -> Tensor:
             return images.flatten(1)[:, :3] * 0
@@ -131,7 +131,7 @@ def test_an_image_without_gradient_stays_in_place(norm: Literal["linf", "l2"]) -
 
 
 @pytest.mark.parametrize("name", ["ce", "margin", "pmargin"])
-def test_run_pgd_is_pgd_written_by_hand_bit_for_bit(name: str) -> None:
+def test_run_pgd_is_bit_identical_to_a_plain_loop(name: str) -> None:
     def by_hand(logits: Tensor, labels: Tensor) -> Tensor:
         scores = logits.softmax(dim=1) if name == "pmargin" else logits
         if name == "ce":
@@ -158,7 +158,7 @@ def test_run_pgd_is_pgd_written_by_hand_bit_for_bit(name: str) -> None:
 
 
 @pytest.mark.parametrize(("norm", "dual"), [("linf", 1), ("l2", 2)])
-def test_a_linear_network_is_attacked_to_the_optimum(
+def test_attack_on_a_linear_model_reaches_the_optimum(
     norm: Literal["linf", "l2"], dual: int
 ) -> None:
     torch.manual_seed(5)
@@ -203,7 +203,7 @@ def test_parameters_get_no_gradient_and_keep_their_flags() -> None:
     assert torch.equal(last.grad, torch.ones_like(last))
 
 
-def test_the_images_it_was_given_are_left_alone() -> None:
+def test_given_images_are_not_changed() -> None:
     images, labels = problem()
     before = images.clone()
     attacked = run(Pgd(steps=3, eps=0.1, start="none"), images=images, labels=labels)
@@ -213,7 +213,7 @@ def test_the_images_it_was_given_are_left_alone() -> None:
     assert not attacked.require_logits().requires_grad
 
 
-def test_it_attacks_where_gradients_are_switched_off() -> None:
+def test_attack_works_under_no_grad() -> None:
     with torch.no_grad():
         without = run(Pgd(steps=3, eps=0.1))
     assert torch.equal(without.images, run(Pgd(steps=3, eps=0.1)).images)
@@ -230,7 +230,7 @@ def modes(model: nn.Module) -> list[bool]:
     return [module.training for module in model.modules()]
 
 
-def test_evaluating_puts_back_the_mode_of_every_module() -> None:
+def test_evaluating_restores_the_mode_of_every_module() -> None:
     model = mixed_model()
     before = modes(model)
     with evaluating(model):
@@ -238,7 +238,7 @@ def test_evaluating_puts_back_the_mode_of_every_module() -> None:
     assert modes(model) == before == [True, True, True, False, True]
 
 
-def test_evaluating_puts_back_the_modes_after_an_error() -> None:
+def test_evaluating_restores_the_modes_after_an_error() -> None:
     model = mixed_model()
     before = modes(model)
     with pytest.raises(RuntimeError, match="in between"), evaluating(model):
@@ -280,7 +280,7 @@ def test_restarts_never_raise_a_margin_nor_the_accuracy() -> None:
     assert (margins[-1] < margins[0]).any()
 
 
-def test_steps_survived_counts_the_steps_before_which_an_image_was_right() -> None:
+def test_steps_survived_counts_correct_iterates() -> None:
     images, labels = solvable_problem()
     attack: dict[str, Any] = {"eps": 0.4, "step": 0.05, "start": "none"}
     iterates = [run(Pgd(**attack, steps=steps), images=images, labels=labels) for steps in range(8)]
@@ -292,7 +292,7 @@ def test_steps_survived_counts_the_steps_before_which_an_image_was_right() -> No
     assert torch.equal(best.steps_survived, expected)
 
 
-def test_the_worse_case_picks_the_lower_margin_image_by_image_and_the_later_on_ties() -> None:
+def test_worse_case_has_the_lower_margin_and_the_later_result_at_ties() -> None:
     labels = torch.tensor([0, 0, 0])
     first = AttackResult(
         torch.zeros(3, 1, 1, 1),
@@ -311,7 +311,7 @@ def test_the_worse_case_picks_the_lower_margin_image_by_image_and_the_later_on_t
     assert pick_worse_case(None, second, labels) is second
 
 
-def test_on_a_tie_an_image_that_was_fooled_stays_fooled() -> None:
+def test_misclassified_image_is_kept_at_equal_margins() -> None:
     labels = torch.tensor([1])
     fooled = AttackResult(
         torch.zeros(1, 1, 1, 1), torch.tensor([0]), torch.tensor([[1.0, 1.0, 0.0]])
@@ -329,7 +329,7 @@ def test_on_a_tie_an_image_that_was_fooled_stays_fooled() -> None:
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 @pytest.mark.parametrize("begin", ["gauss", "uniform"])
-def test_a_batch_is_attacked_like_its_pieces_in_any_order(
+def test_attack_of_a_batch_equals_attacks_of_its_parts(
     norm: Literal["linf", "l2"], begin: str
 ) -> None:
     images, labels = solvable_problem()
@@ -345,7 +345,7 @@ def test_a_batch_is_attacked_like_its_pieces_in_any_order(
 
 
 @pytest.mark.parametrize("name", ["linf", "l2"])
-def test_a_random_start_lies_in_the_ball_and_follows_seed_and_restart(name: str) -> None:
+def test_random_start_is_in_the_eps_ball_and_depends_on_seed_and_restart(name: str) -> None:
     images, labels = problem()
     starts = [
         start_images(

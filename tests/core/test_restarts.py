@@ -41,7 +41,7 @@ def attempt(seen: list[list[int]], fools: set[int], value: float) -> Callable[..
     return run
 
 
-def test_a_fooled_image_is_not_attacked_again_and_survivors_come_back_clean() -> None:
+def test_misclassified_images_are_skipped_and_others_return_clean() -> None:
     seen: list[Any] = []
     result = attack_until_misclassified(
         Threshold(),
@@ -54,7 +54,7 @@ def test_a_fooled_image_is_not_attacked_again_and_survivors_come_back_clean() ->
     assert result.steps_survived.tolist() == [2, 1, 3, 0]
 
 
-def test_when_nobody_stands_nobody_is_called() -> None:
+def test_no_attempt_runs_when_all_images_are_misclassified() -> None:
     seen: list[Any] = []
     attack_until_misclassified(
         Threshold(), BATCH, [attempt(seen, {0, 1, 2}, 0.6), attempt(seen, set(), 0.7)]

@@ -34,7 +34,7 @@ LIKE = torch.empty(5, 3, 4, 4)
         ),
     ],
 )
-def test_philox_gives_its_published_answers(counter: str, key: str, answer: str) -> None:
+def test_philox_matches_published_vectors(counter: str, key: str, answer: str) -> None:
     first_word, second_word, third_word, fourth_word = (
         torch.tensor([int(word, 16)]) for word in counter.split()
     )
@@ -56,7 +56,7 @@ def test_words_are_philox_over_block_image_restart_and_step() -> None:
 
 
 @pytest.mark.parametrize("draw", [rng.uniform, rng.normal])
-def test_an_image_gets_the_same_noise_in_any_batch_and_order(draw: Callable[..., Any]) -> None:
+def test_noise_of_an_image_is_equal_in_any_batch_and_order(draw: Callable[..., Any]) -> None:
     together = draw(LIKE, INDEX, seed=1, restart=2, step=3)
     order = torch.tensor([2, 4, 0, 3, 1])
     assert torch.equal(draw(LIKE, INDEX[order], 1, 2, 3), together[order])

@@ -123,7 +123,7 @@ def test_attack_that_leaves_the_eps_ball_is_refused(norm: str, pixel: float) -> 
         run_checked(Returns(with_third_corner(BATCH.images, pixel)), norm)
 
 
-def test_an_l2_ball_is_smaller_than_its_box() -> None:
+def test_l2_ball_is_smaller_than_the_linf_ball() -> None:
     images = with_third(BATCH.images, 0.55)
     run_checked(Returns(images), "linf")
     with pytest.raises(BrokenContract, match="image 30: Returns "):

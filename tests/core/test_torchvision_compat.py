@@ -32,6 +32,6 @@ def test_operators_that_do_load_are_not_declared_again() -> None:
     assert run.returncode == 0, run.stderr
 
 
-def test_nobody_else_imports_them() -> None:
+def test_no_other_module_imports_torchvision_or_timm() -> None:
     direct = re.compile(r"^\s*(import|from)\s+(torchvision|timm)\b", re.MULTILINE)
     assert [file for file in SOURCES.rglob("*.py") if direct.search(file.read_text())] == []

@@ -90,7 +90,7 @@ def test_streaming_over_37_chunks_and_4_ranks_is_the_direct_sum(alpha: float) ->
 
 @settings(deadline=None)
 @given(images, alpha, st.data())
-def test_any_partition_in_any_order_merges_to_the_whole(
+def test_merged_parts_equal_the_whole_in_any_order(
     some: list[tuple[float, bool]], alpha: float, data: st.DataObject
 ) -> None:
     parts = data.draw(st.lists(st.integers(0, 4), min_size=len(some), max_size=len(some)))
@@ -115,7 +115,7 @@ def test_merging_is_associative_and_commutative(
     assert a.merge(b) == b.merge(a)
 
 
-def test_an_empty_state_is_neutral_on_both_sides() -> None:
+def test_merging_an_empty_state_changes_nothing() -> None:
     empty, seen = WeightedAccuracy.of([], []), state([(0.3, True), (-0.4, False)], 2.0)
     assert empty.merge(seen) == seen.merge(empty) == seen
     assert empty.merge(empty) == empty
@@ -148,7 +148,7 @@ def test_odds_fall_by_a_factor_of_at_most_exp_of_twice_the_change(
 
 
 @pytest.mark.parametrize("alpha", [0.1, 1.0, 5.0])
-def test_the_logit_moves_by_the_mean_weights_of_right_and_wrong_images(alpha: float) -> None:
+def test_logit_of_accuracy_shifts_by_mean_weights(alpha: float) -> None:
     margins, hits = population(500, seed=1)
     weights = np.exp(-alpha * margins)
     rob = hits.mean()
@@ -161,9 +161,7 @@ def test_the_logit_moves_by_the_mean_weights_of_right_and_wrong_images(alpha: fl
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("right", [True, False])
-def test_all_right_and_all_wrong_are_exact_with_an_interval_of_no_width(
-    alpha: float, right: bool
-) -> None:
+def test_all_correct_or_all_misclassified_is_exact_without_width(alpha: float, right: bool) -> None:
     margins = np.linspace(0.01, 0.99, 77) if right else np.linspace(-0.99, -0.01, 77)
     estimate = weighted_accuracy(exponential_log_weights(margins, alpha), np.full(77, right))
     assert (estimate.value, estimate.low, estimate.high) == (float(right),) * 3
@@ -219,7 +217,7 @@ def test_log_weights_of_a_thousand_do_not_overflow() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_log_weight_that_is_no_number_is_refused_by_its_position(bad: float) -> None:
+def test_error_names_the_position_of_an_invalid_log_weight(bad: float) -> None:
     with pytest.raises(ValueError, match="log-weight 2 is not a number or -inf"):
         WeightedAccuracy.of([0.0, -math.inf, bad, bad], [True, True, False, True])
 
@@ -253,7 +251,7 @@ def test_images_without_weight_change_neither_value_nor_size_nor_interval(
 
 
 @pytest.mark.parametrize("wrong_ones_have_weight", [True, False])
-def test_who_has_weight_decides_whether_all_are_right(wrong_ones_have_weight: bool) -> None:
+def test_images_without_weight_do_not_affect_exactness(wrong_ones_have_weight: bool) -> None:
     logs = [0.0, 1.0, -math.inf, -math.inf]
     estimate = weighted_accuracy(
         logs[::-1] if wrong_ones_have_weight else logs, [True, True, False, False]
@@ -267,7 +265,7 @@ def test_who_has_weight_decides_whether_all_are_right(wrong_ones_have_weight: bo
     )
 
 
-def test_no_weight_on_any_image_has_no_accuracy() -> None:
+def test_accuracy_without_any_weight_is_refused() -> None:
     nothing = WeightedAccuracy.of([-math.inf, -math.inf], [True, False])
     assert nothing == WeightedAccuracy()
     for ask in (lambda: nothing.value, lambda: nothing.ess, nothing.estimate):
@@ -277,7 +275,7 @@ def test_no_weight_on_any_image_has_no_accuracy() -> None:
         weighted_accuracy([-math.inf], [True])
 
 
-def test_shares_of_images_without_weight_are_zero() -> None:
+def test_images_without_weight_have_normalized_weight_zero() -> None:
     assert normalized_weights([-math.inf, 0.0, math.log(3), -math.inf]).tolist() == pytest.approx(
         [0, 0.25, 0.75, 0]
     )
@@ -294,7 +292,7 @@ def test_resampling_leaves_out_images_without_weight() -> None:
     assert found.high == pytest.approx(delta.high, abs=0.05)
 
 
-def test_a_resample_without_any_weight_has_no_share() -> None:
+def test_resample_without_any_weight_is_nan() -> None:
     """One image of two has all the weight, and a third of the resamples do not take it."""
     (found,) = bootstrap([Outcome(np.array([True, False]), np.array([0.0, -np.inf]))], seed=2)
     assert (found.value, found.low, found.high) == (1.0, 1.0, 1.0)
@@ -310,14 +308,14 @@ def test_vectors_of_two_lengths_are_refused(
         WeightedAccuracy.of(logs, hits)
 
 
-def test_no_images_have_no_accuracy() -> None:
+def test_accuracy_of_no_images_is_refused() -> None:
     with pytest.raises(ValueError, match="no images"):
         weighted_accuracy([], [])
     with pytest.raises(ValueError, match="image"):
         plain_accuracy([])
 
 
-def test_an_attacker_who_draws_images_by_weight_meets_this_accuracy() -> None:
+def test_weighted_accuracy_equals_that_of_images_sampled_by_weight() -> None:
     margins, hits = population(300, seed=2)
     rng, draws, trials = np.random.default_rng(3), 50, 20_000
     value = weighted_accuracy(-2 * margins, hits).value
@@ -330,7 +328,7 @@ def test_an_attacker_who_draws_images_by_weight_meets_this_accuracy() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.floats(-2000, 2000), min_size=1, max_size=20))
-def test_normalized_weights_are_shares(logs: list[float]) -> None:
+def test_normalized_weights_sum_to_one(logs: list[float]) -> None:
     shares = normalized_weights(logs)
     exact = [Decimal(log).exp() for log in logs]
     assert shares == pytest.approx(

@@ -28,7 +28,7 @@ def test_the_seed_decides() -> None:
     assert bootstrap([outcome()], seed=1) != bootstrap([outcome()], seed=2)
 
 
-def test_what_is_asked_beside_an_outcome_does_not_change_it() -> None:
+def test_result_is_independent_of_other_outcomes() -> None:
     first, second = outcome(alpha=2.0), outcome(seed=1)
     assert bootstrap([first, second]) == [*bootstrap([first]), *bootstrap([second])]
 
@@ -42,14 +42,14 @@ def test_weights_are_relative_and_do_not_overflow() -> None:
 
 @pytest.mark.parametrize("right", [True, False])
 @pytest.mark.parametrize("alpha", [None, 2.0])
-def test_all_right_and_all_wrong_have_no_width(right: bool, alpha: float | None) -> None:
+def test_all_correct_or_all_misclassified_has_no_width(right: bool, alpha: float | None) -> None:
     some = outcome(size=50, alpha=alpha)
     (estimate,) = bootstrap([Outcome(np.full(50, right), some.log_weights)])
     assert (estimate.value, estimate.low, estimate.high) == (float(right),) * 3
     assert estimate.degenerate
 
 
-def test_a_resample_without_images_counts_for_nothing() -> None:
+def test_resample_without_images_is_ignored() -> None:
     (estimate,) = bootstrap([Outcome(np.array([True]))])
     assert (estimate.low, estimate.high) == (1.0, 1.0)
 

@@ -32,7 +32,7 @@ STRONG = attacked([[1, 2, 0], [0, 3, 0], [1, 0, 2], [3, 0, 0]])
 WEAK = attacked([[4, 0, 0], [0, 1, 0], [3, 0, 1], [2, 0, 0]])
 
 
-def test_each_image_is_as_the_attack_left_it_that_harmed_it_most() -> None:
+def test_worst_rows_take_the_strongest_attack_per_image() -> None:
     worst = measures.worst_rows([STRONG, WEAK])
     assert worst["uniform/logits"].tolist() == [[1, 2, 0], [0, 1, 0], [3, 0, 1], [2, 0, 0]]
     assert worst["uniform/prediction"].tolist() == [1, 1, 0, 0]
@@ -44,7 +44,7 @@ def test_the_order_of_attacks_does_not_matter() -> None:
     assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
-def test_an_attack_without_margins_leaves_only_who_was_fooled() -> None:
+def test_worst_case_with_an_attack_without_margins_has_only_predictions() -> None:
     blunt = {
         name: values
         for name, values in WEAK.items()
@@ -60,7 +60,7 @@ def test_rows_of_other_images_are_refused() -> None:
         measures.worst_rows([STRONG, WEAK | {"index": np.arange(4) + 1}])
 
 
-def test_at_temperature_one_the_margins_are_the_usual_ones() -> None:
+def test_margins_at_temperature_one_are_unchanged() -> None:
     import torch
 
     logits = np.random.default_rng(0).normal(size=(50, 4))
@@ -71,7 +71,7 @@ def test_at_temperature_one_the_margins_are_the_usual_ones() -> None:
 
 @settings(deadline=None)
 @given(st.integers(0, 10_000), st.floats(0.1, 5.0))
-def test_a_higher_temperature_brings_a_sa_nearer_to_a_rob(seed: int, alpha: float) -> None:
+def test_higher_temperature_moves_a_sa_towards_a_rob(seed: int, alpha: float) -> None:
     rng = np.random.default_rng(seed)
     logits, label = rng.normal(size=(60, 5)) * 3, rng.integers(5, size=60)
     rows = {"label": label, "uniform/logits": logits, "uniform/prediction": logits.argmax(1)}
@@ -90,7 +90,7 @@ def cross_entropy(logits: np.ndarray, label: np.ndarray, temperature: float) -> 
 
 @settings(deadline=None)
 @given(st.integers(0, 10_000), st.floats(-6.0, 6.0), st.floats(0.3, 3.0))
-def test_the_calibrating_temperature_fits_best_and_takes_every_scale_out_of_a_sa(
+def test_calibrated_accuracy_is_invariant_to_scale(
     seed: int, exponent: float, signal: float
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -129,7 +129,7 @@ def test_calibrated_losses_are_those_of_tempered_logits() -> None:
         measures.calibrated_losses(rows, "zero-one")
 
 
-def test_what_no_temperature_fits_best() -> None:
+def test_temperature_without_a_minimum() -> None:
     flawless, hopeless = np.array([[3.0, 1.0], [0.0, 2.0]]), np.array([[1.0, 3.0], [2.0, 0.0]])
     assert measures.calibrating_temperature(flawless, [0, 1]) == 1
     assert measures.calibrating_temperature(hopeless, [0, 1]) == np.inf
@@ -145,7 +145,9 @@ def test_what_no_temperature_fits_best() -> None:
 
 @settings(deadline=None)
 @given(st.integers(0, 10_000), st.floats(0.0, 5.0))
-def test_by_ranks_only_the_number_of_right_images_counts(seed: int, alpha: float) -> None:
+def test_ranked_accuracy_depends_only_on_the_number_of_correct_images(
+    seed: int, alpha: float
+) -> None:
     rng = np.random.default_rng(seed)
     margin, wrong = rng.normal(size=(2, 60)), 20
     margin = (
@@ -164,7 +166,7 @@ def test_by_ranks_only_the_number_of_right_images_counts(seed: int, alpha: float
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 50.0])
-def test_by_ranks_the_scale_does_not_count(scale: float) -> None:
+def test_ranked_accuracy_is_invariant_to_scale(scale: float) -> None:
     rng = np.random.default_rng(1)
     logits, label = rng.normal(size=(80, 3)), rng.integers(3, size=80)
     true = logits[np.arange(80), label]
@@ -190,6 +192,6 @@ def test_equal_margins_have_equal_ranks() -> None:
     assert measures.ranked_accuracy(rows, 9.0).value == 0.5
 
 
-def test_a_temperature_is_positive() -> None:
+def test_temperature_must_be_positive() -> None:
     with pytest.raises(ValueError, match="not positive"):
         measures.probability_margins([[0.0, 1.0]], [0], 0.0)

@@ -62,9 +62,7 @@ def test_vectors(
 
 @settings(deadline=None)
 @given(losses, radius)
-def test_weights_are_feasible_and_what_is_said_of_them_holds(
-    values: list[float], rho: float
-) -> None:
+def test_weights_are_feasible_and_match_the_reported_facts(values: list[float], rho: float) -> None:
     found, size = worst_case(values, rho), len(values)
     assert (found.weights >= 0).all()
     assert found.weights.sum() == pytest.approx(1, abs=1e-12)
@@ -85,7 +83,7 @@ def test_weights_are_feasible_and_what_is_said_of_them_holds(
 
 @settings(deadline=None)
 @given(losses, radius.filter(lambda rho: rho > 1e-6))
-def test_no_other_weights_are_worse_by_the_dual(drawn: list[float], rho: float) -> None:
+def test_dual_proves_that_no_weights_are_worse(drawn: list[float], rho: float) -> None:
     values = np.array(drawn)
     assert worst_case(values, rho).value == pytest.approx(
         dual(values, rho), rel=1e-7, abs=1e-7 * max(1.0, np.ptp(values))
@@ -94,7 +92,7 @@ def test_no_other_weights_are_worse_by_the_dual(drawn: list[float], rho: float) 
 
 @settings(deadline=None)
 @given(st.lists(real, min_size=2, max_size=40), st.floats(0.001, 0.999))
-def test_before_anything_is_clipped_the_value_is_mean_plus_deviation(
+def test_value_is_mean_plus_scaled_deviation_before_clipping(
     drawn: list[float], part: float
 ) -> None:
     values = np.array(drawn)
@@ -109,7 +107,7 @@ def test_before_anything_is_clipped_the_value_is_mean_plus_deviation(
     assert found.zero_weights == 0
 
 
-def test_clipping_begins_where_it_should() -> None:
+def test_clipping_begins_at_the_theoretical_radius() -> None:
     onset = (1.118034 / 1.5) ** 2 / 2
     assert onset == pytest.approx(0.277778, abs=1e-6)
     assert worst_case([0, 1, 2, 3], onset - 1e-4).zero_weights == 0
@@ -149,7 +147,7 @@ def test_the_value_rises_with_rho_and_is_concave_in_its_root(values: list[float]
     assert (np.diff(rises) <= slack).all()
 
 
-def test_a_curve_is_its_points_in_the_order_asked() -> None:
+def test_worst_cases_follow_the_order_of_radii() -> None:
     values = np.random.default_rng(0).normal(size=100)
     curve = list(worst_cases(values, (1.0, 0.01, 0.3)))
     assert [found.rho for found in curve] == [1.0, 0.01, 0.3]
@@ -160,7 +158,7 @@ def test_a_curve_is_its_points_in_the_order_asked() -> None:
 
 
 @pytest.mark.parametrize("rho", [0.05, 0.5, 5.0])
-def test_an_offset_of_a_million_and_a_scale_change_nothing_else(rho: float) -> None:
+def test_worst_case_is_equivariant_to_offset_and_scale(rho: float) -> None:
     values = np.random.default_rng(1).exponential(size=500)
     plain = worst_case(values, rho)
     shifted = worst_case(values + 1e6, rho)
@@ -172,7 +170,7 @@ def test_an_offset_of_a_million_and_a_scale_change_nothing_else(rho: float) -> N
         )
 
 
-def test_losses_as_far_apart_as_numbers_go() -> None:
+def test_losses_of_extreme_range_do_not_overflow() -> None:
     assert worst_case([1.5e308, 0, -1.5e308], 0.2).value == pytest.approx(
         1.5e308 * worst_case([1, 0, -1], 0.2).value, rel=1e-12
     )
@@ -207,7 +205,7 @@ def test_a_tiny_radius_is_not_lost_in_rounding() -> None:
         ([2], 5.0, False, True),
     ],
 )
-def test_where_several_weightings_are_worst_it_is_said(
+def test_ambiguous_worst_case_is_reported(
     values: list[int], rho: float, binds: bool, is_unique: bool
 ) -> None:
     found = worst_case(values, rho)
@@ -215,7 +213,7 @@ def test_where_several_weightings_are_worst_it_is_said(
 
 
 @pytest.mark.parametrize("rho", [-0.1, math.nan, math.inf])
-def test_a_radius_that_is_none_is_refused(rho: float) -> None:
+def test_invalid_radius_is_refused(rho: float) -> None:
     with pytest.raises(ValueError, match="rho is"):
         worst_case([1.0, 2.0], rho)
     with pytest.raises(ValueError, match="rho is"):
@@ -223,7 +221,7 @@ def test_a_radius_that_is_none_is_refused(rho: float) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_loss_that_is_not_finite_is_refused_by_its_position(bad: float) -> None:
+def test_error_names_the_position_of_a_loss_that_is_not_finite(bad: float) -> None:
     with pytest.raises(ValueError, match="loss 1 is not finite"):
         worst_case([0.0, bad, 1.0], 0.1)
 
@@ -285,7 +283,7 @@ PRINTED = {
 
 
 @pytest.mark.parametrize("model", PRINTED)
-def test_the_papers_curves_lie_in_this_ball(model: str) -> None:
+def test_weights_of_the_paper_are_in_the_chi_squared_ball(model: str) -> None:
     """Losses of the printed mean and deviation, a right share of the printed size: the solver gives back the curve."""
     printed, accuracies, (mean, deviation, right) = PRINTED[model]
     root = np.sqrt(2 * np.array(RHOS[:6]))
@@ -314,7 +312,7 @@ def population_of(
     return values + left * np.where(np.arange(size) % 2, 1, -1), hits
 
 
-def test_a_million_losses_take_a_few_sorts() -> None:
+def test_worst_case_of_a_million_losses_is_fast() -> None:
     values = np.random.default_rng(3).exponential(size=1_000_000)
 
     def seconds(work: Callable[..., Any]) -> float:
@@ -341,7 +339,7 @@ def random_losses(rng: np.random.Generator, size: int) -> NDArray[np.float64]:
 
 
 @pytest.mark.peers
-def test_a_conic_solver_agrees_on_hundreds_of_cases() -> None:
+def test_worst_case_equals_that_of_a_conic_solver() -> None:
     cvxpy = pytest.importorskip("cvxpy", reason="cvxpy is not installed")
     rng, furthest = np.random.default_rng(4), 0.0
     for _ in range(400):

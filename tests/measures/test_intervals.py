@@ -6,8 +6,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
-from wmr_cli.measures import Outcome, bootstrap, exponential_log_weights, logit_delta, wilson
+from support.typed import not_none
+from wmr_cli.measures import (
+    Outcome,
+    bootstrap,
+    exponential_log_weights,
+    logit_delta,
+    seeds_interval,
+    spread,
+    wilson,
+)
 
 Z = 1.959963984540054  # the 97.5 % point of the normal distribution
 
@@ -31,9 +41,7 @@ def test_wilson_gives_the_values_that_newcombe_published(
 
 @settings(deadline=None)
 @given(st.integers(1, 10_000), st.data())
-def test_the_ends_of_wilson_are_where_the_score_test_just_rejects(
-    total: int, data: st.DataObject
-) -> None:
+def test_wilson_interval_inverts_the_score_test(total: int, data: st.DataObject) -> None:
     hits = data.draw(st.integers(0, total))
     estimate = wilson(hits, total)
     for end in (estimate.low, estimate.high):
@@ -72,25 +80,25 @@ def test_logit_delta_by_hand() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
-def test_where_one_image_has_all_the_weight_anything_may_be_true(value: float) -> None:
+def test_one_image_with_all_the_weight_gives_the_unit_interval(value: float) -> None:
     estimate = logit_delta(value, 0.0, ess=1.0)
     assert (estimate.low, estimate.high) == (0.0, 1.0)
     assert not estimate.degenerate
 
 
-def test_a_huge_variance_fills_the_unit_interval_without_overflow() -> None:
+def test_huge_variance_gives_the_unit_interval() -> None:
     estimate = logit_delta(0.5, 1e6, ess=1.0)
     assert (estimate.low, estimate.high) == pytest.approx((0.0, 1.0))
 
 
 @pytest.mark.parametrize(("looks", "z"), [(1, Z), (10, 2.8070338), (100, 3.4807564)])
-def test_many_looks_need_wider_intervals(looks: int, z: float) -> None:
+def test_more_looks_give_wider_intervals(looks: int, z: float) -> None:
     estimate = wilson(40, 100, looks)
     for end in (estimate.low, estimate.high):
         assert (0.4 - end) ** 2 == pytest.approx(z**2 * end * (1 - end) / 100, rel=1e-6)
 
 
-def test_the_worst_of_ten_classes_is_held_by_the_interval_of_ten_looks() -> None:
+def test_joint_interval_of_ten_classes_covers_the_worst() -> None:
     """Ten classes of equal truth: the worst one is mere bad luck, which a plain interval does not allow for."""
     rng = np.random.default_rng(5)
     worst = rng.binomial(200, 0.6, size=(4000, 10)).min(axis=1)
@@ -101,7 +109,7 @@ def test_the_worst_of_ten_classes_is_held_by_the_interval_of_ten_looks() -> None
     assert np.mean(wide) > 0.95
 
 
-def test_about_95_of_100_intervals_hold_the_truth() -> None:
+def test_intervals_cover_the_true_value_in_95_percent() -> None:
     """1,000 test sets of 1,000 images from a population whose weighted accuracy is known."""
     rng = np.random.default_rng(20_201_012)
     margins = np.tanh(rng.normal(0.2, 0.8, 1_000_000))
@@ -112,3 +120,64 @@ def test_about_95_of_100_intervals_hold_the_truth() -> None:
         tests = [Outcome(some > 0, exponential_log_weights(some, alpha)) for some in drawn]
         for estimates in ([test.estimate() for test in tests], bootstrap(tests)):
             assert 0.93 <= np.mean([one.low <= truth <= one.high for one in estimates]) <= 0.97
+
+
+THESE = {0: 0.52, 1: 0.49, 2: 0.55}
+
+
+def test_single_seed_has_no_spread() -> None:
+    assert spread([0.5]) is None
+    assert spread([]) is None
+    found = not_none(spread([0.5, 0.6]))
+    assert (found.mean, found.seeds) == (0.55, 2)
+    assert found.sd == pytest.approx(0.0707106781)
+
+
+def test_equal_seeds_are_compared_in_pairs() -> None:
+    others = {2: 0.50, 0: 0.50, 1: 0.45}
+    pairs = stats.ttest_rel([0.52, 0.49, 0.55], [0.50, 0.45, 0.50]).confidence_interval()
+    assert seeds_interval(THESE, others) == pytest.approx((pairs.low, pairs.high), abs=1e-6)
+
+
+def test_different_seeds_are_compared_as_two_samples() -> None:
+    others = {3: 0.50, 4: 0.45, 5: 0.42, 6: 0.47}
+    welch = stats.ttest_ind(
+        list(THESE.values()), list(others.values()), equal_var=False
+    ).confidence_interval()
+    low, high = not_none(seeds_interval(THESE, others))
+    assert low <= welch.low < welch.high <= high  # degrees of freedom are rounded down
+    assert (low, high) == pytest.approx((welch.low, welch.high), abs=0.01)
+
+
+def test_two_seeds_give_a_wide_interval() -> None:
+    low, high = not_none(seeds_interval({0: 0.60, 1: 0.61}, {2: 0.55, 3: 0.58}))
+    assert low < 0 < high
+
+
+@pytest.mark.parametrize(("these", "others"), [(THESE, {}), ({0: 0.5}, {0: 0.4})])
+def test_interval_needs_a_second_seed(these: dict[int, float], others: dict[int, float]) -> None:
+    assert seeds_interval(these, others) is None
+    assert seeds_interval(others, these) is None
+
+
+def test_single_seed_gets_the_variance_of_the_other_side() -> None:
+    low, high = not_none(seeds_interval(THESE, {7: 0.3}))
+    # Student's t of two degrees of freedom; the standard deviation of THESE is 0.03
+    half = 4.302653 * 0.03 * (4 / 3) ** 0.5
+    assert (low, high) == pytest.approx((0.22 - half, 0.22 + half))
+    assert seeds_interval({7: 0.3}, THESE) == pytest.approx((-high, -low))
+
+
+def test_seeds_without_variance_give_an_interval_without_width() -> None:
+    assert seeds_interval({0: 0.5, 1: 0.5}, {0: 0.25, 1: 0.25}) == (0.25, 0.25)
+    assert seeds_interval({0: 0.5, 1: 0.5}, {2: 0.25, 3: 0.25}) == (0.25, 0.25)
+
+
+def test_many_seeds_use_the_last_quantile_of_the_table() -> None:
+    these, others = (
+        {seed: value + 0.01 * (seed % 2) for seed in range(40)} for value in (0.5, 0.4)
+    )
+    assert seeds_interval(these, others) == pytest.approx((0.1, 0.1))
+    shifted = {seed + 40: value for seed, value in others.items()}
+    low, high = not_none(seeds_interval(these, shifted))
+    assert 0.09 < low < 0.1 < high < 0.11

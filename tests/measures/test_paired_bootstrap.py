@@ -45,7 +45,7 @@ def influence(one: Outcome) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("alpha", [None, 1.0, 3.0])
-def test_the_interval_is_that_of_theory_where_theory_is_good(alpha: float | None) -> None:
+def test_interval_agrees_with_theory(alpha: float | None) -> None:
     this, other = outcome(0.2, alpha), outcome(0.0, alpha, seed=1)
     found = difference(this, other)
     error = np.sqrt(np.sum((influence(this) - influence(other)) ** 2))
@@ -63,22 +63,22 @@ def test_the_smallest_weights_are_counted_too() -> None:
     assert difference(Outcome(right, logs), Outcome(wrong, logs)).images == 20
 
 
-def test_pairs_tell_apart_what_two_intervals_cannot() -> None:
+def test_paired_interval_is_narrower_than_two_intervals() -> None:
     this, other = outcome(0.15), outcome(0.0, seed=1)
     (mine,), (theirs,) = bootstrap([this]), bootstrap([other])
     assert mine.low < theirs.high
     assert difference(this, other).is_distinguishable
 
 
-def test_the_resamples_are_those_of_the_bootstrap() -> None:
+def test_resamples_equal_those_of_bootstrap() -> None:
     for one in (outcome(), outcome(alpha=2.0)):
         (estimate,), (resampled,) = bootstrap([one], seed=3), Resamples(SIZE, seed=3).of([one])
-        assert np.quantile(resampled.shares, (0.025, 0.975)) == pytest.approx(
+        assert np.quantile(resampled.resampled_values, (0.025, 0.975)) == pytest.approx(
             (estimate.low, estimate.high), abs=1e-12
         )
 
 
-def test_equals_differ_by_nothing() -> None:
+def test_difference_of_equal_outcomes_is_zero() -> None:
     found = difference(outcome(alpha=2.0), outcome(alpha=2.0))
     assert (found.value, found.low, found.high, found.images) == (0, 0, 0, 0)
     assert not found.is_distinguishable
@@ -93,7 +93,7 @@ def test_the_same_value_on_other_images_has_an_interval_around_0() -> None:
     assert not found.is_distinguishable
 
 
-def test_a_single_image_decides_nothing() -> None:
+def test_single_image_is_never_significant() -> None:
     found = difference(Outcome(np.array([True])), Outcome(np.array([False])))
     assert (found.value, found.low, found.high, found.images) == (1, 1, 1, 1)
     assert found.rests_on_few
@@ -101,7 +101,7 @@ def test_a_single_image_decides_nothing() -> None:
 
 
 @pytest.mark.parametrize(("images", "is_enough"), [(5, False), (6, True)])
-def test_it_takes_as_many_images_as_a_sign_test_takes(images: int, is_enough: bool) -> None:
+def test_minimum_number_of_images_is_that_of_a_sign_test(images: int, is_enough: bool) -> None:
     other = np.zeros(500, dtype=bool)
     this = other.copy()
     this[:images] = True
@@ -110,7 +110,7 @@ def test_it_takes_as_many_images_as_a_sign_test_takes(images: int, is_enough: bo
     assert found.is_distinguishable == is_enough
 
 
-def test_weight_on_one_image_is_few_images_however_many_there_are() -> None:
+def test_weight_on_one_image_rests_on_few_images() -> None:
     margins = np.linspace(-1, 1, SIZE)
     logs = exponential_log_weights(margins, 1e6)
     this = margins > 0
@@ -127,12 +127,14 @@ def test_the_mean_over_seeds_is_taken_resample_by_resample() -> None:
     members = Resamples(SIZE).of([outcome(seed=seed) for seed in range(3)])
     whole = mean_of(members)
     assert whole.value == pytest.approx(np.mean([member.value for member in members]))
-    assert whole.parts.sum() == pytest.approx(whole.value)
-    assert whole.shares[7] == pytest.approx(np.mean([member.shares[7] for member in members]))
+    assert whole.contributions.sum() == pytest.approx(whole.value)
+    assert whole.resampled_values[7] == pytest.approx(
+        np.mean([member.resampled_values[7] for member in members])
+    )
     assert mean_of(members[:1]).minus(members[0]).images == 0
 
 
-def test_the_seed_decides_and_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_depends_on_the_seed_only(monkeypatch: pytest.MonkeyPatch) -> None:
     this, other = outcome(0.1, 2.0), outcome(0.0, 2.0, seed=1)
     first = difference(this, other)
     assert difference(this, other) == first
@@ -148,7 +150,7 @@ def test_the_seed_decides_and_nothing_else_does(monkeypatch: pytest.MonkeyPatch)
     )
 
 
-def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
+def test_paired_intervals_have_their_nominal_coverage() -> None:
     held, rng = 0, np.random.default_rng(0)
     for _ in range(300):
         margins = rng.normal(0.3, 1.0, 300)

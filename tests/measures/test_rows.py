@@ -27,7 +27,7 @@ def rows(
     }
 
 
-def test_right_is_decided_by_prediction_and_never_by_margin() -> None:
+def test_correctness_is_decided_by_the_prediction() -> None:
     # a tie that fell right, a tie that fell wrong, and margins of the wrong sign
     tied = rows(predictions=(0, 0, 2, 0), margins=(0.0, 0.0, -0.3, 0.3))
     assert correct(tied, "uniform").tolist() == [True, False, True, False]
@@ -43,7 +43,7 @@ def test_natural_accuracy_is_that_of_the_clean_rows() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0, 2.0])
-def test_sampled_accuracy_weighs_by_exp_of_minus_alpha_times_margin(alpha: float) -> None:
+def test_sampled_accuracy_weights_by_exp_of_minus_alpha_times_margin(alpha: float) -> None:
     weights = [math.exp(-alpha * margin) for margin in (0.5, 0.25, 0.0, -0.5)]
     assert not_none(sampled_accuracy(rows(), "exp", alpha)).value == pytest.approx(
         sum(weights[:3]) / sum(weights)
@@ -58,7 +58,7 @@ def test_sampled_accuracy_at_alpha_zero_is_the_robust_accuracy() -> None:
     )
 
 
-def test_crafted_accuracy_reads_the_rows_of_its_own_attack() -> None:
+def test_crafted_accuracy_uses_the_rows_of_the_weighted_attack() -> None:
     both = rows() | rows("weighted@2.0", predictions=(0, 0, 0, 0), margins=(0.1, -0.1, -0.2, -0.9))
     weights = [math.exp(-2 * margin) for margin in (0.1, -0.1, -0.2, -0.9)]
     assert not_none(crafted_accuracy(both, "exp", 2)).value == pytest.approx(
@@ -67,7 +67,7 @@ def test_crafted_accuracy_reads_the_rows_of_its_own_attack() -> None:
     assert crafted_accuracy(both, "exp", 1.5) is None
 
 
-def test_stored_log_weights_win_over_margins() -> None:
+def test_stored_log_weights_take_precedence_over_margins() -> None:
     stored = rows() | {"uniform/log_weight@2.0": np.log([1.0, 2.0, 3.0, 4.0])}
     assert not_none(sampled_accuracy(stored, "exp", 2.0)).value == pytest.approx(0.6)
     assert not_none(sampled_accuracy(stored, "other", 2.0)).value == pytest.approx(0.6)
@@ -75,7 +75,7 @@ def test_stored_log_weights_win_over_margins() -> None:
     assert not_none(crafted_accuracy(crafted, "other", 2.0)).value == pytest.approx(0.6)
 
 
-def test_a_kernel_without_alpha_stores_rows_without_alpha() -> None:
+def test_rows_of_a_kernel_without_alpha_have_no_suffix() -> None:
     stored = rows(uniform__log_weight=np.log([4.0, 3.0, 2.0, 1.0]))
     assert not_none(sampled_accuracy(stored, "focal", None)).value == pytest.approx(0.9)
     crafted = rows("weighted") | {"weighted/log_weight": np.log([4.0, 3.0, 2.0, 1.0])}
@@ -83,13 +83,11 @@ def test_a_kernel_without_alpha_stores_rows_without_alpha() -> None:
 
 
 @pytest.mark.parametrize(("kernel", "alpha"), [("other", 2.0), ("other", None), ("exp", None)])
-def test_a_kernel_whose_weights_are_not_known_gives_nothing(
-    kernel: str, alpha: float | None
-) -> None:
+def test_kernel_without_stored_weights_gives_none(kernel: str, alpha: float | None) -> None:
     assert sampled_accuracy(rows(), kernel, alpha) is None
 
 
-def test_what_was_not_measured_is_none() -> None:
+def test_missing_rows_give_none() -> None:
     assert accuracy(rows("clean"), "uniform") is None
     assert sampled_accuracy(rows("clean"), "exp", 1.0) is None
     assert crafted_accuracy(rows("clean"), "exp", 1.0) is None
@@ -98,5 +96,5 @@ def test_what_was_not_measured_is_none() -> None:
 @pytest.mark.parametrize(
     ("alpha", "name"), [(2, "weighted@2.0"), (0.1, "weighted@0.1"), (None, "weighted")]
 )
-def test_rows_carry_their_alpha_in_their_name(alpha: float | None, name: str) -> None:
+def test_row_names_contain_alpha(alpha: float | None, name: str) -> None:
     assert at_alpha("weighted", alpha) == name

@@ -55,7 +55,7 @@ def assert_close(one_run: RunningAccuracy, other_run: RunningAccuracy) -> None:
         assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-9)
 
 
-def test_one_batch_is_the_pure_function_to_the_bit() -> None:
+def test_one_batch_is_bit_identical_to_the_function() -> None:
     correct, margin = population(500)
     found = running((correct, margin)).compute()
     assert found.plain == plain_accuracy(correct)
@@ -65,7 +65,7 @@ def test_one_batch_is_the_pure_function_to_the_bit() -> None:
 
 
 @pytest.mark.parametrize("batches", [2, 7, 500])
-def test_many_batches_are_one(batches: int) -> None:
+def test_many_batches_equal_one(batches: int) -> None:
     correct, margin = population(500)
     parts = zip(np.array_split(correct, batches), np.array_split(margin, batches), strict=True)
     assert_close(running(*parts), running((correct, margin)))
@@ -85,7 +85,7 @@ def test_merging_is_associative_and_commutative(
     )
 
 
-def test_merging_changes_neither_part_and_nothing_is_neutral() -> None:
+def test_merging_leaves_both_parts_unchanged() -> None:
     first, second = running(population(10)), running(population(20, seed=1))
     before = first.numbers(), second.numbers()
     first.merge(second)
@@ -97,7 +97,7 @@ def test_merging_changes_neither_part_and_nothing_is_neutral() -> None:
     assert np.array_equal(first.merge(RunningAccuracy(ALPHAS)).numbers(), first.numbers())
 
 
-def test_processes_send_their_parts() -> None:
+def test_states_can_be_sent_between_processes() -> None:
     correct, margin = population(300, seed=2)
     parts = list(zip(np.array_split(correct, 3), np.array_split(margin, 3), strict=True))
     with ProcessPoolExecutor(2) as pool:
@@ -107,7 +107,7 @@ def test_processes_send_their_parts() -> None:
     assert_close(functools.reduce(RunningAccuracy.merge, sent), running((correct, margin)))
 
 
-def test_what_is_sent_comes_back_equal() -> None:
+def test_state_survives_conversion_to_numbers() -> None:
     made = running(population(50))
     again = RunningAccuracy.from_numbers(made.numbers(), ALPHAS)
     assert again.compute() == made.compute() == pickle.loads(pickle.dumps(made)).compute()
@@ -122,7 +122,7 @@ def test_without_alphas_margins_are_not_needed() -> None:
     assert made.compute() == (plain_accuracy([True, False, True, True]), {})
 
 
-def test_what_cannot_be_added_is_refused_and_leaves_everything_as_it_was() -> None:
+def test_invalid_update_leaves_the_state_unchanged() -> None:
     made = running(population(10))
     before = made.numbers()
     bad: list[tuple[ArrayLike, ArrayLike | None, str]] = [

@@ -24,7 +24,15 @@ from .calibration import (
     tempered_accuracy,
 )
 from .dro import RHOS, WorstCase, worst_accuracy, worst_case, worst_cases
-from .intervals import Estimate, logit_delta, wilson
+from .intervals import (
+    Estimate,
+    Spread,
+    logit_delta,
+    mean_estimate,
+    seeds_interval,
+    spread,
+    wilson,
+)
 from .rows import (
     MARGIN_KERNEL,
     accuracy,
@@ -38,7 +46,6 @@ from .rows import (
     sampled_outcome,
     worst_rows,
 )
-from .seeds import Spread, mean_estimate, seeds_interval, spread
 
 __all__ = [
     "MARGIN_KERNEL",

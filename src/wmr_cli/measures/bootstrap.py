@@ -87,17 +87,17 @@ class Resampled:
     """
 
     value: float
-    parts: Floats
-    shares: Floats
+    contributions: Floats
+    resampled_values: Floats
 
     def minus(self, other: "Resampled") -> Difference:
         """Return the difference with its percentile interval. Both need the same resamples."""
-        changes = np.abs(self.parts - other.parts)
+        changes = np.abs(self.contributions - other.contributions)
         if changes.any():
             # squares of the smallest weights would underflow
             changes /= changes.max()
         squares = float(changes @ changes)
-        low, high = np.nanquantile(self.shares - other.shares, (0.025, 0.975))
+        low, high = np.nanquantile(self.resampled_values - other.resampled_values, (0.025, 0.975))
         value = self.value - other.value
         images = 0.0
         if squares:
@@ -114,8 +114,8 @@ def mean_of(members: Sequence[Resampled]) -> Resampled:
         return members[0]
     return Resampled(
         sum(member.value for member in members) / count,
-        np.asarray(sum(member.parts for member in members) / count),
-        np.asarray(sum(member.shares for member in members) / count),
+        np.asarray(sum(member.contributions for member in members) / count),
+        np.asarray(sum(member.resampled_values for member in members) / count),
     )
 
 

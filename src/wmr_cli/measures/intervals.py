@@ -1,17 +1,25 @@
 """Confidence intervals of accuracies: Wilson for A_nat and A_rob, delta method for A_sa and A_tr.
 
-All intervals are 95 % intervals over the sampling of test images. `accuracy.py` computes the
-variance that `logit_delta` takes, `bootstrap.py` has intervals by resampling, and `seeds.py`
-has intervals over training seeds.
+All intervals are 95 % intervals. Those of one accuracy cover the sampling of test images;
+`accuracy.py` computes the variance that `logit_delta` takes, and `bootstrap.py` has intervals by
+resampling. Variation over training seeds is separate: Student's and Welch's intervals at the end.
 """
 
 import math
-from statistics import NormalDist
+from collections.abc import Mapping, Sequence
+from statistics import NormalDist, fmean, stdev
 
 import msgspec
 
 Z95 = 1.959963984540054
 """97.5 % quantile of the standard normal distribution."""
+T95 = (
+    12.706205, 4.302653, 3.182446, 2.776445, 2.570582,
+    2.446912, 2.364624, 2.306004, 2.262157, 2.228139,
+    2.200985, 2.178813, 2.160369, 2.144787, 2.131450,
+    2.119905, 2.109816, 2.100922, 2.093024, 2.085963,
+)  # fmt: skip
+"""97.5 % quantile of Student's t for 1, 2, … degrees of freedom."""
 
 
 class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -71,3 +79,72 @@ def _logistic(x: float) -> float:
     if x >= 0:
         return 1 / (1 + math.exp(-x))
     return math.exp(x) / (1 + math.exp(x))
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Mean and standard deviation of a value over two or more training seeds."""
+
+    mean: float
+    sd: float
+    seeds: int
+
+
+def mean_estimate(estimates: Sequence[Estimate]) -> Estimate:
+    """Return the mean of value and interval over seeds, with the smallest ESS.
+
+    All seeds are measured on the same images, so their errors are correlated. The mean of their
+    intervals is therefore never too narrow.
+    """
+    if len(estimates) == 1:
+        return estimates[0]
+    sizes = [estimate.ess for estimate in estimates if estimate.ess is not None]
+    return Estimate(
+        fmean(estimate.value for estimate in estimates),
+        fmean(estimate.low for estimate in estimates),
+        fmean(estimate.high for estimate in estimates),
+        min(sizes, default=None),
+    )
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """Return mean and standard deviation over seeds; None for a single seed."""
+    if len(values) < 2:
+        return None
+    return Spread(fmean(values), stdev(values), len(values))
+
+
+def seeds_interval(
+    these: Mapping[int, float], others: Mapping[int, float]
+) -> tuple[float, float] | None:
+    """Return the 95 % interval of a difference of means over seeds; values are given by seed.
+
+    It covers other training seeds on the same test images. Equal seeds are compared in pairs
+    (Student), other seeds as two samples (Welch). If one side has a single seed, the variance of
+    the other side is used for both. The result is None if both sides have a single seed.
+    """
+    if not these or not others or len(these) + len(others) < 3:
+        return None
+    difference = fmean(these.values()) - fmean(others.values())
+    if len(these) < 2 or len(others) < 2:
+        # one value has no variance of its own: assume that of the other side
+        several = max(these, others, key=len)
+        variance = stdev(several.values()) ** 2 * (1 + 1 / len(several))
+        return _interval(difference, variance, len(several) - 1)
+    if these.keys() == others.keys():
+        # pairs: variation that both sides share cancels
+        differences = [value - others[seed] for seed, value in these.items()]
+        variance = stdev(differences) ** 2 / len(differences)
+        return _interval(fmean(differences), variance, len(differences) - 1)
+    own = stdev(these.values()) ** 2 / len(these)
+    other = stdev(others.values()) ** 2 / len(others)
+    # Welch-Satterthwaite degrees of freedom, rounded down; 1 if neither side varies
+    split = own**2 / (len(these) - 1) + other**2 / (len(others) - 1)
+    freedom = (own + other) ** 2 / split if split else 1.0
+    return _interval(difference, own + other, int(freedom))
+
+
+def _interval(value: float, variance: float, freedom: int) -> tuple[float, float]:
+    # beyond the table its last entry is used, which makes the interval slightly too wide
+    quantile = T95[min(max(freedom, 1), len(T95)) - 1]
+    half = quantile * math.sqrt(variance)
+    return value - half, value + half

@@ -16,7 +16,10 @@ from .intervals import Estimate
 
 Rows = Mapping[str, NDArray[Any]]
 MARGIN_KERNEL = "exp"
-"""The kernel whose log-weights follow from the stored margins, at any alpha."""
+"""The kernel whose log-weights follow from the stored margins, at any alpha.
+
+Records store it by this name, and reports must read them without loading any component.
+"""
 
 
 def at_alpha(name: str, alpha: float | None) -> str:

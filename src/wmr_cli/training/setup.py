@@ -15,6 +15,7 @@ from ..core.protocols import Attack, Batch, DataSource, Defense, Kernel, Split
 from ..core.rng import derive_seed
 from ..core.run_attack import check_logits
 from ..core.traits import read_parameter
+from ..measures import MARGIN_KERNEL
 from ..registry import Registry
 from ..runtime import compatibility, components, datasets
 from ..runtime.datasets import share_dataset
@@ -156,7 +157,9 @@ def set_up_training(
         average=average,
         statistics=EpochStatistics(),
         validation_attack=build_validation_attack(registry, config),
-        validation_kernel=components.build_kernel(registry, "exp", validation_alpha(config)),
+        validation_kernel=components.build_kernel(
+            registry, MARGIN_KERNEL, validation_alpha(config)
+        ),
     )
 
 

@@ -94,8 +94,8 @@ def compute_metrics(rows: Rows, config: TrainConfig) -> dict[str, Any]:
     estimates = {
         "val_a_nat": measures.accuracy(rows, "clean"),
         "val_a_rob": measures.accuracy(rows, "uniform"),
-        "val_a_sa": measures.sampled_accuracy(rows, "exp", alpha),
-        "val_a_tr": measures.crafted_accuracy(rows, "exp", alpha),
+        "val_a_sa": measures.sampled_accuracy(rows, measures.MARGIN_KERNEL, alpha),
+        "val_a_tr": measures.crafted_accuracy(rows, measures.MARGIN_KERNEL, alpha),
     }
     metrics: dict[str, Any] = {}
     for name, estimate in estimates.items():

@@ -33,7 +33,7 @@ def split(**changes: Any) -> MemorySplit:
 
 @settings(deadline=None)
 @given(labels, st.integers(0, 70), st.integers(0, 3))
-def test_a_subset_is_sorted_without_doubles_and_of_the_asked_size(
+def test_subset_is_sorted_unique_and_of_the_given_size(
     given_labels: list[int], size: int, seed: int
 ) -> None:
     positions = balanced_subset(torch.tensor(given_labels), size, seed).tolist()
@@ -44,7 +44,7 @@ def test_a_subset_is_sorted_without_doubles_and_of_the_asked_size(
 
 @settings(deadline=None)
 @given(labels, st.integers(1, 60), st.integers(0, 3))
-def test_classes_share_a_subset_to_within_one_unless_they_run_out(
+def test_subset_has_equal_class_sizes_up_to_one(
     given_labels: list[int], size: int, seed: int
 ) -> None:
     chosen = [
@@ -56,7 +56,7 @@ def test_classes_share_a_subset_to_within_one_unless_they_run_out(
         assert chosen.count(label) >= min(most - 1, given_labels.count(label))
 
 
-def test_a_subset_follows_its_seed() -> None:
+def test_subset_depends_on_the_seed() -> None:
     many = torch.arange(200) % 10
     first = balanced_subset(many, 50, seed=0)
     assert torch.equal(balanced_subset(many, 50, seed=0), first)
@@ -64,7 +64,7 @@ def test_a_subset_follows_its_seed() -> None:
     assert many[first].bincount().tolist() == [5] * 10
 
 
-def test_a_subset_as_large_as_the_split_is_the_split() -> None:
+def test_subset_of_full_size_has_all_positions() -> None:
     assert balanced_subset(torch.tensor([2, 0, 0, 1]), 9, seed=0).tolist() == [0, 1, 2, 3]
 
 
@@ -83,7 +83,7 @@ def test_floats_stay_as_they_are() -> None:
     )
 
 
-def test_a_batch_holds_images_labels_and_indices_of_its_positions() -> None:
+def test_batch_has_images_labels_and_indices_of_its_positions() -> None:
     batch = split().batch(torch.tensor([4, 1]))
     assert (batch.images * 255).round().flatten().tolist() == [16, 17, 18, 19, 4, 5, 6, 7]
     assert batch.labels.tolist() == [1, 1]
@@ -119,13 +119,13 @@ def test_the_hash_is_of_content_and_not_of_memory() -> None:
     assert split(images=transposed).sha256 == split().sha256
 
 
-def test_a_source_knows_the_shape_of_its_images() -> None:
+def test_source_has_the_shape_of_its_images() -> None:
     assert MemorySource(3, {"train": split(), "test": split()}).input_shape == (1, 2, 2)
 
 
 @settings(deadline=None)
 @given(labels, st.sampled_from([0.0, 0.02, 0.1, 0.5, 0.9]), st.integers(0, 3))
-def test_of_every_class_a_share_is_held_out_but_never_all_of_it(
+def test_holdout_takes_some_but_not_all_of_every_class(
     given_labels: list[int], share: float, seed: int
 ) -> None:
     mask = holdout_mask(torch.tensor(given_labels), share, seed).tolist()
@@ -138,13 +138,13 @@ def test_of_every_class_a_share_is_held_out_but_never_all_of_it(
         assert held == (0 if share == 0 else min(max(1, round(share * size)), size - 1))
 
 
-def test_what_is_held_out_follows_the_seed() -> None:
+def test_holdout_depends_on_the_seed() -> None:
     many = torch.arange(500) % 10
     assert torch.equal(holdout_mask(many, 0.1, seed=0), holdout_mask(many, 0.1, seed=0))
     assert not torch.equal(holdout_mask(many, 0.1, seed=0), holdout_mask(many, 0.1, seed=1))
 
 
-def test_lazy_splits_are_made_once_and_only_when_asked_for() -> None:
+def test_lazy_splits_are_made_once_on_first_use() -> None:
     made = []
 
     def make(name: str) -> MemorySplit:

@@ -162,7 +162,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         check_regular(path)
     except (FileNotFoundError, NotADirectoryError):
         raise BadFile(
-            f"there is no file {path}", hint="arrays:path=… names a .npz or .safetensors file"
+            f"{path} does not exist", hint="arrays:path=… names a .npz or .safetensors file"
         ) from None
     except OSError as error:
         raise BadFile(

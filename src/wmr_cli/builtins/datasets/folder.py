@@ -106,7 +106,7 @@ def _note_empty_classes(labels: Tensor, class_names: list[str], place: Path) -> 
     empty = [name for label, name in enumerate(class_names) if label not in present]
     if not empty:
         return None
-    return f"there are no images of {', '.join(empty[:5])} in {place}"
+    return f"{place} has no images of {', '.join(empty[:5])}"
 
 
 def _hash_names(split: ImageFileSplit, path: Path) -> str:
@@ -122,7 +122,7 @@ def _find_split_folders(path: Path) -> dict[str, Path]:
     """Return the folder of class folders of each split; `all` without split folders."""
     if not is_folder(path):
         raise BadFile(
-            f"there is no folder {path}",
+            f"{path} is not a folder",
             hint="folder:path=… names a folder with a folder per class",
         )
     inside = _list_folders(path)

@@ -147,7 +147,8 @@ def _list_test_images(folder: Path, class_ids: list[str]) -> list[ListedImage]:
             listed.append((path, label_of[fields[1]], TRAINING_IMAGES + _number(path)))
     if not listed:
         raise BadFile(
-            f"there are no images in {images}", hint="move the folder away to download it again"
+            f"{images} has no images of the annotations",
+            hint="move the folder away to download it again",
         )
     return sorted(listed, key=lambda image: image[2])
 

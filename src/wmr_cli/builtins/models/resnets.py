@@ -103,7 +103,7 @@ def wide_resnet(
     """
     if depth < 10 or depth % 6 != 4:
         raise BadInput(
-            f"there is no wide ResNet of depth {depth}",
+            f"a wide ResNet cannot have depth {depth}",
             hint="depth is 10, 16, 22, 28, 34, …: 4 more than a multiple of 6",
         )
     if width < 1:
@@ -127,7 +127,7 @@ class CifarResNet(nn.Module):
         super().__init__()
         if depth < 8 or depth % 6 != 2:
             hint = "depth is 8, 14, 20, 32, 44, 56, …: 2 more than a multiple of 6"
-            raise BadInput(f"there is no CIFAR ResNet of depth {depth}", hint=hint)
+            raise BadInput(f"a CIFAR ResNet cannot have depth {depth}", hint=hint)
         blocks = (depth - 2) // 6
         # parameters are named as in public networks of this kind, so that their weights can be loaded
         self.conv1 = nn.Conv2d(input_shape[0], 16, kernel_size=3, padding=1, bias=False)
