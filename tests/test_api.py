@@ -334,7 +334,7 @@ WRONG: dict[
     "a batch of one": (lambda b: [(b.images,)], {}, BadInput, "batch 0"),
     "a batch as a dictionary": (lambda b: [{"images": b.images}], {}, BadInput, "batch 0"),
     "text among the images": (lambda b: [("cat.png", b.labels)], {}, BadInput, "batch 0"),
-    "no images at all": (lambda b: [], {}, BadInput, "no images"),
+    "no images at all": (lambda b: [], {}, BadInput, "`data`"),
     "images by themselves": (lambda b: b.images, {}, BadInput, "Tensor"),
     "a whole data set": (lambda b: wmr.create("dataset", "digits"), {}, BadInput, "split"),
     "another number of classes": (lambda b: [(b.images, b.labels)], {"num_classes": 10}, BadInput, "10"),

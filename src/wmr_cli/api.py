@@ -303,10 +303,11 @@ def evaluate(  # noqa: PLR0913 - keywords of a public function
     target_device = model_device(model) if device is None else torch.device(device)
     with on_device(model, target_device), plain_autograd(target_device):
         batches = batch_images(images, batch_size)
+        # the first batch has the shape of the images, which the description of the model needs
         first = next(batches, None)
         if first is None:
             raise BadInput(
-                "there are no images", hint="an iterator can be used only once: create a new one"
+                "`data` is empty", hint="an iterator can be used only once: create a new one"
             )
         channels, height, width = first.images.shape[1:]
         checkpoint = describe_model(
@@ -322,6 +323,7 @@ def evaluate(  # noqa: PLR0913 - keywords of a public function
             )
         )
         sample_images = first.images[:SAMPLE_SIZE].to(target_device)
+        # from here as in `wmr evaluate`, including fusion
         started = time.perf_counter()
         evaluator = make_evaluator(task, model, sample_images)
         parts = list(evaluator.evaluate_batches(chain([first], batches), target_device))

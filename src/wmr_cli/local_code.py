@@ -197,7 +197,7 @@ def _grant(sha256: str, what: str, *, remember: bool, path: str) -> list[str]:
         marker = state_folder() / _marker_name(sha256, what)
         # the folder decides which code may run, so that only its owner may write to it
         marker.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # the name is the grant; the path inside is only for a user who looks at the file
+        # the name is the grant; the path inside only helps to read the folder
         marker.write_text(f"{path}\n", encoding="utf-8", errors="surrogateescape")
     # RuntimeError: the home folder is not known
     except (OSError, RuntimeError) as error:

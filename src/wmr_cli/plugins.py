@@ -43,6 +43,7 @@ class InstalledPlugins:
         return [plugin for plugin in self.plugins if plugin.problem]
 
 
+# once per process: importing all plugins is slow
 @functools.cache
 def load_plugins() -> InstalledPlugins:
     """Return the plugins of this environment, including the built-in one."""
@@ -65,6 +66,7 @@ def collect(found: Iterable[EntryPoint]) -> InstalledPlugins:
             registry.add(entries, owner, version)
         # SystemExit as well: code of a plugin may raise anything, and the other plugins must work
         except (Exception, SystemExit) as error:  # noqa: BLE001
+            # as a whole: half of a plugin would behave unlike what its documentation describes
             plugins.append(Plugin(owner, version, problem=_reason(error)))
             continue
         offers: dict[str, list[str]] = {}

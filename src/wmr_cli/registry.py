@@ -86,6 +86,7 @@ class Registry:
                     hint="uninstall one of the two",
                 )
             added[kind, entry.name] = Owned(entry, owner, version)
+        # only after all names are checked: a plugin is registered as a whole
         for (kind, name), owned in added.items():
             self._owned[kind][name] = owned
 
@@ -106,6 +107,7 @@ class Registry:
     def check(self, kind: str, spec: str) -> None:
         """Raise UnknownName for a misspelt name or parameter, without building anything."""
         parsed = Spec.parse(spec)
+        # before the target is imported, which runs the file
         local_code.check(parsed, kind)
         signature = _Signature.of(self.target(kind, parsed.name))
         for key in parsed.params:
@@ -122,6 +124,7 @@ class Registry:
             # stdout is reserved for results; a plugin may print while it is imported
             with contextlib.redirect_stdout(sys.stderr):
                 found: Any = importlib.import_module(module)
+            # an attribute of a class is a valid target, such as a class method
             for part in attribute.split("."):
                 found = getattr(found, part)
         except Exception as error:
@@ -170,6 +173,7 @@ class Registry:
         target = self.target(kind, spec.name)
         signature = _Signature.of(target)
         entry_params = self._entry_params(kind, spec)
+        # a misspelt keyword of a caller is refused like one in a spec
         for key in given:
             signature.check(key, kind, spec)
         written = _name_value(spec, signature, {*entry_params, *given})
@@ -216,6 +220,7 @@ class Registry:
         parsed = Spec.parse(spec).absolute()
         local_code.check(parsed, kind)
         signature = _Signature.of(self.target(kind, parsed.name))
+        # a value without a key never means a parameter that the program sets
         taken = {*self._entry_params(kind, parsed), *INJECTED_PARAMS.get(kind, ())}
         params = _name_value(parsed, signature, taken)
         absolute: dict[str, Value] = {}
@@ -242,6 +247,7 @@ class Registry:
                     found[path] = "sha256:" + hashlib.sha256(Path(path).read_bytes()).hexdigest()
             if not spec.is_local:
                 owned = self.find(kind, spec.name)
+                # the version of wmr itself is a field of its own in records
                 if owned.owner != OWN_DISTRIBUTION:
                     found[owned.owner] = owned.version
         return found

@@ -91,6 +91,7 @@ def attack(
 ) -> Iterator[Event]:
     """Attack the images of `config`; a `weighted` attack maximises weight times loss, as A_tr."""
     checkpoint, source = yield from open_checkpoint(path, config, registry, data_dir)
+    # the first attack and eps; the command accepts one of each
     task = next(plan_tasks(checkpoint, config, registry, data_dir, source))
     warnings = [
         *datasets.list_dataset_notes(task.images.split),
@@ -105,10 +106,12 @@ def attack(
             f"attack {task.attack.spec!r} maximises its own loss, not a weighted one",
             hint="leave out `alpha`",
         )
+    # before the attack, which may take hours
     save = _check_output(output.save)
     grid = _check_output(output.grid)
     runtime = single_process(device)
     model = components.restore_model(registry, task.checkpoint).to(runtime.device)
+    # through the evaluator, so that images are attacked on the same fused model as in records
     sample_images = task.images.first(SAMPLE_SIZE).images.to(runtime.device)
     evaluator = make_evaluator(task, model, sample_images)
     total = len(task.images)
@@ -172,6 +175,7 @@ def attack_batch(
             batch,
             _choose_objective(task, weighted),
             threat,
+            # the same seed as an evaluation: its record describes these images
             seed=derive_seed("evaluate", task.config.seed),
         )
         if as_uint8:
@@ -240,6 +244,7 @@ def save_images(
     header = {
         "attack": task.attack.spec,
         "norm": task.attack.norm,
+        # repr keeps every bit of a float
         "eps": repr(task.attack.eps),
         "dataset": task.images.dataset,
         "split": task.config.split,
@@ -276,6 +281,7 @@ def summarize(
     is_misclassified = was_correct & (attacked.prediction != attacked.label)
     correct = int(was_correct.sum())
     misclassified = int(is_misclassified.sum())
+    # without a correct image the rate is undefined
     success_rate = None
     if correct:
         success = measures.wilson(misclassified, correct)

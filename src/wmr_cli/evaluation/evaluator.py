@@ -162,6 +162,7 @@ class Evaluator:
     def evaluate_batch(self, batch: Batch) -> Rows:
         """Compute the rows of one batch."""
         check_batch(batch, self.num_classes)
+        # eval mode: batch-norm must not mix images, and dropout is stochastic
         with evaluating(self.model):
             rows = {"index": batch.index.cpu().numpy(), "label": batch.labels.cpu().numpy()}
             rows |= _score_logits("clean", self._clean_logits(batch), batch.labels)
@@ -172,17 +173,20 @@ class Evaluator:
     def evaluate_batches(self, batches: Iterable[Batch], device: torch.device) -> Iterator[Rows]:
         """Compute the rows of each batch on `device`, in float32 without TF32."""
         for batch in batches:
+            # not around the yield: the caller's code must keep its own precision
             with exact_float32():
                 rows = self.evaluate_batch(batch.to(device, self.memory_format))
             yield rows
 
     def _clean_logits(self, batch: Batch) -> Tensor:
         cache = {} if self.clean_logits is None else self.clean_logits
+        # by index: all attacks cut the images into the same batches
         key = batch.index.cpu().numpy().tobytes()
         if key not in cache:
             with torch.no_grad():
                 logits = self.model(batch.images)
             check_logits(logits, batch.index, self.num_classes)
+            # on the CPU: a whole dataset of logits need not fit on the device
             cache[key] = logits.cpu()
         return cache[key]
 
@@ -190,6 +194,7 @@ class Evaluator:
         loss = self.attack.traits.objective
         uniform_logits = self._attack(get_objective(loss), batch)
         rows = _score_logits("uniform", uniform_logits, batch.labels)
+        # an attack that stops at the first misclassification does not minimise margins
         if not self.has_margins:
             return {"uniform/prediction": rows["uniform/prediction"]}
         for alpha, kernel in self.kernels.items():
@@ -200,6 +205,7 @@ class Evaluator:
                 rows[name] = _log_weights(kernel, uniform_logits, batch)
             if not self.runs_weighted_attack:
                 continue
+            # weights without a gradient do not change the attack
             logits = uniform_logits
             if kernel.traits.differentiable:
                 logits = self._attack(weighted_objective(loss, kernel), batch)
@@ -284,6 +290,7 @@ def make_record(
     class_names = dict(enumerate(checkpoint.class_names or ()))
     scores = scoring.compute_scores(rows, config, list(task.kernels), class_names)
     assert scores.a_nat is not None  # rows always hold clean predictions
+    # the training of imported weights is not known
     epoch = None
     train_config = None
     if checkpoint.defense != IMPORTED_DEFENSE:
@@ -319,6 +326,7 @@ def make_record(
         attack=AttackFacts(spec=attack.spec, seed=config.seed, restarts=attack.restarts),
         kernel=config.kernel,
         device=device,
+        # always, see exact_float32; the field exists since wmr 0.1
         precision="32",
         a_nat=scores.a_nat,
         a_rob=scores.a_rob,
@@ -341,6 +349,7 @@ def _score_logits(prefix: str, logits: Tensor, labels: Tensor) -> Rows:
     values = {
         "prediction": predictions(exact_logits),
         "margin": probability_margin(exact_logits, labels),
+        # float32 is enough for figures; only margins become weights
         "logit_margin": logit_margin(exact_logits, labels).float(),
         "loss": cross_entropy(exact_logits, labels).float(),
         "logits": exact_logits.float(),

@@ -114,6 +114,7 @@ def _replace_local_class(checkpoint: Checkpoint, model: str) -> Checkpoint:
             f"the model of {checkpoint.path} is a class {own.short!r}, not {named.short!r}",
             hint=f"name the file that defines {own.short!r}",
         )
+    # parameters of training are kept unless the user sets others
     merged = Spec(named.name, named.value or own.value, {**own.params, **named.params})
     return replace(checkpoint, model=str(merged))
 
@@ -172,12 +173,14 @@ def _match_with_model(
     # without pretrained weights, which would be downloaded only to be replaced
     spec = components.spec_without_weights(registry, config.model)
     model = _build_model(registry, spec, source)
+    # weights of other programs are those of the model without our normalising layer
     inner, prefix = unwrap_preprocessing(model)
     if isinstance(model, Normalized):
         weights = drop_normalization(weights, {"mean": model.mean, "std": model.std})
     matched = match_weights(weights, inner.state_dict(), match)
     tensors = {prefix + name: tensor for name, tensor in matched.tensors.items()}
     checkpoint = checkpoints.describe_unsaved(weights.path, tensors, config, source)
+    # shapes can match although layers do not: NaN and other shapes of logits appear here
     _try_on_images(registry, checkpoint, source)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     facts = [f"{matched.matched} tensors, {parameters:,} parameters, by {match}"]
@@ -237,6 +240,7 @@ def _build_model(
 def _try_on_images(registry: Registry, checkpoint: Checkpoint, source: DataSource) -> None:
     """Check that the model returns one finite logit per class for a few images."""
     model = components.restore_model(registry, checkpoint)
+    # a dataset without a test split is evaluated with `split=all`
     name = "test" if "test" in source.splits else next(iter(source.splits))
     split = source.splits[name]
     batch = split.batch(torch.arange(min(NUM_TRIED_IMAGES, len(split))))

@@ -81,14 +81,17 @@ def evaluate(
     Only rank 0 yields records.
     """
     checkpoint, source = yield from open_checkpoint(path, config, registry, data_dir)
+    # all tasks before any work: an error in the last one must not appear after hours
     tasks = list(plan_tasks(checkpoint, config, registry, data_dir, source))
     runtime = launch(hardware)
     folder = out or choose_folder(checkpoint)
+    # a folder that the user names may be a link
     if out is None:
         refuse_link(folder)
     session = Session(registry=registry, runtime=runtime, folder=folder, resume=resume)
     # from here on the ranks of a machine hold one copy of the images
     split = share_split(lambda: tasks[0].images.split, runtime.ranks)
+    # frees this rank's own copy
     del source
     by_threat: dict[tuple[str, float], list[tuple[EvaluationTask, Record]]] = {}
     for planned in tasks:
@@ -152,6 +155,7 @@ def measure(
     jobs = make_jobs(task, unfinished)
     yield EvaluationStarted(task.label, count_images(jobs))
     with ExitStack() as stack:
+        # an error of rank 0 must end all ranks, not leave them waiting
         with ranks.collective():
             if ranks.is_first:
                 check_writable(target)
@@ -165,6 +169,7 @@ def measure(
         with ranks.collective():
             images = yield from run_jobs(task, evaluator, jobs, runtime)
         seconds = time.perf_counter() - started
+        # rank 0 reads the chunks of all ranks from the folder
         if not ranks.is_first:
             return None
         rows = add_log_weights(task, gather_rows(jobs, task.config.seed))
@@ -181,6 +186,7 @@ def measure(
             checks = list(run_checks(task, session.registry, evaluator, rows, runtime.device))
             record = msgspec.structs.replace(record, checks=checks)
         records.save(target, record, rows)
+        # last: after a crash before this line, the chunks are complete and can be resumed
         shutil.rmtree(unfinished, ignore_errors=True)
     return record
 
@@ -231,6 +237,7 @@ def run_jobs(
     ranks = runtime.ranks
     total = count_images(jobs)
     images = 0
+    # every n-th job: repeats and chunks are spread evenly
     for job in jobs[ranks.index :: ranks.count]:
         parts: list[Rows] = []
         if not job.file.exists():
@@ -276,6 +283,7 @@ def record_worst_case(
 ) -> Iterator[Event]:
     """Record the worst case of each image over several attacks with the same norm and eps."""
     ids = [record.id for _, record in measured]
+    # sorted: the order of attacks on the command line does not matter
     target = folder / f"{records.record_id({'worst': sorted(ids)})}.json"
     is_stored = target.exists()
     if is_stored:
@@ -286,6 +294,7 @@ def record_worst_case(
         rows = add_log_weights(task, worst_rows(parts))
         seconds = sum(record.seconds for _, record in measured)
         plugins: dict[str, str] = {}
+        # any attack may come from a plugin
         for _, part in measured:
             plugins |= part.plugins
         record = make_record(

@@ -100,6 +100,7 @@ class EvaluationTask:
     def label(self) -> str:
         """Text for the progress bar."""
         file = self.checkpoint.path
+        # last.safetensors is the usual file, so that the name of the run is enough
         name = file.parent.name
         if file.name != "last.safetensors":
             name = str(Path(name) / file.name)
@@ -111,7 +112,9 @@ class EvaluationTask:
     def id(self) -> str:
         """Hash of everything that determines the result."""
         images = self.images
+        # the hash of the split stands for its positions
         positions = None if images.is_whole_split else images.positions.tolist()
+        # neither batch size nor device: they change rounding errors only
         determining: dict[str, object] = {
             "schema": records.SCHEMA,
             "checkpoint": self.checkpoint.sha256,
@@ -122,6 +125,7 @@ class EvaluationTask:
             "metrics": sorted(self.config.metrics),
             "code": self.code_versions,
         }
+        # a stored record without checks must not be reused for an evaluation with them
         if self.config.checks:
             determining["checks"] = True
         # defaults are left out, so that new settings do not change the ids of stored records
@@ -145,6 +149,7 @@ def plan_tasks(
     dataset = config.dataset or registry.canonical_spec("dataset", checkpoint.dataset)
     if source is None:
         source = datasets.build_dataset(registry, dataset, data_dir, checkpoint.config.split_seed)
+    # before any image is read: a split may be large or be read from files
     check_dataset(checkpoint, source, config)
     split = datasets.get_split(source, config.split)
     positions = choose_positions(split, config.limit)
@@ -211,6 +216,7 @@ def list_attacks(
     preset_spec = Spec.parse(preset.attack)
     for text in config.attacks or (preset.attack,):
         spec = Spec.parse(text)
+        # parameters of the preset are defaults for the same attack
         if spec.name == preset_spec.name:
             spec = Spec(spec.name, spec.value, {**preset_spec.params, **spec.params})
         threats = list_threats(spec, config, checkpoint)
@@ -244,6 +250,7 @@ def _follows_preset(
         target = registry.target("attack", spec.name)
         if target is registry.target("attack", preset_spec.name):
             return True
+    # traits belong to an instance, and a wrapper passes on those of its base
     attack = components.build_attack(registry, spec.without("norm", "eps"), norm=norm, eps=eps)
     return attack.traits.follows_preset
 
@@ -257,6 +264,7 @@ def list_threats(
         raise BadInput(f"`eps` and {str(spec)!r} both set eps", hint="keep one of the two")
     if "eps" in spec.params:
         return [(norm, parse_number(str(spec.params["eps"])))]
+    # an eps for one norm means nothing for another
     if norm != checkpoint.norm and not config.eps:
         raise BadInput(
             f"the checkpoint was trained for {checkpoint.norm} and has no eps for {norm}",
@@ -288,6 +296,7 @@ def make_kernels(
 ) -> dict[float | None, Kernel]:
     """Build the attacker's kernel for each alpha_test, or one kernel if it has no free alpha."""
     spec = Spec.parse(config.kernel)
+    # an alpha in the spec is fixed, so that alpha_test cannot vary it
     takes_alpha = registry.accepts("kernel", spec.name, "alpha") and "alpha" not in spec.params
     if not takes_alpha and config.alpha_test is not None:
         raise BadInput(
@@ -309,6 +318,7 @@ def _check_usable_as_metric(kernel: Kernel, name: str) -> None:
     hint = f"evaluate with `kernel={EvaluateConfig().kernel}`"
     if not kernel.traits.usable_as_metric:
         raise BadInput(f"kernel {name!r} uses values that exist only in training", hint=hint)
+    # A_tr attacks the weighted loss, so that its gradient must exist
     compatibility.check_attackable(kernel)
     for needed in sorted(kernel.traits.needs - ALWAYS_PROVIDED):
         evidence = needed.replace("_", " ")
@@ -320,6 +330,7 @@ def choose_positions(split: Split, limit: int | None) -> Tensor:
     """Return all positions, or a class-balanced subset that is the same for every checkpoint."""
     if limit is None or limit >= len(split):
         return torch.arange(len(split))
+    # a fixed seed: results of different checkpoints are compared image by image
     return balanced_subset(split.labels, limit, seed=0)
 
 
@@ -352,8 +363,10 @@ def check_dataset(checkpoint: Checkpoint, source: DataSource, config: EvaluateCo
 
 def _check_holdout(checkpoint: Checkpoint, source: DataSource, config: EvaluateConfig) -> None:
     """Refuse data that were split differently for training: test images may be training images."""
+    # imported weights: how their data were split is not known; "all" is a request for all images
     if checkpoint.defense == IMPORTED_DEFENSE or config.split == "all":
         return
+    # other data than those of the training
     if config.dataset is not None and _location(config.dataset) != _location(checkpoint.dataset):
         return
     if checkpoint.drawn != source.random_split_sha256:
@@ -397,6 +410,7 @@ def check_request(request: EvaluationRequest, registry: Registry) -> CheckedRequ
     """Build the attack and check every setting, before the model or an image is used."""
     attack = _resolve_attack(request, registry)
     rhos = _check_sizes("rhos", request.rhos)
+    # dro is not among METRICS: radii request it
     unknown = next((word for word in request.metrics if word not in METRICS), None)
     if unknown is not None:
         raise UnknownName(f"metric {unknown!r} is not known", hint=did_you_mean(unknown, METRICS))
@@ -431,6 +445,7 @@ def describe_model(
 ) -> Checkpoint:
     """Describe a model that was never saved, and check its number of outputs."""
     kind = type(model).__name__
+    # measured, because a module does not declare how many outputs it has
     outputs = compatibility.count_outputs(model, kind, input_shape)
     if num_classes not in (None, outputs):
         raise BadInput(
@@ -495,6 +510,7 @@ def _resolve_attack(request: EvaluationRequest, registry: Registry) -> PlannedAt
         own_norm=read_parameter(attack, "norm"),
         own_eps=read_parameter(attack, "eps"),
     )
+    # the record stores a spec that rebuilds the caller's object
     spec = components.find_attack_spec(attack, registry)
     components.check_attack_traits(attack, f"attack {str(spec)!r}", norm)
     text = components.describe_attack(attack, spec, registry)
@@ -533,6 +549,7 @@ def _check_sizes(name: str, values: Iterable[object]) -> tuple[float, ...]:
     """Return finite numbers of at least 0, without duplicates, in ascending order."""
     sizes = set()
     for value in values:
+        # Real: NumPy scalars are not instances of float
         if not (isinstance(value, Real) and math.isfinite(value) and float(value) >= 0):
             raise BadInput(
                 f"`{name}`: {value!r} is not a finite number of at least 0",

@@ -126,6 +126,7 @@ def describe_network(
         epoch=0,
         seed=0,
         config=config,
+        # the model itself is in memory
         tensors={},
     )
 
@@ -135,6 +136,7 @@ def load(path: Path) -> Checkpoint:
     if is_folder(path):
         path = path / "last.safetensors"
     tensors, header = load_tensors(path)
+    # the schema first: other lines may have another meaning in a later one
     if "wmr.schema" not in header:
         raise BadFile(f"{path} was not written by wmr", hint=IMPORT_HINT)
     if header["wmr.schema"] != SCHEMA:
@@ -157,7 +159,9 @@ def is_checkpoint(path: Path) -> bool:
     """Return whether a file, or the last checkpoint of a folder, has a header of wmr."""
     file_path = path / "last.safetensors" if is_folder(path) else path
     try:
+        # safe_open would block on a FIFO
         check_regular(file_path)
+        # the header only: a file of weights may be large
         with safe_open(file_path, framework="pt") as file:
             return "wmr.schema" in (file.metadata() or {})
     except (SafetensorError, OSError, UnicodeDecodeError):
@@ -314,6 +318,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str,
     # safetensors refuses strided tensors and tensors that share memory, so each one is copied
     own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     signed = {**header, "content_sha256": tensors_hash(own, header)}
+    # atomically: a crash while saving keeps the previous checkpoint
     write_atomically(
         path, lambda temporary: safetensors.torch.save_file(own, temporary, metadata=signed)
     )

@@ -355,7 +355,7 @@ def _find_row_problems(rows: Rows, images: int, required: Sequence[str]) -> Iter
     evaluation, and a report computes with them.
     """
     if images < 1:
-        yield "there are no images"
+        yield "the number of images is 0"
     for name in required:
         if name not in rows:
             yield f"{name!r} is missing"

@@ -91,6 +91,7 @@ def drop_normalization(weights: ExternalWeights, spec: Mapping[str, Tensor]) -> 
     kept = {}
     for name, tensor in weights.tensors.items():
         kind = _normalizer_kind(name)
+        # without a value in the spec, the tensor is unexpected, and the error suggests one
         if kind is None or kind not in spec:
             kept[name] = tensor
         elif not _agree(tensor.double().flatten(), spec[kind].double().flatten()):
@@ -111,6 +112,7 @@ def _normalizer_kind(name: str) -> str | None:
 
 def _agree(first: Tensor, second: Tensor) -> bool:
     """Return whether two means or deviations agree; one value stands for all channels."""
+    # other numbers of values cannot be broadcast
     if first.numel() != second.numel() and 1 not in (first.numel(), second.numel()):
         return False
     return bool(((first - second).abs() < NORMALIZER_TOLERANCE).all())
@@ -131,6 +133,7 @@ def _remove_prefix(
     candidates = [(dict(tensors), "")]
     while True:
         names, prefix = candidates[-1]
+        # a name without a dot has no prefix to remove
         words = {name.partition(".")[0] if "." in name else "" for name in names}
         if len(words) != 1 or "" in words:
             break
@@ -152,6 +155,7 @@ def _match_by_shape(weights: ExternalWeights, state: Mapping[str, Tensor]) -> di
             f"{weights.path} does not fit the model by shape: {problem}",
             hint=_suggest_model(weights.tensors),
         )
+    # without counters: files of old torch versions lack them, which would shift the order
     stored = _without_counters(weights.tensors).values()
     return dict(zip(_without_counters(state), stored, strict=True))
 
@@ -244,6 +248,7 @@ def _compare_outputs(
     mismatch: Mismatch, weights: Mapping[str, Tensor], state: Mapping[str, Tensor]
 ) -> tuple[int, int] | None:
     """Return the numbers of outputs of weights and model if nothing else differs, else None."""
+    # the last layer of a classifier is the one whose shape depends on the number of classes
     last_layer = "".join([*state][-1:]).rpartition(".")[0]
     if mismatch.missing or mismatch.unexpected:
         return None
@@ -259,6 +264,7 @@ def _compare_outputs(
 
 def _convert(tensor: Tensor, own: Tensor, name: str, weights: ExternalWeights) -> Tensor:
     """Return a copy in the model's own type; refuse types that lose meaning, and NaN."""
+    # integers as weights are quantised: without their scale they have no meaning
     if own.is_floating_point():
         is_compatible = tensor.dtype in FLOAT_TYPES
     else:
