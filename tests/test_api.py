@@ -1,4 +1,4 @@
-"""From Python: the numbers of `wmr evaluate`, for any network and any images, and the network left as it was."""
+"""`wmr_cli.evaluate` has the numbers of `wmr evaluate` and leaves the model unchanged."""
 
 import io
 import subprocess
@@ -37,7 +37,8 @@ from wmr_cli.storage import records
 from wmr_cli.storage.records import Record, Rows
 from wmr_cli.testing import CLASSES, SHAPE, tiny_batch, tiny_model
 
-ATTACK, ALPHAS = "pgd:steps=2,step=0.015", (0.0, 1.0, 2.0)
+ATTACK = "pgd:steps=2,step=0.015"
+ALPHAS = (0.0, 1.0, 2.0)
 SETTINGS: dict[str, Any] = {"attack": ATTACK, "eps": 0.15, "alphas": ALPHAS}
 
 
@@ -45,7 +46,7 @@ SETTINGS: dict[str, Any] = {"attack": ATTACK, "eps": 0.15, "alphas": ALPHAS}
 def by_command(
     tiny_run: Path, registry: Registry, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Record, Rows]:
-    """What `wmr evaluate` records."""
+    """Return the record and rows of `wmr evaluate`."""
     config = EvaluateConfig(
         attacks=(ATTACK,),
         alpha_test=ALPHAS,
@@ -79,8 +80,8 @@ def assert_same_rows(first: Rows, second: Rows) -> None:
     ] == []
 
 
-def few(count: int = 40, **settings: Any) -> Result:
-    """A tiny network on tiny images, in a moment."""
+def evaluate_tiny(count: int = 40, **settings: Any) -> Result:
+    """Evaluate a tiny model on tiny images."""
     batch = tiny_batch(count)
     given: dict[str, Any] = {
         "attack": "pgd:steps=2",
@@ -91,7 +92,7 @@ def few(count: int = 40, **settings: Any) -> Result:
     return wmr.evaluate(tiny_model(), [(batch.images, batch.labels)], **(given | settings))
 
 
-def test_the_numbers_are_those_of_the_command_to_the_bit(
+def test_the_numbers_are_bit_identical_to_those_of_the_command(
     result: Result, by_command: tuple[Record, Rows]
 ) -> None:
     record, rows = by_command
@@ -102,12 +103,12 @@ def test_the_numbers_are_those_of_the_command_to_the_bit(
     assert [result.a_sa(alpha) for alpha in ALPHAS] == [row.a_sa for row in record.by_alpha]
     assert [result.a_tr(alpha) for alpha in ALPHAS] == [row.a_tr for row in record.by_alpha]
     assert [result.dro(row.rho) for row in record.dro] == record.dro
-    assert result.record.dataset.sha256 == record.dataset.sha256  # so that reports may compare them
+    assert result.record.dataset.sha256 == record.dataset.sha256
 
 
 @dataclass
-class Numbered(Dataset[tuple[Tensor, int, int]]):
-    """A split as torch knows data sets, with the number of each image."""
+class IndexedDataset(Dataset[tuple[Tensor, int, int]]):
+    """A split as a torch dataset, with the index of each image."""
 
     split: Split
 
@@ -120,20 +121,22 @@ class Numbered(Dataset[tuple[Tensor, int, int]]):
 
 
 @dataclass
-class Streaming(IterableDataset[tuple[Tensor, int, int]]):
-    """The same without a length."""
+class IterableOnly(IterableDataset[tuple[Tensor, int, int]]):
+    """The same as an iterable dataset, without a length."""
 
     split: Split
 
     def __iter__(self) -> Iterator[tuple[Tensor, int, int]]:
-        return (Numbered(self.split)[position] for position in range(len(self.split)))
+        return (IndexedDataset(self.split)[position] for position in range(len(self.split)))
 
 
-ARRIVALS: dict[str, Callable[[Split], Dataset[Any] | Iterable[Any]]] = {
-    "a data set": Numbered,
-    "a loader": lambda split: DataLoader(Numbered(split), batch_size=100),
-    "a data set without a length": lambda split: Streaming(split),
-    "a loader that drops": lambda split: DataLoader(Numbered(split), batch_size=11, drop_last=True),
+DATA_FORMS: dict[str, Callable[[Split], Dataset[Any] | Iterable[Any]]] = {
+    "a dataset": IndexedDataset,
+    "a loader": lambda split: DataLoader(IndexedDataset(split), batch_size=100),
+    "a dataset without a length": lambda split: IterableOnly(split),
+    "a loader that drops": lambda split: DataLoader(
+        IndexedDataset(split), batch_size=11, drop_last=True
+    ),
     "one batch": lambda split: [split.batch(torch.arange(len(split)))],
     "a generator of arrays": lambda split: (
         (one.images.numpy(), one.labels.numpy().astype(np.int32), one.index.numpy())
@@ -142,11 +145,11 @@ ARRIVALS: dict[str, Callable[[Split], Dataset[Any] | Iterable[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("arrival", ARRIVALS)
-def test_however_the_images_arrive_the_numbers_are_the_same_to_the_bit(
-    arrival: str, tiny_run: Path, test_images: Split, by_command: tuple[Record, Rows]
+@pytest.mark.parametrize("form", DATA_FORMS)
+def test_every_form_of_data_gives_bit_identical_numbers(
+    form: str, tiny_run: Path, test_images: Split, by_command: tuple[Record, Rows]
 ) -> None:
-    data = ARRIVALS[arrival](test_images)
+    data = DATA_FORMS[form](test_images)
     found = wmr.evaluate(
         wmr.load(tiny_run), data, attack=ATTACK, eps=0.15, metrics=("nat", "rob", "sa")
     )
@@ -156,16 +159,16 @@ def test_however_the_images_arrive_the_numbers_are_the_same_to_the_bit(
     )
 
 
-def test_how_a_stream_is_cut_leaves_no_trace_in_its_hash() -> None:
+def test_the_hash_of_a_stream_does_not_depend_on_its_batches() -> None:
     batch = tiny_batch(40)
     data = TensorDataset(batch.images, batch.labels)
-    by_one, by_seven = (few_of(DataLoader(data, batch_size=size)) for size in (1, 7))
+    by_one, by_seven = (evaluate_data(DataLoader(data, batch_size=size)) for size in (1, 7))
     assert by_one.record.id == by_seven.record.id
-    other = few_of([(batch.images.flip(0), batch.labels.flip(0))])
+    other = evaluate_data([(batch.images.flip(0), batch.labels.flip(0))])
     assert other.record.dataset.sha256 != by_one.record.dataset.sha256
 
 
-def few_of(
+def evaluate_data(
     data: Split | Dataset[Any] | Iterable[Any], model: nn.Module | None = None, **settings: Any
 ) -> Result:
     given: dict[str, Any] = {"attack": "pgd:steps=1", "eps": 0.05, "metrics": ("nat", "rob")}
@@ -176,19 +179,19 @@ def few_of(
     )
 
 
-def test_images_without_a_number_are_counted_and_bytes_are_scaled() -> None:
+def test_images_without_an_index_are_counted_and_bytes_are_scaled() -> None:
     batch = tiny_batch(20)
     images = (batch.images * 255).round().to(torch.uint8)
-    found = few_of([(images[:5], batch.labels[:5]), (images[5:], batch.labels[5:])])
+    found = evaluate_data([(images[:5], batch.labels[:5]), (images[5:], batch.labels[5:])])
     assert found.rows["index"].tolist() == list(range(20))
-    numbered = few_of([(images.float() / 255, batch.labels, torch.arange(20))])
+    numbered = evaluate_data([(images.float() / 255, batch.labels, torch.arange(20))])
     assert_same_rows(found.rows, numbered.rows)
     assert found.record.dataset.sha256 == numbered.record.dataset.sha256
 
 
-def test_many_images_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond 2,048 images a stream goes by: none is read long before it is used."""
-    monkeypatch.setattr("wmr_cli.evaluation.evaluator.CHUNK_SIZE", 32)  # many are 256 then
+def test_a_long_stream_is_not_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    # beyond 8 chunks a stream is not read ahead; they are 2,048 images with the real chunk size
+    monkeypatch.setattr("wmr_cli.evaluation.evaluator.CHUNK_SIZE", 32)
     read: list[int] = []
     used: list[int] = []
     model = tiny_model()
@@ -204,7 +207,8 @@ def test_many_images_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
 
     found = wmr.evaluate(model, batches(), eps=0.1, metrics=("nat",))
     assert len(found.rows["index"]) == 1280
-    assert used[0] == 8  # as many as it takes to know
+    # the first 8 batches show that there are many images
+    assert used[0] == 8
     assert sorted(set(used)) == list(range(8, 41))
 
 
@@ -229,11 +233,12 @@ def test_a_loader_of_known_length_is_not_read_ahead(
     wmr.evaluate(
         model, DataLoader(Watched(), batch_size=8, drop_last=drops), eps=0.1, metrics=("nat",)
     )
-    assert used[0] == (256 if drops else 32)  # one that drops images may have fewer than it seems
+    # the length of a loader that drops images is only an upper bound
+    assert used[0] == (256 if drops else 32)
 
 
-class Switching(nn.Module):
-    """Parts in both modes, frozen and free parameters, buffers."""
+class MixedModes(nn.Module):
+    """Modules in both modes, with frozen and trainable parameters and buffers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -247,7 +252,7 @@ class Switching(nn.Module):
         return logits
 
 
-def snapshot(model: nn.Module) -> dict[str, Any]:
+def read_state(model: nn.Module) -> dict[str, Any]:
     return {
         "modes": [module.training for module in model.modules()],
         "parameters": [
@@ -262,52 +267,52 @@ def snapshot(model: nn.Module) -> dict[str, Any]:
     }
 
 
-def assert_as_before(before: dict[str, Any], model: nn.Module) -> None:
-    now = snapshot(model)
+def assert_unchanged(before: dict[str, Any], model: nn.Module) -> None:
+    now = read_state(model)
     assert all(torch.equal(tensor, now["state"][name]) for name, tensor in before["state"].items())
     assert before | {"state": None} == now | {"state": None}
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_model_is_left_as_it_was(fails: bool) -> None:
-    model, batch = Switching(), tiny_batch()
+def test_the_model_is_unchanged(fails: bool) -> None:
+    model, batch = MixedModes(), tiny_batch()
     cross_entropy(model(batch.images), batch.labels).mean().backward()
     calls = []
     model.features[2].register_forward_hook(lambda *_: calls.append(model.training))
-    before = snapshot(model)
+    before = read_state(model)
     if fails:
         with pytest.raises(BrokenContract):
-            few_of([(batch.images, batch.labels + 2)], model=model)
+            evaluate_data([(batch.images, batch.labels + 2)], model=model)
     else:
-        few_of([(batch.images, batch.labels)], model=model)
+        evaluate_data([(batch.images, batch.labels)], model=model)
     assert set(calls) == {False}
-    assert_as_before(before, model)
+    assert_unchanged(before, model)
 
 
-def test_a_model_goes_to_another_device_and_comes_back() -> None:
-    model = Switching()
+def test_a_model_is_moved_to_a_device_and_back() -> None:
+    model = MixedModes()
     cross_entropy(model(tiny_batch().images), tiny_batch().labels).mean().backward()
-    before = snapshot(model)
+    before = read_state(model)
     with on_device(model, torch.device("meta")):
         assert {tensor.device.type for tensor in (*model.parameters(), *model.buffers())} == {
             "meta"
         }
-    assert_as_before(before, model)
+    assert_unchanged(before, model)
     with pytest.raises(RuntimeError, match="stop"), on_device(model, torch.device("meta")):
         raise RuntimeError("stop")
-    assert_as_before(before, model)
+    assert_unchanged(before, model)
 
 
 @pytest.mark.parametrize(
     "mode", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)]
 )
-def test_the_mode_around_it_makes_no_difference(
+def test_grad_mode_and_autocast_of_the_caller_have_no_effect(
     mode: Callable[[], AbstractContextManager[object]],
 ) -> None:
     model, batch = tiny_model(), tiny_batch()
     with mode():
-        found = few_of([(batch.images, batch.labels)], model)
-    assert_same_rows(found.rows, few_of([(batch.images, batch.labels)], model).rows)
+        found = evaluate_data([(batch.images, batch.labels)], model)
+    assert_same_rows(found.rows, evaluate_data([(batch.images, batch.labels)], model).rows)
 
 
 def nan_model() -> nn.Module:
@@ -316,50 +321,71 @@ def nan_model() -> nn.Module:
     return model
 
 
-WRONG: dict[
-    str, tuple[Callable[[Batch], Any], dict[str, Any], type[WmrError], str]
-] = {
-    "pixels beyond 1": (lambda b: [(b.images * 255, b.labels)], {}, BrokenContract, r"image \d+"),
+def as_given(batch: Batch) -> list[tuple[Tensor, Tensor]]:
+    return [(batch.images, batch.labels)]
+
+
+InvalidInput = tuple[Callable[[Batch], Any], dict[str, Any], type[WmrError], str]
+INVALID_DATA: dict[str, InvalidInput] = {
+    "pixels above 1": (lambda b: [(b.images * 255, b.labels)], {}, BrokenContract, r"image \d+"),
     "pixels below 0": (lambda b: [(b.images - 0.5, b.labels)], {}, BrokenContract, "image 0"),
-    "a pixel that is no number": (lambda b: [(b.images * float("nan"), b.labels)], {}, BrokenContract, "image 0"),
-    "labels beyond the classes": (lambda b: [(b.images, b.labels + 1)], {}, BrokenContract, "image 3"),
-    "logits that are no number": (lambda b: [(b.images, b.labels)], {"model": nan_model()}, BrokenContract, "finite"),
+    "NaN pixels": (
+        lambda b: [(b.images * float("nan"), b.labels)],
+        {},
+        BrokenContract,
+        "image 0",
+    ),
+    "labels without a class": (
+        lambda b: [(b.images, b.labels + 1)],
+        {},
+        BrokenContract,
+        "image 3",
+    ),
     "labels as floats": (lambda b: [(b.images, b.labels.float())], {}, BadInput, "torch.float32"),
-    "labels as one-hot": (lambda b: [(b.images, torch.eye(4)[b.labels])], {}, BadInput, "shape"),
+    "one-hot labels": (lambda b: [(b.images, torch.eye(4)[b.labels])], {}, BadInput, "shape"),
     "images without channels": (lambda b: [(b.images[:, 0], b.labels)], {}, BadInput, "shape"),
-    "images of whole numbers": (lambda b: [(b.images.long(), b.labels)], {}, BadInput, "torch.int64"),
+    "integer images": (lambda b: [(b.images.long(), b.labels)], {}, BadInput, "torch.int64"),
     "images of two shapes": (
-        lambda b: [(b.images, b.labels), (b.images[:, :, 1:], b.labels)], {}, BadInput, "batch 1",
+        lambda b: [(b.images, b.labels), (b.images[:, :, 1:], b.labels)],
+        {},
+        BadInput,
+        "batch 1",
     ),
-    "a batch of one": (lambda b: [(b.images,)], {}, BadInput, "batch 0"),
+    "a batch without labels": (lambda b: [(b.images,)], {}, BadInput, "batch 0"),
     "a batch as a dictionary": (lambda b: [{"images": b.images}], {}, BadInput, "batch 0"),
-    "text among the images": (lambda b: [("cat.png", b.labels)], {}, BadInput, "batch 0"),
-    "no images at all": (lambda b: [], {}, BadInput, "`data`"),
-    "images by themselves": (lambda b: b.images, {}, BadInput, "Tensor"),
-    "a whole data set": (lambda b: wmr.create("dataset", "digits"), {}, BadInput, "split"),
-    "another number of classes": (lambda b: [(b.images, b.labels)], {"num_classes": 10}, BadInput, "10"),
-    "a model of other images": (
-        lambda b: [(b.images.repeat(1, 3, 1, 1), b.labels)], {}, BadInput, "channel",
+    "text instead of images": (lambda b: [("cat.png", b.labels)], {}, BadInput, "batch 0"),
+    "no images": (lambda b: [], {}, BadInput, "`data`"),
+    "a tensor of images": (lambda b: b.images, {}, BadInput, "Tensor"),
+    "a dataset with splits": (lambda b: wmr.create("dataset", "digits"), {}, BadInput, "split"),
+    "images of another shape": (
+        lambda b: [(b.images.repeat(1, 3, 1, 1), b.labels)],
+        {},
+        BadInput,
+        "channel",
     ),
-    "a model that gives no logits": (
-        lambda b: [(b.images, b.labels)], {"model": nn.Identity()}, BadInput, "shape",
-    ),
-    "no radius": (lambda b: [(b.images, b.labels)], {"eps": None}, BadInput, "eps"),
-    "a negative radius": (lambda b: [(b.images, b.labels)], {"eps": -0.1}, BadInput, "eps.*-0.1"),
-    "two radii": (lambda b: [(b.images, b.labels)], {"attack": "pgd:eps=8/255"}, BadInput, "eps.*0.05"),
-    "an unknown attack": (lambda b: [(b.images, b.labels)], {"attack": "pdg"}, UnknownName, "pdg"),
-    "no attack": (lambda b: [(b.images, b.labels)], {"attack": 7}, BadInput, "int"),
-    "an unknown norm": (lambda b: [(b.images, b.labels)], {"norm": "l7"}, UnknownName, "l7"),
-    "an unknown metric": (lambda b: [(b.images, b.labels)], {"metrics": ("a_rob",)}, UnknownName, "a_rob"),
-    "an alpha that is no number": (lambda b: [(b.images, b.labels)], {"alphas": (float("nan"),)}, BadInput, "alphas.*nan"),
-    "a radius of a ball below 0": (lambda b: [(b.images, b.labels)], {"rhos": (-1.0,)}, BadInput, "rhos.*-1.0"),
-    "batches of nothing": (lambda b: [(b.images, b.labels)], {"batch_size": 0}, BadInput, "batch_size.*0"),
-}  # fmt: skip
+}
+INVALID_SETTINGS: dict[str, InvalidInput] = {
+    "NaN logits": (as_given, {"model": nan_model()}, BrokenContract, "finite"),
+    "a model without logits": (as_given, {"model": nn.Identity()}, BadInput, "shape"),
+    "another number of classes": (as_given, {"num_classes": 10}, BadInput, "10"),
+    "no eps": (as_given, {"eps": None}, BadInput, "eps"),
+    "negative eps": (as_given, {"eps": -0.1}, BadInput, "eps.*-0.1"),
+    "two values of eps": (as_given, {"attack": "pgd:eps=8/255"}, BadInput, "eps.*0.05"),
+    "unknown attack": (as_given, {"attack": "pdg"}, UnknownName, "pdg"),
+    "a number as attack": (as_given, {"attack": 7}, BadInput, "int"),
+    "unknown norm": (as_given, {"norm": "l7"}, UnknownName, "l7"),
+    "unknown metric": (as_given, {"metrics": ("a_rob",)}, UnknownName, "a_rob"),
+    "NaN as alpha": (as_given, {"alphas": (float("nan"),)}, BadInput, "alphas.*nan"),
+    "negative rho": (as_given, {"rhos": (-1.0,)}, BadInput, "rhos.*-1.0"),
+    "batch size 0": (as_given, {"batch_size": 0}, BadInput, "batch_size.*0"),
+}
+INVALID_INPUT = INVALID_DATA | INVALID_SETTINGS
+"""Data, settings, the class of the error, and what its message names."""
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_invalid_input_is_refused_with_a_hint(wrong: str) -> None:
-    data, settings, kind, problem = WRONG[wrong]
+@pytest.mark.parametrize("case", INVALID_INPUT)
+def test_invalid_input_is_refused_with_a_hint(case: str) -> None:
+    data, settings, kind, problem = INVALID_INPUT[case]
     given: dict[str, Any] = {"attack": "pgd:steps=1", "eps": 0.05, **settings}
     model = given.pop("model", None) or tiny_model()
     with pytest.raises(kind, match=problem) as caught:
@@ -371,22 +397,22 @@ def test_a_loader_that_shuffles_gives_a_warning() -> None:
     batch = tiny_batch()
     data = TensorDataset(batch.images, batch.labels)
     with pytest.warns(UserWarning, match="shuffle"):
-        few_of(DataLoader(data, batch_size=4, shuffle=True))
+        evaluate_data(DataLoader(data, batch_size=4, shuffle=True))
 
 
 def test_caveats_are_warnings() -> None:
     with pytest.warns(UserWarning, match="sample"):
-        few(200, alphas=(900.0,))
+        evaluate_tiny(200, alphas=(900.0,))
     with pytest.warns(UserWarning, match="8/255"):
-        few(eps=0.031)
+        evaluate_tiny(eps=0.031)
 
 
-def test_any_alpha_follows_from_the_rows_and_a_tr_only_where_it_was_measured(
+def test_a_sa_is_available_at_any_alpha_and_a_tr_only_where_it_was_measured(
     result: Result,
 ) -> None:
-    shares = [result.a_sa(alpha).value for alpha in (0, 0.5, 1, 3, 9)]
-    assert shares == sorted(shares, reverse=True)
-    assert shares[0] == result.a_rob.value
+    accuracies = [result.a_sa(alpha).value for alpha in (0, 0.5, 1, 3, 9)]
+    assert accuracies == sorted(accuracies, reverse=True)
+    assert accuracies[0] == result.a_rob.value
     again = result.rescore(0.5, 3)
     assert again.alphas == (0.5, 3.0)
     assert again.record.by_alpha[1].a_sa == result.a_sa(3)
@@ -397,55 +423,55 @@ def test_any_alpha_follows_from_the_rows_and_a_tr_only_where_it_was_measured(
         result.a_tr(3)
 
 
-def test_any_ball_follows_from_the_rows(result: Result) -> None:
+def test_dro_is_available_at_any_radius(result: Result) -> None:
     found = worst_case(-result.rows["uniform/logit_margin"].astype(np.float64), 0.3)
     assert result.dro(0.3, "margin").loss == found.value
     assert result.dro(0.3, "margin").ess == found.ess
 
 
-def test_what_was_not_measured_is_refused_with_the_way_to_it() -> None:
-    natural = few(metrics=("nat",))
-    for ask in (lambda: natural.a_rob, lambda: natural.a_sa(1.0), lambda: natural.dro(0.1)):
+def test_accuracies_that_were_not_measured_are_refused_with_a_hint() -> None:
+    natural = evaluate_tiny(metrics=("nat",))
+    for read in (lambda: natural.a_rob, lambda: natural.a_sa(1.0), lambda: natural.dro(0.1)):
         with pytest.raises(BadInput) as caught:
-            ask()
+            read()
         assert caught.value.hint
-    early = few(attack="autoattack:attacks=apgd-ce", metrics=("nat", "rob", "sa"))
+    early = evaluate_tiny(attack="autoattack:attacks=apgd-ce", metrics=("nat", "rob", "sa"))
     assert early.a_rob.value <= early.a_nat.value
     with pytest.raises(BadInput, match=r"A_sa.*1"):
         early.a_sa(1.0)
     assert early.dro(0.1, "zero-one").worst_accuracy <= early.a_rob.value
 
 
-def test_numbers_may_be_arrays() -> None:
-    found = few(alphas=np.linspace(0, 1, 3, dtype=np.float32), rhos=np.array([1, 0.1]))
+def test_alphas_and_rhos_may_be_arrays() -> None:
+    found = evaluate_tiny(alphas=np.linspace(0, 1, 3, dtype=np.float32), rhos=np.array([1, 0.1]))
     assert found.alphas == (0.0, 0.5, 1.0)
     assert [row.rho for row in found.record.dro] == [0.1, 1.0]
 
 
-def test_a_kernel_without_alpha_needs_none() -> None:
-    found = few(kernel="none", alphas=None)
+def test_a_kernel_without_alpha_accepts_no_alphas() -> None:
+    found = evaluate_tiny(kernel="none", alphas=None)
     assert found.alphas == ()
     assert found.a_sa().value == found.a_rob.value
     with pytest.raises(BadInput, match="alpha"):
-        few(kernel="none", alphas=(1.0,))
+        evaluate_tiny(kernel="none", alphas=(1.0,))
 
 
-def test_what_is_saved_comes_back_equal_and_is_reported(result: Result, tmp_path: Path) -> None:
+def test_a_saved_result_is_loaded_equal_and_can_be_reported(result: Result, tmp_path: Path) -> None:
     file = result.save(tmp_path / "notebook")
     again = wmr.Result.load(file)
     assert again.record == result.record
     assert_same_rows(again.rows, result.rows)
     assert str(again) == str(result)
+    command = [sys.executable, "-m", "wmr_cli", "report", str(tmp_path / "notebook")]
     done = subprocess.run(
-        [sys.executable, "-m", "wmr_cli", "report", str(tmp_path / "notebook"), "--alpha-test", "0.5"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [*command, "--alpha-test", "0.5"], capture_output=True, text=True, check=True
+    )
     assert f"{100 * result.a_sa(0.5).value:.1f}" in done.stdout
     with pytest.raises(BadFile):
         wmr.Result.load(tmp_path / "nowhere.json")
 
 
-def test_a_record_of_the_command_can_be_opened(
+def test_a_record_of_the_command_can_be_loaded(
     tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
     config = EvaluateConfig(
@@ -456,10 +482,11 @@ def test_a_record_of_the_command_can_be_opened(
     )
     (done,) = [event for event in events if isinstance(event, EvaluationDone)]
     opened = wmr.Result.load(done.rows.with_suffix(".json"))
-    assert opened.a_sa(1.0) == done.record.by_alpha[0].a_sa  # resampled as it was asked for
+    # with the bootstrap interval of the evaluation
+    assert opened.a_sa(1.0) == done.record.by_alpha[0].a_sa
 
 
-def test_it_is_shown_as_the_table_of_the_command(result: Result) -> None:
+def test_a_result_is_shown_as_the_table_of_the_command(result: Result) -> None:
     table = make_table([result.record])
     assert " ".join(table.rows[0][6].split()) in str(result)
     console = Console(width=300, record=True, file=io.StringIO())
@@ -467,23 +494,24 @@ def test_it_is_shown_as_the_table_of_the_command(result: Result) -> None:
     assert console.export_text().splitlines()[1].split() == list(table.headings)
     assert result._repr_markdown_().startswith("| run | defense |")
     html = result._repr_html_()
-    assert html.count("<table>") == 2  # the balls have their own
+    # DRO has its own table
+    assert html.count("<table>") == 2
     assert "A_sa" in html
     narrow = Console(width=60, record=True, file=io.StringIO())
     narrow.print(result)
     assert max(map(len, narrow.export_text().splitlines())) <= 60
 
 
-def test_names_are_text_and_not_markup() -> None:
-    found = few(name="<b>net</b>[red]", dataset="my data")
+def test_names_are_escaped_in_html() -> None:
+    found = evaluate_tiny(name="<b>net</b>[red]", dataset="my data")
     assert "<b>" not in found._repr_html_()
     assert "<b>net</b>[red]" in str(found)
     assert found.record.dataset.name == "my data"
-    assert run_name(few().record) == "Sequential"
+    assert run_name(evaluate_tiny().record) == "Sequential"
 
 
 @dataclass(frozen=True)
-class Darker:
+class DarkenImages:
     eps: float = 0.05
     strength: float = 0.5
 
@@ -510,28 +538,28 @@ class Darker:
         (wmr.create("attack", "pgd:steps=3", eps=0.05), "pgd:steps=3"),
         (wmr.create("attack", "pgd-margin:steps=3,eps=0.05,norm=l2"), "pgd-margin:steps=3"),
         (wmr.create("attack", "fgsm", eps=0.05), "fgsm"),
-        (Darker(strength=1.0), f"{__name__}.Darker:strength=1"),
+        (DarkenImages(strength=1.0), f"{__name__}.DarkenImages:strength=1"),
     ],
     ids=str,
 )
 def test_an_attack_is_recorded_by_the_spec_that_rebuilds_it(
     attack: str | Attack, spec: str
 ) -> None:
-    found = few(attack=attack, eps=0.05 if isinstance(attack, str) else None)
+    found = evaluate_tiny(attack=attack, eps=0.05 if isinstance(attack, str) else None)
     assert found.record.attack.spec == spec
     assert found.record.threat.eps == 0.05
     assert found.record.threat.norm == getattr(attack, "norm", "linf")
 
 
-def test_an_attack_is_the_same_by_name_and_built() -> None:
-    built = few(attack=wmr.create("attack", "pgd:steps=2", eps=0.05))
-    assert_same_rows(built.rows, few().rows)
-    assert built.record.id == few().record.id
+def test_an_attack_gives_the_same_rows_by_name_and_built() -> None:
+    built = evaluate_tiny(attack=wmr.create("attack", "pgd:steps=2", eps=0.05))
+    assert_same_rows(built.rows, evaluate_tiny().rows)
+    assert built.record.id == evaluate_tiny().record.id
     with pytest.raises(BadInput, match="eps"):
-        few(attack=wmr.create("attack", "pgd", eps=0.05), eps=0.1)
+        evaluate_tiny(attack=wmr.create("attack", "pgd", eps=0.05), eps=0.1)
 
 
-def test_an_attack_of_ones_own_may_be_a_function() -> None:
+def test_an_attack_may_be_a_function_with_traits() -> None:
     def nothing(
         model: nn.Module, batch: Batch, objective: Objective, *, seed: int, need_logits: bool = True
     ) -> AttackResult:
@@ -539,34 +567,39 @@ def test_an_attack_of_ones_own_may_be_a_function() -> None:
             return AttackResult(batch.images, torch.zeros_like(batch.labels), model(batch.images))
 
     with pytest.raises(BrokenContract, match="without `traits`"):
-        few(attack=nothing)
+        evaluate_tiny(attack=nothing)
     nothing.traits = AttackTraits()  # type: ignore[attr-defined]
-    found = few(attack=nothing)
+    found = evaluate_tiny(attack=nothing)
     assert found.a_rob == found.a_nat
     assert found.record.attack.spec.endswith("nothing")
 
 
 def test_an_attack_that_leaves_the_eps_ball_is_refused() -> None:
-    with pytest.raises(BrokenContract, match="Darker"):
-        few(attack=Darker(strength=2.0))
+    with pytest.raises(BrokenContract, match="DarkenImages"):
+        evaluate_tiny(attack=DarkenImages(strength=2.0))
 
 
 def test_the_seed_decides_the_start() -> None:
-    assert np.array_equal(few(seed=1).rows["uniform/logits"], few(seed=1).rows["uniform/logits"])
+    assert np.array_equal(
+        evaluate_tiny(seed=1).rows["uniform/logits"], evaluate_tiny(seed=1).rows["uniform/logits"]
+    )
     assert not np.array_equal(
-        few(seed=1).rows["uniform/logits"], few(seed=2).rows["uniform/logits"]
+        evaluate_tiny(seed=1).rows["uniform/logits"], evaluate_tiny(seed=2).rows["uniform/logits"]
     )
 
 
-def test_the_record_knows_its_weights_by_their_content() -> None:
+def test_the_record_has_a_hash_of_the_weights() -> None:
     other = tiny_model()
     other.get_parameter("0.bias").data += 0.1
     batch = tiny_batch()
     same, changed = (
-        few_of([(batch.images, batch.labels)], model=one).record.checkpoint
+        evaluate_data([(batch.images, batch.labels)], model=one).record.checkpoint
         for one in (tiny_model(), other)
     )
-    assert same.sha256 == few_of([(batch.images, batch.labels)], eps=0.1).record.checkpoint.sha256
+    assert (
+        same.sha256
+        == evaluate_data([(batch.images, batch.labels)], eps=0.1).record.checkpoint.sha256
+    )
     assert same.sha256 != changed.sha256
     assert (same.defense, same.model, same.config) == ("imported", "Sequential", None)
 
@@ -578,7 +611,7 @@ def test_create_builds_models_with_their_normalisation() -> None:
     assert float(model.get_buffer("mean")) == 0.5
 
 
-def test_create_looks_for_data_where_the_command_does(
+def test_create_uses_the_data_folder_of_the_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "where.py"
@@ -589,7 +622,7 @@ def test_create_looks_for_data_where_the_command_does(
     assert vars(moved)["root"] == Path("elsewhere")
 
 
-def test_a_split_of_ones_own_is_one() -> None:
+def test_a_class_with_the_members_of_a_split_is_accepted() -> None:
     whole = tiny_batch(30)
 
     class Own:
@@ -601,7 +634,7 @@ def test_a_split_of_ones_own_is_one() -> None:
         def batch(self, positions: Tensor) -> Batch:
             return Batch(whole.images[positions], whole.labels[positions], whole.index[positions])
 
-    found = few_of(Own())
+    found = evaluate_data(Own())
     assert found.record.dataset.sha256 == "0" * 64
     assert found.rows["index"].tolist() == whole.index.tolist()
 
