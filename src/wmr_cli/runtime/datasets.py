@@ -210,7 +210,7 @@ def _map_split(tensors: dict[str, Tensor], make: Callable[[], Split]) -> Split:
 def _temporary_file(tensors: dict[str, Tensor]) -> Iterator[str]:
     """Write tensors to a temporary file and return its path.
 
-    The path is empty if there are no tensors or no space: each rank then reads by itself.
+    Without tensors or without space the path is empty: each rank then reads by itself.
     """
     if not tensors:
         yield ""

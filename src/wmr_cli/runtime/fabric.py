@@ -151,7 +151,7 @@ def _make_fabric(hardware: Hardware, precision: str, timeout: timedelta) -> "Fab
 
     kind, number = _parse_device(hardware.device)
     if precision == "16" and not has_accelerator(kind):
-        raise BadInput("precision 16 needs a GPU", hint="train with --precision bf16 or 32")
+        raise BadInput("precision 16 needs a GPU", hint="use `precision=bf16` or `precision=32`")
     if not has_accelerator(kind) and os.environ.get(KEEP_MEMORY) != "0":
         keep_memory()
     devices, nodes = _count_devices_and_nodes(hardware)
@@ -174,7 +174,7 @@ def _parse_device(device: str) -> tuple[str, int | None]:
     is_numbered = kind == "cuda" and re.fullmatch("[0-9]{1,9}", text)
     if kind not in DEVICES or (text and not is_numbered):
         raise BadInput(
-            f"unknown device {device!r}", hint="--device is auto, cpu, cuda, cuda:N or mps"
+            f"unknown device {device!r}", hint="`device` is auto, cpu, cuda, cuda:N or mps"
         )
     number = int(text) if text else None
     if not _has(kind) or (number is not None and number >= torch.cuda.device_count()):
@@ -194,14 +194,14 @@ def _count_devices_and_nodes(hardware: Hardware) -> tuple[int, int]:
     kind, number = _parse_device(hardware.device)
     if devices > 1 and number is not None:
         raise BadInput(
-            f"{hardware.device} is one device", hint=f"say --device {kind} --devices {devices}"
+            f"{hardware.device} is one device", hint=f"use `device={kind}` and `devices={devices}`"
         )
     present = torch.cuda.device_count() if _has("cuda") else 1
     if devices > present and has_accelerator(kind):
         gpus = "there is 1 GPU" if present == 1 else f"there are {present} GPUs"
         raise BadInput(
             f"{gpus}, not {devices}",
-            hint="`wmr doctor` lists the devices; --device cpu shares the work among processes",
+            hint="`wmr doctor` lists the devices; `device=cpu` allows several processes",
         )
     has_rendezvous = {"MASTER_ADDR", "NODE_RANK"} <= os.environ.keys()
     if nodes > 1 and launcher is None and not has_rendezvous:
@@ -218,7 +218,7 @@ def _check_started(setting: str, requested: int | None, started: int | None) -> 
     if requested is not None and started is not None and requested != started:
         raise BadInput(
             f"{setting} is {requested}, but {started} were started",
-            hint=f"leave out --{setting}: the launcher sets it",
+            hint=f"leave out `{setting}`: the launcher sets it",
         )
     return requested or started or 1
 

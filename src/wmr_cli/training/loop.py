@@ -171,7 +171,7 @@ def train_step(run: TrainingSetup, batch: Batch, epoch: int) -> float:
     # augmented on the device, by a function of (seed, epoch, index): independent of the batch
     seed = derive_seed("augment", run.config.seed, epoch)
     images = run.augment(batch.images, batch.index, seed)
-    images = to_memory_format(images, run.memory_format)
+    images = to_memory_format(images, run.learner.attack_model.memory_format)
     report = run.defense.step(run.learner, replace(batch, images=images))
     check_report(run.defense, report, len(batch.labels))
     loss = run.statistics.add(report, run.learner.attack_outcome, run.runtime.ranks)

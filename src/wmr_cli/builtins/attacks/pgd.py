@@ -1,5 +1,6 @@
 """`pgd`, `pgd-margin` and `fgsm`: projected gradient descent with many steps or with one."""
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -109,6 +110,7 @@ class Fgsm:
         return run_pgd(model, batch, objective, batch.images, one_step, need_logits=need_logits)
 
 
+@functools.cache
 def _parse_start(text: str) -> tuple[str, float]:
     """Split `uniform`, `none`, `gauss` or `gauss:0.001` into kind and scale."""
     kind, _, scale = text.partition(":")
