@@ -30,6 +30,7 @@ def attack(
     flags: AttackFlags,
 ) -> None:
     """Make adversarial images and summarise the result."""
+    # checked before the attack, which may take hours
     if flags.save_uint8 and flags.save is None:
         raise BadInput("`save_uint8` has no file", hint="name a file with `save`")
     if flags.grid is not None and flags.grid.suffix.lower() not in IMAGE_ENDINGS:
@@ -52,6 +53,7 @@ def attack(
         registry,
         data_dir=find_data_dir(flags.data_dir),
         device=flags.device,
+        # alpha 0 is weighted, too: with weights of 1
         weighted=config.alpha is not None,
         output=ImageOutput(save=flags.save, as_uint8=flags.save_uint8, grid=flags.grid),
     )
@@ -67,6 +69,7 @@ def make_summary_table(summary: dict[str, Any]) -> Table:
     from ..measures import Estimate
     from ..reporting.tables.formatting import format_estimate
 
+    # None if no image was classified correctly before the attack
     success = summary["success_rate"]
     rate = format_estimate(success and Estimate(**success))
     threat = f"{summary['attack']}, {summary['norm']} eps {format_number(summary['eps'])}"

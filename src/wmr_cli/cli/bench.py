@@ -28,12 +28,13 @@ def bench(
 
     Settings are those of `wmr train`. No checkpoint or other file is written.
     """
+    # ranks cannot be restarted with other settings inside one program
     if options.devices is not None and options.devices > 1 and not options.only:
         raise BadInput(
             "settings are compared in one process", hint="leave out `devices`, or add `only=True`"
         )
     if given.get("steps") == 0:
-        raise BadInput("`steps` is 0, so there is no attack to measure", hint="write 1 or more")
+        raise BadInput("`steps` is 0, so the attack does nothing", hint="write 1 or more")
     trust_code((given.get(kind) for kind in SPECS), quiet=options.quiet)
     registry = load_components(options.quiet)
     config = canonical_config(resolve(given), registry)
@@ -60,6 +61,7 @@ def bench(
 def list_flags(given: dict[str, Any], options: BenchConfig) -> dict[str, str]:
     """Return the flags of this command that recommended commands repeat."""
     flags = {f"--{name.replace('_', '-')}": str(value) for name, value in given.items()}
+    # defaults are left out, so that a recommended command stays short
     defaults = BenchConfig()
     if options.device != defaults.device:
         flags["--device"] = options.device
@@ -87,6 +89,7 @@ def print_bench(found: "Bench", options: BenchConfig) -> None:
         write("\nrecommended:")
         for command in found.recommended:
             write(f"  {command}")
+    # the first command is `wmr train`; results of `wmr evaluate` do not depend on the batch size
     if any("--batch-size" in command for command in found.recommended[:1]):
         advice = "settings were tried one at a time; another batch size may need another --lr"
         say(advice, quiet=options.quiet)

@@ -29,6 +29,7 @@ class Terminated(SystemExit):
 
 def results() -> Console:
     """Return the console for results."""
+    # highlighting would colour numbers, and emoji codes such as ":x:" occur in specs
     console = Console(highlight=False, emoji=False)
     if console.is_terminal:
         return console
@@ -103,11 +104,13 @@ def make_fact_table(facts: Mapping[str, str]) -> Table:
 
 def write(text: str) -> None:
     """Print plain text on stdout, without markup, wrapping and colour."""
+    # not rich: it wraps lines and interprets brackets
     print(text, end="" if text.endswith("\n") else "\n")
 
 
 def write_json(value: object) -> None:
     """Print a value as JSON on stdout."""
+    # NaN is not JSON: other programs could not read it
     write(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False))
 
 

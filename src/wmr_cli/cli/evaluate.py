@@ -40,6 +40,7 @@ def evaluate(
     trust_code(named, flags.trust_code, quiet=quiet)
     registry = load_components(quiet)
 
+    # torch is imported only now: errors above appear at once
     from ..evaluation.run import evaluate as run_evaluation
     from ..events import EvaluationDone
     from ..runtime.fabric import Hardware
@@ -65,10 +66,12 @@ def evaluate(
                 for done in follow(events, EvaluationDone, quiet=quiet):
                     file = done.rows.with_suffix(".json")
                     measured.append((file, done.record))
+                    # a sweep learns from its child which records it has made
                     current_report().add_record(done.record.id)
                     if done.stored:
                         say(f"already recorded in {file}", quiet=quiet)
         except BadFile as problem:
+            # one damaged file of many is skipped, and the exit status is 1
             if len(paths) == 1:
                 raise
             say_error(f"skipped: {problem}", problem.hint)

@@ -75,6 +75,7 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
             if source.has_layers:
                 hidden_defaults.add(declared.key)
 
+    # the name and docstring of the command become the name and help of Typer's command
     @functools.wraps(command)
     def run(context: typer.Context, **values: Any) -> None:
         given = _parse_given(context, settings, values)
@@ -155,6 +156,7 @@ def _flag_type(declared: Setting) -> TypeHint:
     """Return the type that Typer reads; numbers stay text, because they may be fractions."""
     assert declared.flag is not None
     kind: Any = value_type(declared.hint)
+    # words are text, too: `check_value` suggests the nearest one, and Typer does not
     if kind not in (bool, int, Path) or is_list(declared.hint):
         kind = list[str] if declared.flag.is_repeated else str
     return kind if declared.is_required else kind | None
@@ -202,12 +204,14 @@ def _split_list(text: str, declared: Setting) -> list[Any]:
     """Split values at commas; numbers are sorted, and each is kept once."""
     parts = [part.strip() for part in text.split(",")]
     kind = value_type(declared.hint)
+    # alphas and radii are points of a curve: their order and repetitions have no meaning
     if kind is float:
         try:
             return sorted({parse_number(part) for part in parts})
         except BadInput as problem:
             raise BadInput(f"`{declared.key}`: {problem}", hint=problem.hint) from None
     if kind is int:
+        # int() would accept "1_000" and digits of other scripts
         if not all(re.fullmatch(rf"\d{{1,{MAX_DIGITS}}}", part, re.ASCII) for part in parts):
             raise BadInput(
                 f"`{declared.key}`: {text!r} is not a list of whole numbers",
@@ -233,6 +237,7 @@ class Command(TyperCommand):
         use_flags_of(parameters)
         for parameter in parameters:
             value = given.get(parameter.name)
+            # surrogates from a non-UTF-8 terminal would fail only when a file is written
             check = check_path if "Path" in parameter.bare_type() else check_text
             for text in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(text, str):

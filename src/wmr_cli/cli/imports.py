@@ -45,6 +45,7 @@ def import_weights(
     )
     events = run_import(request, registry, find_data_dir(flags.data_dir))
     for done in follow(events, ImportDone, quiet=flags.quiet):
+        # the path alone on stdout, for scripts
         write(str(done.checkpoint))
         threat = f"{Spec.parse(done.dataset).short}, {done.norm} eps {format_number(done.eps)}"
         next_command = f"wmr evaluate {done.checkpoint}"

@@ -40,6 +40,7 @@ plugins_app = typer.Typer(cls=Group, invoke_without_command=True)
 @with_flags
 def plugins(context: typer.Context, config: PluginsConfig) -> None:
     """Show the plugins, their components, and why any cannot be used; or start a new plugin."""
+    # Typer runs the callback of a group also before its subcommands
     if context.invoked_subcommand is not None:
         if config.check:
             raise BadInput(
@@ -62,11 +63,13 @@ def plugins(context: typer.Context, config: PluginsConfig) -> None:
     show(table)
     if not config.check:
         return
+    # a plugin can be loaded and still name a class that cannot be imported
     problems = [f"{plugin.name}: {plugin.problem}" for plugin in found.broken]
     problems += check_targets(found.registry)
     if not problems:
         say("all plugins and their components can be loaded", quiet=config.quiet)
         return
+    # an error is one line, so several problems are listed as warnings before it
     if len(problems) == 1:
         summary = problems[0]
     else:
@@ -95,6 +98,7 @@ def new(
 
     folder = scaffold(name, list(config.kinds), config.out, load_plugins().registry)
     write(str(folder))
+    # the extra `test` installs pytest, which the README needs next
     package = shlex.quote(f"{folder}[test]")
     readme = folder / "README.md"
     next_step = f"next: pip install -e {package}, then follow {readme}"
@@ -165,6 +169,7 @@ def _check_vision(facts: dict[str, str], problems: list[str]) -> None:
     if torchvision_compat.compiled_operators_load():
         operators = "compiled, loaded"
     facts["torchvision operators"] = operators
+    # versions that do not match raise RuntimeError while operators are registered
     try:
         facts["timm models"] = str(len(torchvision_compat.timm.list_models()))
     except (ImportError, RuntimeError) as error:
@@ -174,6 +179,7 @@ def _check_vision(facts: dict[str, str], problems: list[str]) -> None:
 def _check_data_dir(data_dir: Path, facts: dict[str, str], problems: list[str]) -> None:
     state = "exists" if data_dir.is_dir() else "created on first use"
     facts["data"] = f"{data_dir} ({state})"
+    # the folder is created on first use, so an existing parent decides
     parent = _find_existing_parent(data_dir)
     if not parent.is_dir():
         problems.append(f"{parent} is not a folder, so {data_dir} cannot be created")

@@ -55,6 +55,7 @@ def list_names(
         cells = [kind, entry.name, entry.summary, owner]
         if shows_files:
             cells.append(_describe_files(entry, data_dir))
+        # plugins write names and summaries: brackets in them are not markup
         table.add_row(*map(escape, cells))
     if not table.row_count:
         command = f"wmr list {what}" if what else "wmr list"
@@ -68,6 +69,7 @@ def _list_entries(quiet: bool) -> "list[tuple[str, Entry, str]]":
     from .. import presets
     from ..registry import OWN_DISTRIBUTION, Entry
 
+    # presets are files of the package and not in the registry
     found = [(kind, owned.entry, owned.owner) for kind, owned in load_components(quiet)]
     for name in presets.names():
         summary = str(presets.load(name).get("summary", ""))
@@ -112,4 +114,5 @@ def _describe_files(entry: "Entry", data_dir: Path) -> str:
 
 
 def _matches(name: str, pattern: str | None) -> bool:
+    # a part of a name is enough, so that `wmr list models resnet` needs no stars
     return pattern is None or pattern in name or fnmatch.fnmatch(name, pattern)

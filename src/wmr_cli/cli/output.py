@@ -69,10 +69,12 @@ def put_report(
         else:
             write_file(out, text)
 
+    # only the page reads the rows of records, so only it can fail to read a file
     problems: list[BadFile] = []
     if output == "csv":
         put(report.to_csv())
     elif output == "html":
+        # only this format needs the template, the scripts and plotly.js
         from ..reporting.html.report import render_report
 
         text, problems = render_report(report.found, report.comparison_tables())
@@ -112,6 +114,7 @@ def draw_all_figures(
     """Draw all figures that the records allow; return whether all their files could be read."""
     is_complete = True
     paper_figures = draw_paper_figures(folder) if with_paper else ()
+    # both are generators: each file is announced as soon as it is written
     for part in chain(draw_figures(found, folder), paper_figures):
         if isinstance(part, FigureFiles):
             say(f"drew {part}", quiet=quiet)
@@ -137,6 +140,7 @@ def list_remarks(
     remarks: list[str] = []
     evaluations = Counter(run_name(record) for record in report.records)
     for record in report.records:
+        # a run name is enough unless the run was evaluated several times
         label = run_name(record)
         if evaluations[label] > 1:
             label = f"{label} {describe_conditions(record)}"

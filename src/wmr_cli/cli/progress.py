@@ -41,6 +41,7 @@ def follow(
     with _open_view(quiet) as view, watch_progress(view.watch):
         for event in events:
             if isinstance(event, results):
+                # the caller prints the result, which would be mixed with a live bar
                 view.clear()
                 yield event
             else:
@@ -69,6 +70,7 @@ def _open_view(quiet: bool) -> "Iterator[BarView | PlainView]":
         TextColumn("left"),
         TimeRemainingColumn(),
     )
+    # transient: the bars make way for the result
     with Progress(*columns, console=console, transient=True) as progress:
         yield BarView(progress)
 
@@ -143,6 +145,7 @@ class BarView:
         self._progress.advance(task)
         self._progress.advance(epoch)
         speed = self._speed(task)
+        # the bar counts steps, users compare images per second
         rate = _format_rate(None if speed is None else speed * event.images)
         self._progress.update(
             epoch, description=f"epoch {event.epoch}", rate=f"loss {event.loss:.3f}, {rate}"
@@ -154,11 +157,13 @@ class BarView:
         description = f"{event.epoch} of {event.epochs} epochs"
         self._progress.update(task, description=description, rate=self._validation)
         self._progress.reset(epoch)
+        # validation results stay on the screen as lines above the bars
         if "val_a_rob" in event.entry:
             self._progress.console.print(as_line(format_epoch(event)))
 
     def _speed(self, wanted: TaskID) -> float | None:
         """Return the steps or images per second of a bar, if it is known yet."""
+        # rich has no lookup by id
         return next(task.speed for task in self._progress.tasks if task.id == wanted)
 
 
@@ -190,6 +195,7 @@ class PlainView:
                 self._tenths = 0
                 say(f"{event.label}: {event.total} images", quiet=self._quiet)
             case ImagesDone():
+                # logs of batch jobs stay short: ten lines per evaluation
                 tenths = 10 * event.done // event.total
                 if tenths > self._tenths:
                     say(f"{10 * tenths} %: {event.done} of {event.total} images", quiet=self._quiet)

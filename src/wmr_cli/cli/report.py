@@ -32,13 +32,16 @@ def report(
     from ..reporting.report import GatheredRecords, build_report, gather_records
     from .output import draw_all_figures, find_format, list_remarks, put_report
 
+    # the format is checked before records are read, which may take long
     output = config.format or find_format(config.out)
+    # `wmr report --format html > report.html` is fine; megabytes on a terminal are a mistake
     if output == "html" and config.out is None and width() is not None:
         raise BadInput(
             "an HTML page cannot be shown in a terminal",
             hint="add `out=report.html`, and open the file in a browser",
         )
     shows_paper = config.paper == "all"
+    # the tables of the paper alone need no run
     if shows_paper and paths is None:
         gathered = GatheredRecords([], [])
     else:
@@ -59,6 +62,7 @@ def report(
     is_drawn = config.figures is None or draw_all_figures(
         gathered.found, config.figures, with_paper=shows_paper, quiet=config.quiet
     )
+    # after the report, so that the reason for exit status 1 is the last line
     for problem in problems:
         say_error(f"skipped: {problem}", problem.hint)
     if problems or not is_drawn:

@@ -24,6 +24,7 @@ def trust_code(named: Iterable[str | None], hashes: Iterable[str] = (), *, quiet
     """Trust the local classes in these specs and the files with these hashes; remember both."""
     from ..local_code import trust_hashes, trust_named
 
+    # typing a path is consent to run it; a path that only a file names needs its hash
     problems = trust_named([spec for spec in named if spec is not None], remember=True)
     for text in hashes:
         try:
@@ -38,6 +39,7 @@ def load_components(quiet: bool) -> "Registry":
     """Return everything that can be built by name; warn about plugins that cannot be used."""
     from ..plugins import load_plugins
 
+    # one broken plugin must not keep users from everything else
     found = load_plugins()
     if found.broken:
         names = ", ".join(plugin.name for plugin in found.broken)
@@ -47,10 +49,12 @@ def load_components(quiet: bool) -> "Registry":
 
 def canonical_config(config: TrainConfig, registry: "Registry") -> TrainConfig:
     """Check every component, and fill in the kernel's own alpha if none is given."""
+    # parameters are checked before torch is imported, so a typo fails at once
     for kind in SPECS:
         registry.check(kind, getattr(config, kind))
     specs = {kind: registry.canonical_spec(kind, getattr(config, kind)) for kind in SPECS}
     config = msgspec.structs.replace(config, **specs)
+    # stored with the run, so that a later change of the default does not change its meaning
     if config.alpha is None:
         alpha = registry.default("kernel", Spec.parse(config.kernel).name, "alpha")
         config = msgspec.structs.replace(config, alpha=alpha)

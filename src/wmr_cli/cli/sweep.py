@@ -59,6 +59,7 @@ def sweep(
         from ..sweeps.executors import check_slurm_settings
 
         check_slurm_settings(study)
+    # a flag of the command wins over the study, which may be written for another machine
     jobs = config.jobs or study.machine.default_jobs
     if config.dry_run:
         show_plan(study, jobs, data_dir, slurm=slurm, quiet=quiet)

@@ -44,9 +44,11 @@ def train(
 
     from ..storage.runs import check_available, default_run_name
 
+    # before torch is imported: an existing run is the most frequent mistake
     folder = flags.out or Path("runs") / default_run_name(config)
     check_available(folder, resume=flags.resume, overwrite=flags.overwrite)
     say(describe_config(config), quiet=quiet)
+    # a user who chose a preset or a config file has decided
     if "preset" not in given and flags.config is None:
         session.suggest_cpu_preset()
     session.train(folder)
@@ -73,6 +75,7 @@ class Session:
             hardware=self.make_hardware(),
             compiles=flags.compile,
             save_minutes=flags.save_minutes,
+            # each logger once, even if its flag is repeated
             loggers=tuple(dict.fromkeys(flags.logger)),
             resume=flags.resume,
             overwrite=flags.overwrite,
@@ -86,6 +89,7 @@ class Session:
                     case TrainingStopped():
                         saved = f"saved after step {event.step} of epoch {event.epoch}"
                         say(saved, quiet=flags.quiet)
+                        # the exit status names the signal: 130 or 143
                         if event.signal == signal.SIGINT:
                             raise KeyboardInterrupt
                         raise Terminated(128 + signal.SIGTERM)
@@ -143,6 +147,7 @@ class Session:
         console = messages(quiet)
         if table is not None:
             console.print(table.to_rich_table(console.width))
+        # the path alone on stdout, for scripts
         write(str(done.checkpoint))
         duration = format_duration(done.seconds)
         say(f"trained in {duration}; next: wmr evaluate {done.folder}", quiet=quiet)

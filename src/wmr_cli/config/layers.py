@@ -78,6 +78,7 @@ def _preset_layers(preset: str, defense: str | None) -> tuple[Layer, Layer]:
     settings = presets.load(preset)
     settings.pop("summary", None)
     by_defense = settings.pop("defenses", {})
+    # a user who names no defense gets the preset's own one
     if defense is None:
         defense = Spec.parse(settings.get("defense", TrainConfig().defense)).name
     shared = _check_layer({**settings, "preset": preset}, f"preset {preset}")
@@ -176,6 +177,7 @@ def _merge_specs(upper: Value, below: Value) -> Value:
     A spec with an unnamed value replaces the one below: `timm:resnet18` is another model than
     `timm:resnet50`.
     """
+    # without a colon there are no parameters to keep
     if not (isinstance(upper, str) and isinstance(below, str) and ":" in below):
         return upper
     spec = Spec.parse(upper)
@@ -191,6 +193,7 @@ def _check_layer(layer: Layer, place: str, struct: type[Struct] = TrainConfig) -
     nested: dict[str, Any] = {}
     plain: dict[str, Any] = {}
     for key, value in layer.items():
+        # `[evaluate]` is a layer of its own; any other table is a wrong type
         is_table = isinstance(value, Mapping) and key in settings
         if is_table and value_type(settings[key].hint) is EvaluationSettings:
             nested[key] = _check_layer(value, f"{place}, [{key}]", EvaluationSettings)
@@ -209,6 +212,7 @@ def _extract_settings(
 ) -> None:
     """Split `attack = "pgd:steps=20"` into `attack = "pgd"` and `steps = 20`, in place."""
     text = layer[key]
+    # absolute: a stored config must find the file from any folder
     spec = Spec.parse(text).absolute()
     for parameter, setting in parameters.items():
         if parameter not in spec.params:

@@ -117,6 +117,7 @@ def list_settings(struct: type[Struct]) -> Mapping[str, Setting]:
     for field in msgspec.structs.fields(struct):
         hint = hints[field.name]
         metas = [item for item in getattr(hint, "__metadata__", ()) if isinstance(item, Meta)]
+        # bounds come from aliases such as `Count`; the declaration itself is the last `Meta`
         described = [meta for meta in metas if meta.description is not None]
         description = described[-1].description or "" if described else ""
         extra = described[-1].extra or {} if described else {}
@@ -184,6 +185,7 @@ def check_value(value: Value, hint: TypeHint, where: str) -> Value:
     """
     kind = value_type(hint)
     if kind is Path:
+        # msgspec does not convert paths; the command line has checked it
         return value
     try:
         plain = _read_numbers(value, is_number=kind is float)
@@ -192,11 +194,13 @@ def check_value(value: Value, hint: TypeHint, where: str) -> Value:
     except BadInput as problem:
         raise BadInput(f"{where}: {problem}", hint=problem.hint) from None
     except OverflowError:
+        # an integer in a file may have any number of digits, and msgspec's have 64 bits
         raise BadInput(
             f"{where}: the number is too large",
             hint=f"numbers are at most {LARGEST_NUMBER:g}, seeds 2**63 - 1",
         ) from None
     except msgspec.ValidationError as error:
+        # "Expected `int` >= 1 - at `$[2]`" becomes "epochs[2]: expected a whole number >= 1"
         text, _, item = str(error).partition(" - at `$")
         for type_name, words in _TYPE_NAMES.items():
             text = text.replace(type_name, words)
@@ -224,6 +228,7 @@ def _read_numbers(value: Value, *, is_number: bool) -> Value:
     if isinstance(value, str):
         check_text(value)
         return parse_number(value) if is_number else value
+    # TOML has `nan` and `inf`, which no setting can use
     if isinstance(value, float) and not math.isfinite(value):
         raise BadInput(
             f"{value} is not a finite number",

@@ -144,10 +144,12 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
     kernel: Annotated[
         str, setting("Kernel that weights images: `wmr list kernels`.", WEIGHTING, "S")
     ] = "exp"
+    # None for kernels without alpha
     alpha: Annotated[
         Size | None,
         setting("Strength of the weighting; 0: unweighted baseline.", WEIGHTING, "A"),
     ] = None
+    # no flag: eps has another meaning in each norm, so a preset or `attack` sets both
     norm: Annotated[Literal["linf", "l2"], Meta(description="Norm of the ε-ball.")] = "linf"
     eps: Annotated[Size, setting("Radius of the ε-ball: 0.3 or 8/255.", TRAINING_ATTACK, "E")] = (
         8 / 255
@@ -155,7 +157,9 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
     attack: Annotated[
         str, setting("Training attack: `wmr list attacks`.", TRAINING_ATTACK, "S")
     ] = "pgd:start=gauss:0.001"
+    # None for attacks without steps such as fgsm; 0 leaves the random start
     steps: Annotated[CountOrZero | None, setting("Steps of the attack.", TRAINING_ATTACK, "K")] = 10
+    # None: the attack derives it from eps and steps
     step_size: Annotated[
         Size | None,
         setting("Step size of the attack; scales with eps if not given.", TRAINING_ATTACK, "E"),
@@ -181,6 +185,7 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
     augment: Annotated[
         str, setting("Data augmentation such as crop:4,flip, or none.", DATA, "LIST")
     ] = "none"
+    # apart from `seed`, so that runs with different seeds have the same validation set
     split_seed: Annotated[
         Seed, setting("Seed of the validation split, if the dataset has none.", VALIDATION, "N")
     ] = 0
@@ -188,6 +193,7 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
         "adam"
     )
     lr: Annotated[PositiveSize, setting("Peak learning rate.", OPTIMIZATION, "X")] = 0.002
+    # no flag: presets fix it, as the literature does
     momentum: Annotated[Fraction, Meta(description="Momentum of SGD.")] = 0.9
     weight_decay: Annotated[Size, setting("Weight decay.", OPTIMIZATION, "X")] = 0.0
     decay: Annotated[
@@ -245,6 +251,7 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
     precision: Annotated[
         Literal["32", "bf16", "16"], setting("Precision of training.", HARDWARE)
     ] = "32"
+    # both change the speed, and the last bits of a sum: so they are stored with the run
     layout: MemoryLayout = "auto"
     fold: Fold = True
     seed: RandomSeed = 0
@@ -277,6 +284,7 @@ class TrainFlags(Struct, frozen=True, kw_only=True):
     data_dir: DataDir = None
     trust_code: TrustedCode = ()
     compile: Compile = False
+    # at most ten minutes of work are lost if a machine fails
     save_minutes: SaveMinutes = 10.0
     logger: Annotated[
         tuple[LoggerName, ...],
@@ -310,12 +318,14 @@ class AttackedSplit(Struct, frozen=True, kw_only=True):
     restarts: Annotated[
         Count | None, setting("Random restarts; the worst case counts.", ATTACK, "R")
     ] = None
+    # independent of the training: the result for an image does not depend on its batch
     batch_size: Annotated[Count, setting("Images per batch.", HARDWARE, "N")] = 256
 
 
 class EvaluateConfig(AttackedSplit, frozen=True, kw_only=True):
     """What to measure. The checkpoint supplies settings that are not given."""
 
+    # records of 0.1 store the plural; files and flags have `attack`
     attacks: Annotated[
         tuple[str, ...],
         setting(
@@ -563,6 +573,7 @@ class NewPluginConfig(Struct, frozen=True, kw_only=True):
 
 def default_data_dir() -> Path:
     """Return the folder of the datasets if no setting names one."""
+    # Path.home() raises RuntimeError in containers whose user has no home
     try:
         return Path(os.environ.get("WMR_DATA_DIR") or Path.home() / ".cache" / "wmr" / "data")
     except RuntimeError:
