@@ -264,7 +264,7 @@ def test_a_value_that_cannot_be_used_is_refused_with_its_place(
     assert problem in str(refusal({}, file(text)))
 
 
-def test_json_writes_nan_and_infinity_in_its_own_way_and_both_are_refused(file: WriteFile) -> None:
+def test_nan_and_infinity_in_json_are_refused(file: WriteFile) -> None:
     assert "eps: nan" in str(refusal({}, file('{"eps": NaN}', "study.json")))
     assert "eps: inf" in str(refusal({}, file('{"eps": 1e999}', "study.json")))
 
@@ -398,7 +398,7 @@ def test_a_defense_is_that_of_its_paper_until_alpha_is_set(name: str, defense: s
     assert resolve({"preset": name, "defense": defense, "alpha": 2.0}).alpha == 2
 
 
-def test_a_preset_that_is_not_there_is_refused_with_the_nearest() -> None:
+def test_an_unknown_preset_is_refused_with_the_nearest() -> None:
     problem = refusal({"preset": "digit"})
     assert "'digit'" in str(problem)
     assert "'digits'" in problem.hint

@@ -57,7 +57,7 @@ any_spec = st.recursive(specs(st.nothing()), specs, max_leaves=6)
         ("pgd:random-start=no", Spec("pgd", None, {"random_start": "no"})),
     ],
 )  # fmt: skip
-def test_a_spec_reads_as_the_contract_says(text: str, spec: Spec) -> None:
+def test_a_spec_has_name_value_and_parameters(text: str, spec: Spec) -> None:
     assert Spec.parse(text) == spec
 
 
@@ -205,7 +205,7 @@ def test_every_8_bit_level_survives_being_written() -> None:
         ("1_000", Any, "1_000"),
     ],
 )
-def test_a_value_is_read_as_its_parameter_says(
+def test_the_type_of_a_parameter_determines_how_its_value_is_read(
     value: str | Spec, kind: object, read: object
 ) -> None:
     assert read_value(value, kind) == read

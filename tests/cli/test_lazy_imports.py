@@ -1,4 +1,4 @@
-"""Commands that need no tensors import none of the heavy packages, so that help is there at once."""
+"""Commands that need no tensors import no heavy packages, so that they start fast."""
 
 import functools
 import json
@@ -31,7 +31,7 @@ print(json.dumps([status, sorted(sys.modules)]), file=sys.stderr)
 
 @functools.cache
 def imported(*args: str, status: int = 0) -> set[str]:
-    """Every module that `wmr` with these arguments imports."""
+    """Return every module that `wmr` imports with these arguments."""
     done = subprocess.run(
         [sys.executable, "-c", PROBE, json.dumps(args)], capture_output=True, text=True, check=True
     )
@@ -112,7 +112,7 @@ def test_a_sweep_imports_no_torch_itself(tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "report.html").exists()
 
 
-def test_a_mistake_is_refused_before_anything_heavy_is_imported() -> None:
+def test_a_mistake_is_reported_before_anything_heavy_is_imported() -> None:
     assert imported("train", "--eps", "8/0", status=2) & HEAVY == set()
     assert imported("train", "--epochs", "0", status=2) & HEAVY == set()
 
@@ -137,13 +137,13 @@ def test_the_package_itself_imports_next_to_nothing() -> None:
     assert {name for name in done.stdout.split() if name.startswith("wmr_cli")} == {"wmr_cli"}
 
 
-def test_the_measures_are_there_without_torch() -> None:
+def test_the_measures_need_no_torch() -> None:
     code = "import sys, wmr_cli as wmr; wmr.measures.plain_accuracy([True]); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) & HEAVY == set()
 
 
-def test_help_is_there_in_a_moment() -> None:
+def test_help_is_fast() -> None:
     seconds = []
     for _ in range(3):  # the first may have to compile
         started = time.perf_counter()

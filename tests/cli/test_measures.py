@@ -37,21 +37,21 @@ def run(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_record_answers_all_that_was_asked(run: Path) -> None:
+def test_the_record_contains_all_requested_metrics(run: Path) -> None:
     (record,) = json.loads(wmr("evaluate", run, *ASKED, "--format", "json").stdout)
     assert [row["rho"] for row in record["dro"]] == [0.1, 1.0]
     assert set(record["dro"][0]) >= {"rho", "attack_loss", "loss", "accuracy", "worst_accuracy"}
     assert {row["attack_loss"] for row in record["dro"]} == {"ce"}
     assert [row["label"] for row in record["per_class"]] == list(range(10))
     assert [part["seed"] for part in record["repeats"]] == [0, 1]
-    asked = {
+    requested = {
         "ci": "bootstrap",
         "repeats": 2,
         "per_class": True,
         "rho": [0.1, 1.0],
         "dro_loss": "ce",
     }
-    assert {name: record["config"][name] for name in asked} == asked
+    assert {name: record["config"][name] for name in requested} == requested
     assert record["config"]["metrics"] == ["nat", "rob", "sa", "tr", "dro"]
 
 

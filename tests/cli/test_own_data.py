@@ -1,4 +1,4 @@
-"""Your own pictures from the command line: train, evaluate, report; and what happens when the data change."""
+"""Folders of image files: train, evaluate, report, and changes of the data."""
 
 import json
 import shutil
@@ -41,7 +41,7 @@ def pics(tmp_path: Path) -> Path:
     return picture_tree(tmp_path / "pics", ("cat", "dog", "owl"), count=30)
 
 
-def test_a_folder_of_pictures_trains_evaluates_and_reports(pics: Path) -> None:
+def test_a_folder_of_images_trains_evaluates_and_reports(pics: Path) -> None:
     trained = wmr(
         "train", "--dataset", "folder:pics", "--augment", "crop:1,flip", *QUICK, "--epochs", "15"
     )
@@ -52,13 +52,11 @@ def test_a_folder_of_pictures_trains_evaluates_and_reports(pics: Path) -> None:
     )
     assert record["dataset"]["name"] == f"folder:path={pics}"
     assert record["dataset"]["n"] == 12
-    assert record["a_nat"]["value"] > 0.8, (
-        "bright, middling and dark pictures are easily told apart"
-    )
+    assert record["a_nat"]["value"] > 0.8, "bright, medium and dark images are easy to classify"
     assert str(run.name) in wmr("report", "runs").stdout
 
 
-def test_the_checkpoint_finds_its_pictures_from_any_folder(
+def test_the_checkpoint_finds_its_images_from_any_folder(
     pics: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wmr("train", "--dataset", "folder:path=pics", *QUICK, "--epochs", "1", "--out", "run")
@@ -74,9 +72,7 @@ def test_the_checkpoint_finds_its_pictures_from_any_folder(
     )
 
 
-def test_what_is_tested_on_was_not_trained_on_whatever_the_seed(
-    pics: Path, registry: Registry
-) -> None:
+def test_test_images_are_not_trained_on_for_any_seed(pics: Path, registry: Registry) -> None:
     wmr(
         "train",
         "--dataset",

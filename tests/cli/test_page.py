@@ -21,10 +21,10 @@ from wmr_cli.storage import records
 def run(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with one record and the images of the same attack. Nobody writes to it."""
     folder = Path(shutil.copytree(tiny_run, tmp_path_factory.mktemp("page") / "tiny"))
-    asked = (folder, "--limit", 40, "--steps", 2, "-q")
-    wmr("evaluate", *asked)
-    wmr("attack", *asked, "--save", folder / "attacked.safetensors")
-    wmr("attack", *asked, "--alpha", 2, "--save", folder / "a-weighted.safetensors")
+    flags = (folder, "--limit", 40, "--steps", 2, "-q")
+    wmr("evaluate", *flags)
+    wmr("attack", *flags, "--save", folder / "attacked.safetensors")
+    wmr("attack", *flags, "--alpha", 2, "--save", folder / "a-weighted.safetensors")
     return folder
 
 

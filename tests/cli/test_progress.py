@@ -88,7 +88,7 @@ def test_one_evaluation_after_the_other_has_its_bar(terminal: io.StringIO) -> No
 def test_progress_without_a_watcher_is_ignored() -> None:
     report_progress("alone", 1, 2)
     seen = []
-    with watch_progress(lambda *told: seen.append(told)):
+    with watch_progress(lambda *progress: seen.append(progress)):
         report_progress("inside", 1, 2)
     report_progress("after", 1, 2)
     assert seen == [("inside", 1, 2)]

@@ -47,7 +47,7 @@ def runs(tmp_path: Path) -> Path:
     "flags", [(), ("--compare",), ("--paper", "auto"), ("--paper", "all")], ids=" ".join
 )
 @pytest.mark.parametrize("output", FORMATS)
-def test_every_format_shows_what_was_asked_for(
+def test_every_format_shows_the_requested_values(
     runs: Path, tmp_path: Path, output: str, flags: tuple[str, ...]
 ) -> None:
     result = wmr("report", runs, "--format", output, *flags)
