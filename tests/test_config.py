@@ -1,4 +1,4 @@
-"""Flags win over the file, the file over the preset, the preset over the defaults; what is wrong is refused with its place."""
+"""Flags override the file, the file the preset, the preset the defaults; errors name places."""
 
 import json
 import re
@@ -66,7 +66,7 @@ def _no_preset_of_another_test() -> Iterator[None]:
 
 @pytest.fixture
 def preset(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A preset of our own, so that the tests do not hang on the numbers of a real one."""
+    """Register a preset, so that the tests do not depend on the numbers of a real one."""
     monkeypatch.setattr(presets, "load", lambda name: tomllib.loads(PRESET))
     return "mine"
 

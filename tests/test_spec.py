@@ -47,7 +47,10 @@ any_spec = st.recursive(specs(st.nothing()), specs, max_leaves=6)
         ('folder:path="my \\"pics\\", old"', Spec("folder", None, {"path": 'my "pics", old'})),
         ("folder:'a=b'", Spec("folder", "a=b")),
         ("folder:path=''", Spec("folder", None, {"path": ""})),
-        ("awp:base=(trades:beta=6)", Spec("awp", None, {"base": Spec("trades", None, {"beta": "6"})})),
+        (
+            "awp:base=(trades:beta=6)",
+            Spec("awp", None, {"base": Spec("trades", None, {"beta": "6"})}),
+        ),
         ("awp:base=(a:x=(b:y=1,z=2)),gamma=3", Spec("awp", None, {
             "base": Spec("a", None, {"x": Spec("b", None, {"y": "1", "z": "2"})}), "gamma": "3",
         })),
@@ -137,9 +140,30 @@ def test_a_number_is_exact(text: str, value: float | Fraction) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["8/0", "nan", "inf", "-inf", "nan/1", "1/inf", "1e999", "1e308/1e-308", "ten", "1_000", "", " ", "/", "1/",
-     "/2", "1/2/3", "0x10", "__import__", "__import__('os').getcwd()", "2**3", "1" * 400],
-)  # fmt: skip
+    [
+        "8/0",
+        "nan",
+        "inf",
+        "-inf",
+        "nan/1",
+        "1/inf",
+        "1e999",
+        "1e308/1e-308",
+        "ten",
+        "1_000",
+        "",
+        " ",
+        "/",
+        "1/",
+        "/2",
+        "1/2/3",
+        "0x10",
+        "__import__",
+        "__import__('os').getcwd()",
+        "2**3",
+        "1" * 400,
+    ],
+)
 def test_text_that_is_not_a_finite_number_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="number") as refused:
         parse_number(text)

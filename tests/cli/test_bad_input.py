@@ -1,6 +1,6 @@
-"""Commands × bad values: a command refuses input that it cannot use with one error and one hint, and changes no file.
+"""Commands × bad values: invalid input gives one error and one hint, and changes no file.
 
-The table is sampled: flags that share a reader do not need to meet all bad values each. See `pairs`.
+The table is sampled: not every flag is tested with every bad value. See `pairs`.
 """
 
 import faulthandler
@@ -56,7 +56,7 @@ class TookTooLong(BaseException):
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TookTooLong in the block; end the process with a traceback where a library call does not return."""
+    """Raise TookTooLong in the block; end the process if a library call does not return."""
 
     def stop(*_: object) -> None:
         raise TookTooLong(f"still busy after {seconds:g} seconds")
@@ -85,7 +85,7 @@ class Entry:
 def entry(path: Path) -> Entry:
     status = path.lstat()
     if stat.S_ISDIR(status.st_mode):
-        # temporary files and locks change the time of the folder that a command writes to, but of no other folder
+        # temporary files and locks change the time of the folder that a command writes to only
         return Entry(
             status.st_mode, changed=0 if path.is_relative_to(Path.cwd()) else status.st_mtime_ns
         )
@@ -109,7 +109,7 @@ def snapshot(folder: Path) -> dict[str, Entry]:
 
 @pytest.fixture(scope="session")
 def valid(tmp_path_factory: pytest.TempPathFactory, tiny_run: Path) -> Path:
-    """A folder with valid input for every command, and files of a user."""
+    """Return a folder with valid input for every command, and files of a user."""
     (
         matplotlib.get_cachedir(),
         matplotlib.get_configdir(),
@@ -130,7 +130,7 @@ def valid(tmp_path_factory: pytest.TempPathFactory, tiny_run: Path) -> Path:
 
 @pytest.fixture
 def sandbox(tmp_path: Path, valid: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of the valid input with the folder of the case in it, which is the current folder. There is no network."""
+    """Return a copy of the valid input; work in a folder inside it, without network."""
     folder = shutil.copytree(valid, tmp_path / "sandbox")
     here = folder / "case"
     here.mkdir()
@@ -161,7 +161,7 @@ class Outcome:
 
     @property
     def added(self) -> list[str]:
-        """Files that the command left behind, apart from empty folders and, in its own folder, locks."""
+        """Files that the command added, except empty folders and locks in its own folder."""
         new = [
             path
             for path in self.after
@@ -170,7 +170,8 @@ class Outcome:
         return [path for path in new if not (path.startswith("case/") and path.endswith("/.lock"))]
 
     def __str__(self) -> str:
-        return f"status {self.result.exit_code}, {self.result.exception!r}\n{self.result.stderr[-LONGEST:]}"
+        status = f"status {self.result.exit_code}, {self.result.exception!r}"
+        return f"{status}\n{self.result.stderr[-LONGEST:]}"
 
 
 def carried_out(case: Case, sandbox: Path) -> Outcome:
@@ -216,7 +217,7 @@ REPORT = ("report", str(RECORDS))
 SWEEP = ("sweep", str(STUDY))
 BENCH = ("bench", "--only", "--seconds", "0", "--model", "digits-cnn")
 PLUGIN = ("plugins", "new", "mine", "--kind", "attack")
-"""Short commands that are valid by themselves. Of a flag that is given twice the last one counts."""
+"""Short commands that are valid alone. If a flag is given twice, the last value counts."""
 
 Table = dict[str, Case]
 A = TypeVar("A")
@@ -224,7 +225,7 @@ B = TypeVar("B")
 
 
 def pairs(first: Iterable[A], second: Iterable[B], every: int) -> Iterator[tuple[A, B]]:
-    """One in `every` pairs, such that each value of one side meets that fraction of the other side."""
+    """Return one in `every` pairs, evenly distributed over the values of both sides."""
     numbered = product(enumerate(first), enumerate(second))
     return ((a, b) for (i, a), (j, b) in numbered if (i + j) % every == 0)
 
@@ -232,7 +233,7 @@ def pairs(first: Iterable[A], second: Iterable[B], every: int) -> Iterator[tuple
 def flags(
     command: tuple[str, ...], names: tuple[str, ...], values: Mapping[str, str], every: int = 7
 ) -> Table:
-    """A command with these flags at these values."""
+    """Return cases of a command with these flags and values."""
     chosen = pairs(names, values.items(), every)
     return {
         f"{named(command)} {flag} {name}": Case((*command, flag, value))
@@ -248,7 +249,7 @@ def named(command: tuple[str, ...]) -> str:
 
 
 def filled(template: tuple[str, ...], text: str) -> tuple[str, ...]:
-    """The words of a template with a text in place of {x}."""
+    """Return the words of a template with a text in place of {x}."""
     return tuple(word.replace("{x}", text) for word in template)
 
 
@@ -456,7 +457,7 @@ VALID = (
     "sweep STUDY --dry-run empty-file",
     "train --config empty-file",
 )
-"""Left out: a report looks everywhere below its path, and a file without settings leaves the defaults."""
+"""Valid cases: reports search all subfolders, and an empty file leaves the defaults."""
 PATHS = {
     **{
         f"{what} {name}": Case(filled(template, text))

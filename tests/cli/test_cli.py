@@ -1,4 +1,4 @@
-"""Commands print results on stdout and everything else on stderr. All formats hold the same numbers."""
+"""Commands print results on stdout and messages on stderr; all formats have the same numbers."""
 
 import csv
 import json
@@ -35,7 +35,7 @@ SHARES = ("a_nat", "a_rob", "a_sa", "a_tr")
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of one epoch without evaluations. Tests do not write to it."""
+    """Return a run of one epoch without evaluations; it is read-only."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     wmr("train", "--epochs", 1, "--validate-every", 0, "--out", folder, "-q")
     return folder
@@ -43,7 +43,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def evaluated(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the run with one record at two alphas. Tests do not write to it."""
+    """Return a copy of the run with one record at two alphas; it is read-only."""
     folder = tmp_path_factory.mktemp("evaluated") / "tiny"
     shutil.copytree(trained, folder)
     wmr("evaluate", folder, *TINY, "--alpha-test", "1,2", "-q")
@@ -52,7 +52,7 @@ def evaluated(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(trained: Path, tmp_path: Path) -> Path:
-    """A copy of the run to write to."""
+    """Return a copy of the run for tests that write to it."""
     return Path(shutil.copytree(trained, tmp_path / "tiny"))
 
 
@@ -489,7 +489,7 @@ def test_attack_sums_up_in_json_and_in_a_table(trained: Path) -> None:
 
 
 def clean_images(index: np.ndarray) -> np.ndarray:
-    """The digits at these positions, (N, 1, H, W) in [0, 1]."""
+    """Return the digits at these positions, (N, 1, H, W) in [0, 1]."""
     from sklearn.datasets import load_digits
 
     pixels: np.ndarray = load_digits().images[index, None] / 16

@@ -32,7 +32,7 @@ def refused(*args: object) -> tuple[str, str]:
 
 @pytest.fixture
 def weights(tiny_run: Path) -> Path:
-    """The weights of a run, as another program would have saved them."""
+    """Return the weights of a run, as another program would have saved them."""
     state = {
         f"module.{name}": tensor for name, tensor in checkpoints.load(tiny_run).tensors.items()
     }

@@ -31,7 +31,7 @@ ASKED = (
 
 @pytest.fixture(scope="module")
 def run(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with one record that answers everything. Nobody writes to it."""
+    """Return a run with one record of all metrics; it is read-only."""
     folder = Path(shutil.copytree(tiny_run, tmp_path_factory.mktemp("measures") / "tiny"))
     wmr("evaluate", folder, *ASKED, "-q")
     return folder

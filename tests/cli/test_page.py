@@ -19,7 +19,7 @@ from wmr_cli.storage import records
 
 @pytest.fixture(scope="module")
 def run(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with one record and the images of the same attack. Nobody writes to it."""
+    """Return a run with one record and the images of the same attack; it is read-only."""
     folder = Path(shutil.copytree(tiny_run, tmp_path_factory.mktemp("page") / "tiny"))
     flags = (folder, "--limit", 40, "--steps", 2, "-q")
     wmr("evaluate", *flags)

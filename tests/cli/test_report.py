@@ -69,9 +69,18 @@ def test_every_format_shows_the_requested_values(
 
 
 ENDINGS = [
-    ("x.tex", "% needs"), ("x.md", "| run"), ("x.csv", "run,id"), ("x.json", "["), ("X.TEX", "% needs"), ("x.Csv", "run,id"),
-    ("x.html", "<!DOCTYPE"), ("x.htm", "<!DOCTYPE"), ("x.HTML", "<!DOCTYPE"), ("x.txt", " "), ("x", " "),
-]  # fmt: skip
+    ("x.tex", "% needs"),
+    ("x.md", "| run"),
+    ("x.csv", "run,id"),
+    ("x.json", "["),
+    ("X.TEX", "% needs"),
+    ("x.Csv", "run,id"),
+    ("x.html", "<!DOCTYPE"),
+    ("x.htm", "<!DOCTYPE"),
+    ("x.HTML", "<!DOCTYPE"),
+    ("x.txt", " "),
+    ("x", " "),
+]
 
 
 @pytest.mark.parametrize(("name", "begins"), ENDINGS)
@@ -201,7 +210,7 @@ def test_rows_that_cannot_be_read_are_left_out_of_comparisons(runs: Path) -> Non
 
 @pytest.fixture(scope="module")
 def hundred(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A hundred models on the same 10,000 images, with logits as evaluations have them."""
+    """Return a hundred models on the same 10,000 images, with logits."""
     folder = tmp_path_factory.mktemp("hundred")
     for number in range(100):
         given = synthetic.rows(10_000, skill=0.002 * number, seed=number, logits=True)
