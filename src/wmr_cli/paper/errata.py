@@ -7,6 +7,7 @@ import msgspec
 
 from .results import Dispute, Erratum, PaperRow, load_results
 
+# in the order that is usual in print
 MARKS = ("†", "‡", "§", "¶")
 
 
@@ -40,6 +41,7 @@ def _correct_row(table: str, dataset: str, row: PaperRow) -> CorrectedRow:
     changes = {erratum.field: erratum.corrected for erratum in errata}
     corrected = msgspec.convert({**msgspec.to_builtins(row), **changes}, PaperRow)
     reasons = {erratum.field: _describe_erratum(erratum) for erratum in errata}
+    # a dispute concerns the corrected value, so that errata come first
     for dispute in results.disputed:
         if _is_disputed(table, dataset, corrected, dispute):
             values = [f"{value} in {name}" for name, value in dispute.values.items()]
@@ -48,6 +50,7 @@ def _correct_row(table: str, dataset: str, row: PaperRow) -> CorrectedRow:
 
 
 def _describe_erratum(erratum: Erratum) -> str:
+    # without a correction the cell stays empty
     action = "left out" if erratum.corrected is None else "corrected"
     certainty = "" if erratum.confidence == "high" else " (likely, not certain)"
     return f"{action}, printed {erratum.printed}: {erratum.why}{certainty}"

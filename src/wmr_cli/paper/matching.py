@@ -110,6 +110,7 @@ class PrintedAccuracy:
         if len(self.values) != 1:
             return None
         (percent,) = self.values
+        # rounded: 95.20 / 100 has more digits in binary
         return round(percent / 100, 6)
 
 
@@ -187,6 +188,7 @@ def _match_row(row: ReportRow, dataset: str) -> Match | None:
         for paper in load_corrected_rows()
         if paper.dataset == dataset
         and (paper.family, paper.row.alpha_train) == method
+        # exactly: 8/255 is not the 0.031 of the paper
         and (paper.row.attack, paper.row.eps_test) == (attack, record.threat.eps)
     ]
     if not paper_rows:
@@ -224,6 +226,7 @@ def _find_attack(record: Record) -> str | None:
     attack = PAPER_ATTACKS.get(spec.name)
     if attack is None or record.attack.of is not None or record.threat.norm != "linf":
         return None
+    # a parameter that the paper does not mention makes it another attack
     if spec.value is not None or not spec.params.keys() <= attack.params:
         return None
     steps = str(spec.params.get("steps", ""))
@@ -322,6 +325,7 @@ def _are_equal(value: object, expected: object) -> bool:
 def _compare_training(
     own: Mapping[str, Any], paper: Mapping[str, Any], training_eps: list[float]
 ) -> Iterator[str]:
+    # the most important difference comes first
     epochs = own.get("epochs", paper["epochs"])
     if epochs != paper["epochs"]:
         yield f"{epochs} epochs for {paper['epochs']}"

@@ -12,6 +12,7 @@ import msgspec
 from ..errors import BadFile
 
 DATASETS = ("mnist", "cifar10", "tiny-imagenet")
+# fields of a row that are printed in percent
 ACCURACY_FIELDS = ("a_nat", "a_rob", "a_sa", "a_tr")
 
 
@@ -177,6 +178,7 @@ def find_figure(name: str) -> PaperFigure:
 
 
 def _mark_suspects(figure: str, panel: PaperPanel, results: Results) -> PaperPanel:
+    # all curves of a panel share their suspect positions
     suspect_x = {
         x
         for suspects in results.suspect_points

@@ -35,6 +35,7 @@ MATCH_CAPTION = (
     "With 10,000 images, the paper's numbers have a standard error of up to half a point"
 )
 ROWS_PER_MATCH = 3
+# scripts of users read these names
 MATCH_CSV_HEADINGS = (
     "run", "defense", "alpha_train", "dataset", "eps", "attack", "share", "alpha_test",
     "value", "low", "high", "paper", "tables",
@@ -44,6 +45,7 @@ MATCH_CSV_HEADINGS = (
 
 def make_paper_tables() -> Iterator[TextTable]:
     """Yield the twelve tables, with misprints corrected and marked."""
+    # rows come table by table, in the order of the tables
     by_table = groupby(load_corrected_rows(), key=lambda corrected: corrected.table)
     for table, (_, rows) in zip(load_results().tables, by_table, strict=True):
         yield _make_paper_table(table, list(rows))

@@ -60,6 +60,7 @@ def find_setting(record: Record, known: Mapping[str, Record]) -> MeasurementSett
 
     `known` holds records by id; they identify the attacks behind a worst case.
     """
+    # the hash of a dataset does not change with the subset that was evaluated
     indices = None if record.dataset.indices is None else tuple(record.dataset.indices)
     return MeasurementSetting(
         data=(record.dataset.sha256, indices),
@@ -103,6 +104,7 @@ def _group_seeds(records: Sequence[Record]) -> Iterator[SeedGroup]:
     by_checkpoint: dict[str, list[Record]] = {}
     for record in records:
         by_checkpoint.setdefault(record.checkpoint.sha256, []).append(record)
+    # records of one checkpoint share its training settings, so that any of them will do
     first_records = {sha256: members[0] for sha256, members in by_checkpoint.items()}
     for training in group_by_training(first_records):
         yield tuple(tuple(by_checkpoint[sha256]) for sha256 in training)
@@ -123,6 +125,7 @@ def _training_key(record: Record) -> Hashable | None:
     checkpoint = record.checkpoint
     if checkpoint.config is None:
         return None
+    # every setting counts, also those that should not matter: better two rows than a wrong mean
     settings = {key: value for key, value in checkpoint.config.items() if key != "seed"}
     name = Path(checkpoint.path).name
     weights = name if name in WEIGHTS_CHOSEN_BY_NAME else checkpoint.epoch

@@ -70,6 +70,7 @@ def _load_outcomes(
     """Return the outcomes of comparable records, all with their images in the same order."""
     index = None
     outcomes: dict[AccuracyKey, Outcome] = {}
+    # outcomes are kept by id, and records of equal id share a file
     for record in {record.id: record for record in members}.values():
         file = files[record.id]
         try:
@@ -129,6 +130,7 @@ class Gap:
         """The result of the comparison in words, with the reason where it is not the interval."""
         if self.is_distinguishable:
             return "distinguishable"
+        # both are correct on the same weighted images, so that the interval is a single point
         if self.images.images == 0:
             return NO_DIFFERING_IMAGE
         excludes_zero = not self.images.low <= 0 <= self.images.high
@@ -160,6 +162,7 @@ def _resampled_mean(row: ReportRow, name: str, resampled: ResampledAccuracies) -
         if accuracy is None:
             return None
         seeds.append(accuracy)
+    # seeds share the resampled images, so that the mean keeps their correlation
     return mean_of(seeds)
 
 
@@ -173,6 +176,7 @@ def is_worse(row: ReportRow, best: ReportRow, name: str, resampled: ResampledAcc
         return gap.is_distinguishable
     own = row.accuracy(name)
     largest = best.accuracy(name)
+    # a degenerate interval has no width, and would never overlap
     if own is None or largest is None or own.degenerate or largest.degenerate:
         return False
     return own.high < largest.low
@@ -180,6 +184,7 @@ def is_worse(row: ReportRow, best: ReportRow, name: str, resampled: ResampledAcc
 
 def find_bold_cells(group: ComparisonGroup, resampled: ResampledAccuracies) -> set[tuple[int, str]]:
     """Return the bold cells of a group by row number and field name of the accuracy."""
+    # the best of one is not informative
     if len(group.entries) < 2:
         return set()
     by_alpha: dict[float | None, dict[int, ReportRow]] = {}

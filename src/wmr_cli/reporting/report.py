@@ -84,6 +84,7 @@ class Report:
     def to_json(self) -> list[dict[str, Any]] | dict[str, Any]:
         """Return a list of records; an object with this list if there is more beside them."""
         positions = main.locate_records(self.groups)
+        # a record keeps its own numbers, and those of all seeds are beside them
         all_records = [
             {**one, **_seeds_to_json(positions.get(one["id"]))}
             for one in records_to_json(self.found)
@@ -156,6 +157,7 @@ def gather_records(
                 hint="name run folders, folders of evaluations, or records",
             )
         for file in records.find_records(path):
+            # paths may overlap, such as a folder and a run in it
             if file.resolve() in found:
                 continue
             try:
@@ -166,6 +168,7 @@ def gather_records(
                 known[record.id] = record
                 found[file.resolve()] = file, rescore_file(file, record, alphas, rhos)
             except BadFile as problem:
+                # one damaged file must not hide the other records
                 problems.append(problem)
     return GatheredRecords(_sort_in_folders(list(found.values())), problems)
 
@@ -239,6 +242,7 @@ def build_report(
     if compare:
         comparisons = compare_groups(groups, resampled.accuracies)
     matches = None
+    # `paper=all` also works without records
     if paper and gathered.found:
         rows = [
             row for group in groups for entry in group.entries for row in make_group_rows(entry)
@@ -268,6 +272,7 @@ def record_to_rich(record: Record, width: int | None = None) -> Iterator[Table]:
 
 def record_to_text(record: Record) -> str:
     """Render a record's tables as text, as wide as the terminal if there is one."""
+    # a notebook or a file has no width to fit
     terminal = Console()
     limit = terminal.width if terminal.is_terminal else None
     return render_text(record_to_rich(record, limit), limit or UNLIMITED_WIDTH).rstrip("\n")

@@ -55,6 +55,7 @@ class ReportRow:
 
     def attack_spread(self, name: str) -> tuple[float, float] | None:
         """Return mean and standard deviation over attack seeds; None without repetitions."""
+        # a row over training seeds has their spread instead
         if self.seeds > 1:
             return None
         repeats: Iterable[RepeatRow | RepeatAlphaRow] = self.record.repeats
@@ -81,6 +82,7 @@ class ReportRow:
         """Return the estimate of every seed; empty if a seed lacks it."""
         found = [_find_estimate(record, name, self.alpha_test) for record in self.records]
         estimates = [estimate for estimate in found if estimate is not None]
+        # a mean over fewer seeds than the row names would be misleading
         return estimates if len(estimates) == len(found) else []
 
 
@@ -105,7 +107,6 @@ def make_group_rows(entry: SeedGroup) -> Iterator[ReportRow]:
     if len(entry) == 1:
         yield from (ReportRow((record,), alpha) for record in entry[0] for alpha in _alphas(record))
         return
-    # a dict keeps the order of first occurrence
     alphas = {alpha: None for model in entry for record in model for alpha in _alphas(record)}
     if len(alphas) > 1:
         alphas.pop(None, None)  # A_nat and A_rob are the same in the rows of other alphas
@@ -126,6 +127,7 @@ def run_name(record: Record) -> str:
     path = Path(record.checkpoint.path)
     if path.parent == Path() and not path.suffix:
         return path.name
+    # absolute: a relative path such as `last.safetensors` has no folder
     folder = path.absolute().parent.name
     return folder if path.name == "last.safetensors" else f"{folder}/{path.name}"
 

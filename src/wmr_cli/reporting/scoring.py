@@ -35,6 +35,7 @@ Mask = NDArray[np.bool_]
 # by metric and alpha: `("sa", 2.0)`, `("rob", None)`
 Outcomes = dict[tuple[str, float | None], Outcome | None]
 
+# with fewer effective images an interval of A_sa spans about 20 points
 MIN_ESS = 100
 MIN_ESS_FRACTION = 0.1
 
@@ -116,6 +117,7 @@ def estimate_outcomes(
 def score_dro(rows: Rows, config: EvaluateConfig) -> list[DroRow]:
     """Compute the worst case at every radius; empty if the rows have no finite losses."""
     losses = measures.attacked_losses(rows, config.dro_loss)
+    # one infinite loss would be the worst case at every radius
     if losses is None or not np.isfinite(losses).all():
         return []
     correct = measures.correct(rows, "uniform")
@@ -150,6 +152,7 @@ def score_classes(
     if "rob" in config.metrics:
         attacked = measures.plain_outcome(rows, "uniform")
     sampled = {alpha: measures.sampled_outcome(rows, config.kernel, alpha) for alpha in alphas}
+    # classes without images in the split have no accuracy
     labels = np.unique(rows["label"])
     class_rows = []
     for label in labels.tolist():
@@ -251,6 +254,7 @@ def stored_config(file: Path, record: Record) -> EvaluateConfig:
     }
     settings |= {
         "kernel": record.kernel,
+        # the bootstrap is seeded by the attack seed, so that intervals come out equal
         "seed": record.attack.seed,
         "per_class": bool(record.per_class),
         "metrics": ("nat", "rob", "sa", "tr"),
@@ -266,6 +270,7 @@ def stored_config(file: Path, record: Record) -> EvaluateConfig:
 def list_caveats(record: Record) -> Iterator[str]:
     """Yield what limits the numbers: few effective images, no interval, no DRO losses."""
     few_images: dict[str, float] = {}
+    # one caveat for all accuracies with few effective images, not one for each alpha
     for name, estimate in _named_estimates(record):
         if estimate.degenerate:
             outcome = "correct" if estimate.value else "misclassified"

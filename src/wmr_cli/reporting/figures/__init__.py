@@ -89,6 +89,7 @@ def draw_paper_figures(folder: Path) -> Iterator[FigureFiles]:
 def unique_file_name(name: str, taken: set[str]) -> str:
     """Return a name that is safe in any file system and not in `taken`; add it there."""
     plain = re.sub(r"[^\w.+-]+", "_", name)[:MAX_NAME_LENGTH]
+    # different attacks may give the same short name
     unique = plain
     number = 1
     while unique in taken:
@@ -148,9 +149,10 @@ def attack_grid(
     figure = Figure(figsize=(6, 1.9 * count + 0.4), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(count, 3, squeeze=False)
+    # one scale for all rows, so that perturbations can be compared; 1 if nothing changed
     largest_change = float(np.abs(images - clean).max()) or 1.0
     for row, (left, middle, right) in enumerate(grid):
-        # grey is no change; the largest change of the batch reaches black or white
+        # grey means unchanged; the largest change of the batch reaches black or white
         change = 0.5 + (images[row] - clean[row]) / (2 * largest_change)
         _show_image(left, clean[row], f"label {label[row]}, predicted {predicted_clean[row]}")
         _show_image(middle, change, f"change x {0.5 / largest_change:.3g}")

@@ -120,8 +120,10 @@ def draw_panel(accuracy_axes: Axes, ess_axes: Axes, group: ComparableGroup) -> N
     points = a_tr_points(group)
     opacity = band_opacity(len(group.models))
     for number, model in enumerate(group.models):
+        # `keep` left only models with at least one point
         alphas, estimates = zip(*a_sa_curve(model, max_alpha), strict=True)
         line = model.style.sparse_markers
+        # a kernel with stored weights has points at its recorded alphas only
         if len(alphas) < CURVE_POINTS:
             line["markevery"] = 1
         values = [100 * estimate.value for estimate in estimates]
@@ -141,6 +143,7 @@ def draw_panel(accuracy_axes: Axes, ess_axes: Axes, group: ComparableGroup) -> N
         ess_axes.plot(alphas, ess, label=model.label, **line)
         if number in points:
             _draw_a_tr(accuracy_axes, model, points[number])
+    # at alpha 0 the ESS is 100 %, and its marker must not be cut
     ess_axes.set_ylim(0, 105)
     ess_axes.set_yticks([0, 50, 100])
 
@@ -155,6 +158,7 @@ def _draw_seed_lines(axes: Axes, model: FigureModel, max_alpha: float) -> None:
 
 def _max_alpha(group: ComparableGroup) -> float:
     alphas = [alpha for model in group.models for alpha in model.alphas]
+    # an axis needs a length, also if the only alpha is 0
     return max(alphas, default=0.0) or PAPER_MAX_ALPHA
 
 
@@ -220,6 +224,7 @@ def _split_by_overlap(
             clusters[-1].append((number, point))
         else:
             clusters.append([(number, point)])
+        # intervals may be nested, so that the last one need not reach highest
         top = max(top, point.high)
     return clusters
 

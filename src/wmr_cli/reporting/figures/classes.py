@@ -54,6 +54,7 @@ def make_figures(data: FigureData) -> Iterator[FigureOrSkip]:
 
 def class_bars(model: FigureModel, labels: Sequence[int]) -> list[ClassBars]:
     """Return the accuracies that were measured of these classes; A_sa at the largest alpha."""
+    # the largest alpha shows the differences between classes best
     alpha = max(model.alphas, default=None)
     at_alpha = "" if alpha is None else rf" at $\alpha$ = {format_number(alpha)}"
     outcomes: dict[str, OutcomeOf] = {
@@ -144,6 +145,7 @@ def draw_panel(axes: Axes, parts: Sequence[ClassBars]) -> None:
         # a white outline keeps the interval visible on a dark bar
         outline = withStroke(linewidth=1.8, foreground="white")
         intervals.lines[2][0].set_path_effects([outline])
+    # room for the interval caps at 100
     axes.set_ylim(0, 102)
     axes.set_xlim(-0.6, len(parts[0].estimates) - 0.4)
     axes.tick_params(axis="x", length=0)

@@ -174,6 +174,7 @@ class _ModelStyle:
 
 def load_figure_data(found: RecordFiles) -> FigureData:
     """Read the rows of records and group them; unreadable files are skipped with the reason."""
+    # the order of the files must not change colours: equal records give equal figures
     found = sorted(found, key=lambda pair: _model_order(pair[1]))
     styles = _assign_styles(found)
     skipped: list[SkippedFigure] = []
@@ -191,6 +192,7 @@ def _model_order(record: Record) -> tuple[Hashable, ...]:
 
 def _assign_styles(found: RecordFiles) -> dict[ModelKey, _ModelStyle]:
     first_records = {model_key(record): record for _, record in found}
+    # over all groups: a model has the same colour in every panel and figure
     trainings = group_by_training(first_records)
     labels = label_models([[first_records[key] for key in training] for training in trainings])
     return {
@@ -290,6 +292,7 @@ def _load_training_logs(
     """Read the log of every run folder that holds a record."""
     runs: dict[Path, Record] = {}
     for file, record in found:
+        # a record is in `RUN/evaluations/`
         folder = file.absolute().parent.parent
         # label a run by its last checkpoint where that was evaluated
         is_last = record.checkpoint.path.endswith("last.safetensors")

@@ -178,6 +178,7 @@ def weight_distribution(model: FigureModel, alpha: float) -> WeightDistribution 
     return WeightDistribution(
         correct=np.concatenate([seed.correct for seed in seeds]),
         misclassified=np.concatenate([seed.misclassified for seed in seeds]),
+        # the ESS of pooled images would hide a seed with few
         ess=min(seed.ess for seed in seeds),
     )
 
@@ -186,6 +187,7 @@ def _distribution_of_seed(seed: SeedResult, alpha: float) -> WeightDistribution 
     outcome = seed.weighted_outcome(alpha)
     if outcome is None or outcome.log_weights is None:
         return None
+    # in units of the equal weight, so that test sets of any size share an axis
     weights = len(outcome.correct) * normalized_weights(outcome.log_weights)
     ess = WeightedAccuracy.of(outcome.log_weights, outcome.correct).ess / len(weights)
     return WeightDistribution(weights[outcome.correct], weights[~outcome.correct], ess)
@@ -225,6 +227,7 @@ def _bin_edges(distributions: Sequence[WeightDistribution | None]) -> Floats:
     present = [one.all_weights for one in distributions if one is not None]
     smallest = min((float(weights.min()) for weights in present), default=1.0)
     largest = max((float(weights.max()) for weights in present), default=1.0)
+    # the margins of 1 % keep the extreme weights inside the bins in spite of rounding
     first = min(0.99 * max(smallest, SMALLEST_BIN_EDGE), 0.5)
     return np.geomspace(first, max(1.01 * largest, 2.0), BINS + 1)
 
@@ -240,7 +243,7 @@ def _make_weight_page(
     ]
     entries.append((Line2D([], [], color=INK, linewidth=WEIGHT_LINE_WIDTH), "weight"))
     heights = [1.45 + extra_label_height(model.label) for model, _ in rows]
-    heights[-1] += 0.18  # the label of the x axis
+    heights[-1] += 0.18  # the label of the x axis, in inches
     note = WEIGHT_NOTE
     if scales.is_clipped:
         note += CLIPPED_WEIGHT_NOTE

@@ -77,6 +77,7 @@ def loss_of(result: SeedResult) -> str:
     """Return the loss whose worst case the record is about."""
     record = result.record
     loss = record.dro[0].attack_loss if record.dro else record.config.get("dro_loss")
+    # a record without DRO numbers may come from a config without the setting
     return loss if loss in LOSS_NAMES else "ce"
 
 
@@ -140,6 +141,7 @@ def draw_row(row: Sequence[Axes], group: ComparableGroup) -> None:
         }
         line = {**model.style.line, "marker": model.style.marker, "markevery": marked}
         for axes, values in by_panel.items():
+            # not clipped: the first and the last marker are on the edge
             axes.plot(fine, values.mean(axis=0), **line, label=model.label, clip_on=False)
             if len(values) > 1:
                 for seed_values in values:
@@ -150,5 +152,6 @@ def draw_row(row: Sequence[Axes], group: ComparableGroup) -> None:
     loss_axes.set_ylabel("worst-case loss")
     accuracy_axes.set_ylabel("accuracy under\nits weights (%)")
     lowest_axes.set_ylabel("lowest accuracy\nin the ball (%)")
+    # both are accuracies, and the lowest is never above the other
     lowest_axes.sharey(accuracy_axes)
     accuracy_axes.set_ylim(bottom=0)

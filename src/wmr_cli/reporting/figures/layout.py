@@ -48,6 +48,7 @@ def paginate(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 def grid_shape(panels: int) -> tuple[int, int]:
     """Return rows and columns for this number of panels."""
+    # four panels as two rows of two, because three and one leave a gap
     columns = 2 if panels == 4 else min(3, panels)
     return -(-panels // columns), columns
 
@@ -101,6 +102,7 @@ def unique_models(groups: Iterable[ComparableGroup]) -> list[FigureModel]:
     for group in groups:
         for model in group.models:
             known = by_number.setdefault(model.style.number, model)
+            # a group may lack the rows of some seeds
             if len(model.seeds) > len(known.seeds):
                 by_number[model.style.number] = model
     return [by_number[number] for number in sorted(by_number)]

@@ -169,6 +169,7 @@ def figure_style() -> Iterator[None]:
 
 def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure of this size in inches. It needs no display."""
+    # not pyplot, which keeps figures alive and may open windows
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -235,6 +236,7 @@ def _printable(text: str) -> str:
 
 @functools.cache
 def _available_glyphs() -> frozenset[int]:
+    # a missing glyph would be drawn as an empty box
     fonts = [
         font_manager.get_font(font_manager.findfont(name)) for name in RC_PARAMS["font.family"]
     ]

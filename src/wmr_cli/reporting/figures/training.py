@@ -60,6 +60,7 @@ def entries_with(log: TrainingLog, field: str) -> list[dict[str, Any]]:
 
 def _validation_setting(log: TrainingLog) -> Hashable:
     config = log.config
+    # validation accuracies depend on the validation set, the threat and the short attack
     return config.dataset, config.split_seed, config.norm, config.eps, config.evaluate
 
 

@@ -125,6 +125,7 @@ class PackedArrays:
 
     def add(self, values: NDArray[Any]) -> int:
         """Store the flattened values; return the number by which the script finds them."""
+        # the type belongs to the key: equal bytes of another type are another array
         kind = f"{values.dtype.kind}{values.dtype.itemsize}"
         content = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<")).tobytes()
         key = f"{kind} {hashlib.sha256(content).hexdigest()}"
@@ -191,6 +192,7 @@ def build_payload(panels: Sequence[ReportPanel]) -> Payload:
     payload = Payload()
     saved = find_saved_images([pair for panel in panels for pair in panel.found])
     models_by_panel = [list(_load_models(panel, saved, payload.problems)) for panel in panels]
+    # all or none: models could not be compared at other temperatures
     has_logits = _count_logits(models_by_panel) <= MAX_LOGITS
     for panel, models in zip(panels, models_by_panel, strict=True):
         entries = []
@@ -272,10 +274,12 @@ def _select_rows(rows: Rows, record: Record) -> dict[str, NDArray[Any]]:
         return {}
     arrays = {"index": to_smallest_uint(rows["index"]), "label": to_smallest_uint(rows["label"])}
     if "clean/prediction" in rows:
+        # a bit per image instead of a prediction
         arrays["clean"] = np.packbits(correct(rows, "clean"), bitorder="little")
     if "uniform/prediction" in rows:
         arrays["prediction"] = to_smallest_uint(rows["uniform/prediction"])
     if "uniform/margin" in rows:
+        # float64: the page must reproduce the recorded numbers
         arrays["margin"] = rows["uniform/margin"].astype(np.float64)
     loss_row = LOSS_ROWS.get(_dro_loss(record))
     # of several attacks the image of lowest margin is stored, not that of largest loss
@@ -294,6 +298,7 @@ def _list_classes(panel: ReportPanel, models: Sequence[ModelPayload]) -> list[di
     """Return the labels that have images, with names where some record has them."""
     names: dict[int, str] = {}
     for record in panel.records:
+        # a record without per-class numbers has no class names
         names |= {row.label: row.name for row in record.per_class if row.name is not None}
     labels: set[int] = set()
     for model in models:
@@ -374,5 +379,6 @@ def _make_sheet(tiles: Sequence[Image.Image]) -> bytes:
         row, column = divmod(number, SHEET_COLUMNS)
         sheet.paste(tile, (column * width, row * height))
     stream = io.BytesIO()
+    # PNG, because JPEG would remove the perturbation
     sheet.save(stream, format="PNG", optimize=True)
     return stream.getvalue()

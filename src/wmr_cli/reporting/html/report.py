@@ -111,6 +111,7 @@ def render_report(
         "script": "\n".join(_read_static(name) for name in SCRIPTS),
         "version": escape_html(__version__),
     }
+    # plotly.js is most of the page, so that a page without plots omits it
     if payload.has_plots:
         slots |= _plotly_slots()
     return _fill_slots(_read_static("page.html"), slots), payload.problems
@@ -148,6 +149,7 @@ def _plotly_slots() -> dict[str, str]:
 @cache
 def _load_plotly() -> tuple[str, str]:
     """Return plotly.js from the package `plotly`, compressed, and the notice it starts with."""
+    # from the installed package: nothing is downloaded, now or by the page
     script = (resources.files("plotly") / "package_data" / "plotly.min.js").read_bytes()
     comment = script[:2000].decode("utf-8", "replace").partition("*/")[0]
     lines = [line.strip("/* \t") for line in comment.splitlines()]
@@ -188,6 +190,7 @@ def _render_panel(number: int, panel: ReportPanel) -> str:
         for text in list_caveats(record)
     ]
     caveat_list = f'<ul class="caveats">{"".join(caveats)}</ul>\n' if caveats else ""
+    # folded away, because they are many
     details = [_render_details(table) for table in make_detail_tables(panel.records)]
     details.append(_render_details(_source_table(panel)))
     return (
@@ -219,7 +222,7 @@ def _source_table(panel: ReportPanel) -> TextTable:
     return TextTable(
         SOURCE_COLUMNS,
         [_source_row(*named) for named in zip(panel.names, panel.records, strict=True)],
-        "checkpoint: the first digits of its SHA-256",
+        "checkpoint: first digits of the SHA-256",
         "sources of the numbers",
         text_columns=SOURCE_COLUMNS,
     )
@@ -321,6 +324,7 @@ def _render_cell(table: TextTable, heading: str, text: str, row_span: int, facts
         attributes = f' rowspan="{row_span}"{attributes}'
     if heading != table.headings[0]:
         return f"<td{attributes}>{content}</td>"
+    # screen readers announce the heading of a cell by its scope
     scope = "rowgroup" if row_span > 1 else "row"
     below = f'<span class="facts">{escape_html(facts)}</span>' if facts else ""
     return f'<th scope="{scope}"{attributes}>{content}{below}</th>'

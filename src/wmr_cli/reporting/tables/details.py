@@ -60,6 +60,7 @@ COMPARISON_CAPTION = (
 SEEDS_NOTE = (
     "seeds: the 95 % interval of the difference over training seeds, which must exclude 0 as well"
 )
+# scripts of users read these names
 COMPARISON_CSV_HEADINGS = (
     "reference", "run", "dataset", "n", "norm", "eps", "attack", "share", "alpha_test",
     "difference", "low", "high", "images", "seeds_low", "seeds_high", "verdict", "worst_of",
@@ -105,6 +106,7 @@ def _dro_rows(record: Record, attacks: AttackNames) -> Iterator[tuple[str, ...]]
 
 def _make_class_table(record: Record, attacks: AttackNames) -> TextTable:
     """Make the table of a record's classes, with A_sa at the largest alpha."""
+    # by value, not by interval: small classes would have the lowest ends
     worst = min(record.per_class, key=lambda row: row.joint.value)
     weighted = _at_largest_alpha(worst)
     a_sa = "A_sa"
@@ -179,6 +181,7 @@ def make_validation_table(
     if not validated:
         return None
     last = validated[max(validated)]
+    # not every run validates A_sa and A_tr
     headings = {key: name for key, name in VALIDATION_HEADINGS.items() if key in last}
     rows = []
     if best is not None:
@@ -205,6 +208,7 @@ def make_comparison_tables(
     comparisons: Sequence[Comparison], attacks: AttackNames
 ) -> Iterator[TextTable]:
     """Yield a table of differences per reference."""
+    # comparisons come group by group, and a group has one reference
     for _, members in groupby(comparisons, key=lambda comparison: comparison.group):
         yield _make_comparison_table(list(members), attacks)
 
@@ -239,6 +243,7 @@ def _format_gap(gap: Gap | None) -> str:
     """Return `+1.2 [+0.3, +2.1]`, with the verdict unless the rows are distinguishable."""
     if gap is None:
         return "-"
+    # the table breaks lines at semicolons
     parts = [format_difference(gap.images)]
     if gap.seeds is not None:
         low, high = gap.seeds

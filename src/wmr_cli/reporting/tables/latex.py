@@ -53,6 +53,7 @@ def render_latex(table: TextTable) -> str:
     """Render a table; columns that are equal in all rows move to the caption."""
     columns = list(range(len(table.headings)))
     shared: list[int] = []
+    # with a single row every column would be shared
     if len(table.rows) > 1:
         columns, shared = table.split_columns()
     title = table.full_title(shared)
@@ -73,6 +74,7 @@ def _render_float(
     yield rf"\begin{{{environment}}}"
     yield r"\centering"
     if caption is None:
+        # `longtable` would not work in two columns
         yield r"\addtocounter{table}{-1}\caption{Continued.}"
     else:
         yield rf"\caption{{{caption}}}"
@@ -147,6 +149,7 @@ def _list_blocks(table: TextTable, columns: list[int]) -> Iterator[list[int]]:
         block.append(number)
         if number in table.rules_after or number + 1 == len(table.rows):
             lines = sum(_count_row_lines(table, row, columns) for row in block)
+            # a larger block would leave half a page empty before it
             if lines <= PAGE_LINES // 2:
                 yield block
             else:

@@ -41,6 +41,7 @@ SHARED_COLUMNS = (
     "kernel_test",
     "n",
 )
+# the number of images is shown last, beside the effective one
 HEADINGS = (*SHARED_COLUMNS[:-1], "α_test", *ACCURACY_HEADINGS, "n", "ESS")
 TEXT_COLUMNS = ("run", "defense", "kernel_train", "data", "attack", "kernel_test")
 # columns that are left out if every row has one of these values
@@ -75,6 +76,7 @@ NO_BOLD_NOTE = (
 )
 GROUPS_NOTE = "only rows of the same measurement setting are compared; the others differ in {}"
 REPEATED_ACCURACIES = ("a_rob", "a_sa", "a_tr")
+# scripts of users read these names: add columns, do not rename them
 CSV_HEADINGS = (
     "run", "id", "defense", "alpha_train", "kernel", "dataset", "split", "n", "norm", "eps",
     "attack", "alpha_test", "ess",
@@ -135,6 +137,7 @@ def make_ranked_table(
         }
         rows += [row for entry in group.entries for row in make_group_rows(entry)]
         rules_after.add(len(rows) - 1)
+    # worst cases are numbered over all groups
     table = _make_table(rows, name_attacks(record for group in groups for record in group.records))
     notes = _list_notes(
         groups, has_training_seeds=any(row.seeds > 1 for row in rows), has_bold=bool(bold)
@@ -249,6 +252,7 @@ def _list_accuracies(row: ReportRow) -> list[float | None]:
 def _list_spreads(row: ReportRow, position: "RecordPosition") -> list[Any]:
     """Return the spread over attack seeds, then over training seeds."""
     checkpoint = row.record.checkpoint
+    # a record without repetitions has one attack seed
     values: list[Any] = [len(row.record.repeats) or 1]
     for name in REPEATED_ACCURACIES:
         values += row.attack_spread(name) or (None, None)

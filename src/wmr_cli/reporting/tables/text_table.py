@@ -63,6 +63,7 @@ class TextTable:
 
     def to_rich_tables(self, width: int | None = None) -> list[Table]:
         """Return tables for a terminal of this width; a table that is too wide may be split."""
+        # each part has fewer distinct values, so that more columns move to its title
         fits = self._fits_without_intervals(self.split_columns()[0], width)
         if fits or not self.can_split:
             return [self.to_rich_table(width)]
@@ -212,6 +213,7 @@ class TextTable:
         return needed <= width
 
     def _column_width(self, position: int, layout: IntervalLayout) -> int:
+        # a column is at least as wide as its heading, which is not wrapped
         widest = len(self.headings[position])
         for number in range(len(self.rows)):
             value, rest, _ = self.split_cell(number, position)
