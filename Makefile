@@ -21,7 +21,7 @@ demo: .venv/.installed  ## train, evaluate and report on the embedded digits
 
 # fast tests: no commands, child processes or figures
 UNIT_TESTS := tests/builtins tests/core tests/measures tests/paper tests/reporting/tables \
-  tests/storage tests/sweeps tests/test_config.py tests/test_reading.py tests/test_registry.py \
+  tests/storage tests/sweeps tests/config tests/test_reading.py tests/test_registry.py \
   tests/test_spec.py
 # trains 20 networks
 UNIT_TESTS += --ignore tests/builtins/test_timm_runs.py
