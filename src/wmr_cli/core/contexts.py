@@ -39,6 +39,7 @@ def on_device(model: nn.Module, device: torch.device) -> Iterator[None]:
     parameters = [(module, dict(module._parameters)) for module in model.modules()]
     buffers = [(module, dict(module._buffers)) for module in model.modules()]
     contents = [(parameter, parameter.data, parameter.grad) for parameter in model.parameters()]
+    # the usual case: nothing has to move or be restored
     if all(tensor.device == device for tensor in (*model.parameters(), *model.buffers())):
         yield
         return
@@ -63,6 +64,7 @@ def plain_autograd(device: torch.device) -> Iterator[None]:
     no_autocast: AbstractContextManager[None] = nullcontext()
     if torch.is_autocast_enabled(device.type):
         no_autocast = torch.autocast(device.type, enabled=False)
+    # tensors of inference mode can never take part in autograd
     with torch.inference_mode(False), no_autocast:
         yield
 

@@ -66,6 +66,7 @@ def dlr_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 def most_likely_targets(logits: Tensor, labels: Tensor, count: int = MAX_TARGETS) -> Tensor:
     """The most likely wrong classes, likeliest first. (N, C) to (N, min(count, C - 1))."""
+    # -inf for the true class, so that it is never a target
     others = logits.detach().scatter(1, labels[:, None], float("-inf"))
     return others.topk(min(count, logits.shape[1] - 1), dim=1).indices
 

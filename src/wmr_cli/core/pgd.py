@@ -46,6 +46,7 @@ def start_images(
     moved = batch.images
     if kind == "uniform":
         moved = moved + norm.random(batch.images, eps, batch.index, seed, restart)
+    # TRADES starts here: at the clean image itself the KL divergence has no gradient
     elif kind == "gauss":
         moved = moved + scale * rng.normal(batch.images, batch.index, seed, restart)
     return project_to_ball(batch.images, moved, norm, eps)
@@ -56,9 +57,11 @@ def input_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Return the objective's gradient with respect to the images, and the logits, both detached."""
     images = images.detach().requires_grad_()
+    # callers may be inside `no_grad`
     with torch.enable_grad():
         logits = model(images)
         # the sum, not the mean: an image's gradient must not depend on the batch size
+        # `grad`, not `backward`: it leaves the gradients of the parameters alone
         (gradient,) = torch.autograd.grad(objective(logits, labels).sum(), images)
     return gradient, logits.detach()
 

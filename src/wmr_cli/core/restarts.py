@@ -37,6 +37,7 @@ def run_restarts(
     if stops_early:
         attempts = [partial(run, restart=restart) for restart in range(restarts)]
         return attack_until_misclassified(model, batch, attempts)
+    # all rows every time: a margin is the worst case over restarts only if all of them ran
     all_rows = torch.arange(len(batch.labels), device=batch.labels.device)
     result = run(all_rows, 0)
     for restart in range(1, restarts):
@@ -55,10 +56,12 @@ def attack_until_misclassified(
     """
     with torch.no_grad():
         logits = model(batch.images)
+    # clones: rows are overwritten below, and the caller's batch must not change
     images = batch.images.detach().clone()
     steps_survived = torch.zeros_like(batch.labels)
     for attempt in attempts:
         rows = (logits.argmax(dim=1) == batch.labels).nonzero().squeeze(1)
+        # some models fail on empty batches
         if not len(rows):
             break
         result = attempt(rows)

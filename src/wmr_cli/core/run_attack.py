@@ -101,6 +101,7 @@ def check_logits(logits: Tensor, index: Tensor, num_classes: int) -> None:
             f"for {len(index)} images of {num_classes} classes",
             hint="a model returns logits (images, classes), for at least two classes",
         )
+    # argmax would silently choose a class that is NaN
     hint = "the model has diverged, or its weights are damaged"
     raise_for_images(~logits.isfinite().all(dim=1), index, "its logits are not finite", hint)
 
@@ -173,6 +174,7 @@ def _check_result(attack: Attack, result: AttackResult, batch: Batch, *, need_lo
     """Check that a result has its tensors, on the device of the images."""
     name = type(attack).__name__
     hint = "an attack returns AttackResult(images, steps_survived, logits), as tensors"
+    # logits that an attack returns without need are checked, too: they may be used
     names: tuple[str, ...] = ("images", "steps_survived")
     if need_logits or (isinstance(result, AttackResult) and result.logits is not None):
         names = (*names, "logits")

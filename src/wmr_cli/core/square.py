@@ -23,6 +23,7 @@ _TINY = 1e-12
 
 def square_fraction(query: int, queries: int, initial: float) -> float:
     """Fraction of the pixels in a square: halved at fixed fractions of all queries."""
+    # the published schedule is for 10,000 queries; others use the same fractions of the search
     progress = int(query / queries * 10_000)
     return initial * 0.5 ** sum(progress > bound for bound in HALVING_QUERIES)
 
@@ -133,6 +134,7 @@ def start_l2(
     left, columns = tile_positions(width, tile, edges)
     draws = rng.uniform(images.new_empty(count, 1 + channels, rows, columns), index, seed, restart)
     draws = draws.repeat_interleave(tile, dim=2).repeat_interleave(tile, dim=3)
+    # the first draw of a tile is its orientation, shared by all channels
     pattern = two_bump_pattern(tile).to(images)
     is_transposed = draws[:, :1] < 0.5
     tiles = torch.where(

@@ -94,8 +94,10 @@ def _weighted(
     rows: Rows, prefix: str, stored: str, kernel: str, alpha: float | None
 ) -> Outcome | None:
     logs: Floats
+    # attacks that stop early have no margins, and weights of their images mean nothing
     if f"{prefix}/margin" not in rows:
         return None
+    # stored weights first: kernels may depend on more than the margin
     if stored in rows:
         logs = np.asarray(rows[stored], dtype=np.float64)
     elif kernel == MARGIN_KERNEL and alpha is not None:
@@ -131,6 +133,7 @@ def worst_rows(attacks: Sequence[Rows]) -> dict[str, NDArray[Any]]:
 
 def _pick_worst(attacks: Sequence[Rows], prefix: str) -> dict[str, NDArray[Any]]:
     is_correct = np.stack([correct(rows, prefix) for rows in attacks])
+    # rows that all attacks have: those of one image come from one attack, and stay consistent
     names = [
         name
         for name in attacks[0]

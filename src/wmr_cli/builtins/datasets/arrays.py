@@ -98,6 +98,7 @@ def arrays(
             hint="use one shape for all images",
         )
     complete = add_missing_splits(splits, holdout, test, split_seed)
+    # stored in checkpoints: an evaluation must not test on images that were trained on
     random_split_sha256 = None
     if "train" in complete and not {"val", "test"} & splits.keys():
         random_split_sha256 = complete["train"].sha256
@@ -182,6 +183,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 def _read_stream(stream: IO[bytes], path: Path) -> dict[str, Any]:
     head = stream.read(64)
+    # many servers answer with a page instead of a file
     if looks_like_html(head):
         raise BadFile(f"{path} is a web page, not arrays", hint="download it again")
     if path.suffix.lower() == ".safetensors":
@@ -226,7 +228,9 @@ def _read_npy(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Any:
             raise ValueError(
                 f"{member.filename} claims {claimed:,} bytes of values and has {available:,}"
             )
+    # opened again: read_array expects to read the header itself
     with archive.open(member) as stream:
+        # pickled objects could run code
         return np.lib.format.read_array(stream, allow_pickle=False)
 
 

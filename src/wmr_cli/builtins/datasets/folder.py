@@ -70,10 +70,12 @@ def folder(
             workers=workers,
             note=_note_empty_classes(labels, class_names, place),
         )
+        # headers only: all files are checked before a run starts, without decoding them
         splits[name].check()
         count += len(paths)
     assert shape is not None
     complete = add_missing_splits(splits, holdout, test, split_seed)
+    # stored in checkpoints: an evaluation must not test on images that were trained on
     random_split_sha256 = None
     if "train" in complete and not {"val", "test"} & splits.keys():
         random_split_sha256 = _hash_names(complete["train"], path)
@@ -166,6 +168,7 @@ def _list_classes(place: Path) -> list[str]:
 
 def _list_images(place: Path, class_names: list[str]) -> tuple[list[Path], Tensor]:
     """Return paths and labels (N,), class by class in the order of names."""
+    # an image of an unknown class has no label
     unknown = [folder.name for folder in _list_folders(place) if folder.name not in class_names]
     if unknown:
         raise BadFile(

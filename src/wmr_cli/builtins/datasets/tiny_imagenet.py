@@ -88,6 +88,7 @@ def _read_class_ids(folder: Path) -> list[str]:
             f"{folder} has no wnids.txt",
             hint=f"move {folder} away and repeat the command, or put the file there",
         )
+    # sorted: the official file is in another order, and labels must not depend on it
     class_ids = sorted(_read_official_text(file).split())
     if len(set(class_ids)) != NUM_CLASSES:
         raise BadFile(
@@ -155,6 +156,7 @@ def _list_test_images(folder: Path, class_ids: list[str]) -> list[ListedImage]:
 
 def _number(path: Path) -> int:
     """Return the number in an official file name: 12 for `n01443537_12.JPEG`."""
+    # at most nine digits: a longer number does not fit into the index
     match = re.search(r"_([0-9]{1,9})$", path.stem)
     if match is None:
         raise BadFile(
@@ -168,6 +170,7 @@ def _make_split(
     name: str, listed: Iterable[ListedImage], official_count: int, workers: int
 ) -> ImageFileSplit:
     paths, labels, index = zip(*listed, strict=True)
+    # users may put only some classes' images there, which makes results incomparable
     note = None
     if len(paths) != official_count:
         note = f"{len(paths):,} of the {official_count:,} {name} images of Tiny ImageNet exist"

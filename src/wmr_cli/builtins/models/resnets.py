@@ -49,6 +49,7 @@ def _resnet(
         zero_init_last=False,
     )
     if stem == "cifar":
+        # a stem that divides the side by 4 would leave 8x8 of 32x32 pixels
         convolution = nn.Conv2d(channels, 64, kernel_size=3, padding=1, bias=False)
         nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
         network.conv1 = convolution
@@ -85,6 +86,7 @@ def _preact_resnet(
         basic=True,
         bottle_ratio=1.0,
         conv_layer=timm.layers.create_conv2d,
+        # the default is group-norm, as in BiT
         norm_layer=timm.layers.BatchNormAct2d,
     )
     convolution = nn.Conv2d(channels, stem_width, kernel_size=3, padding=1, bias=False)
@@ -136,6 +138,7 @@ class CifarResNet(nn.Module):
         self.layer2 = _stage(16, 32, blocks)
         self.layer3 = _stage(32, 64, blocks)
         self.linear = nn.Linear(64, num_classes)
+        # after timm's blocks have initialised themselves: the paper initialises as He et al. 2015
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.kaiming_normal_(module.weight)

@@ -69,6 +69,7 @@ def _download(remote: Remote, folder: Path, needed: list[str]) -> None:
             for url in remote.urls:
                 problem = _try_address(url, remote, part, stream)
                 if problem is None:
+                    # atomic: the final name appears only with verified content
                     part.rename(folder / remote.name)
                     return
                 problems.append(problem)
@@ -164,6 +165,7 @@ def _verify(path: Path, remote: Remote, subject: str, hint: str) -> None:
             _check_not_html(stream.read(64), remote, subject, hint)
             stream.seek(0)
             size = os.fstat(stream.fileno()).st_size
+            # the publishers give MD5; it detects damage, not malice
             digest = hashlib.md5(usedforsecurity=False)
             while block := stream.read(BLOCK_BYTES):
                 digest.update(block)
@@ -207,6 +209,7 @@ def unpack(archive: Path, into: Path, top: str) -> None:
     task = f"unpacking {archive.name}"
     report_progress(task, 0, 1)
     try:
+        # in the same folder: a rename across file systems is not atomic
         with tempfile.TemporaryDirectory(
             dir=into, prefix=f".{top}.", ignore_cleanup_errors=True
         ) as temporary:

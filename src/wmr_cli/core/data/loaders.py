@@ -51,6 +51,7 @@ class BatchStream:
             self._index_hash.update(batch.index.cpu().numpy().tobytes())
             self._labels.append(batch.labels.cpu())
             self._count += len(batch.labels)
+            # counted before the batch is used, so that a consumer that stops early has its length
             yield batch
 
     def __len__(self) -> int:
@@ -103,6 +104,7 @@ def as_split_or_stream(
         return data  # type: ignore[return-value]
     if hasattr(data, "splits"):
         raise BadInput("a dataset has several splits", hint='choose one: data.splits["test"]')
+    # in order and without dropping the last batch: every image counts once
     if isinstance(data, Dataset):
         return BatchStream(DataLoader(data, batch_size=batch_size))
     # a tensor or a string can be iterated, but not into batches
@@ -153,6 +155,7 @@ def rebatch(batches: Iterable[Batch], sizes: Iterator[int]) -> Iterator[Batch]:
         count += len(batch.labels)
         if count < wanted:
             continue
+        # joined only when a batch is complete: a copy per arriving batch would be quadratic
         joined = _concatenate(held)
         start = 0
         while count - start >= wanted:

@@ -140,8 +140,10 @@ def holdout_mask(labels: Tensor, fraction: float, seed: int) -> Tensor:
 
     At least one image of a class is held out, and at least one is not.
     """
+    # nested: a larger fraction with the same seed contains the smaller one
     order, rank_in_class = _shuffle_with_class_ranks(labels, seed)
     class_sizes = labels.bincount()
+    # rounding may give none of a small class, or all of it
     smallest = 1 if fraction else 0
     wanted = (fraction * class_sizes).round().long().clamp(min=smallest).minimum(class_sizes - 1)
     mask = torch.zeros(len(labels), dtype=torch.bool)
@@ -163,6 +165,7 @@ def add_missing_splits(
     for name, setting, fraction in (("test", "test", test), ("val", "holdout", holdout)):
         if name in complete or not fraction:
             continue
+        # `val` is a fraction of what `test` has left
         check_training_images_remain(setting, fraction, remaining.labels)
         is_held_out = holdout_mask(remaining.labels, fraction, seed)
         complete[name] = remaining.subset(is_held_out.nonzero().squeeze(1))
@@ -205,6 +208,7 @@ def balanced_subset(labels: Tensor, size: int, seed: int) -> Tensor:
 
 def _shuffle_with_class_ranks(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     """Return all positions in random order, and for each the number of its class before it."""
+    # its own generator: the global one is seeded for the run
     shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     rank_in_class = torch.empty_like(shuffled)
     for label in labels.unique():

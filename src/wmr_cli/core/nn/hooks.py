@@ -22,6 +22,7 @@ def find_first_layer(model: nn.Module, images: Tensor) -> nn.Module:
     def stop(module: nn.Module, args: Any) -> None:
         raise _StopForward(module)
 
+    # pre-hooks of leaves: a container is entered before the layers inside it
     leaves = [
         module
         for module in model.modules()
@@ -45,6 +46,7 @@ def forward_up_to(model: nn.Module, layer: nn.Module, images: Tensor) -> Tensor:
     def stop(module: nn.Module, args: Any, output: Any) -> None:
         raise _StopForward(output)
 
+    # an exception is the only way to skip the rest of an arbitrary forward pass
     handle = layer.register_forward_hook(stop)
     try:
         model(images)
