@@ -130,7 +130,7 @@ class OpenPage:
     def value(self, model: str, name: str) -> float:
         return float(not_none(self.cell(model, name).get_attribute("data-value")))
 
-    def computed(self, model: str) -> dict[str, Any]:
+    def computed_a_sa(self, model: str) -> dict[str, Any]:
         text = not_none(self.cell(model, "a_sa").get_attribute("data-computed"))
         computed: dict[str, Any] = json.loads(text)
         return computed
@@ -212,7 +212,7 @@ def test_recorded_numbers_are_shown_at_every_recorded_alpha(
         report.slide("alpha", not_none(row.alpha_test))
         assert report.text(name, "a_sa") == format_estimate(row.a_sa)
         assert report.text(name, "ess").removesuffix(" few") == f"{not_none(row.a_sa).ess:.0f}"
-        ours = report.computed(name)
+        ours = report.computed_a_sa(name)
         assert ours["value"] == pytest.approx(not_none(row.a_sa).value, abs=1e-12)
         assert ours["ess"] == pytest.approx(not_none(row.a_sa).ess, rel=1e-12)
 
@@ -322,15 +322,15 @@ def test_selected_models_are_ranked_by_paired_tests(report: OpenPage, found: Fou
 
 
 def test_details_are_those_of_a_selected_model(report: OpenPage) -> None:
-    def offered() -> list[str]:
+    def model_options() -> list[str]:
         texts: list[str] = report.page.locator("#detail-model option").all_inner_texts()
         return texts
 
-    assert offered() == ["plain", "other", "resampled"]
+    assert model_options() == ["plain", "other", "resampled"]
     assert report.page.locator("em.detail-name").first.inner_text() == "plain"
     report.page.get_by_role("checkbox", name="plain").uncheck()
     report.settle()
-    assert offered() == ["other", "resampled"]
+    assert model_options() == ["other", "resampled"]
     assert report.page.locator("em.detail-name").first.inner_text() == "other"
     report.page.locator("#detail-model").select_option(label="resampled")
     report.page.get_by_role("checkbox", name="plain").check()

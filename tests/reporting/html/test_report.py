@@ -135,10 +135,10 @@ def test_arrays_are_the_rows_exactly(two: list[tuple[Path, Record]]) -> None:
             np.testing.assert_array_equal(stored[name], rows[row])
         assert stored["margin"].tobytes() == rows["uniform/margin"].tobytes()
         assert stored["loss"].tobytes() == rows["uniform/loss"].tobytes()
-        right = np.unpackbits(stored["clean"], bitorder="little", count=len(rows["label"])).astype(
-            bool
-        )
-        np.testing.assert_array_equal(right, rows["clean/prediction"] == rows["label"])
+        is_correct = np.unpackbits(
+            stored["clean"], bitorder="little", count=len(rows["label"])
+        ).astype(bool)
+        np.testing.assert_array_equal(is_correct, rows["clean/prediction"] == rows["label"])
         logits = rows["uniform/logits"].astype(np.float64)
         near = stored["logits"].reshape(logits.shape).astype(np.float64)
         np.testing.assert_allclose(near, logits - logits.max(axis=1, keepdims=True), rtol=1e-3)
@@ -181,11 +181,11 @@ def test_remarks_are_below_their_value() -> None:
 def test_ten_evaluations_of_ten_thousand_images_are_below_ten_megabytes(
     tmp_path: Path, classes: int
 ) -> None:
-    asked = EvaluateConfig(metrics=("nat", "rob", "sa", "dro"), rho=RHOS, per_class=True)
+    config = EvaluateConfig(metrics=("nat", "rob", "sa", "dro"), rho=RHOS, per_class=True)
     found = []
     for seed in range(10):
         rows = made_rows(seed, 10_000, classes)
-        found.append(evaluated(tmp_path, f"run-{seed}", rows, asked))
+        found.append(evaluated(tmp_path, f"run-{seed}", rows, config))
         save_pictures(
             found[-1][0].parent / "pictures.safetensors", found[-1][1], rows, 300, (3, 32, 32)
         )
@@ -212,8 +212,8 @@ def test_too_many_logits_are_left_out(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_hostile_names_are_text_everywhere(tmp_path: Path) -> None:
     names = dict.fromkeys(range(10), HOSTILE)
-    asked = EvaluateConfig(metrics=("nat", "rob", "sa", "dro"), per_class=True)
-    file, record = evaluated(tmp_path, "plain", made_rows(0), asked, class_names=names)
+    config = EvaluateConfig(metrics=("nat", "rob", "sa", "dro"), per_class=True)
+    file, record = evaluated(tmp_path, "plain", made_rows(0), config, class_names=names)
     checkpoint = msgspec.structs.replace(
         record.checkpoint, path=f"{HOSTILE}\n/x.safetensors", defense=HOSTILE, model=HOSTILE
     )
@@ -303,7 +303,7 @@ def test_worst_cases_are_grouped_by_their_attacks(tmp_path: Path) -> None:
     assert [panel.names for panel in group_into_panels(worst)] == [
         ["a"],
         ["b"],
-    ]  # nobody knows what they are the worst of
+    ]  # the attacks behind them are unknown
 
 
 def test_models_of_equal_name_get_distinct_names(tmp_path: Path) -> None:
@@ -331,17 +331,17 @@ def test_attack_that_stops_early_has_no_margins(tmp_path: Path) -> None:
 
 
 def test_worst_case_over_attacks_has_no_losses(tmp_path: Path) -> None:
-    asked = EvaluateConfig(metrics=("nat", "rob", "sa"))
+    config = EvaluateConfig(metrics=("nat", "rob", "sa"))
     (panel,) = Page(
-        render([evaluated(tmp_path, "a", made_rows(0), asked, attack="worst", of=["x", "y"])])
+        render([evaluated(tmp_path, "a", made_rows(0), config, attack="worst", of=["x", "y"])])
     ).data["panels"]
     assert "loss" not in panel["models"][0]["rows"]
 
 
 def test_margin_loss_is_minus_the_margin(tmp_path: Path) -> None:
-    asked = EvaluateConfig(metrics=("nat", "rob", "dro"), dro_loss="margin")
+    config = EvaluateConfig(metrics=("nat", "rob", "dro"), dro_loss="margin")
     rows = made_rows(0)
-    made = Page(render([evaluated(tmp_path, "a", rows, asked)]))
+    made = Page(render([evaluated(tmp_path, "a", rows, config)]))
     (model,) = made.data["panels"][0]["models"]
     assert model["loss"] == "margin"
     np.testing.assert_array_equal(

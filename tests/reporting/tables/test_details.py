@@ -74,8 +74,8 @@ DRO_ROW = DroRow(
 
 def class_row(label: int, hits: int, name: str | None = None) -> ClassRow:
     at_alphas = [
-        ClassAlphaRow(alpha_test=alpha, a_sa=Estimate(0.25, 0.2, 0.3, 4.0), share=share)
-        for alpha, share in ((1.0, 0.1), (2.0, 0.2))
+        ClassAlphaRow(alpha_test=alpha, a_sa=Estimate(0.25, 0.2, 0.3, 4.0), share=fraction)
+        for alpha, fraction in ((1.0, 0.1), (2.0, 0.2))
     ]
     attacked = wilson(hits, 100)
     return ClassRow(
@@ -106,10 +106,10 @@ def test_plain_record_has_no_detail_tables() -> None:
 
 
 def test_rounding_errors_of_weighted_sums_are_not_shown() -> None:
-    ball = msgspec.structs.replace(
+    row = msgspec.structs.replace(
         DRO_ROW, rho=0.0, accuracy=0.6174999999999999, worst_accuracy=0.6175
     )
-    (table,) = make_detail_tables([msgspec.structs.replace(PLAIN, dro=[ball])])
+    (table,) = make_detail_tables([msgspec.structs.replace(PLAIN, dro=[row])])
     cells = dict(zip(table.headings, table.rows[0], strict=True))
     assert (
         cells["accuracy"],
@@ -183,7 +183,7 @@ def test_markdown_keeps_user_text_in_its_cell() -> None:
     assert table.to_rich_table().row_count == 3
 
 
-def printed(table: TextTable, width: int) -> str:
+def render(table: TextTable, width: int) -> str:
     stream = io.StringIO()
     Console(file=stream, width=width).print(table.to_rich_table(width))
     return stream.getvalue()
@@ -194,7 +194,7 @@ def test_narrow_terminal_moves_shared_columns_and_intervals() -> None:
         REPEATED, dro=[DRO_ROW, DRO_ROW], per_class=CLASSES.per_class
     )
     for table in (main.make_table([everything]), *make_detail_tables([everything])):
-        wide, narrow = (printed(table, width).splitlines() for width in (250, 84))
+        wide, narrow = (render(table, width).splitlines() for width in (250, 84))
         for cell in (cell for row in table.rows for cell in row if not cell.startswith("pgd")):
             parts = (
                 cell.replace(" [", "; [").split("; ")
@@ -205,8 +205,10 @@ def test_narrow_terminal_moves_shared_columns_and_intervals() -> None:
                 cell
             )  # no word is cut
         assert len(wide) < len(narrow)
-    (ball, _) = make_detail_tables([everything])
-    assert "run x; y · attack pgd:steps=2 · ε 0.1 · loss ce" in " ".join(printed(ball, 84).split())
+    (worst_case, _) = make_detail_tables([everything])
+    assert "run x; y · attack pgd:steps=2 · ε 0.1 · loss ce" in " ".join(
+        render(worst_case, 84).split()
+    )
 
 
 def test_spread_over_attack_seeds_follows_the_value_at_its_alpha() -> None:

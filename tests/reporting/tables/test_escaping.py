@@ -159,7 +159,7 @@ def test_mkdocs_renders_split_tables() -> None:
     ]
 
 
-def balanced(text: str) -> bool:
+def is_balanced(text: str) -> bool:
     depth = 0
     for brace in re.findall(r"(?<!\\)(?:\\\\)*([{}])", text):
         depth += 1 if brace == "{" else -1
@@ -170,7 +170,7 @@ def balanced(text: str) -> bool:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_latex_escapes_special_characters(text: str) -> None:
     written = latex_text(text)
-    assert balanced(written)
+    assert is_balanced(written)
     plain = re.sub(r"\\(?:[_%&#${}]|`\{\}|[A-Za-z]+(?:\{\})?)|\$\^2\$|\\char34", "", written)
     assert not re.search(r"[%&#$~^_\\\n]", plain)
     assert not re.search(r"(?<!\{)[\[\]*]", plain)
@@ -182,7 +182,7 @@ def test_latex_environments_are_balanced(text: str) -> None:
     fragment = render_latex(table_of(text))
     begun, ended = (re.findall(rf"\\{word}{{(\w+)}}", fragment) for word in ("begin", "end"))
     assert sorted(begun) == sorted(ended)
-    assert balanced(fragment)
+    assert is_balanced(fragment)
     body = fragment.partition(r"\midrule")[2].partition(r"\bottomrule")[0]
     rows = [line for line in body.splitlines() if line.endswith(r"\\")]
     assert [len(re.findall(r"(?<!\\)&", row)) for row in rows] == [2, 2]
@@ -195,7 +195,7 @@ needs_latex = pytest.mark.skipif(
 )
 
 
-def compiled(
+def compile_latex(
     folder: Path, body: str, options: str = "", preamble: str = "\\usepackage{booktabs,graphicx}"
 ) -> str:
     """The log of LaTeX, which had no error."""
@@ -212,13 +212,13 @@ def compiled(
 @needs_latex
 def test_latex_compiles(tmp_path: Path) -> None:
     fragments = "\n".join(render_latex(table_of(text)) for text in HOSTILE)
-    compiled(tmp_path, fragments)
+    compile_latex(tmp_path, fragments)
 
 
 @needs_latex
 def test_latin_letters_compile(tmp_path: Path) -> None:
     letters = "".join(map(chr, range(0xA0, 0x180)))
-    log = compiled(tmp_path, "\n\n".join(map(latex_text, letters)), preamble="")
+    log = compile_latex(tmp_path, "\n\n".join(map(latex_text, letters)), preamble="")
     assert "Missing character" not in log
     assert latex_text("ąé e\u0301 Łódź") == "{[}U+0105{]}é é Łódź"
 
@@ -244,7 +244,7 @@ def tall_and_wide() -> list[TextTable]:
     )
     checks = TextTable(
         ("check", "the number is"),
-        [("margin", "the share of images of which " * 6)] * 3,
+        [("margin", "the fraction of images of which " * 6)] * 3,
         "a check fails",
         text_columns=("check", "the number is"),
     )
@@ -260,7 +260,7 @@ def tall_and_wide() -> list[TextTable]:
 @needs_latex
 @pytest.mark.parametrize("options", ["", "a4paper,12pt", "twocolumn"])
 def test_tables_fit_the_page(tmp_path: Path, options: str) -> None:
-    log = compiled(tmp_path, "\n".join(map(render_latex, tall_and_wide())), options)
+    log = compile_latex(tmp_path, "\n".join(map(render_latex, tall_and_wide())), options)
     assert "Float too large" not in log
     assert "Too many unprocessed" not in log
     too_wide = [
@@ -338,12 +338,12 @@ def test_markdown_note_is_a_paragraph(text: str) -> None:
         "table_close",
         *["paragraph_open", "paragraph_close"] * 2,
     ]
-    said = [
+    paragraphs = [
         "".join(child.content for child in not_none(token.children))
         for token in tokens
         if token.type == "inline"
     ]
-    assert said[0] == said[-1] == text.strip()
+    assert paragraphs[0] == paragraphs[-1] == text.strip()
 
 
 def test_latex_headings_are_symbols() -> None:
@@ -396,7 +396,7 @@ def test_run_may_have_any_name(tmp_path: Path, text: str) -> None:
     for one in document.tables():
         assert markdown_text(text) in one.to_markdown()
         assert latex_text(text) in render_latex(one)
-        assert balanced(render_latex(one))
+        assert is_balanced(render_latex(one))
 
 
 def csv_cells(*values: object) -> list[str]:

@@ -28,56 +28,56 @@ OTHERS = [
 ]
 
 
-def printed(whole: TextTable, width: int) -> str:
+def render(table: TextTable, width: int) -> str:
     stream = io.StringIO()
-    for table in whole.to_rich_tables(width):
-        Console(file=stream, width=width).print(table)
+    for part in table.to_rich_tables(width):
+        Console(file=stream, width=width).print(part)
     return stream.getvalue()
 
 
 @pytest.mark.parametrize("width", [66, 80, 100, 120, 160, 250])
 @pytest.mark.parametrize("records", [SEEDS, OTHERS, SEEDS + OTHERS], ids=["seeds", "radii", "both"])
 def test_numbers_are_not_cut_and_lines_fit(records: list[Record], width: int) -> None:
-    whole = main.make_ranked_table(group_by_setting(records), {})
-    text = printed(whole, width)
+    table = main.make_ranked_table(group_by_setting(records), {})
+    text = render(table, width)
     assert max(map(len, text.splitlines())) <= width
-    shares = [
+    cells = [
         cell
-        for row in whole.rows
-        for name, cell in zip(whole.headings, row, strict=True)
-        if name in whole.interval_columns
+        for row in table.rows
+        for name, cell in zip(table.headings, row, strict=True)
+        if name in table.interval_columns
     ]
-    for number in {number for share in shares for number in re.findall(r"\d+\.\d+", share)}:
+    for number in {number for cell in cells for number in re.findall(r"\d+\.\d+", cell)}:
         assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d.])", text), number
 
 
 @pytest.mark.parametrize("width", [66, 80, 100, 160])
 def test_verdict_is_broken_between_syllables(width: int) -> None:
-    shares = tuple(ACCURACIES.values())
+    headings = tuple(ACCURACIES.values())
     rows = [
         (
             "digits-trades-a2-s0",
             "1.5",
-            *["+3.4 [+1.9, +5.0]; seeds -25.0 to +35.0; not distinguishable"] * len(shares),
+            *["+3.4 [+1.9, +5.0]; seeds -25.0 to +35.0; not distinguishable"] * len(headings),
         )
     ]
-    text = printed(
+    text = render(
         TextTable(
-            ("run", "α_test", *shares), rows, "", text_columns=("run",), interval_columns=shares
+            ("run", "α_test", *headings), rows, "", text_columns=("run",), interval_columns=headings
         ),
         width,
     )
     verdict = ["not distinguishable"] if width > 100 else ["distin-", "guishable"]
-    assert [text.count(part) for part in verdict] == [len(shares)] * len(verdict)
+    assert [text.count(part) for part in verdict] == [len(headings)] * len(verdict)
 
 
 def test_narrow_terminal_gets_a_table_per_radius() -> None:
-    whole = main.make_ranked_table(group_by_setting(OTHERS), {})
-    assert len(whole.to_rich_tables(200)) == 1
-    first, second = whole.to_rich_tables(60)
+    table = main.make_ranked_table(group_by_setting(OTHERS), {})
+    assert len(table.to_rich_tables(200)) == 1
+    first, second = table.to_rich_tables(60)
     assert ("ε 0.1 " in f"{first.title} ", "ε 0.15 " in f"{second.title} ") == (True, True)
     assert first.caption is None
-    assert whole.notes[-1] in str(second.caption)
+    assert table.notes[-1] in str(second.caption)
 
 
 def tables_of(text: str) -> list[str]:
@@ -91,20 +91,20 @@ def tables_of(text: str) -> list[str]:
 
 
 def test_markdown_has_a_table_per_radius() -> None:
-    whole = main.make_ranked_table(group_by_setting([*SEEDS, *OTHERS]), {})
-    first, second = tables_of(whole.to_markdown())
+    table = main.make_ranked_table(group_by_setting([*SEEDS, *OTHERS]), {})
+    first, second = tables_of(table.to_markdown())
     assert (first.splitlines()[0], second.splitlines()[0]) == ("ε 0.15", "ε 0.1")
     assert [part.count("\n| digits") for part in (first, second)] == [4, 2]
-    assert whole.to_markdown().endswith(
-        f"{whole.caption}\n\n" + "\n\n".join(map(markdown_paragraph, whole.notes)) + "\n"
+    assert table.to_markdown().endswith(
+        f"{table.caption}\n\n" + "\n\n".join(map(markdown_paragraph, table.notes)) + "\n"
     )
-    assert "the others differ in ε" in whole.notes[-1]
+    assert "the others differ in ε" in table.notes[-1]
 
 
 def test_markdown_of_one_setting_is_one_table() -> None:
-    whole = main.make_ranked_table(group_by_setting(SEEDS), {})
-    assert len(tables_of(whole.to_markdown())) == 1
-    assert whole.to_markdown().startswith("| run")
+    table = main.make_ranked_table(group_by_setting(SEEDS), {})
+    assert len(tables_of(table.to_markdown())) == 1
+    assert table.to_markdown().startswith("| run")
 
 
 def test_parts_without_distinguishing_column_are_numbered() -> None:
@@ -116,13 +116,13 @@ def test_parts_without_distinguishing_column_are_numbered() -> None:
 
 
 def test_table_that_cannot_split_is_one_in_markdown() -> None:
-    whole = TextTable(("x",), [("1",), ("2",)], "", rules_after=frozenset({0, 1}))
-    assert len(tables_of(whole.to_markdown())) == 1
+    table = TextTable(("x",), [("1",), ("2",)], "", rules_after=frozenset({0, 1}))
+    assert len(tables_of(table.to_markdown())) == 1
 
 
 def test_bold_cells_stay_with_their_row_in_a_split_table() -> None:
-    whole = main.make_ranked_table(group_by_setting(OTHERS), {})
-    marked = replace(whole, bold=frozenset({(2, "A_rob")}))
+    table = main.make_ranked_table(group_by_setting(OTHERS), {})
+    marked = replace(table, bold=frozenset({(2, "A_rob")}))
     styles = [
         [instance_of(Text, cell).spans for cell in table.columns[-4].cells]
         for table in marked.to_rich_tables(60)
@@ -131,10 +131,10 @@ def test_bold_cells_stay_with_their_row_in_a_split_table() -> None:
 
 
 def test_plain_text_has_a_star_for_bold() -> None:
-    whole = TextTable(
+    table = TextTable(
         ("x",), [("1.5 [1.0, 2.0]",)], "", interval_columns=("x",), bold=frozenset({(0, "x")})
     )
-    assert "1.5 [1.0, 2.0]" in printed(whole, 40)
+    assert "1.5 [1.0, 2.0]" in render(table, 40)
     stream = io.StringIO()
-    Console(file=stream, width=40).print(whole.to_rich_table(None))
+    Console(file=stream, width=40).print(table.to_rich_table(None))
     assert "1.5* [1.0, 2.0]" in stream.getvalue()
