@@ -369,7 +369,9 @@ def _make_public(name: str, item: Value) -> str:
         members = [_describe_member(key, vars(item)[key]) for key in public]
     else:
         text += f"```text\n{_format_signature(name, item)}\n```\n\n"
-    listing = "".join(f"* {line}\n" for line in members if line)
+    # further paragraphs of a docstring belong to its item of the list
+    items = [re.sub(r"\n(?=.)", "\n    ", line) for line in members if line]
+    listing = "".join(f"* {line}\n" for line in items)
     text += _escape(inspect.getdoc(item) or "") + "\n"
     return f"{text}\n{listing}" if listing else text
 

@@ -60,10 +60,11 @@ class Result:
     Accuracies are `Estimate`s with `value`, `low`, `high` and, for weighted accuracies, `ess`. In a
     terminal or a notebook, a result is shown as the table of `wmr evaluate`.
 
-    Example:
-        >>> result = wmr_cli.evaluate(model, images, eps=8 / 255)
-        >>> result.a_rob.value, result.a_sa(2.0).ess
-        >>> result.save("notebook")
+    ```python
+    file = result.save("notebook")
+    loaded = wmr.Result.load(file)
+    print(loaded.a_rob.value, loaded.a_sa(2.0).ess)
+    ```
     """
 
     record: Record
@@ -192,10 +193,14 @@ def create(kind: str, spec: str | Spec, **given: Any) -> Any:
     component, like those of the spec. A model needs `num_classes` and `input_shape`. Datasets are
     read from the data folder of the command line, unless `root` is another folder.
 
-    Example:
-        >>> attack = create("attack", "pgd:steps=20", eps=8 / 255)
-        >>> images = create("dataset", "digits").splits["test"]
-        >>> model = create("model", "digits-cnn", num_classes=10, input_shape=(1, 8, 8))
+    ```python
+    import wmr_cli as wmr
+
+    pgd = wmr.create("attack", "pgd:steps=20", eps=8 / 255)
+    test_images = wmr.create("dataset", "digits").splits["test"]
+    shapes = {"num_classes": 10, "input_shape": (1, 8, 8)}
+    cnn = wmr.create("model", "digits-cnn:mean=0.5,std=0.2", **shapes, hidden=32)
+    ```
     """
     registry = load_plugins().registry
     parsed = Spec.parse(spec) if isinstance(spec, str) else spec
@@ -217,8 +222,11 @@ def load(checkpoint: str | Path, *, trust_code: str | Iterable[str] = ()) -> nn.
     class on a command line or with `create`. `trust_code` is the SHA-256 of such a file that you
     have read and trust, or several of them.
 
-    Example:
-        >>> model = load("runs/digits-trades-a2-s0")
+    ```python
+    import wmr_cli as wmr
+
+    trained = wmr.load("runs/digits-trades-a2-s0")
+    ```
     """
     hashes = [trust_code] if isinstance(trust_code, str) else trust_code
     trust_hashes(hashes, remember=False)
@@ -230,8 +238,13 @@ def read_saved(path: str | Path) -> Any:  # noqa: ANN401 - the file decides
 
     A file that is damaged, or that needs to run code, raises BadFile.
 
-    Example:
-        >>> state = read_saved("net.pt")["state_dict"]
+    ```python
+    import torch
+    import wmr_cli as wmr
+
+    torch.save({"state_dict": net.state_dict(), "epoch": 3}, "net.pt")
+    state = wmr.read_saved("net.pt")["state_dict"]
+    ```
     """
     return torch_files.load_torch_file(Path(path))
 
@@ -259,29 +272,28 @@ def evaluate(  # noqa: PLR0913 - keywords of a public function
     For the same weights, images, attack and seed, the numbers are bit-identical to those of the
     command. Caveats about the result are Python warnings.
 
-    Args:
-        model: Maps images (N, C, H, W) in [0, 1] to logits. It is left unchanged.
-        data: A split, a torch `Dataset` of (image, label), or an iterable of batches (images,
-            labels) or (images, labels, index).
-        eps: The radius of the ε-ball. An attack that was created with one needs no other.
-        attack: A spec, or an attack that you have built.
-        norm: `linf` or `l2`; the default is that of the attack, else `linf`.
-        alphas: Exponents of the weights; the default is 1, 1.5 and 2. Each needs one more attack
-            for A_tr. A_sa is available at any alpha.
-        rhos: Radii of χ² balls for the worst case over weights.
-        kernel: The attacker's kernel.
-        metrics: Some of `nat`, `rob`, `sa` and `tr`.
-        seed: Seed of the attack.
-        batch_size: Largest number of images per batch.
-        device: The default is the device of the model, which is moved for the evaluation only.
-        num_classes: If given, it must be the number of outputs of the model.
-        name: The name of the model in tables.
-        dataset: The name of the images in tables.
+    - `model` maps images (N, C, H, W) in [0, 1] to logits. It is left unchanged.
+    - `data` is a split, a torch `Dataset` of (image, label), or an iterable of batches (images,
+      labels) or (images, labels, index).
+    - `eps` and `norm` are the ε-ball; the default norm is `linf`. An attack that was created with
+      an ε-ball needs neither.
+    - `attack` is a spec, or an attack that you have built.
+    - `alphas` are the exponents of the weights; the default is 1, 1.5 and 2. Each needs one more
+      attack for A_tr, but A_sa is available at any alpha.
+    - `rhos` are radii of χ² balls for the worst case over weights.
+    - `kernel` is the attacker's kernel, and `metrics` are some of `nat`, `rob`, `sa` and `tr`.
+    - `seed` is that of the attack, and `batch_size` the largest number of images per batch.
+    - `device` is that of the model, unless you give another. The model is moved back afterwards.
+    - `num_classes`, if given, must be the number of outputs of the model.
+    - `name` and `dataset` are the names of model and images in tables.
 
-    Example:
-        >>> images = create("dataset", "digits").splits["test"]
-        >>> result = evaluate(load("runs/digits-trades-a2-s0"), images, eps=0.15)
-        >>> print(result.a_sa(2.0))
+    ```python
+    import wmr_cli as wmr
+
+    digits = wmr.create("dataset", "digits").splits["test"]
+    measured = wmr.evaluate(wmr.load("runs/digits-trades-a2-s0"), digits, eps=0.15, alphas=(2.0,))
+    print(measured.a_sa(2.0))
+    ```
     """
     registry = load_plugins().registry
     # classes that the caller writes in a call are named by the user
