@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from support.page_data import evaluated, made_rows, save_pictures
+from support.page_data import make_logit_rows, save_evaluation, save_images
 from support.typed import not_none
 from wmr_cli import measures
 from wmr_cli.config import EvaluateConfig
@@ -167,18 +167,20 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """Three runs under one attack, one of them under a second attack that stops early."""
     folder = tmp_path_factory.mktemp("evaluations")
     resampled = msgspec.structs.replace(CONFIG, ci="bootstrap")
-    plain = evaluated(folder, "plain", made_rows(0, 400), CONFIG)
-    save_pictures(
-        plain[0].parent / "saved.safetensors", plain[1], made_rows(0, 400), 400, (1, 8, 8)
+    plain = save_evaluation(folder, "plain", make_logit_rows(0, 400), CONFIG)
+    save_images(
+        plain[0].parent / "saved.safetensors", plain[1], make_logit_rows(0, 400), 400, (1, 8, 8)
     )
     return {
         "plain": plain,
-        "other": evaluated(
-            folder, "other", made_rows(1, 400, skill=2.3), CONFIG, alphas=[1 / 3, 2.0, 7.0]
+        "other": save_evaluation(
+            folder, "other", make_logit_rows(1, 400, skill=2.3), CONFIG, alphas=[1 / 3, 2.0, 7.0]
         ),
-        "resampled": evaluated(folder, "resampled", made_rows(2, 400, skill=1.8), resampled),
-        "early": evaluated(
-            folder, "plain", made_rows(5, 400, stops_early=True), CONFIG, attack="autoattack"
+        "resampled": save_evaluation(
+            folder, "resampled", make_logit_rows(2, 400, skill=1.8), resampled
+        ),
+        "early": save_evaluation(
+            folder, "plain", make_logit_rows(5, 400, stops_early=True), CONFIG, attack="autoattack"
         ),
     }
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from safetensors.numpy import save_file
 
-from support.miniature_datasets import labels, picture_tree, pixels
+from support.miniature_datasets import labels, make_image_folder, pixels
 from support.special_files import IRREGULAR, WITHOUT_END, time_limit
 from wmr_cli.core.data.splits import MemorySource, Source
 from wmr_cli.errors import BadFile, BadInput, UnknownName
@@ -34,7 +34,7 @@ def sizes(source: MemorySource | Source) -> dict[str, int]:
 
 
 def test_class_folders_are_split_at_random(make: Callable[..., Any], tmp_path: Path) -> None:
-    picture_tree(tmp_path / "pics", ("cat", "ant", "dog"), count=20)
+    make_image_folder(tmp_path / "pics", ("cat", "ant", "dog"), count=20)
     source = make(f"folder:path={tmp_path / 'pics'}")
     assert source.class_names == ("ant", "cat", "dog")
     assert source.input_shape == (3, 16, 16)
@@ -44,7 +44,7 @@ def test_class_folders_are_split_at_random(make: Callable[..., Any], tmp_path: P
 
 
 def test_seed_decides_the_splits(make: Callable[..., Any], tmp_path: Path) -> None:
-    picture_tree(tmp_path / "pics", count=20)
+    make_image_folder(tmp_path / "pics", count=20)
     spec = f"folder:path={tmp_path / 'pics'}"
     first, same, other = (
         make(spec, split_seed=seed).splits["test"].index.tolist() for seed in (0, 0, 1)
@@ -53,7 +53,7 @@ def test_seed_decides_the_splits(make: Callable[..., Any], tmp_path: Path) -> No
 
 
 def test_value_without_a_key_is_the_path(make: Callable[..., Any], tmp_path: Path) -> None:
-    picture_tree(tmp_path / "pics")
+    make_image_folder(tmp_path / "pics")
     assert make(f"folder:{tmp_path / 'pics'}").num_classes == 2
 
 
@@ -73,7 +73,7 @@ def test_split_folders_are_used_and_missing_splits_are_held_out(
     make: Callable[..., Any], tmp_path: Path, folders: tuple[str, ...], expected: dict[str, int]
 ) -> None:
     for seed, name in enumerate(folders):
-        picture_tree(tmp_path / "pics" / name, seed=seed)
+        make_image_folder(tmp_path / "pics" / name, seed=seed)
     source = make(f"folder:path={tmp_path / 'pics'}")
     assert sizes(source) == expected
     indices = [index for split in source.splits.values() for index in split.index.tolist()]
@@ -81,15 +81,15 @@ def test_split_folders_are_used_and_missing_splits_are_held_out(
 
 
 def test_val_folder_without_test_is_the_test_set(make: Callable[..., Any], tmp_path: Path) -> None:
-    picture_tree(tmp_path / "pics" / "train", seed=0)
-    picture_tree(tmp_path / "pics" / "val", seed=1)
+    make_image_folder(tmp_path / "pics" / "train", seed=0)
+    make_image_folder(tmp_path / "pics" / "val", seed=1)
     source = make(f"folder:path={tmp_path / 'pics'}")
     assert {path.parent.parent.name for path in source.splits["test"].paths} == {"val"}
     assert {path.parent.parent.name for path in source.splits["val"].paths} == {"train"}
 
 
 def test_without_holdout_there_is_no_val_split(make: Callable[..., Any], tmp_path: Path) -> None:
-    picture_tree(tmp_path / "pics")
+    make_image_folder(tmp_path / "pics")
     assert sizes(make(f"folder:path={tmp_path / 'pics'},holdout=0,test=0")) == {
         "all": 20,
         "train": 20,
@@ -97,7 +97,7 @@ def test_without_holdout_there_is_no_val_split(make: Callable[..., Any], tmp_pat
 
 
 def test_images_are_resized_and_converted_to_grey(make: Callable[..., Any], tmp_path: Path) -> None:
-    picture_tree(tmp_path / "pics", side=20)
+    make_image_folder(tmp_path / "pics", side=20)
     Image.new("RGB", (31, 44)).save(tmp_path / "pics" / "cat" / "other.jpg")
     source = make(f"folder:path={tmp_path / 'pics'},size=16,resize=18,channels=1")
     assert source.input_shape == (1, 16, 16)
@@ -105,7 +105,7 @@ def test_images_are_resized_and_converted_to_grey(make: Callable[..., Any], tmp_
 
 
 def test_other_and_hidden_files_are_ignored(make: Callable[..., Any], tmp_path: Path) -> None:
-    pics = picture_tree(tmp_path / "pics")
+    pics = make_image_folder(tmp_path / "pics")
     (pics / "README.txt").write_text("about")
     (pics / "cat" / "notes.txt").write_text("about")
     (pics / "cat" / ".hidden.png").write_text("no picture")
@@ -127,7 +127,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     "one class": (lambda pics: shutil.rmtree(pics / "dog"), "has only cat"),
     "an empty class": (lambda pics: (pics / "owl").mkdir(), "owl"),
     "splits and classes": (
-        lambda pics: picture_tree(pics / "train"),
+        lambda pics: make_image_folder(pics / "train"),
         "cat, dog, train",
     ),
     "mixed sizes": (
@@ -153,7 +153,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_invalid_folder_is_refused_before_images_are_read(
     make: Callable[..., Any], tmp_path: Path, case: str
 ) -> None:
-    pics = picture_tree(tmp_path / "pics")
+    pics = make_image_folder(tmp_path / "pics")
     damage, problem = MISTAKES[case]
     damage(pics)
     with pytest.raises(BadFile, match=problem) as caught:
@@ -164,7 +164,7 @@ def test_invalid_folder_is_refused_before_images_are_read(
 def test_hidden_folders_are_ignored_and_links_are_followed(
     make: Callable[..., Any], tmp_path: Path
 ) -> None:
-    pics = picture_tree(tmp_path / "pics")
+    pics = make_image_folder(tmp_path / "pics")
     shutil.copytree(pics / "cat", pics / "cat" / ".ipynb_checkpoints" / "deep")
     shutil.copytree(pics / "cat", tmp_path / "more", ignore=lambda *_: [".ipynb_checkpoints"])
     (pics / "dog" / "linked").symlink_to(tmp_path / "more")
@@ -174,8 +174,8 @@ def test_hidden_folders_are_ignored_and_links_are_followed(
 def test_note_names_a_class_without_images_in_a_split(
     make: Callable[..., Any], tmp_path: Path
 ) -> None:
-    picture_tree(tmp_path / "pics" / "train", ("cat", "dog", "owl"))
-    picture_tree(tmp_path / "pics" / "test", ("cat", "dog"))
+    make_image_folder(tmp_path / "pics" / "train", ("cat", "dog", "owl"))
+    make_image_folder(tmp_path / "pics" / "test", ("cat", "dog"))
     source = make(f"folder:path={tmp_path / 'pics'}")
     note = source.splits["test"].note
     assert "owl" in note
@@ -186,21 +186,21 @@ def test_note_names_a_class_without_images_in_a_split(
 def test_random_splits_have_a_hash_of_their_training_images(
     make: Callable[..., Any], tmp_path: Path
 ) -> None:
-    pics = picture_tree(tmp_path / "pics")
+    pics = make_image_folder(tmp_path / "pics")
     spec = f"folder:path={pics}"
     drawn = make(spec).random_split_sha256
     assert drawn == make(spec).random_split_sha256 != make(spec, split_seed=1).random_split_sha256
     assert make(f"{spec},test=0.5").random_split_sha256 != drawn
     shutil.copy(pics / "cat" / "000.png", pics / "cat" / "new.png")
     assert make(spec).random_split_sha256 != drawn
-    picture_tree(tmp_path / "divided" / "train")
-    picture_tree(tmp_path / "divided" / "test")
+    make_image_folder(tmp_path / "divided" / "train")
+    make_image_folder(tmp_path / "divided" / "test")
     assert make(f"folder:path={tmp_path / 'divided'}").random_split_sha256 is None
 
 
 def test_class_without_training_folder_is_refused(make: Callable[..., Any], tmp_path: Path) -> None:
-    picture_tree(tmp_path / "pics" / "train")
-    picture_tree(tmp_path / "pics" / "test", ("cat", "owl"))
+    make_image_folder(tmp_path / "pics" / "train")
+    make_image_folder(tmp_path / "pics" / "test", ("cat", "owl"))
     with pytest.raises(BadFile, match="owl"):
         make(f"folder:path={tmp_path / 'pics'}")
 
@@ -223,7 +223,7 @@ def test_class_without_training_folder_is_refused(make: Callable[..., Any], tmp_
 def test_invalid_settings_of_folder_are_refused(
     make: Callable[..., Any], tmp_path: Path, params: str, problem: str
 ) -> None:
-    picture_tree(tmp_path / "pics")
+    make_image_folder(tmp_path / "pics")
     with pytest.raises(BadInput, match=problem):
         make(f"folder:path={tmp_path / 'pics'},{params}")
 
@@ -231,7 +231,7 @@ def test_invalid_settings_of_folder_are_refused(
 def test_large_holdout_is_allowed_if_every_class_keeps_training_images(
     make: Callable[..., Any], tmp_path: Path
 ) -> None:
-    picture_tree(tmp_path / "pics", count=20)
+    make_image_folder(tmp_path / "pics", count=20)
     source = make(f"folder:path={tmp_path / 'pics'},holdout=0.9,test=0.5")
     assert sizes(source) == {"all": 40, "test": 20, "val": 18, "train": 2}
 
@@ -240,7 +240,7 @@ def test_large_holdout_is_allowed_if_every_class_keeps_training_images(
 def test_irregular_image_file_is_refused(
     make: Callable[..., Any], tmp_path: Path, make_file: Callable[..., Any]
 ) -> None:
-    pics = picture_tree(tmp_path / "pics")
+    pics = make_image_folder(tmp_path / "pics")
     make_file(pics / "cat" / "x.png")
     with (
         time_limit(60),
@@ -251,7 +251,7 @@ def test_irregular_image_file_is_refused(
 
 
 def test_cycle_of_links_ends(make: Callable[..., Any], tmp_path: Path) -> None:
-    pics = picture_tree(tmp_path / "pics")
+    pics = make_image_folder(tmp_path / "pics")
     for name in ("a", "b", "c"):
         (pics / "cat" / name).symlink_to(pics / "cat")
     with time_limit(60):
@@ -259,7 +259,7 @@ def test_cycle_of_links_ends(make: Callable[..., Any], tmp_path: Path) -> None:
 
 
 def test_class_name_that_is_not_utf8_is_refused(make: Callable[..., Any], tmp_path: Path) -> None:
-    pics = picture_tree(tmp_path / "pics")
+    pics = make_image_folder(tmp_path / "pics")
     (pics / "cat").rename(pics / os.fsdecode(b"\xff"))
     with pytest.raises(BadFile, match="is not UTF-8") as caught:
         make(f"folder:path={pics}")

@@ -116,7 +116,7 @@ def valid(tmp_path_factory: pytest.TempPathFactory, tiny_run: Path) -> Path:
     )  # found once per process; a test changes HOME
     folder = tmp_path_factory.mktemp("valid")
     shutil.copytree(tiny_run, folder / RUN.name)
-    synthetic.saved(folder / RECORDS.name, synthetic.rows(bad.IMAGES, logits=True))
+    synthetic.save_run_record(folder / RECORDS.name, synthetic.make_rows(bad.IMAGES, logits=True))
     safetensors.torch.save_file(
         safetensors.torch.load_file(tiny_run / "last.safetensors"), folder / WEIGHTS.name
     )

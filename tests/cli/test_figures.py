@@ -14,12 +14,12 @@ from wmr_cli.storage.records import Record
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """One record whose attack stops early: a figure is drawn, others cannot be."""
-    rows = synthetic.rows(40)
+    rows = synthetic.make_rows(40)
     bare = {
         name: rows[name] for name in ("label", "index", "clean/prediction", "uniform/prediction")
     }
-    synthetic.stored(
-        tmp_path / "evaluations", synthetic.record(bare, "odd [b]name", alphas=()), bare
+    synthetic.save_record(
+        tmp_path / "evaluations", synthetic.make_record(bare, "odd [b]name", alphas=()), bare
     )
     return tmp_path
 
@@ -47,8 +47,8 @@ def test_unreadable_rows_are_an_error_after_the_table(folder: Path) -> None:
 
 
 def test_other_alphas_reach_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = synthetic.rows(40)
-    synthetic.stored(tmp_path / "evaluations", synthetic.record(rows), rows)
+    rows = synthetic.make_rows(40)
+    synthetic.save_record(tmp_path / "evaluations", synthetic.make_record(rows), rows)
     seen: list[tuple[Path, Record]] = []
 
     def keep(found: Iterable[tuple[Path, Record]], folder: Path) -> tuple[()]:

@@ -43,9 +43,9 @@ def imported(*args: str, status: int = 0) -> set[str]:
 @pytest.fixture
 def record(tmp_path: Path) -> Path:
     """Return a folder with one record and its rows."""
-    rows = synthetic.rows(20)
-    synthetic.stored(
-        tmp_path / "evaluations", synthetic.record(rows, asked=synthetic.WITH_BALLS), rows
+    rows = synthetic.make_rows(20)
+    synthetic.save_record(
+        tmp_path / "evaluations", synthetic.make_record(rows, evaluation=synthetic.WITH_DRO), rows
     )
     return tmp_path / "evaluations"
 
@@ -97,12 +97,12 @@ def test_a_report_imports_nothing_heavy(record: Path, flags: list[str]) -> None:
 def test_figures_are_drawn_without_torch(tmp_path: Path) -> None:
     rows = {
         name: values
-        for name, values in synthetic.rows(20).items()
+        for name, values in synthetic.make_rows(20).items()
         if name in ("index", "label", "clean/prediction")
     }
-    synthetic.stored(
+    synthetic.save_record(
         tmp_path / "evaluations",
-        synthetic.record(rows, alphas=(), asked=EvaluateConfig(metrics=("nat",))),
+        synthetic.make_record(rows, alphas=(), evaluation=EvaluateConfig(metrics=("nat",))),
         rows,
     )
     modules = imported("report", str(tmp_path), "--figures", str(tmp_path / "figures"))
@@ -112,8 +112,8 @@ def test_figures_are_drawn_without_torch(tmp_path: Path) -> None:
 
 
 def test_a_sweep_imports_no_torch_itself(tmp_path: Path) -> None:
-    rows, run = synthetic.rows(20), tmp_path / "runs" / "digits-trades-a2-s0"
-    synthetic.stored(run / "evaluations", kept := synthetic.record(rows), rows)
+    rows, run = synthetic.make_rows(20), tmp_path / "runs" / "digits-trades-a2-s0"
+    synthetic.save_record(run / "evaluations", kept := synthetic.make_record(rows), rows)
     study = tmp_path / "study.toml"
     study.write_text(f"folder = '{tmp_path / 'runs'}'\n[report]\nfigures = ''\n")
     (evaluation,) = read_study(study, load_plugins().registry).evaluations

@@ -10,7 +10,7 @@ from PIL import Image
 from safetensors import safe_open
 from typer.testing import CliRunner, Result
 
-from support.miniature_datasets import picture_tree
+from support.miniature_datasets import make_image_folder
 from wmr_cli.cli import app
 from wmr_cli.core.data import image_files
 from wmr_cli.registry import Registry
@@ -38,7 +38,7 @@ def wmr(*words: object, status: int = 0) -> Result:
 
 @pytest.fixture
 def pics(tmp_path: Path) -> Path:
-    return picture_tree(tmp_path / "pics", ("cat", "dog", "owl"), count=30)
+    return make_image_folder(tmp_path / "pics", ("cat", "dog", "owl"), count=30)
 
 
 def test_a_folder_of_images_trains_evaluates_and_reports(pics: Path) -> None:
@@ -126,7 +126,7 @@ def test_another_test_fraction_of_the_same_data_is_refused(pics: Path) -> None:
 
 def test_other_classes_are_refused_even_if_they_are_as_many(pics: Path, tmp_path: Path) -> None:
     wmr("train", "--dataset", "folder:pics", *QUICK, "--epochs", "1", "--out", "run")
-    picture_tree(tmp_path / "others", ("cat", "dog", "fox"), count=10)
+    make_image_folder(tmp_path / "others", ("cat", "dog", "fox"), count=10)
     failed = wmr("evaluate", "run", "--dataset", "folder:others", status=2)
     assert "'owl'" in failed.stderr
     assert "'fox'" in failed.stderr
@@ -192,7 +192,7 @@ def test_damaged_data_give_one_error_and_one_hint_and_no_run(
 def test_invalid_combinations_are_refused_before_anything_is_written(
     pics: Path, tmp_path: Path, dataset: str, flags: tuple[str, ...], named: str
 ) -> None:
-    picture_tree(tmp_path / "single", count=1)
+    make_image_folder(tmp_path / "single", count=1)
     Path("broken.py").write_text(
         "from torch import nn\nclass Raises(nn.Module):\n    def __init__(self):\n        {}['x']\n"
         "class Late(nn.Module):\n    def forward(self, images):\n        return images.nothing\n"

@@ -32,14 +32,16 @@ def runs(tmp_path: Path) -> Path:
     """Two models that meet a row of the paper, one of them trained with two seeds."""
     folder = tmp_path / "runs"
     for seed in range(2):
-        synthetic.saved(
+        synthetic.save_run_record(
             folder,
-            synthetic.rows(skill=0.4 + 0.01 * seed, seed=seed),
+            synthetic.make_rows(skill=0.4 + 0.01 * seed, seed=seed),
             f"mnist-trades-a2-s{seed}",
             seed=seed,
             **PAPER,
         )
-    synthetic.saved(folder, synthetic.rows(), "mnist-trades-a0-s0", **PAPER, alpha_train=0.0)
+    synthetic.save_run_record(
+        folder, synthetic.make_rows(), "mnist-trades-a0-s0", **PAPER, alpha_train=0.0
+    )
     return folder
 
 
@@ -112,7 +114,7 @@ def test_colour_is_for_terminals_not_for_files(
 @pytest.mark.parametrize("name", ["same\x1b[31mred", "two\nlines", "right \u202e left", "bell\x07"])
 def test_a_name_cannot_steer_the_terminal_from_a_message(tmp_path: Path, name: str) -> None:
     for skill in (90.0, -90.0):  # weighted accuracies without an interval give a warning
-        synthetic.saved(tmp_path, synthetic.rows(60, skill=skill), name)
+        synthetic.save_run_record(tmp_path, synthetic.make_rows(60, skill=skill), name)
     result = wmr("report", tmp_path, "--compare")
     assert name.encode("unicode_escape").decode() in result.stderr
     assert all(char.isprintable() or char == "\n" for char in result.stderr + result.stdout)
@@ -143,7 +145,7 @@ def test_the_paper_alone_needs_no_records() -> None:
 
 
 def test_records_without_a_row_in_the_paper_give_a_warning(tmp_path: Path) -> None:
-    synthetic.saved(tmp_path / "runs", synthetic.rows(60))
+    synthetic.save_run_record(tmp_path / "runs", synthetic.make_rows(60))
     result = wmr("report", tmp_path / "runs", "--paper", "auto")
     assert result.stderr.startswith("warning: ")
     data = json.loads(
@@ -153,7 +155,7 @@ def test_records_without_a_row_in_the_paper_give_a_warning(tmp_path: Path) -> No
 
 
 def test_one_model_cannot_be_compared(tmp_path: Path) -> None:
-    synthetic.saved(tmp_path / "runs", synthetic.rows(60))
+    synthetic.save_run_record(tmp_path / "runs", synthetic.make_rows(60))
     result = wmr("report", tmp_path / "runs", "--compare")
     assert result.stderr.startswith("warning: ")
     assert (
@@ -179,7 +181,7 @@ def test_one_csv_is_one_table(runs: Path) -> None:
 def test_a_bad_record_is_named_and_the_rest_is_shown(
     runs: Path, damage: str, flags: tuple[str, ...]
 ) -> None:
-    synthetic.saved(runs, synthetic.rows(), "bad", **PAPER, alpha_train=1.0)
+    synthetic.save_run_record(runs, synthetic.make_rows(), "bad", **PAPER, alpha_train=1.0)
     (file,) = (runs / "bad" / "evaluations").glob("*.json")
     text = file.read_text(encoding="utf-8")
     edited = {
@@ -197,7 +199,7 @@ def test_a_bad_record_is_named_and_the_rest_is_shown(
 
 
 def test_rows_that_cannot_be_read_are_left_out_of_comparisons(runs: Path) -> None:
-    synthetic.saved(runs, synthetic.rows(), "bad", **PAPER, alpha_train=1.0)
+    synthetic.save_run_record(runs, synthetic.make_rows(), "bad", **PAPER, alpha_train=1.0)
     (rows,) = (runs / "bad" / "evaluations").glob("*.safetensors")
     rows.write_bytes(rows.read_bytes()[:-8])
     result = wmr("report", runs, "--compare", "--format", "json", status=1)
@@ -213,8 +215,10 @@ def hundred(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a hundred models on the same 10,000 images, with logits."""
     folder = tmp_path_factory.mktemp("hundred")
     for number in range(100):
-        given = synthetic.rows(10_000, skill=0.002 * number, seed=number, logits=True)
-        synthetic.saved(folder, given, f"run{number}", training={"lr": 0.001 * (number + 1)})
+        given = synthetic.make_rows(10_000, skill=0.002 * number, seed=number, logits=True)
+        synthetic.save_run_record(
+            folder, given, f"run{number}", training={"lr": 0.001 * (number + 1)}
+        )
     return folder
 
 
@@ -258,8 +262,8 @@ BAD_ROWS: dict[str, Callable[[Rows], Rows]] = {
 def test_rows_that_do_not_match_their_record_are_named(
     runs: Path, spoil: Callable[[Rows], Rows], flags: tuple[str, ...]
 ) -> None:
-    rows = synthetic.rows(seed=5)
-    record = synthetic.saved(runs, rows, "bad", **PAPER)
+    rows = synthetic.make_rows(seed=5)
+    record = synthetic.save_run_record(runs, rows, "bad", **PAPER)
     file = runs / "bad" / "evaluations" / f"{record.id}.json"
     records.save_rows(records.rows_path(file), spoil(rows))
     result = wmr("report", runs, *flags, status=1)
@@ -284,7 +288,7 @@ def test_invalid_records_are_named_and_the_rest_is_shown(
     | dict[str, list[int]]
     | dict[str, object],
 ) -> None:
-    record = synthetic.saved(runs, synthetic.rows(seed=5), "bad", **PAPER)
+    record = synthetic.save_run_record(runs, synthetic.make_rows(seed=5), "bad", **PAPER)
     file = runs / "bad" / "evaluations" / f"{record.id}.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
     result = wmr("report", runs, status=1)
@@ -311,9 +315,9 @@ def test_a_copied_run_is_shown_once(runs: Path, tmp_path: Path) -> None:
 
 
 def test_the_worst_of_several_attacks_has_no_dro_loss(runs: Path) -> None:
-    rows = synthetic.rows(seed=5)
+    rows = synthetic.make_rows(seed=5)
     record = msgspec.structs.replace(
-        synthetic.record(rows, "worst", **PAPER),
+        synthetic.make_record(rows, "worst", **PAPER),
         attack=AttackFacts(spec="worst", seed=0, restarts=1, of=["a", "b"]),
     )
     records.save(runs / "worst" / "evaluations" / f"{record.id}.json", record, rows)
@@ -322,16 +326,18 @@ def test_the_worst_of_several_attacks_has_no_dro_loss(runs: Path) -> None:
 
 
 def test_an_infinite_loss_has_no_dro_loss(tmp_path: Path) -> None:
-    rows = synthetic.rows()
-    synthetic.saved(tmp_path, spoiled(rows, "uniform/loss", rows["uniform/loss"] + np.inf))
+    rows = synthetic.make_rows()
+    synthetic.save_run_record(
+        tmp_path, spoiled(rows, "uniform/loss", rows["uniform/loss"] + np.inf)
+    )
     result = wmr("report", tmp_path, "--rho", "0.1")
     assert result.stderr.startswith("warning: ")
 
 
 def test_a_difference_between_lines_gets_a_column(tmp_path: Path) -> None:
-    rows = synthetic.rows()
+    rows = synthetic.make_rows()
     for number, changes in enumerate(({}, {"dataset": "fashion-mnist"})):
-        synthetic.saved(tmp_path, rows, f"run{number}", **{**PAPER, **changes})
+        synthetic.save_run_record(tmp_path, rows, f"run{number}", **{**PAPER, **changes})
     shown = wmr("report", tmp_path).stdout
     assert "mnist test" in shown
     assert "fashion-mnist test" in shown

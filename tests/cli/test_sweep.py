@@ -48,8 +48,8 @@ def study(registry: Registry) -> Study:
     """Two runs, the second of them done."""
     Path("study.toml").write_text(TEXT)
     study = read_study(Path("study.toml"), registry)
-    path, rows = study.path(study.runs[1]), synthetic.rows(20)
-    _, record = synthetic.stored(path / "evaluations", synthetic.record(rows), rows)
+    path, rows = study.path(study.runs[1]), synthetic.make_rows(20)
+    _, record = synthetic.save_record(path / "evaluations", synthetic.make_record(rows), rows)
     evaluations = {study.evaluations[0].key: [record.id]}
     ledger.save_ledger(
         path, ledger.Ledger(settings=study.runs[1].config, weights="", evaluations=evaluations)
@@ -117,12 +117,12 @@ def fake_commands(
             if name == "train":
                 out = command.arguments[command.arguments.index("--out") + 1]
                 folder = RunFolder(Path(out))
-                synthetic.stored_weights(folder.last)
+                synthetic.save_weights(folder.last)
                 folder.write_log([{"epoch": epochs}])
             else:
-                rows = synthetic.rows(20)
+                rows = synthetic.make_rows(20)
                 evaluations = Path(command.arguments[1]).parent / "evaluations"
-                _, record = synthetic.stored(evaluations, synthetic.record(rows), rows)
+                _, record = synthetic.save_record(evaluations, synthetic.make_record(rows), rows)
                 self.record_ids = [record.id]
 
         def read_result(self) -> CommandResult:

@@ -50,20 +50,20 @@ def save_records(
 
 
 def synthetic_rows(skill: float, seed: int) -> Rows:
-    return synthetic.rows(300, skill=skill + 0.001 * seed, seed=seed, logits=True)
+    return synthetic.make_rows(300, skill=skill + 0.001 * seed, seed=seed, logits=True)
 
 
 def save_record(folder: Path, alpha: float, seed: int, attack: str, rows: Rows) -> RecordFile:
-    record = synthetic.record(
+    record = synthetic.make_record(
         rows,
         f"digits-trades-a{alpha:g}-s{seed}",
         seed=seed,
         attack=attack,
-        asked=synthetic.WITH_BALLS,
+        evaluation=synthetic.WITH_DRO,
         alpha_train=alpha,
         training={"eps": 0.15},
     )
-    return synthetic.stored(folder / f"{alpha}-{seed}" / "evaluations", record, rows)
+    return synthetic.save_record(folder / f"{alpha}-{seed}" / "evaluations", record, rows)
 
 
 def verdicts(records: list[RecordFile]) -> dict[str, str]:
@@ -174,7 +174,7 @@ def test_an_order_is_violated_by_a_significant_difference_only(
     tmp_path: Path, spared: int, verdict: str, text: str | None
 ) -> None:
     records = save_records(tmp_path, 0.0)
-    rows = synthetic.rows(300)
+    rows = synthetic.make_rows(300)
     prefix = measures.at_alpha("weighted", 2.0)
     for name in ("prediction", "margin"):
         rows[f"{prefix}/{name}"] = rows[f"uniform/{name}"].copy()
@@ -182,10 +182,10 @@ def test_an_order_is_violated_by_a_significant_difference_only(
     better = np.flatnonzero(rows["uniform/margin"] < 0)[:spared]
     rows[f"{prefix}/prediction"][better] = rows["label"][better]
     rows[f"{prefix}/margin"][better] = 0.01
-    record = synthetic.record(
+    record = synthetic.make_record(
         rows, "other", attack=PGD, alphas=(2.0,), alpha_train=2.0, training={"eps": 0.15}
     )
-    records.append(synthetic.stored(tmp_path / "other" / "evaluations", record, rows))
+    records.append(synthetic.save_record(tmp_path / "other" / "evaluations", record, rows))
     said = {finding.claim: finding for finding in check_orders(records, "trades")}
     assert said["A_sa ≤ A_rob (a theorem)"].verdict == "holds"
     assert said["A_tr ≤ A_sa"].verdict == verdict
@@ -193,13 +193,13 @@ def test_an_order_is_violated_by_a_significant_difference_only(
 
 
 def test_a_violated_theorem_is_reported(tmp_path: Path) -> None:
-    rows = synthetic.rows(300)
+    rows = synthetic.make_rows(300)
     # no model misclassifies the images with the largest margins
     rows["uniform/margin"] = -rows["uniform/margin"]
-    record = synthetic.record(rows, attack=PGD, alphas=(2.0,))
+    record = synthetic.make_record(rows, attack=PGD, alphas=(2.0,))
     (said,) = [
         one
-        for one in check_orders([synthetic.stored(tmp_path, record, rows)], "trades")
+        for one in check_orders([synthetic.save_record(tmp_path, record, rows)], "trades")
         if "theorem" in one.claim
     ]
     assert (said.found.partition(";")[0], said.verdict) == ("in 0 of 1 lines", "does not hold")
@@ -210,7 +210,7 @@ def save_rescaled_records(folder: Path, skill: float) -> list[RecordFile]:
     records = []
     for alpha, factor in ((2.0, 0.3), (0.0, 1.0)):
         for seed in range(3):
-            rows = synthetic.rows(300, skill=(skill if alpha else 0.0), seed=seed)
+            rows = synthetic.make_rows(300, skill=(skill if alpha else 0.0), seed=seed)
             margin = rows["uniform/logit_margin"][:, None]
             is_label = np.eye(10)[rows["label"]]
             is_rival = np.roll(is_label, 1, axis=1)

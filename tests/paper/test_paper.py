@@ -226,7 +226,9 @@ def match_record(
     **facts: Any,
 ) -> list[Match]:
     return match_rows(
-        make_rows([synthetic.record(synthetic.rows(60, alphas=alphas), alphas=alphas, **facts)]),
+        make_rows(
+            [synthetic.make_record(synthetic.make_rows(60, alphas=alphas), alphas=alphas, **facts)]
+        ),
         requested,
     )
 
@@ -299,7 +301,7 @@ def test_other_settings_have_no_match(other: dict[str, float | str]) -> None:
 
 def match_changed(requested: str = "auto", **changes: Any) -> list[Match]:
     """Match a record of the paper's settings with some facts replaced."""
-    found = synthetic.record(synthetic.rows(60, alphas=(2.0,)), alphas=(2.0,), **MNIST)
+    found = synthetic.make_record(synthetic.make_rows(60, alphas=(2.0,)), alphas=(2.0,), **MNIST)
     parts = {
         name: msgspec.structs.replace(getattr(found, name), **value)
         if isinstance(value, dict)

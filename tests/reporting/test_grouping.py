@@ -13,11 +13,11 @@ from wmr_cli.reporting.grouping import group_by_setting, list_differing_fields
 from wmr_cli.reporting.rows import ReportRow, make_group_rows, row_name
 from wmr_cli.storage.records import AttackFacts, DatasetFacts, Record
 
-ROWS = synthetic.rows(60)
+ROWS = synthetic.make_rows(60)
 
 
 def record(name: str = "a-s0", **facts: Any) -> Record:
-    return synthetic.record(ROWS, name, **facts)
+    return synthetic.make_record(ROWS, name, **facts)
 
 
 def seed_counts(records: list[Record]) -> list[list[int]]:
@@ -112,7 +112,7 @@ def test_records_of_other_settings_are_separate_groups(other: Record, field: str
 
 
 def worst(name: str, parts: list[Record]) -> Record:
-    return synthetic.worst(name, parts, ROWS)
+    return synthetic.make_worst_record(name, parts, ROWS)
 
 
 def test_worst_cases_of_the_same_attacks_are_comparable() -> None:
@@ -142,7 +142,7 @@ def rows_of(records: list[Record]) -> list[ReportRow]:
 def test_row_over_seeds_has_mean_interval_and_spread() -> None:
     skills = (0.0, 0.3)
     each = [
-        synthetic.record(synthetic.rows(60, skill=skill), f"a-s{seed}", seed=seed)
+        synthetic.make_record(synthetic.make_rows(60, skill=skill), f"a-s{seed}", seed=seed)
         for seed, skill in enumerate(skills)
     ]
     at_1, at_2 = rows_of(each)

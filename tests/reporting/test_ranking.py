@@ -48,13 +48,13 @@ def bold_runs(folder: Path) -> dict[tuple[str, str], list[str]]:
 
 def test_best_and_indistinguishable_values_are_bold(runs: Path) -> None:
     for name, skill, seed in (("good", 0.5, 0), ("close", 0.5, 1), ("bad", 0.0, 2)):
-        synthetic.saved(runs, synthetic.rows(skill=skill, seed=seed), name)
+        synthetic.save_run_record(runs, synthetic.make_rows(skill=skill, seed=seed), name)
     assert bold_runs(runs)["A_rob", "1"] == bold_runs(runs)["A_sa", "2"] == ["close", "good"]
 
 
 def test_paired_test_distinguishes_overlapping_intervals(runs: Path) -> None:
     good, bad = (
-        synthetic.saved(runs, synthetic.rows(skill=skill), name)
+        synthetic.save_run_record(runs, synthetic.make_rows(skill=skill), name)
         for name, skill in (("good", 0.15), ("bad", 0.0))
     )
     assert not_none(good.a_rob).low < not_none(bad.a_rob).high
@@ -66,7 +66,7 @@ def test_paired_test_distinguishes_overlapping_intervals(runs: Path) -> None:
 
 def test_without_rows_intervals_that_do_not_overlap_are_distinguished(runs: Path) -> None:
     for name, skill in (("good", 1.0), ("bad", 0.0)):
-        synthetic.saved(runs, synthetic.rows(skill=skill), name)
+        synthetic.save_run_record(runs, synthetic.make_rows(skill=skill), name)
     (rows, *_) = runs.rglob("*.safetensors")
     rows.unlink()
     assert bold_runs(runs)["A_rob", "1"] == ["good"]
@@ -74,7 +74,7 @@ def test_without_rows_intervals_that_do_not_overlap_are_distinguished(runs: Path
 
 def test_interval_of_zero_width_does_not_distinguish(runs: Path) -> None:
     for name, skill in (("all correct", 90.0), ("some", 0.0)):
-        synthetic.saved(runs, synthetic.rows(100, skill=skill), name)
+        synthetic.save_run_record(runs, synthetic.make_rows(100, skill=skill), name)
     assert ("A_sa", "1") in bold_runs(runs)
     for rows in runs.rglob("*.safetensors"):
         rows.unlink()
@@ -83,22 +83,25 @@ def test_interval_of_zero_width_does_not_distinguish(runs: Path) -> None:
 
 def test_nothing_is_bold_if_all_rows_are_indistinguishable(runs: Path) -> None:
     for seed in range(3):
-        synthetic.saved(
-            runs, synthetic.rows(100, seed=seed), f"run{seed}", training={"lr": 0.1 * (seed + 1)}
+        synthetic.save_run_record(
+            runs,
+            synthetic.make_rows(100, seed=seed),
+            f"run{seed}",
+            training={"lr": 0.1 * (seed + 1)},
         )
     assert bold_runs(runs) == {}
     assert main.NO_BOLD_NOTE in report_on(runs).tables()[0].notes
 
 
 def test_single_model_is_not_ranked(runs: Path) -> None:
-    synthetic.saved(runs, synthetic.rows(), "only")
+    synthetic.save_run_record(runs, synthetic.make_rows(), "only")
     assert bold_runs(runs) == {}
     assert report_on(runs).tables()[0].notes == ()
 
 
 def test_different_radii_are_not_ranked_together(runs: Path) -> None:
-    synthetic.saved(runs, synthetic.rows(skill=1.0), "small", eps=0.05)
-    synthetic.saved(runs, synthetic.rows(skill=0.0), "large", eps=0.15)
+    synthetic.save_run_record(runs, synthetic.make_rows(skill=1.0), "small", eps=0.05)
+    synthetic.save_run_record(runs, synthetic.make_rows(skill=0.0), "large", eps=0.15)
     assert bold_runs(runs) == {}
     (table, *_) = report_on(runs).tables()
     assert table.notes == (main.GROUPS_NOTE.format("ε"),)
@@ -108,7 +111,9 @@ def test_different_radii_are_not_ranked_together(runs: Path) -> None:
 def test_each_group_has_its_own_best(runs: Path) -> None:
     for eps in (0.05, 0.15):
         for name, skill in (("good", 0.5), ("bad", 0.0)):
-            synthetic.saved(runs, synthetic.rows(skill=skill + (0.15 - eps) * 3), name, eps=eps)
+            synthetic.save_run_record(
+                runs, synthetic.make_rows(skill=skill + (0.15 - eps) * 3), name, eps=eps
+            )
     (table, *_) = report_on(runs).tables()
     assert (
         sorted(table.rows[number][0] for number, name in table.bold if name == "A_rob")
@@ -118,9 +123,15 @@ def test_each_group_has_its_own_best(runs: Path) -> None:
 
 def test_difference_must_exceed_the_spread_over_seeds(runs: Path) -> None:
     for seed, skill in enumerate((0.2, 0.6)):
-        synthetic.saved(runs, synthetic.rows(skill=skill), f"good-s{seed}", seed=seed)
-        synthetic.saved(
-            runs, synthetic.rows(skill=0.4 * seed), f"bad-s{seed}", seed=1 - seed, alpha_train=0.0
+        synthetic.save_run_record(
+            runs, synthetic.make_rows(skill=skill), f"good-s{seed}", seed=seed
+        )
+        synthetic.save_run_record(
+            runs,
+            synthetic.make_rows(skill=0.4 * seed),
+            f"bad-s{seed}",
+            seed=1 - seed,
+            alpha_train=0.0,
         )
     groups = group_by_setting(gather_records([runs]).records)
     assert [len(entry) for entry in groups[0].entries] == [2, 2]
@@ -144,13 +155,13 @@ def gaps_by_run(folder: Path) -> dict[tuple[str, float], dict[str, Gap]]:
 
 
 def test_differences_join_rows_by_image_index(runs: Path) -> None:
-    better = synthetic.rows(skill=0.3)
-    reference = synthetic.rows()
+    better = synthetic.make_rows(skill=0.3)
+    reference = synthetic.make_rows()
     order = np.random.default_rng(1).permutation(len(better["index"]))
-    synthetic.saved(runs, reference, "a")
-    synthetic.saved(runs, {name: values[order] for name, values in better.items()}, "b")
+    synthetic.save_run_record(runs, reference, "a")
+    synthetic.save_run_record(runs, {name: values[order] for name, values in better.items()}, "b")
     gaps = gaps_by_run(runs)["b", 2.0]
-    synthetic.saved(runs, better, "b")
+    synthetic.save_run_record(runs, better, "b")
     assert gaps == gaps_by_run(runs)["b", 2.0]
     correct = better["uniform/prediction"] == better["label"]
     reference_correct = reference["uniform/prediction"] == reference["label"]
@@ -162,7 +173,7 @@ def test_differences_join_rows_by_image_index(runs: Path) -> None:
 
 def test_first_record_is_the_reference(runs: Path) -> None:
     for name in "abc":
-        synthetic.saved(runs, synthetic.rows(seed=ord(name)), name)
+        synthetic.save_run_record(runs, synthetic.make_rows(seed=ord(name)), name)
     assert {key[0] for key in gaps_by_run(runs)} == {"b", "c"}
     report, _ = build_report(gather_records([runs / "c", runs / "a", runs / "b"]), compare=True)
     assert {
@@ -172,7 +183,9 @@ def test_first_record_is_the_reference(runs: Path) -> None:
 
 def test_seeds_of_a_single_model_are_compared(runs: Path) -> None:
     for seed in range(3):
-        synthetic.saved(runs, synthetic.rows(skill=0.4 * seed), f"a-s{seed}", seed=seed)
+        synthetic.save_run_record(
+            runs, synthetic.make_rows(skill=0.4 * seed), f"a-s{seed}", seed=seed
+        )
     gaps = gaps_by_run(runs)
     assert sorted(gaps) == [("a-s1", 1.0), ("a-s1", 2.0), ("a-s2", 1.0), ("a-s2", 2.0)]
     assert gaps["a-s2", 1.0]["a_rob"].is_distinguishable
@@ -186,8 +199,8 @@ def comparison_rows(folder: Path) -> list[dict[str, str]]:
 def test_no_weighted_image_makes_a_difference_at_large_alpha(runs: Path) -> None:
     # at a large alpha only misclassified images have weight, in both models
     for skill, name in ((0.0, "a"), (0.6, "b")):
-        synthetic.saved(
-            runs, synthetic.rows(skill=skill), name, training={"lr": 1 + skill}, alphas=(1e9,)
+        synthetic.save_run_record(
+            runs, synthetic.make_rows(skill=skill), name, training={"lr": 1 + skill}, alphas=(1e9,)
         )
     (row,) = comparison_rows(runs)
     assert row["A_sa"] == f"0; {NO_DIFFERING_IMAGE}"
@@ -196,31 +209,31 @@ def test_no_weighted_image_makes_a_difference_at_large_alpha(runs: Path) -> None
 
 def test_equal_models_have_no_differing_image(runs: Path) -> None:
     for name in "ab":
-        synthetic.saved(runs, synthetic.rows(), name)
+        synthetic.save_run_record(runs, synthetic.make_rows(), name)
     assert {row["A_sa"] for row in comparison_rows(runs)} == {f"0; {NO_DIFFERING_IMAGE}"}
 
 
 def test_indistinguishable_models_are_marked(runs: Path) -> None:
     for seed, name in enumerate("ab"):
-        synthetic.saved(runs, synthetic.rows(100, seed=seed), name)
+        synthetic.save_run_record(runs, synthetic.make_rows(100, seed=seed), name)
     assert all(INDISTINGUISHABLE in row["A_rob"] for row in comparison_rows(runs))
 
 
 def test_single_image_does_not_distinguish_models(runs: Path) -> None:
     for name, skill in (("a", 9.0), ("b", -9.0)):
-        synthetic.saved(runs, synthetic.rows(1, skill=skill), name)
+        synthetic.save_run_record(runs, synthetic.make_rows(1, skill=skill), name)
     assert {row["A_rob"] for row in comparison_rows(runs)} == {f"-100; {FEW_DIFFERING_IMAGES}"}
 
 
 def test_accuracy_missing_on_one_side_is_left_out(runs: Path) -> None:
-    synthetic.saved(runs, synthetic.rows(), "a")
-    synthetic.saved(runs, synthetic.rows(alphas=()), "b")
+    synthetic.save_run_record(runs, synthetic.make_rows(), "a")
+    synthetic.save_run_record(runs, synthetic.make_rows(alphas=()), "b")
     assert {row["A_tr"] for row in comparison_rows(runs)} == {"-"}
 
 
 def test_differences_are_computed_at_other_alphas(runs: Path) -> None:
     for name, skill in (("a", 0.0), ("b", 0.3)):
-        synthetic.saved(runs, synthetic.rows(skill=skill), name)
+        synthetic.save_run_record(runs, synthetic.make_rows(skill=skill), name)
     report, _ = build_report(gather_records([runs], [0.0, 7.0]), compare=True)
     at_0, at_7 = not_none(report.comparisons)
     assert at_0.gaps["a_sa"] == at_0.gaps["a_rob"]
@@ -230,7 +243,7 @@ def test_differences_are_computed_at_other_alphas(runs: Path) -> None:
 
 def test_csv_and_json_have_every_difference(runs: Path) -> None:
     for name, skill in (("a", 0.0), ("b", 0.3)):
-        synthetic.saved(runs, synthetic.rows(skill=skill), name)
+        synthetic.save_run_record(runs, synthetic.make_rows(skill=skill), name)
     report = report_on(runs, compare=True)
     lines = list(csv.DictReader(report.to_csv().splitlines()))
     assert [(line["share"], line["alpha_test"]) for line in lines[:4]] == [
@@ -249,8 +262,10 @@ def test_csv_and_json_have_every_difference(runs: Path) -> None:
 
 def test_csv_and_json_have_every_seed_and_their_mean(runs: Path) -> None:
     for seed in range(2):
-        synthetic.saved(runs, synthetic.rows(skill=0.2 * seed), f"a-s{seed}", seed=seed)
-    synthetic.saved(runs, synthetic.rows(), "b", alpha_train=0.0)
+        synthetic.save_run_record(
+            runs, synthetic.make_rows(skill=0.2 * seed), f"a-s{seed}", seed=seed
+        )
+    synthetic.save_run_record(runs, synthetic.make_rows(), "b", alpha_train=0.0)
     report = report_on(runs)
     lines = list(csv.DictReader(report.to_csv().splitlines()))
     columns = ("run", "train_seed", "model", "train_seeds")
@@ -274,18 +289,18 @@ def test_csv_and_json_have_every_seed_and_their_mean(runs: Path) -> None:
 
 
 def test_rows_of_other_images_are_a_problem(runs: Path) -> None:
-    synthetic.saved(runs, synthetic.rows(), "a")
-    rows = synthetic.rows()
-    synthetic.saved(runs, {**rows, "index": rows["index"] + 1}, "b")
+    synthetic.save_run_record(runs, synthetic.make_rows(), "a")
+    rows = synthetic.make_rows()
+    synthetic.save_run_record(runs, {**rows, "index": rows["index"] + 1}, "b")
     report, problems = build_report(gather_records([runs]), compare=True)
     assert report.comparisons == []
     assert len(problems) == 1
 
 
 def test_rows_are_read_only_where_needed(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synthetic.saved(runs, synthetic.rows(), "a")
-    synthetic.saved(runs, synthetic.rows(), "b", eps=0.05)
+    synthetic.save_run_record(runs, synthetic.make_rows(), "a")
+    synthetic.save_run_record(runs, synthetic.make_rows(), "b", eps=0.05)
     monkeypatch.setattr(records, "load_rows", lambda path: pytest.fail("rows were read"))
     assert len(report_on(runs).tables()[0].rows) == 4
-    synthetic.saved(runs, synthetic.rows(), "c")
+    synthetic.save_run_record(runs, synthetic.make_rows(), "c")
     assert len(report_on(runs, ranks=False).to_json()) == 3

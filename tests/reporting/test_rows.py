@@ -24,28 +24,28 @@ from wmr_cli.storage.records import Record
 PGD = "pgd:steps=20,step=0.015"
 SQUARE = "square:queries=50"
 BOTH = f"{PGD} + {SQUARE}"
-ROWS = synthetic.rows(60)
+ROWS = synthetic.make_rows(60)
 
 
 def evaluate_with(name: str, *attacks: str, **facts: Any) -> list[Record]:
     """Return a record per attack and one of their worst case."""
-    records = [synthetic.record(ROWS, name, attack=attack, **facts) for attack in attacks]
-    return [*records, synthetic.worst(name, records, ROWS, **facts)]
+    records = [synthetic.make_record(ROWS, name, attack=attack, **facts) for attack in attacks]
+    return [*records, synthetic.make_worst_record(name, records, ROWS, **facts)]
 
 
 @pytest.fixture
 def report(tmp_path: Path) -> Report:
     """Two models under two attacks."""
     for skill, name in enumerate("ab"):
-        rows = synthetic.rows(skill=0.3 * skill)
+        rows = synthetic.make_rows(skill=0.3 * skill)
         training = {"lr": 1 + skill}
         records = [
-            synthetic.record(rows, name, attack=attack, training=training)
+            synthetic.make_record(rows, name, attack=attack, training=training)
             for attack in (SQUARE, PGD)
         ]
-        worst = synthetic.worst(name, records, rows, training=training)
+        worst = synthetic.make_worst_record(name, records, rows, training=training)
         for record in (*records, worst):
-            synthetic.stored(tmp_path / name / "evaluations", record, rows)
+            synthetic.save_record(tmp_path / name / "evaluations", record, rows)
     return build_report(gather_records([tmp_path]), compare=True)[0]
 
 
@@ -108,7 +108,7 @@ def test_evaluations_of_a_run_are_sorted_by_radius(tmp_path: Path) -> None:
     radii = (0.3, 0.05, 0.2, 0.1)
     for name in "ba":
         for eps in radii:
-            synthetic.saved(tmp_path, ROWS, name, eps=eps)
+            synthetic.save_run_record(tmp_path, ROWS, name, eps=eps)
     found = gather_records([tmp_path / "b", tmp_path]).records
     assert [record.threat.eps for record in found] == sorted(radii) * 2
     assert [record.checkpoint.path[5] for record in found] == ["b"] * 4 + ["a"] * 4
@@ -135,7 +135,7 @@ def test_different_worst_cases_are_numbered() -> None:
 
 def test_attacks_without_records_are_named_by_the_config() -> None:
     config = EvaluateConfig(attacks=("pgd", "square:queries=50"))
-    *parts, worst = evaluate_with("a", PGD, SQUARE, asked=config)
+    *parts, worst = evaluate_with("a", PGD, SQUARE, evaluation=config)
     assert list_combined_attacks(worst, {parts[1].id: parts[1]}) == ("pgd", SQUARE)
     assert list_combined_attacks(worst, {}) == ("pgd", "square:queries=50")
     without_attacks = msgspec.structs.replace(worst, config={"attacks": 5})

@@ -202,7 +202,7 @@ def test_kept_rows_of_a_repetition_give_the_same_scores(kernel: str) -> None:
 
 
 def change_record(images: int = 1000, **changes: Any) -> Record:
-    record = synthetic.record(synthetic.rows(60), alphas=())
+    record = synthetic.make_record(synthetic.make_rows(60), alphas=())
     dataset = msgspec.structs.replace(record.dataset, n=images)
     return msgspec.structs.replace(record, dataset=dataset, **changes)
 

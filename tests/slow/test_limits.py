@@ -36,11 +36,11 @@ def many_records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Records with all the rows that an evaluation stores."""
     folder = tmp_path_factory.mktemp("records")
     for number in range(RECORDS):
-        rows = synthetic.rows(IMAGES, logits=True, skill=number / RECORDS)
-        record = synthetic.record(
+        rows = synthetic.make_rows(IMAGES, logits=True, skill=number / RECORDS)
+        record = synthetic.make_record(
             rows, f"mnist-trades-a2-s{number}", seed=number % 5, alpha_train=number // 5
         )
-        synthetic.stored(folder / "evaluations", record, rows)
+        synthetic.save_record(folder / "evaluations", record, rows)
     return folder
 
 

@@ -61,7 +61,7 @@ class Net(nn.Sequential):
 def write_reader_files(page: Path, folder: Path) -> None:
     """Write the files that a page expects the reader to have."""
     if page.name == "README.md":
-        miniature_datasets.picture_tree(folder / "pics", side=40)
+        miniature_datasets.make_image_folder(folder / "pics", side=40)
         (folder / "net.py").write_text(NET, encoding="utf-8")
         weights = {"1.weight": torch.randn(10, 784), "1.bias": torch.zeros(10)}
         torch.save(weights, folder / "net.pth")

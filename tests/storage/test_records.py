@@ -33,13 +33,13 @@ def _time_limit() -> Iterator[None]:
 
 @pytest.fixture
 def rows() -> Rows:
-    return synthetic.rows(IMAGES, logits=True)
+    return synthetic.make_rows(IMAGES, logits=True)
 
 
 @pytest.fixture
 def file(tmp_path: Path, rows: Rows) -> Path:
     """Save a record of these rows; return its path."""
-    return synthetic.stored(tmp_path, synthetic.record(rows), rows)[0]
+    return synthetic.save_record(tmp_path, synthetic.make_record(rows), rows)[0]
 
 
 def get_error(function: Callable[..., Any], *args: list[int] | Path | Record) -> BadFile:

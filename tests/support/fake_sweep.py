@@ -73,13 +73,13 @@ class FakeProcess:
         arguments = self.command.arguments
         if arguments[0] == "train":
             folder = RunFolder(Path(arguments[arguments.index("--out") + 1]))
-            synthetic.stored_weights(folder.last)
+            synthetic.save_weights(folder.last)
             folder.write_log([{"epoch": 2}])
         else:
-            rows = synthetic.rows(20, logits=True)
+            rows = synthetic.make_rows(20, logits=True)
             record_id = records.record_id({"words": list(arguments)})
-            record = msgspec.structs.replace(synthetic.record(rows), id=record_id)
-            synthetic.stored(Path(arguments[1]).parent / "evaluations", record, rows)
+            record = msgspec.structs.replace(synthetic.make_record(rows), id=record_id)
+            synthetic.save_record(Path(arguments[1]).parent / "evaluations", record, rows)
             self._record_ids = [record_id]
 
     def read_result(self) -> CommandResult | Failure:

@@ -165,7 +165,7 @@ def _picture(path: Path, side: int, *, grey: bool = False, level: int = 0) -> No
     Image.fromarray(colours).save(path, quality=100)
 
 
-def picture_tree(
+def make_image_folder(
     place: Path,
     classes: tuple[str, ...] = ("cat", "dog"),
     count: int = 10,
@@ -184,7 +184,7 @@ def picture_tree(
 
 
 def folder(root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    return f"folder:path={picture_tree(root / 'pictures')}"
+    return f"folder:path={make_image_folder(root / 'pictures')}"
 
 
 def arrays(root: Path, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -14,7 +14,7 @@ from wmr_cli.storage import records
 from wmr_cli.storage.records import Record, Rows
 
 
-def made_rows(
+def make_logit_rows(
     seed: int,
     images: int = 300,
     classes: int = 10,
@@ -43,11 +43,11 @@ def made_rows(
     return rows
 
 
-def evaluated(
+def save_evaluation(  # noqa: PLR0913: as in `make_record`
     folder: Path,
     run: str,
     rows: Rows,
-    asked: EvaluateConfig | None = None,
+    evaluation: EvaluateConfig | None = None,
     *,
     of: list[str] | None = None,
     data: str = "0",
@@ -56,21 +56,23 @@ def evaluated(
     **facts: Any,
 ) -> tuple[Path, Record]:
     """Save these rows and their record as `wmr evaluate` does. `seed` is that of the attack."""
-    asked = asked or EvaluateConfig(metrics=("nat", "rob", "sa", "dro"), rho=(0.01, 0.1, 1.0))
+    evaluation = evaluation or EvaluateConfig(
+        metrics=("nat", "rob", "sa", "dro"), rho=(0.01, 0.1, 1.0)
+    )
     usual = {"eps": 0.1, "attack": "pgd:steps=20", "defense": "trades", "alphas": (1.0, 1.5, 2.0)}
-    plain = synthetic.record(rows, run, asked=asked, **{**usual, **facts})
+    plain = synthetic.make_record(rows, run, evaluation=evaluation, **{**usual, **facts})
     record = msgspec.structs.replace(
         plain,
         id=records.record_id({"of": [plain.id, of, data, indices, seed]}),
         dataset=msgspec.structs.replace(plain.dataset, sha256=data, indices=indices),
         attack=msgspec.structs.replace(plain.attack, seed=seed, of=of),
     )
-    return synthetic.stored(
+    return synthetic.save_record(
         folder / run.replace("/", "-").replace("\n", " ") / "evaluations", record, rows
     )
 
 
-def save_pictures(
+def save_images(
     path: Path,
     record: Record,
     rows: Rows,
@@ -87,7 +89,7 @@ def save_pictures(
         "prediction": rows["uniform/prediction"][:count],
         "prediction_clean": rows["clean/prediction"][:count],
     }
-    said = {
+    metadata = {
         "attack": record.attack.spec,
         "norm": record.threat.norm,
         "eps": repr(record.threat.eps),
@@ -101,5 +103,5 @@ def save_pictures(
     safetensors.numpy.save_file(
         {name: np.ascontiguousarray(values) for name, values in tensors.items()},
         path,
-        metadata=said,
+        metadata=metadata,
     )

@@ -1,4 +1,4 @@
-"""Synthetic records and rows: random margins, scored by `wmr` itself, without training or attacks."""
+"""Synthetic records and rows: random margins, scored by `wmr`, without training or attacks."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,11 +16,11 @@ from wmr_cli.storage.records import AttackFacts, CheckpointFacts, DatasetFacts, 
 
 ALPHAS = (1.0, 2.0)
 SETTINGS = msgspec.to_builtins(TrainConfig())
-WITH_BALLS = EvaluateConfig(metrics=(*METRICS, "dro"))
-"""Everything that figures show."""
+WITH_DRO = EvaluateConfig(metrics=(*METRICS, "dro"))
+"""A config with all metrics of the figures."""
 
 
-def rows(
+def make_rows(
     size: int = 400,
     *,
     skill: float = 0.0,
@@ -49,11 +49,11 @@ def rows(
     return made
 
 
-def record(
-    given: Rows,
+def make_record(  # noqa: PLR0913: a test may set each fact of a record
+    rows: Rows,
     name: str = "digits-trades-a2-s0",
     *,
-    asked: EvaluateConfig | None = None,
+    evaluation: EvaluateConfig | None = None,
     alphas: Sequence[float | None] = ALPHAS,
     class_names: Mapping[int, str] | None = None,
     seed: int = 0,
@@ -65,13 +65,13 @@ def record(
     training: dict[str, Any] | None = None,
     **facts: Any,
 ) -> Record:
-    """The record that an evaluation of these rows would store.
+    """Make the record that an evaluation of these rows would store.
 
-    `asked` is the evaluation's config. `training` overrides settings of the training run, `facts`
+    `evaluation` is its config. `training` overrides settings of the training run, `facts`
     override those of the checkpoint.
     """
-    asked = asked or EvaluateConfig()
-    scores = scoring.compute_scores(given, asked, list(alphas), class_names or {})
+    evaluation = evaluation or EvaluateConfig()
+    scores = scoring.compute_scores(rows, evaluation, list(alphas), class_names or {})
     settings = {
         **SETTINGS,
         "seed": seed,
@@ -97,43 +97,62 @@ def record(
         list(alphas),
         str(facts),
         str(training),
-        str(asked),
-        len(given["label"]),
+        str(evaluation),
+        len(rows["label"]),
     ]
+    checkpoint = {**usual, "sha256": records.record_id({"path": path}), **facts}
     return Record(
-        id=records.record_id({"made": determining}), created="2026-01-01T00:00:00+00:00", wmr="0.1.0", kernel=asked.kernel,
-        checkpoint=CheckpointFacts(path=path, seed=seed, **{**usual, "sha256": records.record_id({"path": path}), **facts}),
-        dataset=DatasetFacts(name=dataset, split="test", n=len(given["label"]), sha256=dataset),
-        threat=Threat(norm=norm, eps=eps), attack=AttackFacts(spec=attack, seed=0, restarts=1), precision="32", device="cpu",
-        a_nat=not_none(scores.a_nat), a_rob=scores.a_rob, by_alpha=scores.by_alpha, dro=scores.dro, per_class=scores.per_class,
-        config=msgspec.json.decode(msgspec.json.encode(asked)), versions={}, plugins={}, seconds=1.0, images_per_second=4.0,
-    )  # fmt: skip
+        id=records.record_id({"made": determining}),
+        created="2026-01-01T00:00:00+00:00",
+        wmr="0.1.0",
+        kernel=evaluation.kernel,
+        checkpoint=CheckpointFacts(path=path, seed=seed, **checkpoint),
+        dataset=DatasetFacts(name=dataset, split="test", n=len(rows["label"]), sha256=dataset),
+        threat=Threat(norm=norm, eps=eps),
+        attack=AttackFacts(spec=attack, seed=0, restarts=1),
+        precision="32",
+        device="cpu",
+        a_nat=not_none(scores.a_nat),
+        a_rob=scores.a_rob,
+        by_alpha=scores.by_alpha,
+        dro=scores.dro,
+        per_class=scores.per_class,
+        config=msgspec.json.decode(msgspec.json.encode(evaluation)),
+        versions={},
+        plugins={},
+        seconds=1.0,
+        images_per_second=4.0,
+    )
 
 
-def worst(name: str, parts: Sequence[Record], given: Rows, **facts: Any) -> Record:
-    """The record of the worst case over the attacks of these records."""
+def make_worst_record(name: str, parts: Sequence[Record], rows: Rows, **facts: Any) -> Record:
+    """Make the record of the worst case over the attacks of these records."""
     attack = AttackFacts(spec="worst", seed=0, restarts=1, of=[part.id for part in parts])
     return msgspec.structs.replace(
-        record(given, name, **facts),
+        make_record(rows, name, **facts),
         id=records.record_id({"worst": sorted(part.id for part in parts)}),
         attack=attack,
         dro=[],
     )
 
 
-def stored(folder: Path, made: Record, given: Rows) -> tuple[Path, Record]:
+def save_record(folder: Path, record: Record, rows: Rows) -> tuple[Path, Record]:
     """Save a record with its rows, and return its path and the record."""
-    path = folder / f"{made.id}.json"
-    records.save(path, made, given)
-    return path, made
+    path = folder / f"{record.id}.json"
+    records.save(path, record, rows)
+    return path, record
 
 
-def saved(folder: Path, given: Rows, name: str = "digits-trades-a2-s0", **facts: Any) -> Record:
+def save_run_record(
+    folder: Path, rows: Rows, name: str = "digits-trades-a2-s0", **facts: Any
+) -> Record:
     """Save the record of these rows in its run folder below `folder`."""
-    return stored(folder / name / "evaluations", record(given, name, **facts), given)[1]
+    record = make_record(rows, name, **facts)
+    save_record(folder / name / "evaluations", record, rows)
+    return record
 
 
-def stored_weights(path: Path, value: float = 0.0) -> None:
+def save_weights(path: Path, value: float = 0.0) -> None:
     """Write a weights file whose header has a content hash."""
     path.parent.mkdir(parents=True, exist_ok=True)
     header = {"content_sha256": records.record_id({"value": value})}

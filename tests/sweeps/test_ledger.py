@@ -87,8 +87,8 @@ def test_other_content_is_refused(text: str) -> None:
 
 
 def test_an_evaluation_has_records_if_all_of_them_and_their_rows_exist() -> None:
-    rows = synthetic.rows(20)
-    file, record = synthetic.stored(RUN / "evaluations", synthetic.record(rows), rows)
+    rows = synthetic.make_rows(20)
+    file, record = synthetic.save_record(RUN / "evaluations", synthetic.make_record(rows), rows)
     ledger = Ledger(settings=TrainConfig(), evaluations={"key": [record.id]})
     assert find_records(RUN, ledger, "key") == [file]
     assert find_records(RUN, ledger, "other") is None
@@ -98,7 +98,7 @@ def test_an_evaluation_has_records_if_all_of_them_and_their_rows_exist() -> None
 
 def test_damaged_weights_count_as_missing() -> None:
     folder = RunFolder(RUN)
-    synthetic.stored_weights(folder.last)
+    synthetic.save_weights(folder.last)
     assert read_weights_hash(RUN) is not None
     folder.last.write_bytes(b"damaged")
     assert read_weights_hash(RUN) is None
@@ -138,7 +138,7 @@ def test_runs_without_folder_are_known_from_their_kept_records(registry: Registr
 def test_kept_records_have_the_rows_that_a_report_needs(registry: Registry) -> None:
     study = write_study(registry, keep='keep = "kept"')
     list(run_study(study, jobs=1))
-    whole = synthetic.rows(20, logits=True)
+    whole = synthetic.make_rows(20, logits=True)
     for file in list_records(study, study.runs[1]):
         kept = records.load_record_rows(file, records.load(file))
         np.testing.assert_array_equal(kept["uniform/margin"], whole["uniform/margin"])

@@ -123,7 +123,7 @@ def test_replaced_weights_are_trained_and_evaluated_again(
 ) -> None:
     study = write_study(registry, alphas="[0]")
     list(run_study(study, jobs=1))
-    synthetic.stored_weights(Path("runs/small/digits-trades-a0-s0/last.safetensors"), value=1.0)
+    synthetic.save_weights(Path("runs/small/digits-trades-a0-s0/last.safetensors"), value=1.0)
     shutil.rmtree("runs/small/digits-trades-a0-s0/evaluations")
     fake.commands = []
     list(run_study(study, jobs=1))

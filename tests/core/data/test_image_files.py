@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from support.miniature_datasets import picture_tree
+from support.miniature_datasets import make_image_folder
 from support.special_files import IRREGULAR, time_limit
 from support.typed import stop
 from wmr_cli.core.contexts import watch_progress
@@ -159,7 +159,7 @@ def test_unsupported_file_is_refused_with_its_path(tmp_path: Path, case: str) ->
 
 
 def make_split(tmp_path: Path, **changes: Any) -> ImageFileSplit:
-    paths = sorted(picture_tree(tmp_path / "tree", count=6).rglob("*.png"))
+    paths = sorted(make_image_folder(tmp_path / "tree", count=6).rglob("*.png"))
     facts = {
         "labels": torch.arange(12) % 2,
         "index": 100 + torch.arange(12),

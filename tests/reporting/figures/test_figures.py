@@ -56,11 +56,11 @@ HOSTILE = [
 def pair(folder: Path, n: int = 60) -> Iterator[tuple[Path, Record]]:
     """Two models under the same attack."""
     for number, alpha in enumerate((0.0, 2.0)):
-        rows = synthetic.rows(n, seed=number, skill=0.1 * number, classes=4)
-        record = synthetic.record(
-            rows, f"run{number}", asked=synthetic.WITH_BALLS, alpha_train=alpha
+        rows = synthetic.make_rows(n, seed=number, skill=0.1 * number, classes=4)
+        record = synthetic.make_record(
+            rows, f"run{number}", evaluation=synthetic.WITH_DRO, alpha_train=alpha
         )
-        yield synthetic.stored(folder / "evaluations", record, rows)
+        yield synthetic.save_record(folder / "evaluations", record, rows)
 
 
 @pytest.fixture(scope="module")
@@ -144,11 +144,11 @@ def test_unwritable_folder_raises(tmp_path: Path) -> None:
 def test_user_text_is_neither_formula_nor_markup(tmp_path: Path) -> None:
     found = []
     for number, name in enumerate(HOSTILE):
-        rows = synthetic.rows(20, seed=number, classes=4)
+        rows = synthetic.make_rows(20, seed=number, classes=4)
         found.append(
-            synthetic.stored(
+            synthetic.save_record(
                 tmp_path / str(number),
-                synthetic.record(rows, name, asked=synthetic.WITH_BALLS),
+                synthetic.make_record(rows, name, evaluation=synthetic.WITH_DRO),
                 rows,
             )
         )
@@ -225,10 +225,10 @@ def line_style(one: Line2D) -> tuple[str, str]:
 def test_twelve_models_are_distinguishable_in_grey(kind: str, tmp_path: Path) -> None:
     found = []
     for number in range(12):
-        rows = synthetic.rows(40, seed=number)
+        rows = synthetic.make_rows(40, seed=number)
         found.append(
-            synthetic.stored(
-                tmp_path / str(number), synthetic.record(rows, f"run{number:02}"), rows
+            synthetic.save_record(
+                tmp_path / str(number), synthetic.make_record(rows, f"run{number:02}"), rows
             )
         )
     (drawing,) = (drawing for drawing in make_figures(found) if drawing.name == f"{kind}-digits")
@@ -354,9 +354,12 @@ def test_worst_cases_of_the_same_attacks_share_a_panel(tmp_path: Path) -> None:
 
 
 def test_model_that_was_evaluated_twice_is_drawn_once(tmp_path: Path) -> None:
-    rows = synthetic.rows(60)
-    little, much = synthetic.record(rows, alphas=synthetic.ALPHAS[:1]), synthetic.record(rows)
-    found = [synthetic.stored(tmp_path, record, rows) for record in (much, little)]
+    rows = synthetic.make_rows(60)
+    little, much = (
+        synthetic.make_record(rows, alphas=synthetic.ALPHAS[:1]),
+        synthetic.make_record(rows),
+    )
+    found = [synthetic.save_record(tmp_path, record, rows) for record in (much, little)]
     data = load_figure_data(found)
     assert [model.record for group in data.groups for model in group.models] == [much]
     assert ["more than once" in part.text for part in data.skipped] == [True]
@@ -379,10 +382,12 @@ def test_record_with_damaged_rows_is_skipped(tmp_path: Path) -> None:
 def test_degenerate_records_are_drawn(
     n: int, skill: float, alphas: tuple[float], tmp_path: Path
 ) -> None:
-    rows = synthetic.rows(n, skill=skill, alphas=alphas)
+    rows = synthetic.make_rows(n, skill=skill, alphas=alphas)
     found = [
-        synthetic.stored(
-            tmp_path, synthetic.record(rows, alphas=alphas, asked=synthetic.WITH_BALLS), rows
+        synthetic.save_record(
+            tmp_path,
+            synthetic.make_record(rows, alphas=alphas, evaluation=synthetic.WITH_DRO),
+            rows,
         )
     ]
     drawn = {drawing.name for drawing in make_figures(found)}
@@ -397,22 +402,22 @@ def test_degenerate_records_are_drawn(
 
 
 def test_attack_without_margins_is_skipped(tmp_path: Path) -> None:
-    whole = synthetic.rows(60)
+    whole = synthetic.make_rows(60)
     bare = {
         name: values
         for name, values in whole.items()
         if name in ("label", "index", "clean/prediction", "uniform/prediction")
     }
-    found = [synthetic.stored(tmp_path, synthetic.record(bare, alphas=()), bare)]
+    found = [synthetic.save_record(tmp_path, synthetic.make_record(bare, alphas=()), bare)]
     first, second, drawn = draw_figures(found, tmp_path / "figures")
     assert "A_sa not drawn" in instance_of(SkippedFigure, first).text
     assert "worst case not drawn" in instance_of(SkippedFigure, second).text
     assert instance_of(FigureFiles, drawn).files[0].name == "classes-digits-pgd-0.15.png"
     clean = {name: values for name, values in bare.items() if not name.startswith("uniform")}
     found = [
-        synthetic.stored(
+        synthetic.save_record(
             tmp_path,
-            synthetic.record(clean, alphas=(), asked=EvaluateConfig(metrics=("nat",))),
+            synthetic.make_record(clean, alphas=(), evaluation=EvaluateConfig(metrics=("nat",))),
             clean,
         )
     ]
@@ -424,15 +429,15 @@ def test_attack_without_margins_is_skipped(tmp_path: Path) -> None:
 
 
 def test_file_names_are_safe(tmp_path: Path) -> None:
-    rows = synthetic.rows(20)
-    record = synthetic.record(
+    rows = synthetic.make_rows(20)
+    record = synthetic.make_record(
         rows,
         dataset="folder:path=/a/../b",
         attack="my/file.py:Attack",
         eps=8 / 255,
-        asked=synthetic.WITH_BALLS,
+        evaluation=synthetic.WITH_DRO,
     )
-    found = [synthetic.stored(tmp_path, record, rows)]
+    found = [synthetic.save_record(tmp_path, record, rows)]
     drawn = instance_of(FigureFiles, next(draw_figures(found, tmp_path / "figures")))
     assert drawn.files[0].name == "curves-folder.png"
     assert unique_file_name(make_figures(found)[2].name, set()) == "weights-folder-Attack-8_255"

@@ -38,7 +38,7 @@ def found(tmp_path: Path) -> list[tuple[Path, Record, dict[str, Any]]]:
     pairs = []
     for number, eps in ((0, 0.1), (1, 0.1), (0, 0.2), (1, 0.2)):
         clean, rows = (
-            synthetic.rows(120, seed=number, skill=0.2 * number - loss) for loss in (0, eps)
+            synthetic.make_rows(120, seed=number, skill=0.2 * number - loss) for loss in (0, eps)
         )
         rows |= {
             name: values for name, values in clean.items() if name.startswith("clean/")
@@ -51,15 +51,15 @@ def evaluation(
     folder: Path,
     rows: dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]],
     run: str = "x",
-    asked: EvaluateConfig = synthetic.WITH_BALLS,
+    config: EvaluateConfig = synthetic.WITH_DRO,
     changes: dict[str, list[DroRow] | AttackFacts] | None = None,
     **facts: Any,
 ) -> tuple[Path, Record, dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]]:
     """A record of these rows with its file and the rows; `changes` are made to it before it is saved."""
     record = msgspec.structs.replace(
-        synthetic.record(rows, run, asked=asked, **facts), **(changes or {})
+        synthetic.make_record(rows, run, evaluation=config, **facts), **(changes or {})
     )
-    return (*synthetic.stored(folder, record, rows), rows)
+    return (*synthetic.save_record(folder, record, rows), rows)
 
 
 FigureMaker = Callable[[FigureData], Iterator[FigureOrSkip]]
@@ -217,12 +217,12 @@ def test_overlapping_a_tr_points_are_shifted(
 
 
 def test_kernel_with_stored_weights_is_drawn_at_its_alphas(tmp_path: Path) -> None:
-    rows = synthetic.rows(50)
+    rows = synthetic.make_rows(50)
     rows |= {
         f"uniform/log_weight@{alpha!r}": alpha * rows["uniform/loss"].astype(float)
         for alpha in ALPHAS
     }
-    found = evaluation(tmp_path, rows, asked=EvaluateConfig(kernel="tilt"))
+    found = evaluation(tmp_path, rows, config=EvaluateConfig(kernel="tilt"))
     (axes, *_) = figure_of(alpha_curves.make_figures, [found]).axes
     x, y = line(axes, label_of(axes.get_lines()[0]))
     assert list(x) == list(ALPHAS)
@@ -230,9 +230,9 @@ def test_kernel_with_stored_weights_is_drawn_at_its_alphas(tmp_path: Path) -> No
 
 
 def test_kernel_without_alpha_has_no_curve(tmp_path: Path) -> None:
-    rows = synthetic.rows(50)
+    rows = synthetic.make_rows(50)
     rows["uniform/log_weight"] = np.zeros(50)
-    found = [evaluation(tmp_path, rows, asked=EvaluateConfig(kernel="cvar"), alphas=(None,))]
+    found = [evaluation(tmp_path, rows, config=EvaluateConfig(kernel="cvar"), alphas=(None,))]
     (skipped,) = drawn(alpha_curves.make_figures, found)
     assert "cvar" in instance_of(SkippedFigure, skipped).text
     assert drawn(distributions.make_weight_figures, found) == []
@@ -265,10 +265,10 @@ def test_worst_case_is_the_recorded_one(
 def test_radii_are_those_of_the_record(
     found: list[tuple[Path, Record, dict[str, Any]]], tmp_path: Path
 ) -> None:
-    rows = synthetic.rows(50)
+    rows = synthetic.make_rows(50)
     losses = [
         row
-        for row in synthetic.record(rows, asked=synthetic.WITH_BALLS).dro
+        for row in synthetic.make_record(rows, evaluation=synthetic.WITH_DRO).dro
         if row.rho in (0.02, 0.64)
     ]
     one = evaluation(
@@ -277,7 +277,7 @@ def test_radii_are_those_of_the_record(
     (axes, *_) = figure_of(dro.make_figures, [one]).axes
     x, _ = line(axes, label_of(axes.get_lines()[0]))
     assert (x.min(), x.max()) == (0.02, 0.64)  # zero has no place on a log axis
-    by_margin = msgspec.structs.replace(synthetic.WITH_BALLS, dro_loss="margin")
+    by_margin = msgspec.structs.replace(synthetic.WITH_DRO, dro_loss="margin")
     (drawing,) = drawn(
         dro.make_figures, [one, evaluation(tmp_path, rows, "other", by_margin, {"dro": []})]
     )
@@ -287,7 +287,7 @@ def test_radii_are_those_of_the_record(
 
 
 def test_worst_case_over_attacks_has_no_dro_figure(tmp_path: Path) -> None:
-    rows = synthetic.rows(50)
+    rows = synthetic.make_rows(50)
     worst = AttackFacts(spec="worst", seed=0, restarts=1, of=["a", "b"])
     (skipped,) = drawn(
         dro.make_figures, [evaluation(tmp_path, rows, changes={"attack": worst, "dro": []})]
@@ -295,7 +295,8 @@ def test_worst_case_over_attacks_has_no_dro_figure(tmp_path: Path) -> None:
     assert "largest loss" in instance_of(SkippedFigure, skipped).text
     rows["uniform/loss"][0] = np.inf
     (skipped,) = drawn(
-        dro.make_figures, [evaluation(tmp_path, rows, asked=EvaluateConfig(metrics=("nat", "rob")))]
+        dro.make_figures,
+        [evaluation(tmp_path, rows, config=EvaluateConfig(metrics=("nat", "rob")))],
     )
     assert "not finite" in instance_of(SkippedFigure, skipped).text
 
@@ -330,7 +331,7 @@ def test_weights_are_those_behind_a_sa(found: list[tuple[Path, Record, dict[str,
 
 
 def test_close_weights_fill_several_bins(tmp_path: Path) -> None:
-    rows = synthetic.rows(200, alphas=(10.0,))
+    rows = synthetic.make_rows(200, alphas=(10.0,))
     (drawing,) = drawn(
         distributions.make_weight_figures, [evaluation(tmp_path, rows, alphas=(10.0,))]
     )
@@ -350,7 +351,7 @@ def test_close_weights_fill_several_bins(tmp_path: Path) -> None:
 def test_all_pages_of_weights_share_their_axes(tmp_path: Path) -> None:
     found = []
     for number in range(distributions.MODELS_PER_PAGE + 1):
-        rows = synthetic.rows(
+        rows = synthetic.make_rows(
             40, seed=number, skill=-0.5 if number == distributions.MODELS_PER_PAGE else 0.5
         )
         found.append(evaluation(tmp_path, rows, f"run{number}"))
@@ -390,7 +391,7 @@ def test_fraction_at_margin_zero_is_the_error_rate(
 
 def test_classes_have_their_accuracies_and_intervals(tmp_path: Path) -> None:
     found = evaluation(
-        tmp_path, synthetic.rows(80, classes=4), asked=EvaluateConfig(per_class=True)
+        tmp_path, synthetic.make_rows(80, classes=4), config=EvaluateConfig(per_class=True)
     )
     record = found[1]
     (axes,) = figure_of(classes.make_figures, [found]).axes
@@ -419,10 +420,10 @@ def test_classes_have_their_accuracies_and_intervals(tmp_path: Path) -> None:
 
 
 def test_class_names_are_shown_unchanged(tmp_path: Path) -> None:
-    rows, names = synthetic.rows(80, classes=4), {0: "$a$", 1: "b_c", 2: "d"}
+    rows, names = synthetic.make_rows(80, classes=4), {0: "$a$", 1: "b_c", 2: "d"}
     figure = figure_of(
         classes.make_figures,
-        [evaluation(tmp_path, rows, asked=EvaluateConfig(per_class=True), class_names=names)],
+        [evaluation(tmp_path, rows, config=EvaluateConfig(per_class=True), class_names=names)],
     )
     assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == [
         r"\$a\$",
@@ -433,7 +434,7 @@ def test_class_names_are_shown_unchanged(tmp_path: Path) -> None:
 
 
 def test_worst_of_many_classes_are_shown(tmp_path: Path) -> None:
-    rows = synthetic.rows(500, classes=50)
+    rows = synthetic.make_rows(500, classes=50)
     rows["uniform/prediction"] = np.where(
         rows["label"] % 5 == 0, 99, rows["label"]
     )  # ten classes are always misclassified
@@ -459,7 +460,7 @@ def save_training_run(
     folder: Path, run: str, entries: list[dict[str, float]], **settings: Any
 ) -> tuple[Path, Record, Rows]:
     """A run folder with a log and one record in it."""
-    found = evaluation(folder / run / "evaluations", synthetic.rows(30), run)
+    found = evaluation(folder / run / "evaluations", synthetic.make_rows(30), run)
     RunFolder(folder / run).config.write_text(TrainConfig(**settings).to_json())
     RunFolder(folder / run).write_log(entries)
     return found
@@ -552,7 +553,7 @@ def seeds(tmp_path: Path) -> list[tuple[Path, Record, dict[str, Any]]]:
     """Two trainings, one with three seeds and one with a single seed."""
     pairs = []
     for name, alpha, seed in (("a0", 0.0, 0), ("a0", 0.0, 1), ("a0", 0.0, 2), ("a2", 2.0, 0)):
-        rows, run = synthetic.rows(120, seed=seed, skill=0.3 * seed), f"{name}-s{seed}"
+        rows, run = synthetic.make_rows(120, seed=seed, skill=0.3 * seed), f"{name}-s{seed}"
         pairs.append(
             evaluation(
                 tmp_path / run,
@@ -685,15 +686,15 @@ def test_headings_fit_their_figures(
 def test_seeds_with_other_alphas_are_drawn_at_their_own(tmp_path: Path, kernel: str) -> None:
     runs = []
     for seed, alpha in ((0, 1.0), (1, 2.0)):
-        rows = synthetic.rows(60, seed=seed, alphas=(alpha,))
+        rows = synthetic.make_rows(60, seed=seed, alphas=(alpha,))
         rows[measures.at_alpha("uniform/log_weight", alpha)] = -alpha * rows["uniform/margin"]
         record = msgspec.structs.replace(
-            synthetic.record(
+            synthetic.make_record(
                 rows, f"a-s{seed}", seed=seed, alphas=(alpha,), training={"seed": seed}
             )
         )
         record = msgspec.structs.replace(record, kernel=kernel)
-        runs.append((*synthetic.stored(tmp_path / f"a-s{seed}", record, rows), rows))
+        runs.append((*synthetic.save_record(tmp_path / f"a-s{seed}", record, rows), rows))
     x, y = line(
         figure_of(alpha_curves.make_figures, runs).axes[0],
         load_figure_data([run[:2] for run in runs]).groups[0].models[0].label,
@@ -713,7 +714,7 @@ def test_seeds_with_other_alphas_are_drawn_at_their_own(tmp_path: Path, kernel: 
 def test_runs_of_one_training_share_a_style(tmp_path: Path) -> None:
     runs = []
     for seed in (0, 1):
-        rows, folder = synthetic.rows(20, seed=seed), tmp_path / f"a-s{seed}"
+        rows, folder = synthetic.make_rows(20, seed=seed), tmp_path / f"a-s{seed}"
         runs.append(
             evaluation(
                 folder / "evaluations", rows, f"a-s{seed}", seed=seed, training={"seed": seed}

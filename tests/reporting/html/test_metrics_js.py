@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.page_data import made_rows
+from support.page_data import make_logit_rows
 from wmr_cli import measures
 from wmr_cli.measures import Estimate
 from wmr_cli.reporting.figures import dro, style
@@ -134,7 +134,7 @@ def test_wilson_interval_agrees() -> None:
 
 @pytest.mark.parametrize("temperature", [0.25, 0.5, 1, 1.7, 4])
 def test_margins_at_a_temperature_agree(temperature: float) -> None:
-    rows = made_rows(3, images=200)
+    rows = make_logit_rows(3, images=200)
     code = (
         "({logits, labels, t}) => [...probabilityMargins(Float64Array.from(logits), 10, labels, t)]"
     )
@@ -151,7 +151,7 @@ def test_margins_at_a_temperature_agree(temperature: float) -> None:
 def test_half_precision_logits_change_a_sa_by_at_most_a_hundredth_of_a_point(
     temperature: float,
 ) -> None:
-    rows = made_rows(4, images=2000)
+    rows = make_logit_rows(4, images=2000)
     halves = {**rows, "uniform/logits": to_half_logits(rows["uniform/logits"])}
     exact, near = (measures.tempered_accuracy(some, 2.0, temperature) for some in (rows, halves))
     assert near.value == pytest.approx(exact.value, abs=1e-4)

@@ -17,7 +17,7 @@ from hatchling.builders.wheel import WheelBuilder
 from numpy.typing import NDArray
 from PIL import Image
 
-from support.page_data import evaluated, made_rows, save_pictures
+from support.page_data import make_logit_rows, save_evaluation, save_images
 from support.typed import not_none
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.measures import RHOS
@@ -99,7 +99,8 @@ class Page(HTMLParser):
 def two(tmp_path: Path) -> list[tuple[Path, Record]]:
     """Two runs under one attack."""
     return [
-        evaluated(tmp_path, name, made_rows(seed)) for seed, name in enumerate(("first", "second"))
+        save_evaluation(tmp_path, name, make_logit_rows(seed))
+        for seed, name in enumerate(("first", "second"))
     ]
 
 
@@ -184,9 +185,9 @@ def test_ten_evaluations_of_ten_thousand_images_are_below_ten_megabytes(
     config = EvaluateConfig(metrics=("nat", "rob", "sa", "dro"), rho=RHOS, per_class=True)
     found = []
     for seed in range(10):
-        rows = made_rows(seed, 10_000, classes)
-        found.append(evaluated(tmp_path, f"run-{seed}", rows, config))
-        save_pictures(
+        rows = make_logit_rows(seed, 10_000, classes)
+        found.append(save_evaluation(tmp_path, f"run-{seed}", rows, config))
+        save_images(
             found[-1][0].parent / "pictures.safetensors", found[-1][1], rows, 300, (3, 32, 32)
         )
     text = render(found)
@@ -200,7 +201,9 @@ def test_ten_evaluations_of_ten_thousand_images_are_below_ten_megabytes(
 
 def test_too_many_logits_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = (
-        evaluated(tmp_path, f"of {classes}", made_rows(0, 50, classes), data=str(classes))
+        save_evaluation(
+            tmp_path, f"of {classes}", make_logit_rows(0, 50, classes), data=str(classes)
+        )
         for classes in (20, 21)
     )
     first, second = Page(render([few, many])).data["panels"]
@@ -213,7 +216,7 @@ def test_too_many_logits_are_left_out(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_hostile_names_are_text_everywhere(tmp_path: Path) -> None:
     names = dict.fromkeys(range(10), HOSTILE)
     config = EvaluateConfig(metrics=("nat", "rob", "sa", "dro"), per_class=True)
-    file, record = evaluated(tmp_path, "plain", made_rows(0), config, class_names=names)
+    file, record = save_evaluation(tmp_path, "plain", make_logit_rows(0), config, class_names=names)
     checkpoint = msgspec.structs.replace(
         record.checkpoint, path=f"{HOSTILE}\n/x.safetensors", defense=HOSTILE, model=HOSTILE
     )
@@ -259,15 +262,15 @@ def test_no_static_script_ends_its_element() -> None:
 
 
 def test_different_settings_have_separate_panels(tmp_path: Path) -> None:
-    rows = made_rows(0)
+    rows = make_logit_rows(0)
     found = [
-        evaluated(tmp_path, "a", rows),
-        evaluated(tmp_path, "b", made_rows(1)),
-        evaluated(tmp_path, "a", rows, eps=0.2),
-        evaluated(tmp_path, "a", rows, norm="l2"),
-        evaluated(tmp_path, "a", rows, attack="pgd:steps=40"),
-        evaluated(tmp_path, "a", rows, data="other"),
-        evaluated(tmp_path, "a", rows, indices=list(range(300))),
+        save_evaluation(tmp_path, "a", rows),
+        save_evaluation(tmp_path, "b", make_logit_rows(1)),
+        save_evaluation(tmp_path, "a", rows, eps=0.2),
+        save_evaluation(tmp_path, "a", rows, norm="l2"),
+        save_evaluation(tmp_path, "a", rows, attack="pgd:steps=40"),
+        save_evaluation(tmp_path, "a", rows, data="other"),
+        save_evaluation(tmp_path, "a", rows, indices=list(range(300))),
     ]
     made = group_into_panels(found)
     assert [panel.names for panel in made] == [["a", "b"], *[["a"]] * 5]
@@ -283,15 +286,16 @@ def test_different_settings_have_separate_panels(tmp_path: Path) -> None:
 def test_worst_cases_are_grouped_by_their_attacks(tmp_path: Path) -> None:
     parts = {
         run: [
-            evaluated(tmp_path, run, made_rows(seed), attack=attack) for attack in ("pgd", "fgsm")
+            save_evaluation(tmp_path, run, make_logit_rows(seed), attack=attack)
+            for attack in ("pgd", "fgsm")
         ]
         for seed, run in enumerate("ab")
     }
     worst = [
-        evaluated(
+        save_evaluation(
             tmp_path,
             run,
-            made_rows(seed),
+            make_logit_rows(seed),
             attack="worst",
             of=[record.id for _, record in parts[run]],
         )
@@ -307,8 +311,11 @@ def test_worst_cases_are_grouped_by_their_attacks(tmp_path: Path) -> None:
 
 
 def test_models_of_equal_name_get_distinct_names(tmp_path: Path) -> None:
-    found = [evaluated(tmp_path / str(seed), "a", made_rows(seed), seed=seed) for seed in (0, 1)]
-    again = evaluated(tmp_path / "2", "a", made_rows(2), seed=1)
+    found = [
+        save_evaluation(tmp_path / str(seed), "a", make_logit_rows(seed), seed=seed)
+        for seed in (0, 1)
+    ]
+    again = save_evaluation(tmp_path / "2", "a", make_logit_rows(2), seed=1)
     first, second = group_into_panels([*found, again])
     assert first.names == ["a"]
     assert len(set(second.names)) == 2
@@ -325,23 +332,29 @@ def test_record_without_rows_keeps_its_numbers(two: list[tuple[Path, Record]]) -
 
 
 def test_attack_that_stops_early_has_no_margins(tmp_path: Path) -> None:
-    rows = made_rows(0, stops_early=True)
-    (panel,) = Page(render([evaluated(tmp_path, "a", rows)])).data["panels"]
+    rows = make_logit_rows(0, stops_early=True)
+    (panel,) = Page(render([save_evaluation(tmp_path, "a", rows)])).data["panels"]
     assert set(panel["models"][0]["rows"]) == {"index", "label", "clean", "prediction"}
 
 
 def test_worst_case_over_attacks_has_no_losses(tmp_path: Path) -> None:
     config = EvaluateConfig(metrics=("nat", "rob", "sa"))
     (panel,) = Page(
-        render([evaluated(tmp_path, "a", made_rows(0), config, attack="worst", of=["x", "y"])])
+        render(
+            [
+                save_evaluation(
+                    tmp_path, "a", make_logit_rows(0), config, attack="worst", of=["x", "y"]
+                )
+            ]
+        )
     ).data["panels"]
     assert "loss" not in panel["models"][0]["rows"]
 
 
 def test_margin_loss_is_minus_the_margin(tmp_path: Path) -> None:
     config = EvaluateConfig(metrics=("nat", "rob", "dro"), dro_loss="margin")
-    rows = made_rows(0)
-    made = Page(render([evaluated(tmp_path, "a", rows, config)]))
+    rows = make_logit_rows(0)
+    made = Page(render([save_evaluation(tmp_path, "a", rows, config)]))
     (model,) = made.data["panels"][0]["models"]
     assert model["loss"] == "margin"
     np.testing.assert_array_equal(
@@ -397,8 +410,8 @@ class TestThumbnails:
     ) -> tuple[
         Path, Record, dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]
     ]:
-        rows = made_rows(0)
-        file, record = evaluated(tmp_path, "a", rows)
+        rows = make_logit_rows(0)
+        file, record = save_evaluation(tmp_path, "a", rows)
         return file, record, rows
 
     def tiles(self, file: Path, record: Record) -> dict[str, Any]:
@@ -416,7 +429,7 @@ class TestThumbnails:
     ) -> None:
         file, record, rows = found
         path = file.parents[folder] / "saved.safetensors"
-        save_pictures(path, record, rows, 20)
+        save_images(path, record, rows, 20)
         made = self.tiles(file, record)
         assert made["positions"] == np.argsort(rows["uniform/margin"][:20], kind="stable").tolist()
         sheet = Image.open(io.BytesIO(base64.b64decode(made["sheet"].partition(",")[2])))
@@ -447,7 +460,7 @@ class TestThumbnails:
         other: dict[str, Any],
     ) -> None:
         file, record, rows = found
-        save_pictures(file.parent / "saved.safetensors", record, rows, 20, **other)
+        save_images(file.parent / "saved.safetensors", record, rows, 20, **other)
         assert self.tiles(file, record) is None
 
     def test_image_with_another_prediction_is_left_out(
@@ -457,7 +470,7 @@ class TestThumbnails:
         ],
     ) -> None:
         file, record, rows = found
-        save_pictures(
+        save_images(
             file.parent / "saved.safetensors",
             record,
             {**rows, "uniform/prediction": 1 - rows["uniform/prediction"]},
@@ -472,7 +485,7 @@ class TestThumbnails:
         ],
     ) -> None:
         file, record, rows = found
-        save_pictures(file.parent / "saved.safetensors", record, rows, 200, (3, 64, 128))
+        save_images(file.parent / "saved.safetensors", record, rows, 200, (3, 64, 128))
         made = self.tiles(file, record)
         assert (made["width"], made["height"]) == (64, 32)
         assert len(made["positions"]) == payload.MAX_TILE_BYTES // (64 * 32 * 3)
@@ -484,7 +497,7 @@ class TestThumbnails:
         ],
     ) -> None:
         file, record, rows = found
-        save_pictures(file.parent / "saved.safetensors", record, rows, 3, (1, 8, 8))
+        save_images(file.parent / "saved.safetensors", record, rows, 3, (1, 8, 8))
         sheet = Image.open(
             io.BytesIO(base64.b64decode(self.tiles(file, record)["sheet"].partition(",")[2]))
         )

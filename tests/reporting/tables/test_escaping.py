@@ -143,7 +143,10 @@ def test_mkdocs_renders_the_text(text: str) -> None:
 
 def test_mkdocs_renders_split_tables() -> None:
     markdown = pytest.importorskip("markdown", reason="mkdocs brings it: pip install -e '.[docs]'")
-    records = [synthetic.record(synthetic.rows(60), "a|b `c`", eps=eps) for eps in (0.1, 0.15, 0.2)]
+    records = [
+        synthetic.make_record(synthetic.make_rows(60), "a|b `c`", eps=eps)
+        for eps in (0.1, 0.15, 0.2)
+    ]
     rendered = Rendered(
         markdown.markdown(
             main.make_ranked_table(group_by_setting(records), {}).to_markdown(),
@@ -233,8 +236,8 @@ def tall_and_wide() -> list[TextTable]:
         f"authors-eval:steps={number + 1},step=0.00{number + 1},loss=margin" for number in range(30)
     ]
     records = [
-        synthetic.record(
-            synthetic.rows(60, skill=0.01 * number, seed=number), f"{name}-{number}", defense=defense, kernel="exp-logit",
+        synthetic.make_record(
+            synthetic.make_rows(60, skill=0.01 * number, seed=number), f"{name}-{number}", defense=defense, kernel="exp-logit",
             alpha_train=0.25 * number, eps=0.05 * (1 + number % 3), attack=attack,
         )
         for number, attack in enumerate(attacks) for name, defense in facts
@@ -382,7 +385,7 @@ def test_letters_without_latex_glyph_become_codes() -> None:
 @pytest.mark.parametrize("text", [text for text in HOSTILE if "/" not in text])
 def test_run_may_have_any_name(tmp_path: Path, text: str) -> None:
     for name in (text, "other"):
-        synthetic.saved(tmp_path, synthetic.rows(60), name)
+        synthetic.save_run_record(tmp_path, synthetic.make_rows(60), name)
     document, problems = build_report(gather_records([tmp_path]), compare=True)
     assert not problems
     assert isinstance(document, Report)

@@ -19,11 +19,15 @@ from wmr_cli.reporting.tables.text_table import TextTable
 from wmr_cli.storage.records import Record
 
 SEEDS = [
-    synthetic.record(synthetic.rows(2000, skill=0.3 * seed), f"digits-trades-a2-s{seed}", seed=seed)
+    synthetic.make_record(
+        synthetic.make_rows(2000, skill=0.3 * seed), f"digits-trades-a2-s{seed}", seed=seed
+    )
     for seed in range(2)
 ]
 OTHERS = [
-    synthetic.record(synthetic.rows(2000), "digits-trades-a0-s0", eps=eps, alpha_train=0.0)
+    synthetic.make_record(
+        synthetic.make_rows(2000), "digits-trades-a0-s0", eps=eps, alpha_train=0.0
+    )
     for eps in (0.1, 0.15)
 ]
 
