@@ -23,7 +23,7 @@ def network(classes: int = 3) -> nn.Sequential:
 
 
 def problem(count: int = 24) -> tuple[Tensor, Tensor]:
-    """Images, and labels that the network gets right."""
+    """Images, and labels that the model predicts."""
     images = torch.rand(count, 1, 4, 4, generator=torch.Generator().manual_seed(1))
     return images, network()(images).argmax(dim=1)
 
@@ -105,7 +105,7 @@ def test_the_first_two_steps_by_hand() -> None:
 
 
 def test_misclassified_image_is_preferred_to_a_higher_objective() -> None:
-    """Logits are (x, 1 - x, …): the objective prefers a small x, only a larger one is wrong."""
+    """Logits are (x, 1 - x, …): the objective prefers a small x, only a larger one is misclassified."""
 
     class Ramp(nn.Module):
         def forward(self, images: Tensor) -> Tensor:

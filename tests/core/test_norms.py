@@ -101,18 +101,18 @@ def test_zero_gradient_has_no_direction(name: str) -> None:
 @pytest.mark.parametrize("seed", [0, 7])
 def test_random_perturbations_fill_the_ball_evenly(name: str, seed: int) -> None:
     like, index = torch.empty(4000, 1, 1, 2, dtype=torch.float64), torch.arange(4000)
-    drawn = NORMS[name].random(like, EPS, index, seed, restart=0)
-    sizes = torch.tensor([SIZES[name](delta) for delta in drawn])
+    perturbations = NORMS[name].random(like, EPS, index, seed, restart=0)
+    sizes = torch.tensor([SIZES[name](delta) for delta in perturbations])
     assert sizes.max() <= EPS * (1 + 1e-12)
     # in two dimensions the share of points of size at most r is (r / eps) squared
     shares = (sizes / EPS).square().sort().values
     assert (shares - torch.arange(4000) / 4000).abs().max() < 1.95 / 4000**0.5
-    assert drawn.mean(dim=0).abs().max() < 0.02 * EPS * 2
+    assert perturbations.mean(dim=0).abs().max() < 0.02 * EPS * 2
 
 
 def test_random_perturbations_follow_image_seed_and_restart(name: str) -> None:
     like, index, norm = torch.empty(3, 1, 4, 4), torch.tensor([5, 6, 7]), NORMS[name]
-    drawn = norm.random(like, EPS, index, 0, restart=0)
-    assert torch.equal(norm.random(like[:1], EPS, index[1:2], 0, restart=0), drawn[1:2])
-    assert not torch.equal(norm.random(like, EPS, index, 1, restart=0), drawn)
-    assert not torch.equal(norm.random(like, EPS, index, 0, restart=1), drawn)
+    perturbations = norm.random(like, EPS, index, 0, restart=0)
+    assert torch.equal(norm.random(like[:1], EPS, index[1:2], 0, restart=0), perturbations[1:2])
+    assert not torch.equal(norm.random(like, EPS, index, 1, restart=0), perturbations)
+    assert not torch.equal(norm.random(like, EPS, index, 0, restart=1), perturbations)

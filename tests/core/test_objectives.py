@@ -1,4 +1,4 @@
-"""What attacks climb: values by hand, gradients by closed form, iterates against plain PGD."""
+"""Objectives: values by hand, gradients by closed form, iterates against plain PGD."""
 
 import math
 from collections.abc import Callable

@@ -34,7 +34,7 @@ def problem(count: int = 24) -> tuple[Tensor, Tensor]:
 
 
 def solvable_problem() -> tuple[Tensor, Tensor]:
-    """Images, and labels that the network gets right."""
+    """Images, and labels that the model predicts."""
     images, _ = problem()
     return images, network()(images).argmax(dim=1)
 
@@ -58,7 +58,7 @@ def logit_margins(logits: Tensor, labels: Tensor) -> Tensor:
     return torch.tensor([row[label] - max(row[:label] + row[label + 1 :]) for row, label in rows])
 
 
-def right(attacked: AttackResult, labels: Tensor) -> Tensor:
+def is_correct(attacked: AttackResult, labels: Tensor) -> Tensor:
     return attacked.require_logits().argmax(dim=1) == labels
 
 
@@ -274,7 +274,7 @@ def test_restarts_never_raise_a_margin_nor_the_accuracy() -> None:
         for restarts in (1, 2, 4, 8)
     ]
     margins = [logit_margins(attacked.require_logits(), labels) for attacked in found]
-    accuracies = [right(attacked, labels).float().mean().item() for attacked in found]
+    accuracies = [is_correct(attacked, labels).float().mean().item() for attacked in found]
     assert all((more <= fewer).all() for fewer, more in itertools.pairwise(margins))
     assert accuracies == sorted(accuracies, reverse=True)
     assert (margins[-1] < margins[0]).any()
@@ -284,7 +284,7 @@ def test_steps_survived_counts_correct_iterates() -> None:
     images, labels = solvable_problem()
     attack: dict[str, Any] = {"eps": 0.4, "step": 0.05, "start": "none"}
     iterates = [run(Pgd(**attack, steps=steps), images=images, labels=labels) for steps in range(8)]
-    expected = torch.stack([right(iterate, labels) for iterate in iterates]).sum(dim=0)
+    expected = torch.stack([is_correct(iterate, labels) for iterate in iterates]).sum(dim=0)
     survived = run(Pgd(**attack, steps=8), images=images, labels=labels).steps_survived
     assert torch.equal(survived, expected)
     assert survived.min() < survived.max()
@@ -313,17 +313,19 @@ def test_worse_case_has_the_lower_margin_and_the_later_result_at_ties() -> None:
 
 def test_misclassified_image_is_kept_at_equal_margins() -> None:
     labels = torch.tensor([1])
-    fooled = AttackResult(
+    misclassified = AttackResult(
         torch.zeros(1, 1, 1, 1), torch.tensor([0]), torch.tensor([[1.0, 1.0, 0.0]])
     )
     survived = AttackResult(
         torch.ones(1, 1, 1, 1), torch.tensor([0]), torch.tensor([[0.0, 1.0, 1.0]])
     )
     assert torch.equal(
-        pick_worse_case(fooled, survived, labels).require_logits(), fooled.require_logits()
+        pick_worse_case(misclassified, survived, labels).require_logits(),
+        misclassified.require_logits(),
     )
     assert torch.equal(
-        pick_worse_case(survived, fooled, labels).require_logits(), fooled.require_logits()
+        pick_worse_case(survived, misclassified, labels).require_logits(),
+        misclassified.require_logits(),
     )
 
 

@@ -1,4 +1,4 @@
-"""Who is attacked, by whom, and whose result counts."""
+"""Restarts and attempts: which images are attacked, and which result is kept."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -48,7 +48,8 @@ def test_misclassified_images_are_skipped_and_others_return_clean() -> None:
         BATCH,
         [attempt(seen, {1}, 0.6), attempt(seen, {0, 1}, 0.7), attempt(seen, {3}, 0.8)],
     )
-    assert seen == [[0, 1, 2], [0, 2], [2]], "one that is wrong from the start is never attacked"
+    # an image that is misclassified without an attack is never attacked
+    assert seen == [[0, 1, 2], [0, 2], [2]]
     torch.testing.assert_close(result.images.flatten(), torch.tensor([0.7, 0.6, 0.3, 0.9]))
     assert torch.equal(result.require_logits(), Threshold()(result.images))
     assert result.steps_survived.tolist() == [2, 1, 3, 0]

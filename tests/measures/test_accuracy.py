@@ -65,7 +65,7 @@ def close(first: WeightedAccuracy, second: WeightedAccuracy) -> bool:
 
 
 def test_three_images_by_hand() -> None:
-    # weights 1, 2, 4 and the second image is wrong
+    # weights 1, 2, 4 and the second image is misclassified
     seen = WeightedAccuracy.of(np.log([1, 2, 4]), [True, False, True])
     assert seen.value == pytest.approx(5 / 7)
     assert seen.ess == pytest.approx(49 / 21)
@@ -160,11 +160,13 @@ def test_logit_of_accuracy_shifts_by_mean_weights(alpha: float) -> None:
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
-@pytest.mark.parametrize("right", [True, False])
-def test_all_correct_or_all_misclassified_is_exact_without_width(alpha: float, right: bool) -> None:
-    margins = np.linspace(0.01, 0.99, 77) if right else np.linspace(-0.99, -0.01, 77)
-    estimate = weighted_accuracy(exponential_log_weights(margins, alpha), np.full(77, right))
-    assert (estimate.value, estimate.low, estimate.high) == (float(right),) * 3
+@pytest.mark.parametrize("is_correct", [True, False])
+def test_all_correct_or_all_misclassified_is_exact_without_width(
+    alpha: float, is_correct: bool
+) -> None:
+    margins = np.linspace(0.01, 0.99, 77) if is_correct else np.linspace(-0.99, -0.01, 77)
+    estimate = weighted_accuracy(exponential_log_weights(margins, alpha), np.full(77, is_correct))
+    assert (estimate.value, estimate.low, estimate.high) == (float(is_correct),) * 3
     assert estimate.degenerate
 
 
@@ -223,7 +225,7 @@ def test_error_names_the_position_of_an_invalid_log_weight(bad: float) -> None:
 
 
 def test_images_without_weight_count_for_nothing_by_hand() -> None:
-    # weights 1, 0, 2, 0, 4, and the third image is wrong; those without weight are one right and one wrong
+    # weights 1, 0, 2, 0, 4, and the third image is misclassified; of those without weight, one is correct
     logs, hits = (
         np.array([0.0, -math.inf, math.log(2), -math.inf, math.log(4)]),
         [True, True, False, False, True],
@@ -284,10 +286,10 @@ def test_images_without_weight_have_normalized_weight_zero() -> None:
 def test_resampling_leaves_out_images_without_weight() -> None:
     rng = np.random.default_rng(6)
     logs, hits = rng.normal(size=200), rng.random(200) < 0.6
-    weighed = np.where(np.arange(200) < 60, logs, -np.inf)
-    (found,) = bootstrap([Outcome(hits, weighed)], seed=1)
+    log_weights = np.where(np.arange(200) < 60, logs, -np.inf)
+    (found,) = bootstrap([Outcome(hits, log_weights)], seed=1)
     assert found.value == weighted_accuracy(logs[:60], hits[:60]).value
-    delta = weighted_accuracy(weighed, hits)
+    delta = weighted_accuracy(log_weights, hits)
     assert found.low == pytest.approx(delta.low, abs=0.05)
     assert found.high == pytest.approx(delta.high, abs=0.05)
 

@@ -40,12 +40,14 @@ def test_weights_are_relative_and_do_not_overflow() -> None:
     assert (moved.low, moved.high) == pytest.approx((plain.low, plain.high), abs=1e-9)
 
 
-@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("is_correct", [True, False])
 @pytest.mark.parametrize("alpha", [None, 2.0])
-def test_all_correct_or_all_misclassified_has_no_width(right: bool, alpha: float | None) -> None:
+def test_all_correct_or_all_misclassified_has_no_width(
+    is_correct: bool, alpha: float | None
+) -> None:
     some = outcome(size=50, alpha=alpha)
-    (estimate,) = bootstrap([Outcome(np.full(50, right), some.log_weights)])
-    assert (estimate.value, estimate.low, estimate.high) == (float(right),) * 3
+    (estimate,) = bootstrap([Outcome(np.full(50, is_correct), some.log_weights)])
+    assert (estimate.value, estimate.low, estimate.high) == (float(is_correct),) * 3
     assert estimate.degenerate
 
 

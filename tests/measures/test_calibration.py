@@ -96,7 +96,7 @@ def test_calibrated_accuracy_is_invariant_to_scale(
     rng = np.random.default_rng(seed)
     label = rng.integers(4, size=90)
     logits = rng.normal(size=(90, 4)) + signal * np.eye(4)[label]
-    logits[0] = -np.eye(4)[label[0]]  # one is wrong at least
+    logits[0] = -np.eye(4)[label[0]]  # at least one is misclassified
     scaled = logits * 10.0**exponent
     found = measures.calibrating_temperature(logits, label)
     near = [cross_entropy(logits, label, found * factor) for factor in (0.99, 1.0, 1.01)]
@@ -140,7 +140,7 @@ def test_temperature_without_a_minimum() -> None:
     rows["uniform/prediction"] = rows["uniform/logits"].argmax(1)
     assert measures.calibrated_accuracy(rows, 5.0).value == pytest.approx(
         1 / 3
-    )  # all images weigh alike
+    )  # all images have the same weight
 
 
 @settings(deadline=None)
@@ -149,9 +149,10 @@ def test_ranked_accuracy_depends_only_on_the_number_of_correct_images(
     seed: int, alpha: float
 ) -> None:
     rng = np.random.default_rng(seed)
-    margin, wrong = rng.normal(size=(2, 60)), 20
+    margin = rng.normal(size=(2, 60))
+    num_misclassified = 20
     margin = (
-        np.sort(margin, axis=1) - np.sort(margin, axis=1)[:, [wrong]] + 1e-9
+        np.sort(margin, axis=1) - np.sort(margin, axis=1)[:, [num_misclassified]] + 1e-9
     )  # twenty of sixty below 0
     rows = [
         {

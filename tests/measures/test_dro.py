@@ -78,13 +78,13 @@ def test_weights_are_feasible_and_match_the_reported_facts(values: list[float], 
         {weight for weight, other in zip(found.weights, values, strict=True) if other == value}
         for value in set(values)
     ]
-    assert all(len(of_one_value) == 1 for of_one_value in shares)  # who is tied weighs the same
+    assert all(len(of_one_value) == 1 for of_one_value in shares)  # tied images have equal weights
 
 
 @settings(deadline=None)
 @given(losses, radius.filter(lambda rho: rho > 1e-6))
-def test_dual_proves_that_no_weights_are_worse(drawn: list[float], rho: float) -> None:
-    values = np.array(drawn)
+def test_dual_proves_that_no_weights_are_worse(losses: list[float], rho: float) -> None:
+    values = np.array(losses)
     assert worst_case(values, rho).value == pytest.approx(
         dual(values, rho), rel=1e-7, abs=1e-7 * max(1.0, np.ptp(values))
     )
@@ -93,9 +93,9 @@ def test_dual_proves_that_no_weights_are_worse(drawn: list[float], rho: float) -
 @settings(deadline=None)
 @given(st.lists(real, min_size=2, max_size=40), st.floats(0.001, 0.999))
 def test_value_is_mean_plus_scaled_deviation_before_clipping(
-    drawn: list[float], part: float
+    losses: list[float], part: float
 ) -> None:
-    values = np.array(drawn)
+    values = np.array(losses)
     assume(values.std() > 1e-6)
     rho = part * (values.std() / (values.mean() - values.min())) ** 2 / 2
     found = worst_case(values, rho)
@@ -284,30 +284,34 @@ PRINTED = {
 
 @pytest.mark.parametrize("model", PRINTED)
 def test_weights_of_the_paper_are_in_the_chi_squared_ball(model: str) -> None:
-    """Losses of the printed mean and deviation, a right share of the printed size: the solver gives back the curve."""
-    printed, accuracies, (mean, deviation, right) = PRINTED[model]
+    """Losses of the printed mean and deviation, and the printed fraction of correct images: the solver returns the curve."""
+    printed, accuracies, (mean, deviation, correct_fraction) = PRINTED[model]
     root = np.sqrt(2 * np.array(RHOS[:6]))
-    slope, start = np.polyfit(root[:5], printed[:5], 1)
-    assert (start, slope) == pytest.approx((mean, deviation), abs=1e-5)
-    assert np.polyfit(root[:5], accuracies[:5], 1)[1] == pytest.approx(right, abs=1e-5)
+    gradient, start = np.polyfit(root[:5], printed[:5], 1)
+    assert (start, gradient) == pytest.approx((mean, deviation), abs=1e-5)
+    assert np.polyfit(root[:5], accuracies[:5], 1)[1] == pytest.approx(correct_fraction, abs=1e-5)
 
-    values, hits = population_of(mean, deviation, right, np.polyfit(root[:5], accuracies[:5], 1)[0])
+    values, hits = population_of(
+        mean, deviation, correct_fraction, np.polyfit(root[:5], accuracies[:5], 1)[0]
+    )
     curve = list(worst_cases(values, RHOS[:5]))
     assert [found.value for found in curve] == pytest.approx(printed[:5], abs=2e-5)
     assert [found.accuracy(hits) for found in curve] == pytest.approx(accuracies[:5], abs=2e-5)
 
 
 def population_of(
-    mean: float, deviation: float, right: float, fall: float
+    mean: float, deviation: float, correct_fraction: float, fall: float
 ) -> tuple[NDArray[np.float64], NDArray[np.bool]]:
-    """10,000 losses, two values among right and two among wrong images, with these moments.
+    """10,000 losses, two values among correct and two among misclassified images, with these moments.
 
-    Before clipping, accuracy falls by cov(loss, right) / deviation for each unit of sqrt(2 rho).
+    Before clipping, accuracy falls by cov(loss, correct) / deviation for each unit of sqrt(2 rho).
     """
     size = 10_000
-    hits = np.arange(size) < round(right * size)
-    gap = -fall * deviation / (right * (1 - right))  # between the means of wrong and right images
-    values = np.where(hits, mean - gap * (1 - right), mean + gap * right)
+    hits = np.arange(size) < round(correct_fraction * size)
+    gap = (
+        -fall * deviation / (correct_fraction * (1 - correct_fraction))
+    )  # between the means of misclassified and correct images
+    values = np.where(hits, mean - gap * (1 - correct_fraction), mean + gap * correct_fraction)
     left = math.sqrt(deviation**2 - values.var())  # what the spread within both groups has to add
     return values + left * np.where(np.arange(size) % 2, 1, -1), hits
 

@@ -113,11 +113,11 @@ def test_intervals_cover_the_true_value_in_95_percent() -> None:
     """1,000 test sets of 1,000 images from a population whose weighted accuracy is known."""
     rng = np.random.default_rng(20_201_012)
     margins = np.tanh(rng.normal(0.2, 0.8, 1_000_000))
-    drawn = margins[rng.integers(len(margins), size=(1000, 1000))]
+    samples = margins[rng.integers(len(margins), size=(1000, 1000))]
     for alpha in (1.0, 2.0, 4.0):
         weights = np.exp(-alpha * margins)
         truth = weights[margins > 0].sum() / weights.sum()
-        tests = [Outcome(some > 0, exponential_log_weights(some, alpha)) for some in drawn]
+        tests = [Outcome(some > 0, exponential_log_weights(some, alpha)) for some in samples]
         for estimates in ([test.estimate() for test in tests], bootstrap(tests)):
             assert 0.93 <= np.mean([one.low <= truth <= one.high for one in estimates]) <= 0.97
 

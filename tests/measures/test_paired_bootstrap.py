@@ -22,7 +22,7 @@ SIZE = 1000
 def outcome(
     skill: float = 0.0, alpha: float | None = None, size: int = SIZE, seed: int = 0
 ) -> Outcome:
-    """A network on images that are hard or easy for all networks alike."""
+    """A model on images that are hard or easy for all models."""
     difficulty = np.random.default_rng(99).normal(0.3, 1.0, size)
     margins = np.tanh(difficulty + skill + np.random.default_rng(seed).normal(0, 0.2, size))
     return Outcome(margins > 0, None if alpha is None else exponential_log_weights(margins, alpha))
@@ -59,8 +59,9 @@ def test_interval_agrees_with_theory(alpha: float | None) -> None:
 def test_the_smallest_weights_are_counted_too() -> None:
     """Their squares are smaller than any number."""
     logs = np.array([0.0] + [-500.0] * 20)
-    right, wrong = np.array([False] + [True] * 20), np.zeros(21, dtype=bool)
-    assert difference(Outcome(right, logs), Outcome(wrong, logs)).images == 20
+    correct = np.array([False] + [True] * 20)
+    misclassified = np.zeros(21, dtype=bool)
+    assert difference(Outcome(correct, logs), Outcome(misclassified, logs)).images == 20
 
 
 def test_paired_interval_is_narrower_than_two_intervals() -> None:
@@ -85,8 +86,8 @@ def test_difference_of_equal_outcomes_is_zero() -> None:
 
 
 def test_the_same_value_on_other_images_has_an_interval_around_0() -> None:
-    right = np.arange(100) < 50
-    found = difference(Outcome(right), Outcome(~right))
+    correct = np.arange(100) < 50
+    found = difference(Outcome(correct), Outcome(~correct))
     assert found.value == 0
     assert found.low < 0 < found.high
     assert found.images == 100

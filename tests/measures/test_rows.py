@@ -28,7 +28,7 @@ def rows(
 
 
 def test_correctness_is_decided_by_the_prediction() -> None:
-    # a tie that fell right, a tie that fell wrong, and margins of the wrong sign
+    # a tie that is correct, a tie that is misclassified, and margins of the opposite sign
     tied = rows(predictions=(0, 0, 2, 0), margins=(0.0, 0.0, -0.3, 0.3))
     assert correct(tied, "uniform").tolist() == [True, False, True, False]
     assert not_none(accuracy(tied, "uniform")).value == 0.5

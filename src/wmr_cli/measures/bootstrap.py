@@ -163,14 +163,14 @@ class Resamples:
             yield from self._kept
             return
         keeps = self.images * self.resamples <= MAX_KEPT_BYTES
-        drawn = []
+        blocks = []
         for counts in _draw_counts(self.images, self.seed, self.resamples):
             if keeps:
-                drawn.append(counts)
+                blocks.append(counts)
             yield counts
         # only complete draws are kept: a consumer may stop early
         if keeps:
-            self._kept = drawn
+            self._kept = blocks
 
 
 def _draw_counts(images: int, seed: int, resamples: int) -> Iterator[NDArray[np.uint8]]:

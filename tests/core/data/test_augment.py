@@ -1,4 +1,4 @@
-"""Batched crops and flips: equal to the pipeline of single pictures, in every case and in distribution, and faster."""
+"""Batched crops and flips equal those of a pipeline for single images, and are faster."""
 
 import time
 from collections import Counter

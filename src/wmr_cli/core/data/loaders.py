@@ -169,7 +169,7 @@ def rebatch(batches: Iterable[Batch], sizes: Iterator[int]) -> Iterator[Batch]:
 
 
 def _concatenate(batches: list[Batch]) -> Batch:
-    # without a copy in the usual case, where batches have the right size already
+    # without a copy in the usual case, where batches have the wanted size already
     if len(batches) == 1:
         return batches[0]
     return Batch(
