@@ -26,7 +26,7 @@ EVERY_PACKAGE = {"pyproject.toml", "README.md"}
 
 @pytest.fixture
 def full_package(registry: Registry) -> Path:
-    """A package with a component of every kind."""
+    """Write a package with a component of every kind."""
     return scaffold("two-words", list(KINDS), None, registry)
 
 

@@ -1,4 +1,4 @@
-"""Built-in attacks beyond their contract: hand cases, floors, weights, and what they say of themselves."""
+"""Built-in attacks beyond their contract: hand-computed cases, bounds, weights, remarks."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -88,7 +88,7 @@ def test_noise_is_the_strongest_of_its_draws() -> None:
 
 
 def test_the_authors_evaluation_by_hand() -> None:
-    """Chained starts without projection, final iterates, kept by cross-entropy against 0 and the clean image."""
+    """Chain starts without projection; keep final iterates by cross-entropy, clean ones at 0."""
     model, (images, labels) = network(), problem()
     current, kept, highest = images, images, torch.zeros(40)
     left_the_box = False
@@ -111,9 +111,7 @@ def test_the_authors_evaluation_by_hand() -> None:
     torch.testing.assert_close(attacked.logits, model(kept))
 
 
-def test_the_authors_evaluation_keeps_by_the_unweighted_loss_even_when_it_climbs_the_weighted_one() -> (
-    None
-):
+def test_the_authors_evaluation_selects_by_the_unweighted_loss() -> None:
     weighted = weighted_objective("ce", Exponential(5.0))
     _, labels = problem()
     alone = [
@@ -292,8 +290,9 @@ def test_autoattack_runs_the_parts_that_are_chosen(registry: Registry) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Apgd(eps=-1.0), lambda: Apgd(restarts=0), lambda: Apgd(loss="cee"), lambda: TargetedApgd(targets=0),
-        lambda: TargetedFab(steps=-1), lambda: TargetedFab(eta=0.5), lambda: Square(queries=0), lambda: Square(p_init=0.0),
+        lambda: Apgd(eps=-1.0), lambda: Apgd(restarts=0), lambda: Apgd(loss="cee"),
+        lambda: TargetedApgd(targets=0), lambda: TargetedFab(steps=-1),
+        lambda: TargetedFab(eta=0.5), lambda: Square(queries=0), lambda: Square(p_init=0.0),
         lambda: Noise(restarts=0), lambda: AuthorsEval(steps=0), lambda: AutoAttack(eps=-1.0),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What every defense pays, against sums written out in plain Python, and what some keep from one step to the next."""
+"""The loss of every defense, compared with sums in plain Python, and the state of some."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -101,7 +101,7 @@ PAID: dict[str, Callable[[list[float], list[float], int, Weigher], float]] = {
     ),
     "mart:lam=2,terms=none": lambda z, a, y, w: boosted(a, y) + 2 * attention(z, y) * kl(z, a),
 }
-"""What an image of class y pays, from its clean logits z, its attacked logits a and a weight of either."""
+"""Loss of an image of class y, from clean logits z, adversarial logits a, and weights of both."""
 
 
 def weigher(y: int, alpha: float) -> Weigher:
@@ -163,7 +163,10 @@ def theta_of(model: nn.Module) -> list[float]:
 
 
 class Learner(RecordingLearner):
-    """Plain SGD on the linear network. Its attack moves three images to known places; a defense's own attack is run."""
+    """SGD on the linear network. Its attack moves three images to known places.
+
+    A defense's own attack is run as it is.
+    """
 
     def __init__(self, kernel: Kernel | None = None, model: nn.Module | None = None) -> None:
         super().__init__(network() if model is None else model, kernel)
@@ -324,7 +327,7 @@ def perturbed_losses(
     labels: list[int],
     alpha: float,
 ) -> list[float]:
-    """What images pay that are moved by delta, two numbers for each in one list."""
+    """Return the losses of images moved by delta, two numbers per image in one list."""
     paid = []
     for row, (image, y) in enumerate(zip(pixels, labels, strict=True)):
         z = logits(theta, [clip(image[k] + delta[2 * row + k], 0, 1) for k in (0, 1)])
@@ -361,7 +364,7 @@ def replayed(
 def free_by_hand(
     rounds: list[tuple[list[Any], list[int]]], replays: int, alpha: float
 ) -> tuple[list[float], dict[int, list[float]], list[list[float]]]:
-    """The parameters at the end, the perturbation of every row, and the losses of the last replay of each batch."""
+    """Return the final parameters, all perturbations, and the losses of each last replay."""
     theta = THETA
     kept: dict[int, list[float]] = {}
     reported: list[list[float]] = []
@@ -430,7 +433,7 @@ def test_a_perturbation_that_was_stored_is_gone_on_with() -> None:
 
 
 class Overflowing(Learner):
-    """A scaled loss in half precision that is beyond all numbers; the optimizer then takes no step."""
+    """Overflows a scaled loss in half precision; the optimizer then skips its step."""
 
     def backward(self, loss: Tensor) -> None:
         (loss * math.nan).backward()
@@ -466,7 +469,7 @@ def weighted_ce(z: Tensor, labels: Tensor, alpha: float) -> Tensor:
 def yopo_by_hand(
     start: list[list[float]], on: Batch, m: int, n: int, sigma: float, alpha: float, legacy: bool
 ) -> tuple[list[list[Any]], Tensor, list[Tensor]]:
-    """The images of each pass, the last losses, and the gradients of both layers, from matrices."""
+    """Return the images of each pass, the last losses, and the gradients of both layers."""
     model = two_layers()
     first = model.get_parameter("1.weight")
     first_bias = model.get_parameter("1.bias")
@@ -495,7 +498,7 @@ def yopo_by_hand(
 @pytest.mark.parametrize("legacy", [False, True])
 @pytest.mark.parametrize("alpha", [0.0, ALPHA])
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (1, 3), (3, 1), (5, 3)])
-def test_yopo_gives_the_first_layer_the_gradient_at_the_moved_images_and_the_others_that_of_the_passes(
+def test_yopo_uses_moved_images_for_the_first_layer_and_its_passes_for_the_others(
     m: int, n: int, alpha: float, legacy: bool
 ) -> None:
     learner = Learner(Exponential(alpha), two_layers())
@@ -518,7 +521,7 @@ def test_yopo_gives_the_first_layer_the_gradient_at_the_moved_images_and_the_oth
 def test_yopo_one_one_moves_images_by_one_signed_gradient_of_the_whole_network(
     alpha: float,
 ) -> None:
-    """Its second pass, were there one, would see them; a reach of half the ball's radius clips some and leaves some."""
+    """A step of half the radius clips some pixels and leaves others."""
     learner = Learner(Exponential(alpha), two_layers())
     Yopo(m=2, n=1, sigma=0.5).step(learner, batch())
     start, moved = (torch.tensor(rows, dtype=torch.float64) for rows in learner.forwarded)
@@ -921,8 +924,9 @@ def test_every_image_is_attacked_in_its_own_ball() -> None:
 # on the learner of real runs
 
 ALL = [
-    "alp", "alp:labels=true", "combined", "fgsm-rs", "free:m=2", "iaat:warmup=1,steps=2", "mart", "mart:terms=both", "natural",
-    "pgd", "trades", "trades:terms=both", "yopo:m=2,n=2", "yopo:m=1,n=1,legacy=true",
+    "alp", "alp:labels=true", "combined", "fgsm-rs", "free:m=2", "iaat:warmup=1,steps=2", "mart",
+    "mart:terms=both", "natural", "pgd", "trades", "trades:terms=both", "yopo:m=2,n=2",
+    "yopo:m=1,n=1,legacy=true",
 ]  # fmt: skip
 
 
@@ -955,7 +959,7 @@ def fabric_learner(
 
 
 def trained(defense: Defense, learner: FabricLearner, steps: int = 4) -> tuple[Tensor, Tensor]:
-    """The losses of every step and the parameters after the last, over two epochs."""
+    """Return the losses of every step and the final parameters, over two epochs."""
     losses = []
     for step in range(steps):
         on = tiny_batch()
@@ -1070,8 +1074,9 @@ def test_a_radius_per_image_is_the_same_as_the_radius_of_each(norm: str) -> None
 @pytest.mark.parametrize(
     "spec",
     [
-        "alp:lam=-1", "combined:lam=-1", "fgsm-rs:reach=0", "free:m=0", "iaat:beta=1.1", "iaat:gamma=-1", "iaat:smallest-step=-1",
-        "iaat:steps=0", "iaat:warmup=-1", "mart:lam=-1", "trades:beta=-1", "yopo:m=0", "yopo:n=0", "yopo:sigma=0",
+        "alp:lam=-1", "combined:lam=-1", "fgsm-rs:reach=0", "free:m=0", "iaat:beta=1.1",
+        "iaat:gamma=-1", "iaat:smallest-step=-1", "iaat:steps=0", "iaat:warmup=-1", "mart:lam=-1",
+        "trades:beta=-1", "yopo:m=0", "yopo:n=0", "yopo:sigma=0",
     ],
 )  # fmt: skip
 def test_numbers_that_make_no_sense_are_refused_with_a_hint(spec: str, registry: Registry) -> None:

@@ -30,7 +30,7 @@ def make_problem(
 
 
 def smallest_linf(point: NDArray[np.float64], normal: NDArray[np.float64], change: float) -> float:
-    """min t such that -t <= step <= t, step in the cube's reach, <normal, step> = change; variables (step, t)."""
+    """Minimise t with -t <= step <= t inside the cube and <normal, step> = change."""
     d = len(point)
     sides = np.block([[np.eye(d), -np.ones((d, 1))], [-np.eye(d), -np.ones((d, 1))]])
     bounds = [(-x, 1 - x) for x in point] + [(0, None)]
@@ -44,7 +44,8 @@ def smallest_l2(point: NDArray[np.float64], normal: NDArray[np.float64], change:
     bounds = [(-x, 1 - x) for x in point]
     meets = {"type": "eq", "fun": lambda step: normal @ step - change, "jac": lambda step: normal}
     found = minimize(
-        lambda step: step @ step, np.zeros(len(point)), jac=lambda step: 2 * step, bounds=bounds, constraints=meets,
+        lambda step: step @ step, np.zeros(len(point)), jac=lambda step: 2 * step,
+        bounds=bounds, constraints=meets,
         options={"ftol": 1e-14, "maxiter": 500},
     )  # fmt: skip
     assert found.success

@@ -16,7 +16,7 @@ def parameters(model: nn.Module) -> int:
 
 
 def sides(model: nn.Module, stages: list[str], shape: tuple[int, int, int]) -> list[int]:
-    """The side of the square features that each of these modules gives for one image."""
+    """Return the side of the square features of each of these modules for one image."""
     seen = []
     for stage in stages:
         model.get_submodule(stage).register_forward_hook(

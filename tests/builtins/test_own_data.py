@@ -337,7 +337,8 @@ def test_channels_are_moved_first(
 def test_floats_in_the_unit_range_stay_floats(make: Callable[..., Any], tmp_path: Path) -> None:
     floats = (pixels(30, 8, 8) / 255).astype(np.float64)
     source = make(
-        f"arrays:path={stored(tmp_path / 'data.npz', images=floats, labels=labels(30, 3))},classes=7"
+        f"arrays:path={stored(tmp_path / 'data.npz', images=floats, labels=labels(30, 3))}"
+        ",classes=7"
     )
     assert source.num_classes == 7
     assert torch.equal(

@@ -1,4 +1,4 @@
-"""Networks of timm: built for the data, normalised as timm says, and refused in one line where they cannot be."""
+"""Networks of timm: built for the data, normalised as in timm, refused where unsupported."""
 
 from typing import Any
 

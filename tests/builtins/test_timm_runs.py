@@ -1,4 +1,4 @@
-"""Networks of timm, whatever their family, by name: `wmr train --model timm:NAME` and `wmr evaluate --model timm:NAME`."""
+"""Networks of timm by name: `wmr train --model timm:NAME`, `wmr evaluate --model timm:NAME`."""
 
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -23,7 +23,7 @@ from wmr_cli.storage import checkpoints, records
 
 CLASSES = 3
 
-# options make the deep ones shallow and the wide ones narrow: what is tried is the architecture, not its size
+# options make networks shallow and narrow: the test is about the architecture, not its size
 NETWORKS = {
     "colours:side=32": [
         # convolutional

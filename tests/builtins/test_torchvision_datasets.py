@@ -1,4 +1,4 @@
-"""Published data sets, in miniature: what is read, what is proved, what is refused. The real ones are in tests/data."""
+"""Published datasets in miniature: reading, checksums, refusals. tests/data has the real ones."""
 
 import pickle
 import shutil
@@ -62,7 +62,8 @@ def test_error_without_network_names_files_and_folder(
         list(registry.create("dataset", name, root=tmp_path / "data").splits.values())
     assert str(tmp_path / "data") in caught.value.hint
     expected = {
-        "mnist": "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz",
+        "mnist": "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, "
+        "t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz",
         "cifar10": "cifar-10-python.tar.gz",
         "cifar100": "cifar-100-python.tar.gz",
         "svhn": "train_32x32.mat, test_32x32.mat",

@@ -1,4 +1,4 @@
-"""A third party's package, installed by pip: one name of each kind in use, and hostile neighbours that change nothing."""
+"""A package installed by pip: one component of each kind, and hostile packages beside it."""
 
 import json
 import os
@@ -22,7 +22,10 @@ version = "1.2.3"
 plugin = "{module}"
 """
 
-HEAD = "from wmr_cli import Entry, hookimpl\nentry = Entry('{name}', 'json:loads', 'does nothing')\n@hookimpl\n"
+HEAD = """from wmr_cli import Entry, hookimpl
+entry = Entry('{name}', 'json:loads', 'does nothing')
+@hookimpl
+"""
 
 HOSTILE = {
     "wmr-fails": "raise RuntimeError('no such driver')",
@@ -79,7 +82,7 @@ def wmr(target: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[
 
 @pytest.fixture(scope="module")
 def friendly(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example package alone."""
+    """Install the example package alone."""
     folder = tmp_path_factory.mktemp("friendly")
     shutil.copytree(EXAMPLE, folder / "package")
     install(folder / "site", [folder / "package"])
@@ -88,7 +91,7 @@ def friendly(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example package among five hostile ones, and one whose target does not exist."""
+    """Install the example package, five hostile ones, and one whose target does not exist."""
     folder = tmp_path_factory.mktemp("crowded")
     shutil.copytree(EXAMPLE, folder / "package")
     absent = (

@@ -29,7 +29,7 @@ SMALL = {
     "wrn-28-10": "wrn-28-10:width=1",
     "wrn-34-10": "wrn-34-10:width=1",
 }
-"""Names that are checked with other parameters than their own: what the full ones add is only time."""
+"""Specs of expensive components with fewer steps or smaller layers."""
 
 OURS = [
     (kind, owned.entry.name) for kind, owned in load_plugins().registry if owned.owner == "wmr-cli"

@@ -21,7 +21,7 @@ if not any(point.value == "wmr_awp" for point in entry_points(group="wmr")):
 BRIEF = ("--epochs", "2", "--steps", "3", "--quiet")
 SGD = 'optimizer = "sgd"\nlr = 0.05\nschedule = "constant"\n'
 L2 = ("--attack", "pgd:norm=l2,start=gauss:0.001", "--eps", "1", "--step-size", "0.2")
-"""Steps of this attack are continuous in the gradient: a sign would turn a rounding error into a pixel."""
+"""Its steps are continuous in the gradient; a sign would amplify rounding errors."""
 SMOOTH = """
 from torch import nn
 
@@ -37,7 +37,7 @@ RunWmr = Callable[..., str]
 
 @pytest.fixture
 def wmr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunWmr:
-    """The program in a folder of its own."""
+    """Return a function that runs `wmr` in an empty folder."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "nets.py").write_text(SMOOTH, encoding="utf-8")
     (tmp_path / "sgd.toml").write_text(SGD, encoding="utf-8")
@@ -154,8 +154,5 @@ def test_a_base_that_does_not_fit_is_refused_in_one_line(wmr: RunWmr) -> None:
         words, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "300"}
     )
     assert done.returncode == 2
-    assert (
-        "awp cannot be put around free: one backward pass moves its images and its weights"
-        in done.stderr
-    )
+    assert "`base` of awp cannot be free" in done.stderr
     assert not Path("run").exists()

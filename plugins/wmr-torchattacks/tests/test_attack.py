@@ -1,4 +1,4 @@
-"""What the wrapper adds: names, options and refusals, the model left alone, the clean image as a floor, the record."""
+"""The wrapper: names, options, refusals, an unchanged model, the clean image, the record."""
 
 import json
 import subprocess
@@ -43,7 +43,7 @@ def run(
         ("torchattacks:PGD,norm=l2", "does not support the norm l2", "PGDL2"),
         ("torchattacks:OnePixel", "neither an Linf nor an L2 ball: it changes a few pixels", "BIM"),
         ("torchattacks:EADL1,norm=l2", r"\(L1\)", "PGDL2"),
-        ("torchattacks:MultiAttack", "made of other attacks", ""),
+        ("torchattacks:MultiAttack", "consists of other attacks", ""),
         ("torchattacks:pgd", "has no attack 'pgd'", "did you mean 'PGD'?"),
         ("torchattacks:MIFGMS", "has no attack 'MIFGMS'", "did you mean 'MIFGSM'?"),
         ("torchattacks:MIFGSM,decoy=1", "MIFGSM has no 'decoy'", "did you mean 'decay'?"),

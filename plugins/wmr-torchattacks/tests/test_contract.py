@@ -1,4 +1,4 @@
-"""Every attack that is offered meets the contract of `wmr`; those that see the batch meet it one image at a time."""
+"""Every attack meets the contract of `wmr`; some only with one image at a time."""
 
 import pytest
 import torch

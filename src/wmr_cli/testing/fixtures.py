@@ -28,7 +28,7 @@ CLASSES = 4
 
 
 def tiny_model(num_classes: int = CLASSES, input_shape: tuple[int, int, int] = SHAPE) -> nn.Module:
-    """Return a network in eval mode, with the two layers whose mode matters: batch-norm, dropout."""
+    """Return a network in eval mode, with batch-norm and dropout, whose behaviour it changes."""
     torch.manual_seed(0)
     flat = 8 * input_shape[1] * input_shape[2]
     return nn.Sequential(

@@ -152,7 +152,7 @@ def _check_gradient(kernel: Kernel, evidence: Evidence) -> None:
     )
 
 
-def _check_alpha(kernel: Any, evidence: Evidence) -> None:
+def _check_alpha(kernel: Any, evidence: Evidence) -> None:  # noqa: ANN401 - or no dataclass
     is_dataclass = dataclasses.is_dataclass(kernel)
     if not is_dataclass or "alpha" not in {field.name for field in dataclasses.fields(kernel)}:
         return

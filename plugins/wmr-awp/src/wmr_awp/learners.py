@@ -24,7 +24,7 @@ class GradientLearner:
         self.attacks: list[tuple[AttackResult, ModelSnapshot]] = []
         """The result of each attack, and the model's buffers after it."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of the learner
         return getattr(self._learner, name)
 
     def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> AttackResult:
@@ -54,7 +54,7 @@ class PerturbedLearner:
         self._attacks = iter(attacks)
         self._perturbation = perturbation
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of the learner
         return getattr(self._learner, name)
 
     def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> AttackResult:

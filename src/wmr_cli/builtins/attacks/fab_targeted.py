@@ -82,7 +82,10 @@ class TargetedFab:
     def _search(
         self, model: nn.Module, batch: Batch, targets: Tensor, start: Tensor
     ) -> AttackResult:
-        """Follow the boundary to one target (N,) per image; return the nearest misclassified image in the ε-ball."""
+        """Follow the boundary to one target (N,) per image.
+
+        Return the nearest misclassified image in the ε-ball, or the clean one.
+        """
         norm = NORMS[self.norm]
         images = batch.images
         current = start
@@ -113,7 +116,10 @@ class TargetedFab:
         return AttackResult(nearest_images, steps_survived, nearest_logits)
 
     def _step(self, images: Tensor, current: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
-        """Step onto the linearised boundary, between the points nearest to the iterate and to the original."""
+        """Step onto the linearised boundary.
+
+        The target lies between the points nearest to the iterate and to the original.
+        """
         norm = NORMS[self.norm]
         original = images.flatten(1)
         here = current.flatten(1)

@@ -134,7 +134,7 @@ def choose_radii(
     survives_radius: Tensor,
     survives_larger: Tensor,
 ) -> Tensor:
-    """Return the target radii (N,), from where each image is correct: clean, at r, at r + growth."""
+    """Return the target radii (N,), by whether an image is correct clean, at r, at r + growth."""
     smaller_or_same = torch.where(survives_radius, radii, radii - growth)
     target = torch.where(survives_larger, radii + growth, smaller_or_same)
     return (target * is_correct).clamp(min=0)
