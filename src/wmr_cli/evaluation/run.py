@@ -76,7 +76,7 @@ def evaluate(
 ) -> Iterator[Event]:
     """Yield a record for each attack and eps of `config`; stored records are not measured again.
 
-    With `config.model` the file holds foreign weights; without a file the model is evaluated as it
+    With `config.model` the file holds weights of another program; without a file the model is as it
     is built. Several attacks with the same norm and eps give one more record: their worst case.
     Only rank 0 yields records.
     """
@@ -115,7 +115,7 @@ def evaluate(
 def choose_folder(checkpoint: Checkpoint) -> Path:
     """Return `evaluations/` of a run, or `<stem>.evaluations/` beside a bare checkpoint."""
     folder = checkpoint.path.parent
-    # foreign weights may have a config.json beside them, too
+    # weights of another program may have a config.json beside them as well
     is_run = checkpoint.defense != IMPORTED_DEFENSE and (folder / "config.json").exists()
     return folder / "evaluations" if is_run else checkpoint.path.with_suffix(".evaluations")
 

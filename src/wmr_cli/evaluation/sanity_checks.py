@@ -33,8 +33,12 @@ from .tasks import EvaluationTask
 
 NUM_IMAGES = 256
 """Size of the class-balanced subset. All checks together then take seconds, not minutes."""
-NUM_QUERIES = 1000
-"""Queries per image of the black-box attack."""
+WEAKER_ATTACKS = {
+    "noise does not win": "noise",
+    "one step does not win": "fgsm",
+    "a black box does not win": "square:queries=1000",
+}
+"""Attacks that need no gradient, or one only. Each should leave a higher accuracy."""
 TEMPERATURES = (0.5, 1.0, 2.0)
 EFFORT_PARAMS = ("steps", "queries", "restarts")
 """Parameters that strengthen an attack when they grow."""
@@ -199,11 +203,7 @@ def _has_no_gradient(model: nn.Module, batch: Batch, objective: Objective) -> Te
 
 def _check_weaker_attacks(checked: CheckedModel, baseline: Estimate) -> Iterator[Check]:
     """Compare with attacks that should be weaker; a lower accuracy means masked gradients."""
-    for name, spec in (
-        ("noise does not win", "noise"),
-        ("one step does not win", "fgsm"),
-        ("a black box does not win", f"square:queries={NUM_QUERIES}"),
-    ):
+    for name, spec in WEAKER_ATTACKS.items():
         accuracy = checked.accuracy(checked.make_attack(spec), checked.task.attack.eps).value
         text = f"accuracy under {spec}; {_describe_baseline(baseline)}"
         # the interval allows for chance: the two attacks differ in a few images anyway
