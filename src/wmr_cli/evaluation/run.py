@@ -76,8 +76,9 @@ def evaluate(
 ) -> Iterator[Event]:
     """Yield a record for each attack and eps of `config`; stored records are not measured again.
 
-    With `config.model` the file holds weights of another program; without a file the model is as it
-    is built. Several attacks with the same norm and eps give one more record: their worst case.
+    With `config.model` the file holds weights of another program. Without a file, the model is
+    used as it is built. Several attacks with the same norm and eps give one more record: their
+    worst case.
     Only rank 0 yields records.
     """
     checkpoint, source = yield from open_checkpoint(path, config, registry, data_dir)

@@ -340,7 +340,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     except (SafetensorError, OSError, UnicodeDecodeError) as error:
         problem = f"{path} is not a checkpoint, or only part of one: {error}"
         raise BadFile(problem, hint=f"checkpoints are safetensors files; {IMPORT_HINT}") from None
-    # the hash cannot cover itself; files without one come from other programs, and callers refuse them
+    # the hash cannot cover itself; callers refuse files without one, which other programs wrote
     stored = header.get("content_sha256")
     rest = {key: value for key, value in header.items() if key != "content_sha256"}
     if stored is not None and stored != tensors_hash(tensors, rest):
