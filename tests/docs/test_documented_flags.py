@@ -29,7 +29,7 @@ COMMAND = re.compile(
     r"^ *(?:srun [^#\n]*?|torchrun [^#\n]*?-m )?(?:wmr|wmr_cli) (.*)$", re.MULTILINE
 )
 SHELL_VARIABLE = re.compile(r"\$\{?\w+\}?")
-EXAMPLE_PLUGIN = {"stripes", "linear", "half-half", "fooled", "random-corners"}
+EXAMPLE_PLUGIN = {"stripes", "linear", "half-half", "misclassified", "random-corners"}
 OTHER_PLUGINS = {"awp", "rank", "torchattacks", "robustbench", "bloodmnist", "pathmnist"}
 WRITTEN_BY_THE_READER = {"brightness", "mine", "l1-pgd", "shift"}
 EXTERNAL = EXAMPLE_PLUGIN | OTHER_PLUGINS | WRITTEN_BY_THE_READER
