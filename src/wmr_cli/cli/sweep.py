@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..config import TrainConfig
+    from ..reporting.tables.text_table import TextTable
+    from ..sweeps.dry_run import RemainingCost
+    from ..sweeps.ledger import RunStatus
     from ..sweeps.process import Failure
     from ..sweeps.study import Study
 
@@ -108,44 +111,20 @@ def show_plan(
     study: "Study", jobs: int, data_dir: Path | None, *, slurm: bool, quiet: bool
 ) -> None:
     """Show every run, how far it is, and how long the rest takes on this machine."""
-    from ..reporting.tables.text_table import TextTable
-    from ..sweeps.dry_run import DryRun, RemainingCost, estimate_costs
+    from ..sweeps.dry_run import DryRun, estimate_costs
     from ..sweeps.ledger import read_status
 
-    total = len(study.runs)
-    count = f"{total:,} run{'s' * (total != 1)}"
-    say(f"{count}; reading how far each is", quiet=quiet)
+    say(f"{count_runs(study)}; reading how far each is", quiet=quiet)
     statuses = {run.name: read_status(study, run) for run in study.runs}
     costs: dict[str, RemainingCost] = {}
-    if not slurm:  # jobs run on other machines
+    if not slurm:
+        # Slurm jobs run on other machines, whose speed is unknown here
         progress = partial(say_measured, quiet=quiet)
         dry_run = DryRun(
             study=study, statuses=statuses, data_dir=data_dir, report_progress=progress
         )
         costs = estimate_costs(dry_run)
-    rows = list[tuple[str, ...]]()
-    for run in study.runs:
-        cost = costs.get(run.name)
-        times = ("-", "-")
-        if cost is not None and cost.failure is None:
-            times = (format_duration(cost.training), format_duration(cost.evaluation))
-        rows.append((run.name, str(statuses[run.name]), *times))
-    done = sum(status.is_done for status in statuses.values())
-    if slurm:
-        outlook = "the Slurm settings are valid"
-    else:
-        seconds = sum(cost.training + cost.evaluation for cost in costs.values())
-        parallel = min(jobs, max(total - done, 1))
-        outlook = f"about {format_duration(seconds / parallel)} with {jobs} at a time"
-    caption = f"{count}, {done} done; {outlook}"
-    if costs:
-        caption += (
-            "\nfrom a few steps of an untrained network; attacks that skip misclassified images"
-            " take longer on a trained one"
-        )
-    columns = ("run", "state", "training", "evaluation")
-    table = TextTable(columns, rows, caption, study.summary, text_columns=("run", "state"))
-    show(table.to_rich_table(width()))
+    show(make_plan_table(study, statuses, costs, jobs).to_rich_table(width()))
     failures = {
         name: status.refusal for name, status in statuses.items() if status.refusal is not None
     }
@@ -153,6 +132,45 @@ def show_plan(
     print_failures(failures)
     if failures:
         raise typer.Exit(1)
+
+
+def make_plan_table(
+    study: "Study",
+    statuses: "Mapping[str, RunStatus]",
+    costs: "Mapping[str, RemainingCost]",
+    jobs: int,
+) -> "TextTable":
+    """Return a table with state and remaining time of every run; `costs` is empty with Slurm."""
+    from ..reporting.tables.text_table import TextTable
+
+    rows: list[tuple[str, ...]] = []
+    for run in study.runs:
+        cost = costs.get(run.name)
+        times = ("-", "-")
+        if cost is not None and cost.failure is None:
+            times = (format_duration(cost.training), format_duration(cost.evaluation))
+        rows.append((run.name, str(statuses[run.name]), *times))
+    done = sum(status.is_done for status in statuses.values())
+    caption = f"{count_runs(study)}, {done} done"
+    if costs:
+        seconds = sum(cost.training + cost.evaluation for cost in costs.values())
+        # at the end fewer runs are left than could run at the same time
+        parallel = min(jobs, max(len(study.runs) - done, 1))
+        caption += (
+            f"; about {format_duration(seconds / parallel)} with {jobs} at a time\n"
+            "from a few steps of an untrained network; attacks that skip misclassified images"
+            " take longer on a trained one"
+        )
+    elif done < len(study.runs):
+        caption += "; the Slurm settings are valid"
+    columns = ("run", "state", "training", "evaluation")
+    return TextTable(columns, rows, caption, study.summary, text_columns=("run", "state"))
+
+
+def count_runs(study: "Study") -> str:
+    """Return `1 run` or `12 runs`."""
+    total = len(study.runs)
+    return f"{total:,} run{'s' * (total != 1)}"
 
 
 def say_measured(done: int, total: int, config: "TrainConfig", *, quiet: bool) -> None:
@@ -173,9 +191,11 @@ def print_failures(failures: "Mapping[str, Failure]") -> None:
     for name, failure in failures.items():
         names.setdefault(failure, []).append(name)
     for failure, runs in names.items():
-        others = f" and {len(runs) - 1:,} other run{'s' * (len(runs) > 2)}" if len(runs) > 1 else ""
+        label = runs[0]
+        if len(runs) > 1:
+            label += f" and {len(runs) - 1:,} other run{'s' * (len(runs) > 2)}"
         hint = failure.hint or "try one run with `wmr train --dry-run` and its settings"
-        say_error(f"{runs[0]}{others}: {failure.reason}", hint)
+        say_error(f"{label}: {failure.reason}", hint)
 
 
 def report_failure(failures: "Mapping[str, Failure]") -> None:
@@ -204,8 +224,10 @@ def run_and_follow(
         study = replace(study, runs=tuple(run for run in study.runs if run.name not in failures))
         events = run_study(study, jobs=jobs, data_dir=data_dir)
     remaining = RemainingTime(study)
+    # runs that failed the check count as ended, so that the count reaches the total
     ended = len(failures)
     try:
+        # closing: an interruption ends the child processes before this one
         with closing(events):
             for event in events:
                 ended += isinstance(event, RunDone | RunFailed)
@@ -250,6 +272,7 @@ class RemainingTime:
 
     def drop(self, name: str) -> None:
         """Ignore this run; it has failed."""
+        # its parts would count as done, and the estimate would be too short
         del self._unfinished[name]
         del self._parts_at_start[name]
 
@@ -286,19 +309,21 @@ def write_report(study: "Study", quiet: bool, *, has_failures: bool) -> bool:
     from .output import draw_all_figures, find_format, list_remarks, put_report
 
     settings = study.report
-    files = list[Path]()
-    problems = dict[str, WmrError]()
+    files: list[Path] = []
+    problems: dict[str, WmrError] = {}
     for run in study.runs:
         try:
             files += list_records(study, run)
         except BadFile as damaged:
+            # by text: the same file may fail in every format
             problems[str(damaged)] = damaged
     if not files:
         if has_failures:
-            say("there is nothing to report", quiet=quiet, warns=True)
+            # the failures are printed as errors next
+            say("no records to report", quiet=quiet, warns=True)
         else:
-            hint = "no run has a record; remove the folder of the study and repeat the sweep"
-            say_error("there is nothing to report", hint)
+            hint = "remove the folder of the study and repeat the sweep"
+            say_error("no run has a record", hint)
         return False
     gathered = gather_records(files, settings.alpha_test, settings.rho)
     for name in settings.out:
@@ -314,6 +339,7 @@ def write_report(study: "Study", quiet: bool, *, has_failures: bool) -> bool:
         unread = [*unread, *put_report(document, output, out, write_text)]
         problems |= {str(problem): problem for problem in unread}
         say(f"wrote {out}", quiet=quiet)
+    # stdout gets the main table, whatever files the study names
     document, _ = build_report(gathered)
     put_report(document, "table", None)
     for text in list_remarks(
