@@ -1,4 +1,4 @@
-"""The main promises, on an accelerator. `make test-gpu` runs it; WMR_TEST_DEVICE=cpu rehearses it without one."""
+"""Main behaviour on an accelerator (`make test-gpu`); WMR_TEST_DEVICE=cpu runs it without one."""
 
 import os
 import subprocess
@@ -76,7 +76,7 @@ def test_training_learns(run: Path) -> None:
 
 
 @pytest.mark.parametrize("precision", ["32", "bf16", "16"])
-def test_every_precision_trains_stops_and_goes_on(
+def test_every_precision_trains_and_resumes(
     precision: str, device: str, registry: Registry, tmp_path: Path
 ) -> None:
     if precision == "16" and device != "cuda":
@@ -100,7 +100,7 @@ def test_every_precision_trains_stops_and_goes_on(
 
 
 @pytest.mark.parametrize("spec", ATTACKS)
-def test_attacks_keep_their_contract(spec: str, device: str, registry: Registry) -> None:
+def test_attacks_meet_their_contract(spec: str, device: str, registry: Registry) -> None:
     batch = testing.tiny_batch().to(device)
     attack = registry.create("attack", spec, **({} if "eps" in spec else {"eps": 0.1}))
     testing.check_attack(
@@ -108,13 +108,13 @@ def test_attacks_keep_their_contract(spec: str, device: str, registry: Registry)
     )
 
 
-def test_noise_is_that_of_any_device(device: str) -> None:
+def test_noise_does_not_depend_on_the_device(device: str) -> None:
     index, images = torch.arange(5), torch.zeros(5, 1, 4, 4)
     here = rng.uniform(images.to(device), index.to(device), seed=3)
     assert torch.equal(here.cpu(), rng.uniform(images, index, seed=3))
 
 
-def test_an_evaluation_agrees_with_that_of_the_processor(
+def test_an_evaluation_agrees_with_that_on_the_cpu(
     run: Path, device: str, registry: Registry, tmp_path: Path
 ) -> None:
     found = {}
@@ -132,7 +132,9 @@ def test_an_evaluation_agrees_with_that_of_the_processor(
     assert not_none(here.a_rob).value == pytest.approx(not_none(there.a_rob).value, abs=0.01)
 
 
-def test_a_checkpoint_knows_no_device(run: Path, device: str, registry: Registry) -> None:
+def test_a_checkpoint_can_be_loaded_on_any_device(
+    run: Path, device: str, registry: Registry
+) -> None:
     network = components.restore_model(registry, checkpoints.load(run))
     images, labels = torch.rand(4, 1, 8, 8), torch.arange(4)
     here = cross_entropy(network.to(device)(images.to(device)), labels.to(device)).cpu()
@@ -163,7 +165,7 @@ def test_all_devices_share_a_batch(device: str, registry: Registry, tmp_path: Pa
     assert checkpoints.load(tmp_path / "run").epoch == 1
 
 
-def test_a_network_in_a_notebook_is_measured_there_and_stays_where_it_is(device: str) -> None:
+def test_the_python_api_evaluates_a_model_on_its_device(device: str) -> None:
     model, batch = testing.tiny_model(), testing.tiny_batch(60)
     settings: dict[str, Any] = {"eps": 0.05, "attack": "pgd:steps=3", "alphas": (1.0,)}
     here = wmr_cli.evaluate(model, [(batch.images, batch.labels)], **settings)

@@ -1,4 +1,4 @@
-"""A run that is asked to end finishes its step and saves; whatever ends it, it goes on to the same bits."""
+"""After a signal a run finishes its step and saves; however it ends, it resumes bit-identically."""
 
 import os
 import random
@@ -54,8 +54,8 @@ def wmr(*words: object, status: int = 0) -> str:
     return done.stderr
 
 
-def content(run: Path) -> dict[str, Any]:
-    """All weights, and the log without its times."""
+def read_result(run: Path) -> dict[str, Any]:
+    """Return all weights, and the log without times."""
     found: dict[str, Any] = {}
     for name in ("last", "best", "ema"):
         if (run / f"{name}.safetensors").exists():
@@ -68,8 +68,8 @@ def content(run: Path) -> dict[str, Any]:
     return found
 
 
-def started(out: Path, *words: object) -> subprocess.Popen[str]:
-    """A run that has saved something."""
+def start_and_wait_for_state(out: Path, *words: object) -> subprocess.Popen[str]:
+    """Start a run, and wait until it has saved its state."""
     running = subprocess.Popen(
         command(*words, "--out", out), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -78,7 +78,7 @@ def started(out: Path, *words: object) -> subprocess.Popen[str]:
     return running
 
 
-def test_a_run_cut_off_within_an_epoch_goes_on_to_the_same_bits(
+def test_a_run_stopped_within_an_epoch_resumes_bit_identically(
     tmp_path: Path, registry: Registry
 ) -> None:
     config = resolve(
@@ -105,9 +105,9 @@ def test_a_run_cut_off_within_an_epoch_goes_on_to_the_same_bits(
     (begun,) = [event for event in events if isinstance(event, TrainingStarted)]
     assert (begun.epoch, begun.step) in [(1, 3), (1, 4)], "the step in hand may be lost, no other"
     assert [event.epoch for event in events if isinstance(event, EpochDone)] == [2, 3]
-    assert content(tmp_path / "cut") == content(tmp_path / "straight")
+    assert read_result(tmp_path / "cut") == read_result(tmp_path / "straight")
     assert {"last", "best", "ema"} == {
-        name.split()[0] for name in content(tmp_path / "cut") if name != "log"
+        name.split()[0] for name in read_result(tmp_path / "cut") if name != "log"
     }
 
 
@@ -117,13 +117,11 @@ KEEPERS = {
     "iaat": {"defense": "iaat:steps=2,warmup=1", "alpha": 1.0},
     "wat": {"defense": "trades:terms=both", "kernel": "wat:eta=1", "steps": 2},
 }
-"""Methods that keep something from step to step or from epoch to epoch, or move gradients by hand."""
+"""Methods with a state between steps or epochs, or with their own gradients."""
 
 
 @pytest.mark.parametrize("method", KEEPERS)
-def test_what_a_method_keeps_is_there_again(
-    method: str, tmp_path: Path, registry: Registry
-) -> None:
+def test_the_state_of_a_method_is_restored(method: str, tmp_path: Path, registry: Registry) -> None:
     config = resolve({"epochs": 3, "validate_every": 2, **KEEPERS[method]})
 
     def walk(name: str, **more: Any) -> Iterator[Any]:
@@ -136,12 +134,12 @@ def test_what_a_method_keeps_is_there_again(
         steps += isinstance(next(cut), StepDone)
     stop(cut)
     list(walk("cut", resume=True))
-    assert content(tmp_path / "cut") == content(tmp_path / "straight")
+    assert read_result(tmp_path / "cut") == read_result(tmp_path / "straight")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", KEEPERS)
-def test_three_kills_and_what_a_method_keeps_is_there_again(method: str, tmp_path: Path) -> None:
+def test_the_state_of_a_method_is_restored_after_three_kills(method: str, tmp_path: Path) -> None:
     settings = {"epochs": 8, "validate_every": 4, **KEEPERS[method]}
     words = [
         word for key, value in settings.items() for word in (f"--{key.replace('_', '-')}", value)
@@ -159,10 +157,10 @@ def test_three_kills_and_what_a_method_keeps_is_there_again(method: str, tmp_pat
         running.send_signal(signal.SIGKILL)
         running.wait()
     wmr(*words, "--quiet", "--out", tmp_path / "killed", "--resume")
-    assert content(tmp_path / "killed") == content(tmp_path / "straight")
+    assert read_result(tmp_path / "killed") == read_result(tmp_path / "straight")
 
 
-def test_a_run_cut_off_while_it_validates_repeats_no_step(
+def test_a_run_stopped_during_validation_repeats_no_step(
     tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = resolve({"epochs": 1, "steps": 1})
@@ -182,7 +180,7 @@ def test_a_run_cut_off_while_it_validates_repeats_no_step(
     assert RunFolder(tmp_path / "run").read_log()[0]["val_a_nat"] > 0
 
 
-def test_the_state_is_saved_every_so_many_minutes(tmp_path: Path, registry: Registry) -> None:
+def test_the_state_is_saved_every_few_minutes(tmp_path: Path, registry: Registry) -> None:
     config = resolve({"epochs": 1, "steps": 1})
     saved = {}
     for minutes in (0.0, ONCE):
@@ -195,7 +193,7 @@ def test_the_state_is_saved_every_so_many_minutes(tmp_path: Path, registry: Regi
     assert saved == {0.0: False, ONCE: True}
 
 
-def test_the_loudest_call_counts() -> None:
+def test_the_first_signal_has_precedence_over_saving() -> None:
     signals = SignalHandler(save_minutes=ONCE)
     assert signals.request == SAVE_REQUEST
     with signals.deferred():
@@ -207,7 +205,7 @@ def test_the_loudest_call_counts() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_signal_ends_the_walk_with_what_was_done(tmp_path: Path, registry: Registry) -> None:
+def test_a_signal_stops_training_after_the_step(tmp_path: Path, registry: Registry) -> None:
     config = resolve({"epochs": 2, "steps": 1, "validate_every": 0})
     events = []
     for event in train(config, tmp_path / "run", registry, data_dir=Path(), device="cpu"):
@@ -226,11 +224,11 @@ def test_a_signal_ends_the_walk_with_what_was_done(tmp_path: Path, registry: Reg
     ],
     ids=["TERM", "INT", "USR1"],
 )
-def test_asked_to_end_it_saves_exits_and_goes_on_to_the_same_bits(
+def test_after_a_signal_a_run_saves_exits_and_resumes_bit_identically(
     number: Signals, status: int, tmp_path: Path
 ) -> None:
     words = ("--epochs", "12", "--steps", "1", "--validate-every", "0", "--save-minutes", "0")
-    running = started(tmp_path / "run", *words)
+    running = start_and_wait_for_state(tmp_path / "run", *words)
     running.send_signal(number)
     _, told = running.communicate(timeout=60)
     assert running.returncode == status
@@ -238,7 +236,7 @@ def test_asked_to_end_it_saves_exits_and_goes_on_to_the_same_bits(
     assert "Traceback" not in told
     wmr(*words, "--out", tmp_path / "run", "--resume", "--quiet")
     wmr(*words, "--out", tmp_path / "straight", "--quiet")
-    assert content(tmp_path / "run") == content(tmp_path / "straight")
+    assert read_result(tmp_path / "run") == read_result(tmp_path / "straight")
 
 
 SLOW = """
@@ -259,7 +257,7 @@ class Slow(nn.Module):
 """
 
 
-def test_the_second_interruption_stops_at_once(tmp_path: Path) -> None:
+def test_a_second_interruption_stops_at_once(tmp_path: Path) -> None:
     (tmp_path / "nets.py").write_text(SLOW, encoding="utf-8")
     words = command("--model", "nets.py:Slow", "--defense", "natural", "--out", tmp_path / "run")
     running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -277,7 +275,7 @@ def test_the_second_interruption_stops_at_once(tmp_path: Path) -> None:
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """No file may grow beyond 10,000 bytes: a real failure of the write, which needs no small disk."""
+    """Limit files to 10,000 bytes, so that a write really fails."""
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
@@ -288,7 +286,7 @@ def full_disk() -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, ignored)
 
 
-def test_a_disk_that_is_full_is_one_line_and_the_last_good_state_stays(
+def test_a_full_disk_is_reported_and_the_last_state_kept(
     tmp_path: Path, registry: Registry
 ) -> None:
     config = resolve({"epochs": 2, "steps": 1, "validate_every": 0})
@@ -306,11 +304,11 @@ def test_a_disk_that_is_full_is_one_line_and_the_last_good_state_stays(
     assert checkpoints.load(tmp_path / "run").epoch == 1
     list(train(config, tmp_path / "run", registry, data_dir=Path(), device="cpu", resume=True))
     list(train(config, tmp_path / "straight", registry, data_dir=Path(), device="cpu"))
-    assert content(tmp_path / "run") == content(tmp_path / "straight")
+    assert read_result(tmp_path / "run") == read_result(tmp_path / "straight")
 
 
-def test_a_folder_that_is_taken_away_is_one_line(tmp_path: Path, registry: Registry) -> None:
-    """Also for root, whom no permission stops: in the place of the folder there is a file."""
+def test_a_removed_run_folder_is_reported(tmp_path: Path, registry: Registry) -> None:
+    """A file replaces the folder, because permissions do not restrict root."""
     config = resolve({"epochs": 2, "steps": 1, "validate_every": 0})
     walk = train(config, tmp_path / "run", registry, data_dir=Path(), device="cpu")
     while not isinstance(next(walk), EpochDone):
@@ -328,7 +326,7 @@ def test_a_folder_that_is_taken_away_is_one_line(tmp_path: Path, registry: Regis
     [lambda run: run.rename(run.with_name("moved")), shutil.rmtree],
     ids=["moved", "deleted"],
 )
-def test_a_run_whose_folder_is_gone_ends_and_writes_nothing_in_its_place(
+def test_a_run_whose_folder_was_moved_writes_no_new_folder(
     take_away: Callable[..., Any], tmp_path: Path, registry: Registry
 ) -> None:
     config = resolve({"epochs": 3, "steps": 1, "validate_every": 0})
@@ -343,7 +341,7 @@ def test_a_run_whose_folder_is_gone_ends_and_writes_nothing_in_its_place(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_second_process_cannot_enter_a_folder_that_was_moved_while_in_use(
+def test_a_moved_folder_in_use_is_refused_for_a_second_process(
     tmp_path: Path, registry: Registry
 ) -> None:
     config = resolve({"epochs": 2, "steps": 1, "validate_every": 0})
@@ -359,7 +357,7 @@ def test_a_second_process_cannot_enter_a_folder_that_was_moved_while_in_use(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("minutes", ["0", "0.0001"], ids=["epochs", "steps"])
-def test_ten_kills_and_the_weights_are_the_same(minutes: object, tmp_path: Path) -> None:
+def test_ten_kills_do_not_change_the_weights(minutes: object, tmp_path: Path) -> None:
     """kill -9 at random moments, each followed by --resume."""
     began = time.monotonic()
     wmr(*SHORT, "--out", tmp_path / "straight")
@@ -377,16 +375,16 @@ def test_ten_kills_and_the_weights_are_the_same(minutes: object, tmp_path: Path)
         kills += 1
     assert later, "some kill hit a run that had something to lose"
     wmr(*SHORT, "--out", tmp_path / "killed", "--resume")
-    assert content(tmp_path / "killed") == content(tmp_path / "straight")
+    assert read_result(tmp_path / "killed") == read_result(tmp_path / "straight")
 
 
 @pytest.mark.slow
-def test_ten_runs_killed_once_each_end_with_the_same_weights(tmp_path: Path) -> None:
-    """The moment is drawn over the whole length of the run, its start aside."""
+def test_ten_runs_killed_once_each_end_with_bit_identical_weights(tmp_path: Path) -> None:
+    """The moment is random over the whole run after its start."""
     begun = time.monotonic()
     wmr(*SHORT, "--out", tmp_path / "straight")
     seconds = time.monotonic() - begun
-    expected, draw = content(tmp_path / "straight"), random.Random(1)
+    expected, draw = read_result(tmp_path / "straight"), random.Random(1)
     for number in range(10):
         out = tmp_path / f"run{number}"
         words = (*SHORT, "--out", out, "--save-minutes", "0.0001")
@@ -399,10 +397,10 @@ def test_ten_runs_killed_once_each_end_with_the_same_weights(tmp_path: Path) -> 
         )
         running.wait()
         wmr(*words, "--resume")
-        assert content(out) == expected, f"run {number}"
+        assert read_result(out) == expected, f"run {number}"
 
 
-def test_the_state_of_a_diverged_network_is_never_saved(tmp_path: Path, registry: Registry) -> None:
+def test_the_state_of_a_diverged_model_is_not_saved(tmp_path: Path, registry: Registry) -> None:
     config = resolve(
         {
             "epochs": 1,

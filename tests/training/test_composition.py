@@ -1,4 +1,4 @@
-"""Every kernel with every defense trains or says why not, and every kernel that can be a metric is one."""
+"""Kernels train with all defenses or are refused, and kernels serve as metrics."""
 
 import itertools
 import math
@@ -62,10 +62,10 @@ KERNELS = {
 }
 
 
-def patterns(
+def make_patterns(
     count: int, classes: int = 3, seed: int = 0
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Pictures of 8x8 pixels that are hard to tell apart, and their classes."""
+    """Make images of 8x8 pixels with similar classes, and their labels."""
     rng = np.random.default_rng(seed)
     centres, labels = rng.uniform(0.3, 0.7, (classes, 8, 8)), np.arange(count) % classes
     images = np.clip(centres[labels] + rng.normal(0, 0.25, (count, 8, 8)), 0, 1)
@@ -74,9 +74,9 @@ def patterns(
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """12 images to train on, 6 held out, 6 to test; and a table that weighs three of those trained on."""
+    """Write 12 training, 6 validation and 6 test images, and weights of 3 training images."""
     folder = tmp_path_factory.mktemp("few")
-    images, labels = patterns(24)
+    images, labels = make_patterns(24)
     splits = {"train": slice(0, 12), "val": slice(12, 18), "test": slice(18, 24)}
     arrays: dict[str, Any] = {
         f"{name}_{what}": part[at]
@@ -88,7 +88,7 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     return f"arrays:path={folder / 'few.npz'}", folder / "table.csv"
 
 
-def config_of(few: tuple[str, Path], defense: str, kernel: str, **more: Any) -> TrainConfig:
+def make_config(few: tuple[str, Path], defense: str, kernel: str, **more: Any) -> TrainConfig:
     settings = {
         "epochs": 1,
         "batch_size": 12,
@@ -117,18 +117,18 @@ def run(config: TrainConfig, path: Path, registry: Registry, **more: Any) -> lis
     return list(train(config, path, registry, data_dir=Path(), device="cpu", **more))
 
 
-def assembled(config: TrainConfig, registry: Registry) -> TrainingSetup:
+def set_up(config: TrainConfig, registry: Registry) -> TrainingSetup:
     return set_up_training(config, registry, Path(), launch(Hardware("cpu")))
 
 
-def begin(assembly: TrainingSetup, epoch: int = 0, step: int = 0) -> Batch:
-    count = len(assembly.split)
-    assembly.learner.begin_step(epoch, step, StepSettings(0.1), count)
-    return assembly.split.batch(torch.arange(count))
+def begin_step(setup: TrainingSetup, epoch: int = 0, step: int = 0) -> Batch:
+    count = len(setup.split)
+    setup.learner.begin_step(epoch, step, StepSettings(0.1), count)
+    return setup.split.batch(torch.arange(count))
 
 
-def refused(config: TrainConfig, registry: Registry, tmp_path: Path) -> str:
-    """Why a run is refused; nothing of it is left."""
+def refusal_of(config: TrainConfig, registry: Registry, tmp_path: Path) -> str:
+    """Return the reason why a run is refused, after checking that it wrote nothing."""
     with pytest.raises(BadInput) as problem:
         run(config, tmp_path / "run", registry)
     assert not (tmp_path / "run").exists()
@@ -137,14 +137,14 @@ def refused(config: TrainConfig, registry: Registry, tmp_path: Path) -> str:
     return str(problem.value)
 
 
-def test_every_built_in_defense_and_kernel_is_tried(registry: Registry) -> None:
+def test_all_built_in_defenses_and_kernels_are_tested(registry: Registry) -> None:
     ours = [(kind, owned.entry.name) for kind, owned in registry if owned.owner == "wmr-cli"]
     assert {name for kind, name in ours if kind == "defense"} == DEFENSES.keys()
     assert {name for kind, name in ours if kind == "kernel"} == KERNELS.keys()
 
 
 WITHOUT_STEPS = {"natural", "free", "yopo", "fgsm-rs"}
-"""Defenses without an attack whose steps could be counted."""
+"""Defenses without an attack of several steps."""
 PAIRS = [
     pytest.param(defense, kernel, id=f"{defense} and {kernel}")
     for defense, kernel in itertools.product(DEFENSES, KERNELS)
@@ -153,15 +153,15 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("defense", "kernel"), PAIRS)
-def test_a_pair_takes_a_step(
+def test_a_defense_and_a_kernel_train_together(
     defense: str, kernel: str, few: tuple[str, Path], registry: Registry
 ) -> None:
-    assembly = assembled(config_of(few, defense, kernel), registry)
-    before = [parameter.detach().clone() for parameter in assembly.model.parameters()]
+    setup = set_up(make_config(few, defense, kernel), registry)
+    before = [parameter.detach().clone() for parameter in setup.model.parameters()]
     for step in range(2):
-        loss = train_step(assembly, begin(assembly, step=step), epoch=0)
+        loss = train_step(setup, begin_step(setup, step=step), epoch=0)
         assert math.isfinite(loss)
-    after = list(assembly.model.parameters())
+    after = list(setup.model.parameters())
     assert all(parameter.isfinite().all() for parameter in after)
     assert any(not torch.equal(old, new) for old, new in zip(before, after, strict=True))
     assert all(parameter.grad is None or not parameter.grad.any() for parameter in after), (
@@ -171,12 +171,12 @@ def test_a_pair_takes_a_step(
 
 @pytest.mark.parametrize("kernel", ["chi2", "exp", "tilt"])
 @pytest.mark.parametrize("defense", ["free", "natural", "yopo"])
-def test_a_network_that_diverges_is_told_in_one_line_whatever_the_pair(
+def test_a_diverging_training_is_reported_with_its_place(
     defense: str, kernel: str, few: tuple[str, Path], registry: Registry, tmp_path: Path
 ) -> None:
     with pytest.raises(BrokenContract, match=r"epoch 1, step \d: .* not finite") as problem:
         run(
-            config_of(few, defense, kernel, lr=1e30, epochs=2, batch_size=6),
+            make_config(few, defense, kernel, lr=1e30, epochs=2, batch_size=6),
             tmp_path / "run",
             registry,
         )
@@ -184,63 +184,65 @@ def test_a_network_that_diverges_is_told_in_one_line_whatever_the_pair(
 
 
 @pytest.mark.parametrize("defense", sorted(WITHOUT_STEPS))
-def test_a_kernel_is_not_put_on_a_defense_that_does_not_know_what_it_weighs_by(
+def test_a_kernel_is_refused_if_the_defense_does_not_provide_its_evidence(
     defense: str, few: tuple[str, Path], registry: Registry, tmp_path: Path
 ) -> None:
-    reason = refused(config_of(few, defense, "gairat"), registry, tmp_path)
+    reason = refusal_of(make_config(few, defense, "gairat"), registry, tmp_path)
     assert "steps survived" in reason
     assert defense in reason
 
 
 @pytest.mark.parametrize("weight_grad", ["outer", "attack"])
 @pytest.mark.parametrize("defense", ["free", "yopo"])
-def test_one_gradient_cannot_be_two(
+def test_a_shared_gradient_refuses_weight_grads_that_need_two(
     defense: str, weight_grad: str, few: tuple[str, Path], registry: Registry, tmp_path: Path
 ) -> None:
-    reason = refused(config_of(few, defense, "exp", weight_grad=weight_grad), registry, tmp_path)
+    reason = refusal_of(
+        make_config(few, defense, "exp", weight_grad=weight_grad), registry, tmp_path
+    )
     assert f"`weight_grad={weight_grad}`" in reason
     for allowed in ("both", "none"):
-        assembled(config_of(few, defense, "exp", weight_grad=allowed), registry)
+        set_up(make_config(few, defense, "exp", weight_grad=allowed), registry)
 
 
 @pytest.mark.parametrize(
     ("kernel", "begins"), [("mail", 75), ("gairat", 60), ("mail:start-epoch=4", 4)]
 )
-def test_a_kernel_that_would_never_begin_is_refused(
+def test_a_kernel_that_starts_after_the_run_is_refused(
     kernel: str, begins: int, few: tuple[str, Path], registry: Registry, tmp_path: Path
 ) -> None:
-    config = config_of(few, "pgd", "none", epochs=min(begins, 7))
+    config = make_config(few, "pgd", "none", epochs=min(begins, 7))
     config = msgspec.structs.replace(config, kernel=kernel)
-    reason = refused(config, registry, tmp_path)
+    reason = refusal_of(config, registry, tmp_path)
     assert f"after {begins} epochs, and the run has {config.epochs}" in reason
-    assembled(msgspec.structs.replace(config, epochs=begins + 1), registry)
+    set_up(msgspec.structs.replace(config, epochs=begins + 1), registry)
 
 
-def test_a_kernel_begins_by_the_epochs_that_free_training_has(
+def test_the_start_epoch_is_compared_with_the_epochs_of_free_training(
     few: tuple[str, Path], registry: Registry, tmp_path: Path
 ) -> None:
-    config = config_of(few, "free:m=4", "mail:start-epoch=3", epochs=12)
-    assert "after 3 epochs, and the run has 3" in refused(config, registry, tmp_path)
-    assembled(msgspec.structs.replace(config, epochs=13), registry)
+    config = make_config(few, "free:m=4", "mail:start-epoch=3", epochs=12)
+    assert "after 3 epochs, and the run has 3" in refusal_of(config, registry, tmp_path)
+    set_up(msgspec.structs.replace(config, epochs=13), registry)
 
 
-def test_a_kernel_that_learns_from_held_out_images_needs_some(
+def test_a_kernel_that_observes_validation_needs_a_validation_set(
     registry: Registry, tmp_path: Path, few: tuple[str, Path]
 ) -> None:
-    images, labels = patterns(30)
+    images, labels = make_patterns(30)
     np.savez(tmp_path / "none.npz", images=images, labels=labels)
     dataset = f"arrays:path={tmp_path / 'none.npz'},holdout=0"
-    assert "validation set" in refused(
-        config_of(few, "trades", "wat", dataset=dataset), registry, tmp_path
+    assert "validation set" in refusal_of(
+        make_config(few, "trades", "wat", dataset=dataset), registry, tmp_path
     )
 
 
-def test_a_table_that_cannot_be_read_leaves_no_run(
+def test_an_unreadable_table_creates_no_run(
     few: tuple[str, Path], registry: Registry, tmp_path: Path
 ) -> None:
     with pytest.raises(Exception, match="cannot read"):
         run(
-            config_of(few, "pgd", f"table:path={tmp_path / 'nowhere.csv'}"),
+            make_config(few, "pgd", f"table:path={tmp_path / 'nowhere.csv'}"),
             tmp_path / "run",
             registry,
         )
@@ -258,7 +260,7 @@ def test_a_table_that_cannot_be_read_leaves_no_run(
         (8, 100, (75, 90, 100), (13, (10, 12, 13))),
     ],
 )
-def test_the_epochs_and_milestones_of_free_training_are_divided_and_rounded_up(
+def test_epochs_and_milestones_of_free_training_are_divided_and_rounded_up(
     replays: int,
     epochs: int,
     milestones: tuple[int, ...],
@@ -275,7 +277,7 @@ def test_the_epochs_and_milestones_of_free_training_are_divided_and_rounded_up(
     )
 
 
-def test_other_defenses_keep_their_timetable(registry: Registry) -> None:
+def test_other_defenses_keep_their_epochs(registry: Registry) -> None:
     config = TrainConfig(epochs=7, milestones=(3, 5))
     for defense in DEFENSES.values():
         if not defense.startswith("free"):
@@ -285,7 +287,7 @@ def test_other_defenses_keep_their_timetable(registry: Registry) -> None:
             )
 
 
-def test_free_training_runs_by_its_timetable(
+def test_free_training_runs_its_divided_epochs(
     few: tuple[str, Path], registry: Registry, tmp_path: Path
 ) -> None:
     settings = {
@@ -295,7 +297,7 @@ def test_free_training_runs_by_its_timetable(
         "milestones": (1, 5),
         "gamma": 0.1,
     }
-    events = run(config_of(few, "free:m=3", "none", **settings), tmp_path / "run", registry)
+    events = run(make_config(few, "free:m=3", "none", **settings), tmp_path / "run", registry)
     done = [event for event in events if isinstance(event, EpochDone)]
     assert [(event.epoch, event.epochs) for event in done] == [(1, 3), (2, 3), (3, 3)]
     assert len([event for event in events if isinstance(event, StepDone)]) == 3 * 2
@@ -310,10 +312,10 @@ def test_free_training_runs_by_its_timetable(
 @pytest.mark.parametrize(
     "kernel", ["mail:start-epoch=1", "gairat:start-epoch=1", "mail:start-epoch=1,scale=mean1"]
 )
-def test_weights_are_one_until_the_burn_in_is_over(
+def test_weights_are_one_before_the_start_epoch(
     kernel: str, few: tuple[str, Path], registry: Registry, tmp_path: Path
 ) -> None:
-    run(config_of(few, "pgd", kernel, epochs=2, lr=1.0), tmp_path / "run", registry)
+    run(make_config(few, "pgd", kernel, epochs=2, lr=1.0), tmp_path / "run", registry)
     first, second = RunFolder(tmp_path / "run").read_log()
     assert (first["weight_mean"], first["weight_max"], first["weight_ess"]) == (1.0, 1.0, 1.0)
     assert second["weight_ess"] < 1
@@ -325,28 +327,28 @@ def test_weights_are_one_until_the_burn_in_is_over(
 def test_gairat_counts_the_steps_of_the_training_attack(
     steps: int, few: tuple[str, Path], registry: Registry
 ) -> None:
-    assembly = assembled(config_of(few, "pgd", "gairat", steps=steps), registry)
-    assert vars(assembly.kernel)["steps"] == steps
+    setup = set_up(make_config(few, "pgd", "gairat", steps=steps), registry)
+    assert vars(setup.kernel)["steps"] == steps
 
 
-def test_gairat_counts_the_steps_of_the_attack_that_a_defense_brings(
+def test_gairat_counts_the_steps_of_the_defenses_own_attack(
     few: tuple[str, Path], registry: Registry
 ) -> None:
-    assembly = assembled(config_of(few, "iaat:steps=3,warmup=0", "gairat", steps=7), registry)
-    assert vars(assembly.kernel)["steps"] == 3
+    setup = set_up(make_config(few, "iaat:steps=3,warmup=0", "gairat", steps=7), registry)
+    assert vars(setup.kernel)["steps"] == 3
 
 
 @pytest.mark.parametrize("attack", [{"steps": 0}, {"attack": "fgsm", "steps": None}], ids=str)
-def test_gairat_is_refused_where_there_is_no_step_to_count(
+def test_gairat_is_refused_without_attack_steps(
     attack: dict[str, int | str | None], few: tuple[str, Path], registry: Registry, tmp_path: Path
 ) -> None:
-    assert "gairat" in refused(config_of(few, "pgd", "gairat", **attack), registry, tmp_path)
+    assert "gairat" in refusal_of(make_config(few, "pgd", "gairat", **attack), registry, tmp_path)
 
 
-def test_wat_sees_the_held_out_images_after_every_epoch(
+def test_wat_observes_the_validation_set_after_every_epoch(
     few: tuple[str, Path], registry: Registry, tmp_path: Path
 ) -> None:
-    config = config_of(few, "trades:terms=both", "wat", epochs=3, lr=0.01)
+    config = make_config(few, "trades:terms=both", "wat", epochs=3, lr=0.01)
     run(config, tmp_path / "run", registry)
     log = RunFolder(tmp_path / "run").read_log()
     assert log[0]["weight_max"] == pytest.approx(2 * 3 / 4)  # three classes and their mean, alike
@@ -356,7 +358,7 @@ def test_wat_sees_the_held_out_images_after_every_epoch(
     )
 
 
-def test_the_log_gives_beta_times_the_weight_where_beta_weighs_a_divergence(
+def test_the_log_has_beta_times_the_mean_weight_of_a_divergence(
     few: tuple[str, Path], registry: Registry, tmp_path: Path
 ) -> None:
     for defense, is_there in (
@@ -365,7 +367,7 @@ def test_the_log_gives_beta_times_the_weight_where_beta_weighs_a_divergence(
         ("iaat", False),
         ("pgd", False),
     ):
-        run(config_of(few, defense, "exp"), tmp_path / "run", registry, overwrite=True)
+        run(make_config(few, defense, "exp"), tmp_path / "run", registry, overwrite=True)
         (entry,) = RunFolder(tmp_path / "run").read_log()
         assert ("beta_weight_mean" in entry) == is_there
 
@@ -380,10 +382,10 @@ STATEFUL = [
 
 
 @pytest.mark.parametrize(("defense", "kernel"), STATEFUL)
-def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
+def test_a_resumed_run_ends_with_bit_identical_weights(
     defense: str, kernel: str, few: tuple[str, Path], registry: Registry, tmp_path: Path
 ) -> None:
-    config = config_of(few, defense, kernel, epochs=6 if "free" in defense else 3, batch_size=6)
+    config = make_config(few, defense, kernel, epochs=6 if "free" in defense else 3, batch_size=6)
     run(config, tmp_path / "straight", registry)
     walk = train(config, tmp_path / "run", registry, data_dir=Path(), device="cpu")
     while not (isinstance(event := next(walk), EpochDone) and event.epoch == 2):
@@ -397,7 +399,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
-class Remembers:
+class StatefulPart:
     def __init__(self, **state: Any) -> None:
         self.kept = state
 
@@ -408,11 +410,11 @@ class Remembers:
         self.kept = state
 
 
-def test_what_each_process_keeps_is_given_back_to_it_alone() -> None:
+def test_each_rank_restores_its_own_state() -> None:
     alone = Ranks()
-    stored = PerRankState(Remembers(perturbation=torch.ones(2)), alone).state()
+    stored = PerRankState(StatefulPart(perturbation=torch.ones(2)), alone).state()
     assert stored.keys() == {"0/perturbation"}
-    part = Remembers()
+    part = StatefulPart()
     PerRankState(part, alone).load_state(stored)
     assert torch.equal(part.kept["perturbation"], torch.ones(2))
     two = {"0/perturbation": torch.zeros(3), "1/perturbation": torch.ones(3)}
@@ -429,9 +431,9 @@ def test_what_each_process_keeps_is_given_back_to_it_alone() -> None:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, registry: Registry) -> Path:
-    """A network that is right on some of 150 test images, in five chunks."""
+    """Train a model that classifies some of 150 test images correctly."""
     folder = tmp_path_factory.mktemp("trained")
-    images, labels = patterns(250)
+    images, labels = make_patterns(250)
     splits = {"train": slice(0, 100), "test": slice(100, 250)}
     arrays: dict[str, Any] = {
         f"{name}_{what}": part[at]
@@ -447,7 +449,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, registry: Registry) -> Pat
     return folder / "run"
 
 
-def measured(
+def evaluate_kernel(
     trained: Path,
     registry: Registry,
     out: Path,
@@ -479,18 +481,18 @@ def true_and_best_other(
     return values[places, labels], others.max(axis=1)
 
 
-def sampled(
+def weighted_accuracy(
     rows: dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]],
     weights: NDArray[np.float64],
     prefix: str = "uniform",
 ) -> float:
-    """The accuracy of an attacker who draws by these weights."""
+    """Return the accuracy over images that are sampled by these weights."""
     right = rows[f"{prefix}/prediction"] == rows["label"]
     return float((weights * right).sum() / weights.sum())
 
 
-def worst_share(losses: NDArray[np.float64], share: float) -> NDArray[np.float64]:
-    """Weights of the worst share, image by image from the worst down."""
+def worst_fraction_weights(losses: NDArray[np.float64], share: float) -> NDArray[np.float64]:
+    """Return weights of the worst fraction, image by image from the largest loss."""
     weights, left = np.zeros(len(losses)), share * len(losses)
     for place in np.argsort(-losses):
         weights[place] = min(1.0, left)
@@ -498,10 +500,10 @@ def worst_share(losses: NDArray[np.float64], share: float) -> NDArray[np.float64
     return weights
 
 
-def by_hand(
+def reference_weights(
     name: str, rows: dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]
 ) -> NDArray[np.float64]:
-    """The weights of a metric from the stored logits."""
+    """Compute the weights of a metric from the stored logits."""
     labels = rows["label"].astype(np.int64)
     p, p_other = true_and_best_other(softmax(rows), labels)
     z, z_other = true_and_best_other(rows["uniform/logits"].astype(np.float64), labels)
@@ -510,7 +512,7 @@ def by_hand(
         "mail": lambda: 1 / (1 + np.exp(-10 * (-0.5 - (p - p_other)))),
         "tilt": lambda: p**-1.5,
         "focal": lambda: (1 - p) ** 2,
-        "cvar": lambda: worst_share(-np.log(p), 0.3),
+        "cvar": lambda: worst_fraction_weights(-np.log(p), 0.3),
         "none": lambda: np.ones(len(p)),
     }
     return weights[name]()
@@ -527,11 +529,15 @@ METRICS = {
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_a_kernel_is_a_metric(name: str, trained: Path, registry: Registry, tmp_path: Path) -> None:
-    record, rows = measured(trained, registry, tmp_path, METRICS[name])
+def test_a_kernel_as_metric_matches_reference_weights(
+    name: str, trained: Path, registry: Registry, tmp_path: Path
+) -> None:
+    record, rows = evaluate_kernel(trained, registry, tmp_path, METRICS[name])
     (row,) = record.by_alpha
     assert row.alpha_test is None
-    assert not_none(row.a_sa).value == pytest.approx(sampled(rows, by_hand(name, rows)), abs=1e-6)
+    assert not_none(row.a_sa).value == pytest.approx(
+        weighted_accuracy(rows, reference_weights(name, rows)), abs=1e-6
+    )
     assert 0.2 < not_none(record.a_rob).value < 0.95, "or it would show nothing"
     assert (not_none(row.a_sa).value < not_none(record.a_rob).value - 0.01) == (name != "none")
     if name in ("exp-logit", "focal"):
@@ -541,26 +547,30 @@ def test_a_kernel_is_a_metric(name: str, trained: Path, registry: Registry, tmp_
         assert np.array_equal(rows["weighted/logits"], rows["uniform/logits"])
 
 
-def test_a_kernel_with_an_alpha_is_a_metric_for_each(
+def test_a_kernel_with_alpha_is_a_metric_for_each_alpha(
     trained: Path, registry: Registry, tmp_path: Path
 ) -> None:
-    record, rows = measured(trained, registry, tmp_path, "exp-logit", alpha_test=(0.0, 1.0, 3.0))
+    record, rows = evaluate_kernel(
+        trained, registry, tmp_path, "exp-logit", alpha_test=(0.0, 1.0, 3.0)
+    )
     z, other = true_and_best_other(
         rows["uniform/logits"].astype(np.float64), rows["label"].astype(np.int64)
     )
     assert [row.alpha_test for row in record.by_alpha] == [0.0, 1.0, 3.0]
     for row in record.by_alpha:
-        expected = sampled(rows, np.exp(-not_none(row.alpha_test) * np.clip(z - other, -10, 10)))
+        expected = weighted_accuracy(
+            rows, np.exp(-not_none(row.alpha_test) * np.clip(z - other, -10, 10))
+        )
         assert not_none(row.a_sa).value == pytest.approx(expected, abs=1e-6)
 
 
-def test_the_chi_squared_metric_is_the_accuracy_in_the_ball_of_the_same_radius(
+def test_the_chi2_metric_is_the_accuracy_in_the_chi2_ball_of_equal_radius(
     trained: Path, registry: Registry, tmp_path: Path
 ) -> None:
     radii = (0.05, 0.3, 2.0)
     for rho in radii:
         asked = {"metrics": ("nat", "rob", "sa", "tr", "dro"), "rho": radii}
-        record, rows = measured(trained, registry, tmp_path, f"chi2:rho={rho}", **asked)
+        record, rows = evaluate_kernel(trained, registry, tmp_path, f"chi2:rho={rho}", **asked)
         (row,) = record.by_alpha
         in_ball = next(entry for entry in record.dro if entry.rho == rho)
         assert not_none(row.a_sa).value == pytest.approx(in_ball.accuracy, abs=1e-12)
@@ -572,12 +582,14 @@ def test_the_chi_squared_metric_is_the_accuracy_in_the_ball_of_the_same_radius(
 
 @pytest.mark.parametrize("kernel", ["cvar:share=0.1", "chi2:rho=0.5", "tilt", "mail"])
 @pytest.mark.parametrize("repeats", [1, 2])
-def test_images_are_weighed_against_all_others_whatever_the_batches(
+def test_weights_that_compare_images_do_not_depend_on_batches(
     kernel: str, repeats: int, trained: Path, registry: Registry, tmp_path: Path
 ) -> None:
     """150 images in four chunks, in batches of 7 and of 512."""
     first, second = (
-        measured(trained, registry, tmp_path / str(size), kernel, batch_size=size, repeats=repeats)
+        evaluate_kernel(
+            trained, registry, tmp_path / str(size), kernel, batch_size=size, repeats=repeats
+        )
         for size in (7, 512)
     )
     for mine, theirs in zip(first[0].by_alpha, second[0].by_alpha, strict=True):
@@ -592,7 +604,7 @@ def test_images_are_weighed_against_all_others_whatever_the_batches(
     if kernel.startswith("cvar"):
         assert (np.exp(first[1]["uniform/log_weight"]) > 1e-9).sum() == 15, "a tenth of 150"
     if repeats > 1:
-        other, _ = measured(
+        other, _ = evaluate_kernel(
             trained, registry, tmp_path / "other seed", kernel, batch_size=7, seed=1
         )
         values = [repeat.by_alpha[0].a_sa for repeat in first[0].repeats]
@@ -601,7 +613,7 @@ def test_images_are_weighed_against_all_others_whatever_the_batches(
         ], "each as if it were the only one"
 
 
-def test_images_of_several_attacks_are_weighed_in_the_worst_case_anew(
+def test_the_worst_case_over_attacks_is_weighted_again(
     trained: Path, registry: Registry, tmp_path: Path
 ) -> None:
     config = EvaluateConfig(kernel="cvar:share=0.3", attacks=("pgd", "pgd-margin"), steps=2)
@@ -613,28 +625,28 @@ def test_images_of_several_attacks_are_weighed_in_the_worst_case_anew(
     assert last.record.attack.spec == "worst"
     losses = -np.log(true_and_best_other(softmax(rows), rows["label"])[0])
     assert not_none(last.record.by_alpha[0].a_sa).value == pytest.approx(
-        sampled(rows, worst_share(losses, 0.3)), abs=1e-6
+        weighted_accuracy(rows, worst_fraction_weights(losses, 0.3)), abs=1e-6
     )
 
 
 @pytest.mark.parametrize("kernel", ["gairat", "wat"])
-def test_a_kernel_that_needs_training_is_no_metric(
+def test_a_kernel_that_needs_training_is_refused_as_metric(
     kernel: str, trained: Path, registry: Registry, tmp_path: Path
 ) -> None:
     with pytest.raises(BadInput, match=kernel) as problem:
-        measured(trained, registry, tmp_path / "out", kernel)
+        evaluate_kernel(trained, registry, tmp_path / "out", kernel)
     assert "kernel=exp" in problem.value.hint
     assert not (tmp_path / "out").exists()
 
 
-def table_of(path: Path, weights: dict[int, float]) -> str:
+def write_table(path: Path, weights: dict[int, float]) -> str:
     path.write_text(
         "index,weight\n" + "".join(f"{image},{weight}\n" for image, weight in weights.items())
     )
     return f"table:path={path}"
 
 
-def test_a_table_is_a_metric_over_the_images_that_it_names(
+def test_a_table_weights_the_images_that_it_lists(
     trained: Path, registry: Registry, tmp_path: Path
 ) -> None:
     chosen = {
@@ -645,12 +657,12 @@ def test_a_table_is_a_metric_over_the_images_that_it_names(
         203: 0.0,
         3: 50.0,
     }  # the last is trained on, and not tested
-    record, rows = measured(
-        trained, registry, tmp_path, table_of(tmp_path / "w.csv", chosen), per_class=True
+    record, rows = evaluate_kernel(
+        trained, registry, tmp_path, write_table(tmp_path / "w.csv", chosen), per_class=True
     )
     weights = np.array([chosen.get(image, 0.0) for image in rows["index"].tolist()])
     (row,) = record.by_alpha
-    assert not_none(row.a_sa).value == pytest.approx(sampled(rows, weights), abs=1e-12)
+    assert not_none(row.a_sa).value == pytest.approx(weighted_accuracy(rows, weights), abs=1e-12)
     assert not_none(row.a_sa).ess == pytest.approx(7.5**2 / (1 + 16 + 0.25 + 4))
     assert np.array_equal(np.exp(rows["uniform/log_weight"]) > 0, weights > 0)
     # 100 and 249 are of the classes 1 and 0, 117 of 0, 200 of 2
@@ -659,40 +671,42 @@ def test_a_table_is_a_metric_over_the_images_that_it_names(
     )
 
 
-def test_images_that_a_table_does_not_name_weigh_the_rest(
+def test_images_outside_a_table_have_its_default_weight(
     trained: Path, registry: Registry, tmp_path: Path
 ) -> None:
-    spec = table_of(tmp_path / "w.csv", {100: 30.0})
-    record, rows = measured(trained, registry, tmp_path, f"{spec},rest=0.5", ci="bootstrap")
+    spec = write_table(tmp_path / "w.csv", {100: 30.0})
+    record, rows = evaluate_kernel(trained, registry, tmp_path, f"{spec},rest=0.5", ci="bootstrap")
     weights = np.where(rows["index"] == 100, 30.0, 0.5)
     row = record.by_alpha[0]
-    assert not_none(row.a_sa).value == pytest.approx(sampled(rows, weights), abs=1e-12)
+    assert not_none(row.a_sa).value == pytest.approx(weighted_accuracy(rows, weights), abs=1e-12)
     assert 0 <= not_none(row.a_sa).low <= not_none(row.a_sa).value <= not_none(row.a_sa).high <= 1
 
 
-def test_a_class_without_any_weight_has_a_share_of_nothing_and_no_accuracy(
+def test_a_class_without_weight_has_no_accuracy(
     trained: Path, registry: Registry, tmp_path: Path
 ) -> None:
-    spec = table_of(tmp_path / "w.csv", {102: 1.0, 105: 3.0})  # both of class 0
-    record, _ = measured(trained, registry, tmp_path, spec, per_class=True, ci="bootstrap")
+    spec = write_table(tmp_path / "w.csv", {102: 1.0, 105: 3.0})  # both of class 0
+    record, _ = evaluate_kernel(trained, registry, tmp_path, spec, per_class=True, ci="bootstrap")
     found = [
         (entry.by_alpha[0].share, entry.by_alpha[0].a_sa is None) for entry in record.per_class
     ]
     assert found == [(1.0, False), (0.0, True), (0.0, True)]
 
 
-def test_a_table_that_names_no_image_of_the_split_is_refused_in_one_line(
+def test_a_table_without_an_image_of_the_split_is_refused_in_evaluation(
     trained: Path, registry: Registry, tmp_path: Path
 ) -> None:
     for weights in ({3: 1.0, 9999: 2.0}, {100: 0.0}):
         with pytest.raises(BadInput, match="gives no weight to any image") as problem:
-            measured(trained, registry, tmp_path / "out", table_of(tmp_path / "w.csv", weights))
+            evaluate_kernel(
+                trained, registry, tmp_path / "out", write_table(tmp_path / "w.csv", weights)
+            )
         assert "\n" not in str(problem.value)
         assert "indices" in problem.value.hint
         assert not list((tmp_path / "out").glob("*.json"))
 
 
-def test_the_content_of_a_table_is_part_of_the_id_of_a_record(
+def test_the_id_of_a_record_depends_on_the_content_of_a_table(
     trained: Path, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def identity(spec: str) -> str:
@@ -701,17 +715,17 @@ def test_the_content_of_a_table_is_part_of_the_id_of_a_record(
         ).id
 
     monkeypatch.chdir(tmp_path)
-    spec = table_of(tmp_path / "w.csv", {100: 1.0})
+    spec = write_table(tmp_path / "w.csv", {100: 1.0})
     before = identity(spec)
     assert identity("table:w.csv") == identity("table:path=w.csv") == before, "by whatever name"
     assert identity(f"{spec},rest=1") != before
-    table_of(tmp_path / "w.csv", {100: 2.0})
+    write_table(tmp_path / "w.csv", {100: 2.0})
     assert identity(spec) != before
-    table_of(tmp_path / "w.csv", {100: 1.0})
+    write_table(tmp_path / "w.csv", {100: 1.0})
     assert identity(spec) == before
 
 
-def test_a_table_that_names_no_image_is_refused_before_any_work(
+def test_a_table_without_an_image_of_the_split_is_refused_in_training(
     tmp_path: Path, registry: Registry
 ) -> None:
     (tmp_path / "none.csv").write_text("index,weight\n999999,1\n", encoding="utf-8")
@@ -723,7 +737,7 @@ def test_a_table_that_names_no_image_is_refused_before_any_work(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_warm_up_as_long_as_the_run_is_refused(registry: Registry) -> None:
+def test_a_warm_up_of_the_whole_run_is_refused(registry: Registry) -> None:
     config = resolve({"defense": "iaat:warmup=10", "epochs": 10})
     chosen = components.build_defense(registry, config.defense)
     with pytest.raises(BadInput, match="warms up for 10 epochs"):
@@ -733,10 +747,10 @@ def test_a_warm_up_as_long_as_the_run_is_refused(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("defense", ["trades:terms=nat", "trades:terms=both", "mart:terms=kl"])
-def test_the_worst_share_is_that_of_the_loss_that_is_weighted(
+def test_cvar_weights_the_images_with_the_largest_weighted_loss(
     defense: str, registry: Registry
 ) -> None:
-    """With all weight on the worst quarter the mean paid is that of the worst quarter."""
+    """With all weight on the worst quarter the mean loss is that of the worst quarter."""
     torch.manual_seed(0)
     seen = {}
 

@@ -1,4 +1,4 @@
-"""Training steps against loops written from the published formulas."""
+"""Training steps equal independent loops that are written from the published formulas."""
 
 import itertools
 import math
@@ -45,7 +45,7 @@ def network_with_batch_norm() -> nn.Sequential:
 
 
 def batch(number: int = 0, size: int = 16) -> Batch:
-    """Batches of a power of two: dividing by their size is exact."""
+    """Make a batch whose size is a power of two, so that dividing by it is exact."""
     generator = torch.Generator().manual_seed(number)
     images = torch.rand(size, 1, 4, 4, generator=generator)
     return Batch(
@@ -53,7 +53,7 @@ def batch(number: int = 0, size: int = 16) -> Batch:
     )
 
 
-def rows_of(whole: Batch, rows: Tensor) -> Batch:
+def select_rows(whole: Batch, rows: Tensor) -> Batch:
     return Batch(whole.images[rows], whole.labels[rows], whole.index[rows])
 
 
@@ -61,7 +61,7 @@ def sgd(model: nn.Module) -> torch.optim.SGD:
     return torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9, weight_decay=1e-3)
 
 
-def learner_of(
+def make_learner(
     kernel: Kernel,
     model: nn.Module | None = None,
     attack: Attack = ATTACK,
@@ -86,7 +86,7 @@ def vector(model: nn.Module) -> Tensor:
 
 
 def train(defense: Defense, learner: FabricLearner, steps: int = 4) -> tuple[Tensor, Tensor]:
-    """The per-image losses of every step, and the parameters after the last."""
+    """Return the per-image losses of every step, and the parameters after the last."""
     losses = []
     for step in range(steps):
         learner.begin_step(0, step, StepSettings(LR), batch_size=16)
@@ -95,7 +95,7 @@ def train(defense: Defense, learner: FabricLearner, steps: int = 4) -> tuple[Ten
 
 
 def gradient(defense: Defense, learner: FabricLearner, on: Batch) -> Tensor:
-    """What one step would follow; it is not taken, as it would forget its gradient."""
+    """Return the gradient of one step, without the optimizer step that would clear it."""
     learner.begin_step(0, 0, StepSettings(LR), batch_size=16)
     learner.model.zero_grad()
     with patch.object(learner, "optimizer_step"):
@@ -116,10 +116,10 @@ def kl(clean: Tensor, adversarial: Tensor) -> Tensor:
     return (natural.exp() * (natural - adversarial.log_softmax(dim=1))).sum(dim=1)
 
 
-def attacked_by_hand(
+def reference_attack(
     model: nn.Module, on: Batch, step: int, objective: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """x + 0.001 noise, then K sign steps, each back into ball and range."""
+    """Add noise of 0.001, then take K sign steps with projection to ε-ball and [0, 1]."""
     drawn = rng.normal(on.images, on.index, rng.derive_seed("attack", SEED, step))
     moved = (on.images + (0.001 * drawn + on.images - on.images).clamp(-EPS, EPS)).clamp(0, 1)
     for _ in range(K):
@@ -130,26 +130,26 @@ def attacked_by_hand(
     return moved
 
 
-def madry_losses(model: nn.Module, on: Batch, step: int) -> Tensor:
+def reference_madry_losses(model: nn.Module, on: Batch, step: int) -> Tensor:
     def loss(logits: Tensor) -> Tensor:
         return functional.cross_entropy(logits, on.labels, reduction="none")
 
-    return loss(model(attacked_by_hand(model, on, step, loss)))
+    return loss(model(reference_attack(model, on, step, loss)))
 
 
-def trades_losses(model: nn.Module, on: Batch, step: int) -> Tensor:
+def reference_trades_losses(model: nn.Module, on: Batch, step: int) -> Tensor:
     natural = model(on.images).detach()
-    moved = attacked_by_hand(model, on, step, lambda logits: kl(natural, logits))
+    moved = reference_attack(model, on, step, lambda logits: kl(natural, logits))
     clean, adversarial = model(on.images), model(moved)
     return functional.cross_entropy(clean, on.labels, reduction="none") + BETA * kl(
         clean, adversarial
     )
 
 
-BY_HAND = {"pgd": madry_losses, "trades": trades_losses}
+BY_HAND = {"pgd": reference_madry_losses, "trades": reference_trades_losses}
 
 
-def train_by_hand(losses_of: Callable[..., Any], steps: int = 4) -> tuple[Tensor, Tensor]:
+def train_reference(losses_of: Callable[..., Any], steps: int = 4) -> tuple[Tensor, Tensor]:
     model, losses = network(), []
     optimizer = sgd(model)
     for step in range(steps):
@@ -161,8 +161,8 @@ def train_by_hand(losses_of: Callable[..., Any], steps: int = 4) -> tuple[Tensor
     return torch.stack(losses), vector(model)
 
 
-class Fixed:
-    """An attack that always moves images by the same small pattern."""
+class FixedPatternAttack:
+    """Add the same small pattern to all images."""
 
     traits = AttackTraits()
 
@@ -184,8 +184,8 @@ class Fixed:
         return (images + pattern).clamp(0, 1)
 
 
-class Never:
-    """An attack that nobody should run."""
+class FailingAttack:
+    """Fail if the attack is run."""
 
     traits = AttackTraits()
 
@@ -203,12 +203,12 @@ class Never:
 
 @pytest.mark.parametrize("name", DEFENSES)
 @pytest.mark.parametrize("weight_grad", ["both", "outer", "attack", "none"])
-def test_alpha_zero_is_the_unweighted_kernel_bit_for_bit(name: str, weight_grad: str) -> None:
+def test_alpha_zero_is_bit_identical_to_the_unweighted_kernel(name: str, weight_grad: str) -> None:
     losses, parameters = train(
-        DEFENSES[name], learner_of(Exponential(0.0), weight_grad=weight_grad)
+        DEFENSES[name], make_learner(Exponential(0.0), weight_grad=weight_grad)
     )
     plain_losses, plain_parameters = train(
-        DEFENSES[name], learner_of(Uniform(), weight_grad=weight_grad)
+        DEFENSES[name], make_learner(Uniform(), weight_grad=weight_grad)
     )
     assert torch.equal(losses, plain_losses)
     assert torch.equal(parameters, plain_parameters)
@@ -217,26 +217,29 @@ def test_alpha_zero_is_the_unweighted_kernel_bit_for_bit(name: str, weight_grad:
 
 @pytest.mark.parametrize("name", DEFENSES)
 @pytest.mark.parametrize("kernel", [Exponential(0.0), Uniform()], ids=str)
-def test_alpha_zero_is_the_published_method_bit_for_bit(name: str, kernel: Kernel) -> None:
-    losses, parameters = train(DEFENSES[name], learner_of(kernel))
-    published_losses, published_parameters = train_by_hand(BY_HAND[name])
+def test_alpha_zero_is_bit_identical_to_the_published_method(name: str, kernel: Kernel) -> None:
+    losses, parameters = train(DEFENSES[name], make_learner(kernel))
+    published_losses, published_parameters = train_reference(BY_HAND[name])
     assert torch.equal(losses, published_losses)
     assert torch.equal(parameters, published_parameters)
 
 
 @pytest.mark.parametrize("name", DEFENSES)
-def test_a_positive_alpha_is_another_method(name: str) -> None:
+def test_a_positive_alpha_changes_the_weights_of_the_model(name: str) -> None:
     assert not torch.allclose(
-        train(DEFENSES[name], learner_of(Exponential(1.0)))[1], train_by_hand(BY_HAND[name])[1]
+        train(DEFENSES[name], make_learner(Exponential(1.0)))[1], train_reference(BY_HAND[name])[1]
     )
 
 
 @pytest.mark.parametrize("alpha", [0.0, 2.0])
-def test_trades_pays_clean_cross_entropy_plus_beta_times_weighted_batchmean_kl(
+def test_the_trades_loss_is_clean_cross_entropy_plus_beta_times_weighted_kl(
     alpha: float,
 ) -> None:
     model, on = network(), batch()
-    clean, adversarial = model(on.images).double(), model(Fixed().moved(on.images)).double()
+    clean, adversarial = (
+        model(on.images).double(),
+        model(FixedPatternAttack().moved(on.images)).double(),
+    )
     weights = (-alpha * margins(adversarial, on.labels)).exp().tolist()
     expected = 0.0
     rows = zip(
@@ -249,7 +252,7 @@ def test_trades_pays_clean_cross_entropy_plus_beta_times_weighted_batchmean_kl(
     for p, q, label, weight in rows:
         divergence = sum(a * (math.log(a) - math.log(b)) for a, b in zip(p, q, strict=True))
         expected += (-math.log(p[label]) + BETA * weight * divergence) / 16
-    learner = learner_of(Exponential(alpha), attack=Fixed())
+    learner = make_learner(Exponential(alpha), attack=FixedPatternAttack())
     learner.begin_step(0, 0, StepSettings(LR), batch_size=16)
     report = Trades(BETA).step(learner, on)
     assert report.losses.mean().item() == pytest.approx(expected, rel=1e-6)
@@ -261,23 +264,23 @@ def test_trades_pays_clean_cross_entropy_plus_beta_times_weighted_batchmean_kl(
     )
 
 
-def test_trades_without_weights_is_the_published_batchmean() -> None:
+def test_trades_without_weights_uses_the_published_batchmean() -> None:
     model, on = network(), batch()
-    clean, adversarial = model(on.images), model(Fixed().moved(on.images))
+    clean, adversarial = model(on.images), model(FixedPatternAttack().moved(on.images))
     divergence = functional.kl_div(
         adversarial.log_softmax(dim=1), clean.softmax(dim=1), reduction="batchmean"
     )
     loss = functional.cross_entropy(clean, on.labels) + BETA * divergence
     loss.backward()
     published = torch.cat([not_none(parameter.grad).flatten() for parameter in model.parameters()])
-    found = gradient(Trades(BETA), learner_of(Exponential(0.0), attack=Fixed()), on)
+    found = gradient(Trades(BETA), make_learner(Exponential(0.0), attack=FixedPatternAttack()), on)
     torch.testing.assert_close(found, published, rtol=1e-4, atol=1e-6)
 
 
-def test_a_report_holds_what_the_step_saw() -> None:
+def test_a_report_has_losses_weights_and_margins_of_the_step() -> None:
     model, on = network(), batch()
-    logits = model(Fixed().moved(on.images)).detach()
-    learner = learner_of(Exponential(2.0), attack=Fixed())
+    logits = model(FixedPatternAttack().moved(on.images)).detach()
+    learner = make_learner(Exponential(2.0), attack=FixedPatternAttack())
     learner.begin_step(0, 0, StepSettings(LR), batch_size=16)
     report = PgdTraining().step(learner, on)
     torch.testing.assert_close(report.margins, margins(logits, on.labels))
@@ -296,19 +299,19 @@ def evidence(scale: float = 3.0) -> Evidence:
     return Evidence(logits, torch.randint(3, (16,), generator=generator))
 
 
-def test_weights_are_the_kernel_as_it_is_or_with_mean_one() -> None:
+def test_weights_are_those_of_the_kernel_or_have_mean_one() -> None:
     seen = evidence()
     expected = (-2 * margins(seen.logits, seen.labels)).exp()
-    torch.testing.assert_close(learner_of(Exponential(2.0)).weights(seen), expected)
-    normalized = learner_of(Exponential(2.0), normalize="batch").weights(seen)
+    torch.testing.assert_close(make_learner(Exponential(2.0)).weights(seen), expected)
+    normalized = make_learner(Exponential(2.0), normalize="batch").weights(seen)
     torch.testing.assert_close(normalized, expected / expected.mean())
 
 
-def test_the_mean_that_normalizes_gets_no_gradient() -> None:
+def test_the_normalizing_mean_has_no_gradient() -> None:
     seen = evidence()
     expected = (-2 * margins(seen.logits, seen.labels)).exp()
     (found,) = torch.autograd.grad(
-        learner_of(Exponential(2.0), normalize="batch").weights(seen).sum(), seen.logits
+        make_learner(Exponential(2.0), normalize="batch").weights(seen).sum(), seen.logits
     )
     (plain,) = torch.autograd.grad((expected / expected.mean().item()).sum(), seen.logits)
     torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-6)
@@ -318,16 +321,14 @@ def test_the_mean_that_normalizes_gets_no_gradient() -> None:
 @pytest.mark.parametrize(
     ("weight_grad", "flows"), [("both", True), ("outer", True), ("attack", False), ("none", False)]
 )
-def test_gradient_flows_through_the_weights_of_the_loss_where_asked(
-    weight_grad: str, flows: bool
-) -> None:
+def test_weights_have_a_gradient_for_both_and_outer(weight_grad: str, flows: bool) -> None:
     assert (
-        learner_of(Exponential(2.0), weight_grad=weight_grad).weights(evidence()).requires_grad
+        make_learner(Exponential(2.0), weight_grad=weight_grad).weights(evidence()).requires_grad
         == flows
     )
 
 
-class Shifted:
+class ShiftedExponential:
     """The paper's kernel plus a constant."""
 
     traits = KernelTraits()
@@ -344,7 +345,7 @@ def test_a_constant_in_the_log_weights_cancels_only_in_normalized_weights(consta
     on = batch()
     for normalize, cancels in (("batch", True), ("none", False)):
         base, moved = (
-            gradient(PgdTraining(), learner_of(Shifted(c), normalize=normalize), on)
+            gradient(PgdTraining(), make_learner(ShiftedExponential(c), normalize=normalize), on)
             for c in (0.0, constant)
         )
         assert torch.allclose(base, moved, rtol=1e-4, atol=1e-6) == cancels
@@ -353,14 +354,21 @@ def test_a_constant_in_the_log_weights_cancels_only_in_normalized_weights(consta
 @pytest.mark.parametrize("constant", [100.0, -200.0])
 def test_normalized_weights_never_overflow(constant: float) -> None:
     seen = evidence()
-    weights = learner_of(Shifted(constant), normalize="batch").weights(seen)
+    weights = make_learner(ShiftedExponential(constant), normalize="batch").weights(seen)
     torch.testing.assert_close(
-        weights, learner_of(Exponential(2.0), normalize="batch").weights(seen), rtol=1e-4, atol=1e-6
+        weights,
+        make_learner(Exponential(2.0), normalize="batch").weights(seen),
+        rtol=1e-4,
+        atol=1e-6,
     )
 
 
-def by_weight_grad(weight_grad: str, alpha: float, on: Batch) -> Tensor:
-    """One step's gradient: a weighted attack in `both` and `attack`, a learnable weight in `both` and `outer`."""
+def reference_gradient(weight_grad: str, alpha: float, on: Batch) -> Tensor:
+    """Return the gradient of one step.
+
+    The attack is weighted for `both` and `attack`; the weight of the loss has a gradient for
+    `both` and `outer`.
+    """
     model = network()
 
     def loss(logits: Tensor) -> Tensor:
@@ -369,7 +377,7 @@ def by_weight_grad(weight_grad: str, alpha: float, on: Batch) -> Tensor:
     def weighted(logits: Tensor) -> Tensor:
         return (-alpha * margins(logits, on.labels)).exp() * loss(logits)
 
-    moved = attacked_by_hand(model, on, 0, weighted if weight_grad in ("both", "attack") else loss)
+    moved = reference_attack(model, on, 0, weighted if weight_grad in ("both", "attack") else loss)
     logits = model(moved)
     weights = (-alpha * margins(logits, on.labels)).exp()
     if weight_grad in ("attack", "none"):
@@ -382,16 +390,18 @@ WEIGHT_GRADS = ("both", "outer", "attack", "none")
 
 
 @pytest.mark.parametrize("weight_grad", WEIGHT_GRADS)
-def test_each_weight_grad_is_its_own_formula(weight_grad: str) -> None:
-    found = gradient(PgdTraining(), learner_of(Exponential(4.0), weight_grad=weight_grad), batch())
+def test_each_weight_grad_matches_its_formula(weight_grad: str) -> None:
+    found = gradient(
+        PgdTraining(), make_learner(Exponential(4.0), weight_grad=weight_grad), batch()
+    )
     torch.testing.assert_close(
-        found, by_weight_grad(weight_grad, 4.0, batch()), rtol=1e-4, atol=1e-6
+        found, reference_gradient(weight_grad, 4.0, batch()), rtol=1e-4, atol=1e-6
     )
 
 
-def test_no_two_weight_grads_are_the_same() -> None:
+def test_all_weight_grads_give_different_gradients() -> None:
     learners = [
-        learner_of(Exponential(4.0), weight_grad=weight_grad) for weight_grad in WEIGHT_GRADS
+        make_learner(Exponential(4.0), weight_grad=weight_grad) for weight_grad in WEIGHT_GRADS
     ]
     found = [gradient(PgdTraining(), learner, batch()) for learner in learners]
     assert not any(
@@ -399,10 +409,10 @@ def test_no_two_weight_grads_are_the_same() -> None:
     )
 
 
-def test_an_attack_sees_the_weight_in_both_and_attack_only() -> None:
+def test_the_attack_is_weighted_for_both_and_attack_only() -> None:
     images = {}
     for weight_grad in WEIGHT_GRADS:
-        learner = learner_of(Exponential(4.0), weight_grad=weight_grad)
+        learner = make_learner(Exponential(4.0), weight_grad=weight_grad)
         images[weight_grad] = learner.attack(batch(), cross_entropy).images
     assert torch.equal(images["both"], images["attack"])
     assert torch.equal(images["outer"], images["none"])
@@ -411,20 +421,23 @@ def test_an_attack_sees_the_weight_in_both_and_attack_only() -> None:
 
 @pytest.mark.parametrize("name", DEFENSES)
 @pytest.mark.parametrize(("normalize", "agrees"), [("none", True), ("batch", False)])
-def test_gradients_of_equal_parts_average_to_that_of_the_whole_without_normalization(
+def test_gradients_of_equal_parts_average_to_that_of_the_batch(
     name: str, normalize: str, agrees: bool
 ) -> None:
-    on, learner = batch(), learner_of(Exponential(2.0), normalize=normalize)
+    on, learner = batch(), make_learner(Exponential(2.0), normalize=normalize)
     whole = gradient(DEFENSES[name], learner, on)
     parts = [
-        gradient(DEFENSES[name], learner, rows_of(on, rows)) for rows in torch.arange(16).split(4)
+        gradient(DEFENSES[name], learner, select_rows(on, rows))
+        for rows in torch.arange(16).split(4)
     ]
     assert torch.allclose(torch.stack(parts).mean(dim=0), whole, rtol=1e-3, atol=1e-5) == agrees
 
 
 @pytest.mark.parametrize(("attack_mode", "stays"), [("eval", True), ("train", False)])
-def test_an_attack_moves_batch_statistics_in_train_mode_only(attack_mode: str, stays: bool) -> None:
-    learner = learner_of(Exponential(1.0), network_with_batch_norm(), attack_mode=attack_mode)
+def test_an_attack_changes_batch_statistics_in_train_mode_only(
+    attack_mode: str, stays: bool
+) -> None:
+    learner = make_learner(Exponential(1.0), network_with_batch_norm(), attack_mode=attack_mode)
     learner.begin_step(0, 0, StepSettings(LR), batch_size=16)
     before = {
         name: value.clone() for name, value in learner.model.get_submodule("2").named_buffers()
@@ -439,12 +452,12 @@ def test_an_attack_moves_batch_statistics_in_train_mode_only(attack_mode: str, s
 
 @pytest.mark.parametrize("attack_mode", ["eval", "train"])
 @pytest.mark.parametrize("defense", [PgdTraining(), Trades(), FastTraining()])
-def test_who_is_fooled_is_asked_in_some_steps_and_changes_none(
+def test_measuring_attack_success_does_not_change_a_step(
     defense: Defense, attack_mode: str
 ) -> None:
     found = []
     for judged in (True, False):
-        learner = learner_of(Exponential(1.0), network_with_batch_norm(), attack_mode=attack_mode)
+        learner = make_learner(Exponential(1.0), network_with_batch_norm(), attack_mode=attack_mode)
         passes: list[Any] = []
         learner.begin_step(0, 0, StepSettings(LR), batch_size=16, measures_success=judged)
         learner.model.register_forward_hook(lambda *_, passes=passes: passes.append(1))
@@ -460,17 +473,17 @@ def test_who_is_fooled_is_asked_in_some_steps_and_changes_none(
 @pytest.mark.parametrize(
     ("defense", "forwards"), [(Natural(), 1), (PgdTraining(), 1), (Trades(), 2)]
 )
-def test_a_step_updates_batch_statistics_once_per_forward_of_the_loss(
+def test_a_step_updates_batch_statistics_once_per_forward_pass_of_the_loss(
     defense: Defense, forwards: int
 ) -> None:
-    learner = learner_of(Exponential(1.0), network_with_batch_norm())
+    learner = make_learner(Exponential(1.0), network_with_batch_norm())
     learner.begin_step(0, 0, StepSettings(LR), batch_size=16)
     defense.step(learner, batch())
     assert learner.model.get_buffer("2.num_batches_tracked") == forwards
 
 
 @pytest.mark.parametrize("alpha", [0.0, 2.0])
-def test_natural_training_pays_weighted_clean_cross_entropy_and_never_attacks(alpha: float) -> None:
+def test_natural_training_uses_weighted_clean_cross_entropy_without_attack(alpha: float) -> None:
     def losses(model: nn.Module, on: Batch, step: int) -> Tensor:
         logits = model(on.images)
         return (-alpha * margins(logits, on.labels)).exp() * functional.cross_entropy(
@@ -478,15 +491,15 @@ def test_natural_training_pays_weighted_clean_cross_entropy_and_never_attacks(al
         )
 
     found_losses, found_parameters = train(
-        Natural(), learner_of(Exponential(alpha), attack=Never())
+        Natural(), make_learner(Exponential(alpha), attack=FailingAttack())
     )
-    losses_by_hand, parameters_by_hand = train_by_hand(losses)
+    losses_by_hand, parameters_by_hand = train_reference(losses)
     torch.testing.assert_close(found_losses, losses_by_hand)
     torch.testing.assert_close(found_parameters, parameters_by_hand)
 
 
-def test_a_step_sets_learning_rate_mode_and_random_numbers_and_clears_gradients() -> None:
-    learner = learner_of(Uniform())
+def test_a_step_sets_learning_rate_mode_and_seed_and_clears_gradients() -> None:
+    learner = make_learner(Uniform())
     PgdTraining().step(learner, batch())
     learner.model.eval()
     drawn = []
@@ -502,16 +515,18 @@ def test_a_step_sets_learning_rate_mode_and_random_numbers_and_clears_gradients(
     assert torch.equal(vector(learner.model), before)
 
 
-def test_a_trained_network_is_less_accurate_under_an_attacker_who_chooses() -> None:
+def test_the_sampled_accuracy_of_a_trained_model_is_below_its_robust_accuracy() -> None:
     generator = torch.Generator().manual_seed(8)
     labels = torch.randint(3, (256,), generator=generator)
     patterns = torch.rand(3, 1, 4, 4, generator=generator)
     images = (patterns[labels] + 0.2 * torch.randn(256, 1, 4, 4, generator=generator)).clamp(0, 1)
     whole = Batch(images, labels, torch.arange(256))
-    learner = learner_of(Exponential(1.0))
+    learner = make_learner(Exponential(1.0))
     for step in range(40):
         learner.begin_step(0, step, StepSettings(LR), batch_size=16)
-        PgdTraining().step(learner, rows_of(whole, torch.arange(step % 4 * 64, step % 4 * 64 + 64)))
+        PgdTraining().step(
+            learner, select_rows(whole, torch.arange(step % 4 * 64, step % 4 * 64 + 64))
+        )
     kernels: dict[float | None, Kernel] = {alpha: Exponential(alpha) for alpha in (0.0, 1.0, 2.0)}
     rows = Evaluator(
         model=learner.model,

@@ -1,4 +1,4 @@
-"""A run does what its configuration says, leaves what it promises, and goes on where it stopped."""
+"""A run follows its configuration, writes its files, and resumes bit-identically."""
 
 import json
 import shutil
@@ -45,7 +45,7 @@ def assert_equal_weights(first: Path, second: Path) -> None:
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
-def test_a_run_takes_every_step_of_every_epoch(
+def test_a_run_has_every_step_of_every_epoch(
     tiny_config: TrainConfig, tmp_path: Path, registry: Registry
 ) -> None:
     events = run(tiny_config, tmp_path / "run", registry)
@@ -58,7 +58,7 @@ def test_a_run_takes_every_step_of_every_epoch(
     assert isinstance(events[-1], TrainingDone)
 
 
-def test_the_folder_holds_what_was_asked_and_what_came_of_it(
+def test_the_run_folder_has_settings_log_and_weights(
     tiny_run: Path, tiny_config: TrainConfig
 ) -> None:
     folder = RunFolder(tiny_run)
@@ -82,7 +82,7 @@ def test_the_folder_holds_what_was_asked_and_what_came_of_it(
     assert checkpoints.load(folder.last).epoch == 2
 
 
-def test_a_checkpoint_describes_itself_and_comes_back_equal(
+def test_a_checkpoint_describes_itself_and_is_loaded_equal(
     tiny_run: Path, tiny_config: TrainConfig
 ) -> None:
     checkpoint = checkpoints.load(tiny_run)
@@ -108,7 +108,7 @@ def test_a_checkpoint_describes_itself_and_comes_back_equal(
     )
 
 
-def test_odd_tensors_survive_the_disk(tmp_path: Path, tiny_config: TrainConfig) -> None:
+def test_unusual_tensors_are_loaded_equal(tmp_path: Path, tiny_config: TrainConfig) -> None:
     shared = torch.randn(4, 3, 2, 2)
     tensors = {
         "channels_last": shared.to(memory_format=torch.channels_last),
@@ -130,7 +130,7 @@ def test_odd_tensors_survive_the_disk(tmp_path: Path, tiny_config: TrainConfig) 
     )
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_seed_others(
+def test_equal_seeds_give_bit_identical_weights_and_other_seeds_others(
     tiny_config: TrainConfig, tiny_run: Path, tmp_path: Path, registry: Registry
 ) -> None:
     run(tiny_config, tmp_path / "again", registry)
@@ -140,7 +140,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(
         assert_equal_weights(tiny_run, tmp_path / "other")
 
 
-def test_a_stopped_run_goes_on_to_the_same_weights(
+def test_a_resumed_run_ends_with_bit_identical_weights(
     tiny_config: TrainConfig, tiny_run: Path, tmp_path: Path, registry: Registry
 ) -> None:
     walk = train(tiny_config, tmp_path / "run", registry, data_dir=Path(), device="cpu")
@@ -159,7 +159,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
     assert entries == uninterrupted
 
 
-def test_a_finished_run_resumes_to_nothing_to_do(
+def test_resuming_a_finished_run_does_nothing(
     tiny_config: TrainConfig, tiny_run: Path, tmp_path: Path, registry: Registry
 ) -> None:
     shutil.copytree(tiny_run, tmp_path / "run")
@@ -168,7 +168,7 @@ def test_a_finished_run_resumes_to_nothing_to_do(
     assert isinstance(events[-1], TrainingDone)
 
 
-def test_weights_that_were_removed_are_written_again_from_the_state(
+def test_removed_weights_are_written_again_from_the_state(
     tiny_config: TrainConfig, tiny_run: Path, tmp_path: Path, registry: Registry
 ) -> None:
     shutil.copytree(tiny_run, tmp_path / "run")
@@ -204,7 +204,7 @@ def test_a_damaged_resume_file_is_refused(
         run(tiny_config, tmp_path / "run", registry, resume=True)
 
 
-def test_overwriting_starts_anew_and_keeps_foreign_files(
+def test_overwriting_removes_the_run_and_keeps_other_files(
     tiny_config: TrainConfig, tiny_run: Path, tmp_path: Path, registry: Registry
 ) -> None:
     shutil.copytree(tiny_run, tmp_path / "run")
@@ -225,7 +225,7 @@ def test_a_folder_in_use_is_refused(tiny_config: TrainConfig, tmp_path: Path) ->
         pass
 
 
-def test_a_mistake_in_a_name_leaves_no_folder_behind(
+def test_an_invalid_model_creates_no_folder(
     tiny_config: TrainConfig, tmp_path: Path, registry: Registry
 ) -> None:
     walk = train(
@@ -239,10 +239,10 @@ def test_a_mistake_in_a_name_leaves_no_folder_behind(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_loss_that_explodes_stops_the_run_and_keeps_the_epoch_before(
+def test_a_diverging_loss_stops_the_run_and_keeps_the_epoch_before(
     tiny_config: TrainConfig, tmp_path: Path, registry: Registry
 ) -> None:
-    """The learning rate is fine in the first epoch and absurd in the second."""
+    """The learning rate is too high from the second epoch on."""
     settings = {
         "optimizer": "sgd",
         "lr": 0.05,
@@ -280,7 +280,7 @@ def test_every_defense_and_optimizer_trains_and_resumes(
     assert_equal_weights(tmp_path / "run", tmp_path / "straight")
 
 
-def test_batches_deal_every_image_once_and_never_one_alone(
+def test_batches_contain_every_image_once_and_never_only_one(
     tiny_config: TrainConfig, registry: Registry
 ) -> None:
     split = registry.create("dataset", "digits", root=Path()).splits["train"]
@@ -315,7 +315,7 @@ def test_the_log_is_one_json_object_per_line(tiny_run: Path) -> None:
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
 
 
-def test_validation_and_training_never_touch_a_test_image(
+def test_validation_and_training_read_no_test_image(
     tiny_config: TrainConfig, tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = registry.create("dataset", "digits", root=Path())
@@ -334,9 +334,7 @@ def test_validation_and_training_never_touch_a_test_image(
     assert seen.isdisjoint(test_images)
 
 
-def test_an_evaluation_attack_with_its_own_ball_validates_in_that_of_training(
-    tmp_path: Path, registry: Registry
-) -> None:
+def test_validation_uses_the_norm_and_eps_of_training(tmp_path: Path, registry: Registry) -> None:
     (tmp_path / "settings.toml").write_text('[evaluate]\nattack = "pgd:eps=0.05,norm=l2"\n')
     config = resolve({"epochs": 1, "steps": 1}, tmp_path / "settings.toml")
     assert isinstance(run(config, tmp_path / "run", registry)[-1], TrainingDone)
@@ -379,7 +377,7 @@ def test_a_model_that_does_not_fit_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_full_disk_is_one_line_and_keeps_the_old_file(
+def test_a_full_disk_is_reported_and_keeps_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file.safetensors"
@@ -397,7 +395,7 @@ def test_a_full_disk_is_one_line_and_keeps_the_old_file(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_weights_without_their_state_are_neither_overwritten_nor_resumed(
+def test_weights_without_state_are_neither_overwritten_nor_resumed(
     tiny_config: TrainConfig, tiny_run: Path, tmp_path: Path, registry: Registry
 ) -> None:
     shutil.copytree(tiny_run, tmp_path / "run")
@@ -414,7 +412,7 @@ def test_weights_without_their_state_are_neither_overwritten_nor_resumed(
     "kept", ["best.safetensors", "ema.safetensors", "last.safetensors", "log.jsonl", "evaluations"]
 )
 @pytest.mark.parametrize("gone", ["config.json", "resume.safetensors"])
-def test_a_folder_with_results_is_never_started_over_by_resume(
+def test_resume_does_not_restart_a_folder_with_results(
     gone: str,
     kept: str,
     tiny_config: TrainConfig,
@@ -481,7 +479,7 @@ def test_files_of_the_user_with_our_names_are_not_deleted(
 
 
 @pytest.mark.parametrize("name", ["csv", "tensorboard"])
-def test_a_linked_folder_for_a_logger_is_refused_and_left_alone(
+def test_a_linked_folder_for_a_logger_is_refused_unchanged(
     name: str, tiny_config: TrainConfig, tmp_path: Path, registry: Registry
 ) -> None:
     (tmp_path / "victim").mkdir()
@@ -496,7 +494,7 @@ def test_a_linked_folder_for_a_logger_is_refused_and_left_alone(
     assert [file.name for file in (tmp_path / "victim").iterdir()] == ["metrics.csv"]
 
 
-def test_a_folder_in_the_place_of_a_file_of_the_run_is_not_removed(
+def test_a_folder_with_the_name_of_a_run_file_is_not_removed(
     tiny_config: TrainConfig, tmp_path: Path, registry: Registry
 ) -> None:
     (tmp_path / "run" / "log.jsonl" / "mine").mkdir(parents=True)
@@ -509,9 +507,7 @@ def test_a_folder_in_the_place_of_a_file_of_the_run_is_not_removed(
     "attack",
     ["autoattack", "apgd-ce:stops_early=true", "authors-eval", "square", "handing.py:handing"],
 )
-def test_held_out_images_meet_a_short_attack_that_gives_margins(
-    attack: str, registry: Registry
-) -> None:
+def test_the_validation_attack_is_short_and_gives_margins(attack: str, registry: Registry) -> None:
     # what hands options on accepts `steps`, and has none
     body = """
 from wmr_cli.core import AttackTraits

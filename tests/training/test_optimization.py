@@ -1,4 +1,4 @@
-"""Optimizers, paces, averages, and the weights as the user asks for them: each against its definition."""
+"""Optimizers, schedules, weight averages and loss settings match their definitions."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -45,7 +45,7 @@ def batch() -> Batch:
     return Batch(images, torch.arange(COUNT) % 3, torch.arange(COUNT))
 
 
-def learner_of(**settings: Any) -> FabricLearner:
+def make_learner(**settings: Any) -> FabricLearner:
     model = network()
     config = TrainConfig(eps=EPS, **settings)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -61,7 +61,7 @@ def learner_of(**settings: Any) -> FabricLearner:
     )
 
 
-def test_warm_up_and_ramps_grow_straight_to_their_full_size() -> None:
+def test_warm_up_and_ramps_rise_linearly_to_their_final_value() -> None:
     config = TrainConfig(
         epochs=10, lr=1.0, schedule="constant", warmup=0.1, eps_ramp=0.4, alpha_ramp=0.5
     )
@@ -78,7 +78,7 @@ def test_warm_up_and_ramps_grow_straight_to_their_full_size() -> None:
     )
 
 
-def test_the_cycle_and_the_warm_up_multiply() -> None:
+def test_schedule_and_warm_up_are_multiplied() -> None:
     config = TrainConfig(epochs=1, lr=1.0, schedule="cosine", warmup=0.5)
     plain = msgspec.structs.replace(config, warmup=0.0)
     assert settings_at(config, 24, 100).learning_rate == pytest.approx(
@@ -86,8 +86,8 @@ def test_the_cycle_and_the_warm_up_multiply() -> None:
     )
 
 
-def test_a_ramp_shrinks_the_ball_of_the_attack_and_the_weights() -> None:
-    learner = learner_of()
+def test_ramps_scale_the_radius_of_the_attack_and_alpha() -> None:
+    learner = make_learner()
     learner.begin_step(
         0, 0, StepSettings(0.1, eps_fraction=0.25, alpha_fraction=0.5), batch_size=COUNT
     )
@@ -101,7 +101,7 @@ def test_a_ramp_shrinks_the_ball_of_the_attack_and_the_weights() -> None:
     assert (learner.attack(batch(), cross_entropy).images - batch().images).abs().max() > 0.9 * EPS
 
 
-def test_biases_and_norms_need_not_decay() -> None:
+def test_weight_decay_can_exclude_biases_and_norms() -> None:
     model = network()
     (everything,) = parameter_groups(TrainConfig(), model)
     assert len(instance_of(list, everything["params"])) == 6
@@ -126,8 +126,8 @@ def test_biases_and_norms_need_not_decay() -> None:
 
 
 @pytest.mark.parametrize("limit", [1e-3, 1e3])
-def test_gradients_are_clipped_to_their_longest(limit: float) -> None:
-    free, held = learner_of(), learner_of(clip_grad=limit)
+def test_the_norm_of_gradients_is_clipped(limit: float) -> None:
+    free, held = make_learner(), make_learner(clip_grad=limit)
     steps = []
     for learner in (free, held):
         before = nn.utils.parameters_to_vector(learner.model.parameters()).detach().clone()
@@ -142,9 +142,9 @@ def test_gradients_are_clipped_to_their_longest(limit: float) -> None:
     )
 
 
-def test_smoothed_labels_are_spread_over_all_classes() -> None:
+def test_label_smoothing_mixes_labels_with_all_classes() -> None:
     learner, logits, labels = (
-        learner_of(label_smoothing=0.3),
+        make_learner(label_smoothing=0.3),
         torch.randn(4, 3),
         torch.tensor([0, 1, 2, 0]),
     )
@@ -153,26 +153,26 @@ def test_smoothed_labels_are_spread_over_all_classes() -> None:
         learner.label_loss(logits, labels), -(target * logits.log_softmax(dim=1)).sum(dim=1)
     )
     torch.testing.assert_close(
-        learner_of().label_loss(logits, labels), cross_entropy(logits, labels)
+        make_learner().label_loss(logits, labels), cross_entropy(logits, labels)
     )
 
 
-def test_no_image_counts_more_than_the_largest_weight() -> None:
+def test_weights_are_limited_to_max_weight() -> None:
     logits, labels = 5 * torch.randn(64, 3), torch.arange(64) % 3
     evidence, margins = Evidence(logits, labels), probability_margin(logits, labels)
     free = (-2 * margins).exp()
     assert free.max() > 2
-    torch.testing.assert_close(learner_of(max_weight=2.0).weights(evidence), free.clamp(max=2))
-    normalised = learner_of(normalize="batch", max_weight=2.0).weights(evidence)
+    torch.testing.assert_close(make_learner(max_weight=2.0).weights(evidence), free.clamp(max=2))
+    normalised = make_learner(normalize="batch", max_weight=2.0).weights(evidence)
     torch.testing.assert_close(normalised, (free / free.mean()).clamp(max=2))
 
 
 @pytest.mark.parametrize("terms", ["kl", "nat", "both", "none"])
-def test_trades_puts_the_weights_where_it_is_told(
+def test_the_terms_of_trades_select_what_is_weighted(
     terms: Literal["kl", "nat", "both", "none"],
 ) -> None:
     on, beta = batch(), 6.0
-    learner = learner_of()
+    learner = make_learner()
     learner.begin_step(0, 0, StepSettings(0.0), batch_size=COUNT)
     seen: dict[str, Any] = {}
     forward = learner.forward
@@ -199,10 +199,10 @@ def test_trades_puts_the_weights_where_it_is_told(
     torch.testing.assert_close(report.losses, expected[terms])
 
 
-def test_trades_climbs_what_it_is_told() -> None:
+def test_the_inner_loss_of_trades_selects_the_objective_of_the_attack() -> None:
     asked = []
     for climbs in ("kl", "ce"):
-        learner = learner_of(weight_grad="none")
+        learner = make_learner(weight_grad="none")
         learner.begin_step(0, 0, StepSettings(0.0), batch_size=COUNT)
         attack = learner.attack
 
@@ -219,7 +219,7 @@ def test_trades_climbs_what_it_is_told() -> None:
     assert asked[1] is cross_entropy
 
 
-def test_the_average_is_the_moving_one_and_comes_back_equal() -> None:
+def test_the_moving_average_matches_its_definition_and_is_restored_equal() -> None:
     model, average = network(), WeightAverage(network(), 0.9)
     expected = {name: tensor.clone().double() for name, tensor in model.state_dict().items()}
     for update in range(1, 6):
@@ -251,6 +251,6 @@ def test_the_average_is_the_moving_one_and_comes_back_equal() -> None:
 
 
 @pytest.mark.parametrize("key", ["ema", "label_smoothing"])
-def test_a_share_of_one_is_refused(key: str) -> None:
+def test_a_fraction_of_one_is_refused(key: str) -> None:
     with pytest.raises(BadInput, match="< 1"):
         resolve({key: 1.0})

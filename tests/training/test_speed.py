@@ -1,4 +1,4 @@
-"""What makes attacks cheap leaves their results alone: the twin, the layout, memory that is kept, and passes that are shared."""
+"""Fusion, memory formats, kept memory and shared passes do not change results."""
 
 import subprocess
 import sys
@@ -43,7 +43,7 @@ def batch(shape: tuple[int, int, int] = (3, 8, 8), size: int = 8) -> Batch:
 
 
 def train_briefly(fuse: bool, steps: int = 3) -> dict[str, Tensor]:
-    """Weights and statistics after a few steps of TRADES on a network with batch-norm."""
+    """Return weights and statistics after a few steps of TRADES on a model with batch norm."""
     torch.manual_seed(0)
     layers = (
         nn.Conv2d(3, 8, 3),
@@ -80,8 +80,8 @@ def test_training_with_a_fused_model_differs_by_rounding_only() -> None:
     assert not torch.equal(plain["0.weight"], train_briefly(fuse=False, steps=2)["0.weight"])
 
 
-class Live(TorchDispatchMode):
-    """The most bytes that tensors made inside held at once; views hold what they are views of."""
+class PeakMemory(TorchDispatchMode):
+    """Measure the peak of bytes in tensors that are made inside; views count as their base."""
 
     def __init__(self) -> None:
         TorchDispatchMode.__init__(self)  # mypy takes super() for an untyped call
@@ -109,8 +109,8 @@ class Live(TorchDispatchMode):
         return result
 
 
-def peak_of(work: Callable[..., Any]) -> int:
-    with Live() as live:
+def measure_peak_memory(work: Callable[..., Any]) -> int:
+    with PeakMemory() as live:
         work()
     return int(live.peak)
 
@@ -130,12 +130,14 @@ def test_an_attack_needs_no_more_memory_than_a_bare_pass(
     attacked = prepare_for_attack(model, whole.images, layout="contiguous", fuse=fuse).module
     attack = Pgd(eps=EPS, steps=3)
     threat = ThreatModel(NORMS["linf"], EPS, num_classes=10)
-    ours = peak_of(lambda: run_attack(attack, attacked, whole, cross_entropy, threat, seed=0))
-    assert ours <= 1.2 * peak_of(bare)
+    ours = measure_peak_memory(
+        lambda: run_attack(attack, attacked, whole, cross_entropy, threat, seed=0)
+    )
+    assert ours <= 1.2 * measure_peak_memory(bare)
 
 
 @pytest.mark.parametrize(("crafts", "attacks"), [(True, 4), (False, 1)])
-def test_k_values_of_alpha_cost_one_attack_and_k_more_for_a_tr(crafts: bool, attacks: int) -> None:
+def test_k_values_of_alpha_need_one_attack_and_k_more_for_a_tr(crafts: bool, attacks: int) -> None:
     calls = []
     attack = Pgd(eps=EPS, steps=1)
 
@@ -193,7 +195,7 @@ def test_attacks_of_one_evaluation_share_the_clean_pass(
 
 
 @pytest.mark.parametrize("change", [{"fold": False}, {"layout": "contiguous"}])
-def test_evaluation_is_the_same_without_fusion_and_in_either_layout(
+def test_evaluation_does_not_depend_on_fusion_or_layout(
     change: dict[str, bool | str], tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
     def measured(folder: str, **settings: Any) -> Record:
@@ -234,7 +236,7 @@ print(int(told), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def test_freed_memory_is_kept_for_the_next_pass() -> None:
-    """In processes of their own: what malloc is told holds for all of one."""
+    """In separate processes, because settings of malloc hold for a whole process."""
     (_, usual), (told, kept) = (
         map(
             int,
@@ -250,7 +252,7 @@ def test_freed_memory_is_kept_for_the_next_pass() -> None:
 
 
 @pytest.mark.parametrize(("said", "calls"), [("1", 1), ("0", 0)])
-def test_memory_goes_back_to_the_system_where_the_user_says_so(
+def test_an_environment_variable_returns_memory_to_the_system(
     said: str, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = []

@@ -1,4 +1,4 @@
-"""Several processes train one network: the mean is that of the global batch, whoever starts the processes."""
+"""Several processes train one model on common batches, however they are started."""
 
 import os
 import signal
@@ -44,7 +44,7 @@ class Broken(nn.Sequential):
 """
 SGD = 'optimizer = "sgd"\nlr = 0.05\nschedule = "constant"\n'
 L2 = ("--attack", "pgd:norm=l2,start=gauss:0.001", "--eps", "1", "--step-size", "0.2")
-"""Steps of this attack are continuous in the gradient: a sign would turn a rounding error into a pixel."""
+"""Its steps are continuous in the gradient; a sign would amplify rounding errors."""
 BRIEF = ("--epochs", "1", "--steps", "3", "--batch-size", "127", "--quiet", "--config", "sgd.toml")
 
 
@@ -85,7 +85,7 @@ def log(run: str) -> list[dict[str, float]]:
         pytest.param("pgd", "batch", marks=pytest.mark.slow),
     ],
 )
-def test_two_processes_learn_what_one_learns(defense: str, normalize: str) -> None:
+def test_two_processes_train_like_one(defense: str, normalize: str) -> None:
     words = (
         *BRIEF,
         *L2,
@@ -125,7 +125,7 @@ def test_two_processes_learn_what_one_learns(defense: str, normalize: str) -> No
     ],
     ids=lambda words: f"{words[1]} {words[3]}".replace("/", " "),
 )
-def test_two_processes_learn_what_one_learns_by_every_method_that_looks_beyond_an_image(
+def test_two_processes_train_like_one_with_methods_that_compare_images(
     words: tuple[str, ...],
 ) -> None:
     options = (*BRIEF, *L2, "--model", "nets.py:Smooth", *words)
@@ -136,7 +136,7 @@ def test_two_processes_learn_what_one_learns_by_every_method_that_looks_beyond_a
         torch.testing.assert_close(two[name], one[name], atol=1e-4, rtol=1e-3)
 
 
-def test_two_processes_keep_what_each_of_them_perturbs() -> None:
+def test_each_process_restores_its_own_perturbation() -> None:
     words = (
         *BRIEF,
         *L2,
@@ -199,7 +199,7 @@ class Watched(nn.Sequential):
 
 
 @pytest.mark.slow
-def test_two_processes_hold_one_network_and_resume_to_the_same_bits(tmp_path: Path) -> None:
+def test_two_processes_have_equal_models_and_resume_bit_identically(tmp_path: Path) -> None:
     (tmp_path / "watched.py").write_text(WATCHED, encoding="utf-8")
     words = (
         *BRIEF[2:],
@@ -302,7 +302,7 @@ def test_slurm_starts_the_processes() -> None:
 
 
 @pytest.mark.slow
-def test_what_one_process_meets_alone_is_told_with_its_place() -> None:
+def test_an_error_of_one_process_is_reported_once_with_its_place() -> None:
     words = [
         sys.executable,
         "-m",
@@ -323,7 +323,7 @@ def test_what_one_process_meets_alone_is_told_with_its_place() -> None:
     assert "logits are not finite" in failed.stderr
 
 
-def test_a_batch_that_cannot_be_shared_is_refused() -> None:
+def test_a_batch_too_small_for_the_processes_is_refused() -> None:
     failed = wmr("--batch-size", "3", "--devices", "2", "--quiet", status=2)
     assert (
         failed.stderr.splitlines()[0] == "error: a batch of 3 images is too small for 2 processes"
@@ -331,7 +331,7 @@ def test_a_batch_that_cannot_be_shared_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_a_folder_that_is_taken_is_one_error_of_all() -> None:
+def test_a_used_folder_is_reported_once() -> None:
     wmr(*BRIEF, "--out", "run")
     failed = wmr(
         *BRIEF, "--out", "run", "--resume", "--epochs", "1", "--lr", "1", "--devices", "2", status=2
@@ -363,7 +363,7 @@ STEP = {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}
     ],
     ids=["nobody", "torchrun", "slurm", "no srun", "interactive", "one task"],
 )
-def test_who_started_how_many(
+def test_the_launcher_is_read_from_the_environment(
     environment: dict[str, str], started: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in (
@@ -380,7 +380,7 @@ def test_who_started_how_many(
     assert read_launcher() == started
 
 
-def test_slurm_tasks_without_their_number_per_node_are_refused(
+def test_slurm_without_tasks_per_node_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("SLURM_NTASKS_PER_NODE", raising=False)
@@ -391,7 +391,7 @@ def test_slurm_tasks_without_their_number_per_node_are_refused(
         read_launcher()
 
 
-def test_machines_on_which_nobody_started_anything_are_refused(
+def test_several_nodes_without_a_launcher_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("MASTER_ADDR", raising=False)
