@@ -35,7 +35,7 @@ def network(classes: int = 4) -> nn.Sequential:
 
 
 def problem(count: int = 40, classes: int = 4) -> tuple[Tensor, Tensor]:
-    """Images, and labels that the network gets right."""
+    """Return images, and labels that the network predicts."""
     images = torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(1))
     return images, network(classes)(images).argmax(dim=1)
 
@@ -55,7 +55,7 @@ def accuracy(attacked: AttackResult, labels: Tensor) -> float:
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_noise_is_a_floor_that_attacks_beat(norm: Literal["linf", "l2"]) -> None:
+def test_every_attack_is_stronger_than_noise(norm: Literal["linf", "l2"]) -> None:
     eps, (_, labels) = 0.06 if norm == "linf" else 0.4, problem()
     floor = accuracy(run(Noise(norm, eps)), labels)
     attacks: list[Attack] = [
@@ -73,7 +73,7 @@ def test_noise_is_a_floor_that_attacks_beat(norm: Literal["linf", "l2"]) -> None
     assert accuracy(run(Noise(norm, eps, restarts=50)), labels) <= floor
 
 
-def test_noise_is_the_strongest_of_its_draws() -> None:
+def test_noise_returns_the_strongest_sample() -> None:
     images, labels = problem()
     draws = [
         (images + NORMS["linf"].random(images, 0.1, INDEX, 3, restart)).clamp(0, 1)
@@ -87,7 +87,7 @@ def test_noise_is_the_strongest_of_its_draws() -> None:
     )
 
 
-def test_the_authors_evaluation_by_hand() -> None:
+def test_the_authors_evaluation_agrees_with_a_hand_computed_case() -> None:
     """Chain starts without projection; keep final iterates by cross-entropy, clean ones at 0."""
     model, (images, labels) = network(), problem()
     current, kept, highest = images, images, torch.zeros(40)
@@ -123,7 +123,7 @@ def test_the_authors_evaluation_selects_by_the_unweighted_loss() -> None:
     assert (values[2] >= values[1]).all()
 
 
-def test_with_the_margin_the_authors_evaluation_scores_survivors_on_their_clean_images() -> None:
+def test_the_authors_evaluation_with_margin_returns_survivors_clean() -> None:
     images, labels = problem()
     attacked = run(
         AuthorsEval(eps=0.03, steps=3, restarts=2, loss="margin"),
@@ -194,7 +194,7 @@ def test_weighted_by_alpha_zero_is_unweighted(attack: Attack) -> None:
 
 
 class WithoutGradients(nn.Module):
-    """Fails where somebody asks for a gradient; counts its calls and the images it saw."""
+    """Fails if a gradient is computed; counts its calls and images."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -209,7 +209,7 @@ class WithoutGradients(nn.Module):
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_square_asks_for_logits_as_often_as_it_says_and_never_for_gradients(
+def test_square_uses_the_given_number_of_queries_and_no_gradients(
     norm: Literal["linf", "l2"],
 ) -> None:
     model = WithoutGradients()
@@ -221,7 +221,7 @@ def test_square_asks_for_logits_as_often_as_it_says_and_never_for_gradients(
 
 @pytest.mark.parametrize("p_init", [1.0, 0.8])
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_square_without_edges_stays_in_the_ball_and_fools_fewer(
+def test_square_without_edges_stays_in_the_ball_and_is_weaker(
     norm: Literal["linf", "l2"], p_init: float
 ) -> None:
     eps, (images, labels) = 0.04 if norm == "linf" else 0.25, problem()
@@ -242,7 +242,7 @@ def test_square_without_edges_keeps_the_last_row_and_column_of_its_first_guess()
     assert not torch.equal(first, last)
 
 
-def test_square_that_stops_early_leaves_fooled_images_alone() -> None:
+def test_square_that_stops_early_does_not_change_misclassified_images() -> None:
     _, labels = problem()
     patient, hasty = WithoutGradients(), WithoutGradients()
     margin = get_objective("margin")
@@ -266,7 +266,7 @@ def test_square_that_stops_early_leaves_fooled_images_alone() -> None:
         (AutoAttack(attacks=("apgd-dlr", "square")), 3),
     ],
 )
-def test_with_too_few_classes_for_its_loss_an_attack_has_a_remark(
+def test_an_attack_remarks_on_too_few_classes_for_its_loss(
     attack: Apgd | TargetedApgd | AutoAttack, few: int
 ) -> None:
     for classes in (2, 3, 4, 10):
@@ -275,7 +275,7 @@ def test_with_too_few_classes_for_its_loss_an_attack_has_a_remark(
         assert all(f"with {classes} the attack maximises" in remark for remark in remarks)
 
 
-def test_autoattack_runs_the_parts_that_are_chosen(registry: Registry) -> None:
+def test_autoattack_runs_the_chosen_parts(registry: Registry) -> None:
     made = registry.create("attack", "autoattack:attacks=apgd-ce:square,queries=7,eps=0.1")
     assert made.parts() == [
         Apgd("linf", 0.1, stops_early=True),
@@ -296,12 +296,12 @@ def test_autoattack_runs_the_parts_that_are_chosen(registry: Registry) -> None:
         lambda: Noise(restarts=0), lambda: AuthorsEval(steps=0), lambda: AutoAttack(eps=-1.0),
     ],
 )  # fmt: skip
-def test_what_cannot_be_run_is_refused(make: Callable[..., Any]) -> None:
+def test_invalid_parameters_are_refused(make: Callable[..., Any]) -> None:
     with pytest.raises(BadInput):
         make()
 
 
-def test_an_image_that_is_wrong_already_is_not_attacked_by_those_that_stop_early() -> None:
+def test_attacks_that_stop_early_return_misclassified_images_clean() -> None:
     model, batch = tiny_model(), tiny_batch()
     wrong = (model(batch.images).argmax(dim=1) + 1) % 4
     for attack in (

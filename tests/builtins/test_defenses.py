@@ -104,12 +104,12 @@ PAID: dict[str, Callable[[list[float], list[float], int, Weigher], float]] = {
 """Loss of an image of class y, from clean logits z, adversarial logits a, and weights of both."""
 
 
-def weigher(y: int, alpha: float) -> Weigher:
+def weight_function(y: int, alpha: float) -> Weigher:
     return lambda z: math.exp(-alpha * margin(z, y))
 
 
 def slopes(function: Callable[..., Any], point: list[float], step: float = 1e-5) -> list[float]:
-    """Central differences of a function of a list of numbers."""
+    """Compute central differences of a function of a list of numbers."""
 
     def moved(place: int, by: float) -> list[float]:
         return [value + by * (place == other) for other, value in enumerate(point)]
@@ -131,7 +131,7 @@ def clip(value: float, low: float, high: float) -> float:
 def climbed(
     start: list[float], image: list[float], slope: list[float], reach: float, eps: float = EPS
 ) -> list[float]:
-    """One signed step from `start`, back into the ball around the image and into [0, 1]."""
+    """Take one signed step from `start`, projected into the ε-ball and into [0, 1]."""
     moved = (
         clip(s + reach * sign(g) - x, -eps, eps) + x
         for s, x, g in zip(start, image, slope, strict=True)
@@ -187,7 +187,7 @@ class Learner(RecordingLearner):
         return super().forward(images)
 
 
-def test_the_three_images_are_right_lost_and_wrong() -> None:
+def test_the_three_images_are_correct_attacked_and_misclassified() -> None:
     found = [
         [max(range(3), key=logits(THETA, pixels).__getitem__) for pixels in images]
         for images in (IMAGES, MOVED)
@@ -199,13 +199,13 @@ def test_the_three_images_are_right_lost_and_wrong() -> None:
 
 @pytest.mark.parametrize("alpha", [0.0, ALPHA])
 @pytest.mark.parametrize("spec", PAID)
-def test_three_images_pay_what_the_formula_says_and_the_step_follows_its_gradient(
+def test_losses_follow_the_formula_and_the_step_its_gradient(
     spec: str, alpha: float, registry: Registry
 ) -> None:
     def losses(theta: list[float]) -> list[float]:
         triples = zip(IMAGES, MOVED, LABELS, strict=True)
         return [
-            PAID[spec](logits(theta, x), logits(theta, moved), y, weigher(y, alpha))
+            PAID[spec](logits(theta, x), logits(theta, moved), y, weight_function(y, alpha))
             for x, moved, y in triples
         ]
 
@@ -213,7 +213,8 @@ def test_three_images_pay_what_the_formula_says_and_the_step_follows_its_gradien
     report = registry.create("defense", spec).step(learner, batch())
     seen = IMAGES if spec == "natural" else MOVED
     weights = [
-        weigher(y, alpha)(logits(THETA, pixels)) for pixels, y in zip(seen, LABELS, strict=True)
+        weight_function(y, alpha)(logits(THETA, pixels))
+        for pixels, y in zip(seen, LABELS, strict=True)
     ]
     assert report.losses.tolist() == pytest.approx(losses(THETA), rel=1e-9)
     assert learner.losses == pytest.approx([sum(losses(THETA)) / 3], rel=1e-9)
@@ -232,7 +233,7 @@ def test_three_images_pay_what_the_formula_says_and_the_step_follows_its_gradien
 
 
 @pytest.mark.parametrize("spec", [spec for spec in PAID if spec != "natural"])
-def test_the_attack_climbs_what_the_defense_names(spec: str, registry: Registry) -> None:
+def test_the_attack_maximises_the_objective_of_the_defense(spec: str, registry: Registry) -> None:
     learner = Learner()
     registry.create("defense", spec).step(learner, batch())
     ((labels, objective),) = learner.asked
@@ -251,14 +252,14 @@ def test_the_attack_climbs_what_the_defense_names(spec: str, registry: Registry)
         )
 
 
-def test_pairing_with_true_labels_is_told_the_true_labels() -> None:
+def test_logit_pairing_can_attack_the_true_labels() -> None:
     learner = Learner()
     LogitPairing(labels="true").step(learner, batch())
     assert learner.asked[0][0] == LABELS
 
 
-def test_pairing_counts_no_step_for_an_image_that_was_never_right() -> None:
-    """Its attack counts before how many steps the prediction stayed, right or wrong."""
+def test_logit_pairing_counts_no_step_for_a_misclassified_image() -> None:
+    """Its attack counts steps with an unchanged prediction, correct or not."""
     cases = ((LogitPairing(labels="predicted"), [2, 1, 0]), (LogitPairing(labels="true"), SURVIVED))
     for defense, expected in cases:
         learner = Learner()
@@ -281,7 +282,7 @@ def test_pairing_counts_no_step_for_an_image_that_was_never_right() -> None:
         "yopo:m=1",
     ],
 )
-def test_a_defense_knows_what_it_says_and_nothing_else(name: str, registry: Registry) -> None:
+def test_a_defense_provides_exactly_the_declared_evidence(name: str, registry: Registry) -> None:
     learner, defense = Learner(), registry.create("defense", name)
     defense.step(learner, batch())
     (evidence,) = learner.evidence
@@ -312,9 +313,11 @@ def test_fast_training_takes_one_step_from_a_random_start() -> None:
         [pixel for row in expected for pixel in row], abs=1e-12
     )
     attacked = [logits(THETA, pixels) for pixels in expected]
-    paid = [weigher(y, ALPHA)(a) * ce(a, y) for a, y in zip(attacked, LABELS, strict=True)]
-    assert report.losses.tolist() == pytest.approx(paid, rel=1e-9)
-    assert learner.losses == pytest.approx([sum(paid) / 3], rel=1e-9)
+    losses_by_hand = [
+        weight_function(y, ALPHA)(a) * ce(a, y) for a, y in zip(attacked, LABELS, strict=True)
+    ]
+    assert report.losses.tolist() == pytest.approx(losses_by_hand, rel=1e-9)
+    assert learner.losses == pytest.approx([sum(losses_by_hand) / 3], rel=1e-9)
 
 
 # free
@@ -328,11 +331,11 @@ def perturbed_losses(
     alpha: float,
 ) -> list[float]:
     """Return the losses of images moved by delta, two numbers per image in one list."""
-    paid = []
+    losses_by_hand = []
     for row, (image, y) in enumerate(zip(pixels, labels, strict=True)):
         z = logits(theta, [clip(image[k] + delta[2 * row + k], 0, 1) for k in (0, 1)])
-        paid.append(weigher(y, alpha)(z) * ce(z, y))
-    return paid
+        losses_by_hand.append(weight_function(y, alpha)(z) * ce(z, y))
+    return losses_by_hand
 
 
 def replayed(
@@ -342,17 +345,17 @@ def replayed(
     labels: list[int],
     alpha: float,
 ) -> tuple[list[float], list[float], list[float]]:
-    """One pass: its losses, and parameters and perturbation after both were moved."""
+    """Return the losses of one pass, and the updated parameters and perturbation."""
 
     def losses(theta: list[float], delta: list[float]) -> list[float]:
         return perturbed_losses(theta, delta, pixels, labels, alpha)
 
-    paid = losses(theta, delta)
-    downhill = slopes(lambda other: sum(losses(other, delta)) / len(paid), theta)
+    losses_by_hand = losses(theta, delta)
+    downhill = slopes(lambda other: sum(losses(other, delta)) / len(losses_by_hand), theta)
     uphill = slopes(lambda other: sum(losses(theta, other)), delta)
     theta = [value - LR * slope for value, slope in zip(theta, downhill, strict=True)]
     return (
-        paid,
+        losses_by_hand,
         theta,
         [
             clip(value + EPS * sign(slope), -EPS, EPS)
@@ -371,15 +374,15 @@ def free_by_hand(
     for pixels, labels in rounds:
         delta = [value for row in range(len(pixels)) for value in kept.get(row, [0.0, 0.0])]
         for _ in range(replays):
-            paid, theta, delta = replayed(theta, delta, pixels, labels, alpha)
+            losses_by_hand, theta, delta = replayed(theta, delta, pixels, labels, alpha)
         kept.update({row: delta[2 * row : 2 * row + 2] for row in range(len(pixels))})
-        reported.append(paid)
+        reported.append(losses_by_hand)
     return theta, kept, reported
 
 
 @pytest.mark.parametrize("replays", [1, 3])
 @pytest.mark.parametrize("alpha", [0.0, ALPHA])
-def test_free_training_moves_images_and_parameters_by_one_gradient_and_keeps_the_perturbation(
+def test_free_training_updates_images_and_parameters_by_one_gradient(
     replays: int, alpha: float
 ) -> None:
     short = ([[0.5, 0.5], [0.3, 0.4]], [2, 1])
@@ -396,8 +399,8 @@ def test_free_training_moves_images_and_parameters_by_one_gradient_and_keeps_the
         kept.append(pixels_of(defense.state()["perturbation"]))
     assert learner.steps == 4 * replays
     for done in range(1, 5):
-        theta, by_hand, paid = free_by_hand(rounds[:done], replays, alpha)
-        assert losses[:done] == [pytest.approx(row, rel=1e-6) for row in paid]
+        theta, by_hand, losses_by_hand = free_by_hand(rounds[:done], replays, alpha)
+        assert losses[:done] == [pytest.approx(row, rel=1e-6) for row in losses_by_hand]
         assert kept[done - 1] == [pytest.approx(by_hand[row], abs=1e-12) for row in sorted(by_hand)]
     assert theta_of(learner.model) == pytest.approx(theta, abs=1e-7)
     assert [len(rows) for rows in kept] == [3, 3, 4, 4]
@@ -418,7 +421,7 @@ def test_the_first_step_of_free_training_is_on_clean_images_and_moves_by_eps() -
     assert pixels_of(defense.state()["perturbation"]) == expected
 
 
-def test_a_perturbation_that_was_stored_is_gone_on_with() -> None:
+def test_free_training_resumes_from_its_stored_perturbation() -> None:
     learner, defense = Learner(), Free(m=2)
     assert defense.state() == {}
     defense.step(learner, batch())
@@ -443,7 +446,7 @@ class Overflowing(Learner):
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_a_gradient_that_overflowed_leaves_the_perturbation_where_it_is(norm: str) -> None:
+def test_an_overflowing_gradient_does_not_move_the_perturbation(norm: str) -> None:
     learner, defense = Overflowing(), Free(m=2)
     learner.norm = NORMS[norm]
     defense.step(learner, batch())
@@ -536,19 +539,19 @@ def test_yopo_one_one_moves_images_by_one_signed_gradient_of_the_whole_network(
     )
 
 
-def test_yopo_on_three_images_by_hand() -> None:
+def test_yopo_agrees_with_a_hand_computed_case() -> None:
     """A single layer: its gradient is the mean of p times the moved pixels."""
     learner = Learner(Exponential(ALPHA))
     report = Yopo(m=1, n=1, sigma=0.7).step(learner, batch())
     start = learner.forwarded[0]
-    paid, gradient = [], [0.0] * 9
+    losses_by_hand, gradient = [], [0.0] * 9
     for begin, image, y in zip(start, IMAGES, LABELS, strict=True):
 
         def loss(z: list[float], y: int = y) -> float:
-            return float(weigher(y, ALPHA)(z) * ce(z, y))
+            return float(weight_function(y, ALPHA)(z) * ce(z, y))
 
         z = logits(THETA, begin)
-        paid.append(loss(z))
+        losses_by_hand.append(loss(z))
         p = slopes(loss, z)
         uphill = [sum(p[c] * THETA[2 * c + k] for c in range(3)) for k in (0, 1)]
         moved = climbed(begin, image, uphill, 0.7 * EPS)
@@ -556,14 +559,14 @@ def test_yopo_on_three_images_by_hand() -> None:
             gradient[2 * c] += p[c] * moved[0] / 3
             gradient[2 * c + 1] += p[c] * moved[1] / 3
             gradient[6 + c] += p[c] / 3
-    assert report.losses.tolist() == pytest.approx(paid, rel=1e-9)
-    assert learner.losses == pytest.approx([sum(paid) / 3], rel=1e-9)
+    assert report.losses.tolist() == pytest.approx(losses_by_hand, rel=1e-9)
+    assert learner.losses == pytest.approx([sum(losses_by_hand) / 3], rel=1e-9)
     assert theta_of(learner.model) == pytest.approx(
         [old - LR * g for old, g in zip(THETA, gradient, strict=True)], abs=1e-8
     )
 
 
-def test_yopo_begins_elsewhere_in_every_step() -> None:
+def test_yopo_has_another_start_in_every_step() -> None:
     learner = Learner(model=two_layers())
     for step in range(2):
         learner.step_index = step
@@ -584,7 +587,7 @@ FIRST = {
 }
 
 
-def test_every_built_in_network_is_tried(registry: Registry) -> None:
+def test_the_cases_cover_every_built_in_network(registry: Registry) -> None:
     ours = {
         owned.entry.name for kind, owned in registry if kind == "model" and owned.owner == "wmr-cli"
     }
@@ -611,7 +614,7 @@ def test_the_first_layer_is_found_in_every_built_in_network(spec: str, registry:
         ("timm:test_vit,depth=1", (3, 160, 160), "network.patch_embed.proj"),
     ],
 )
-def test_yopo_steps_on_networks_of_all_kinds_and_finds_the_layer_that_could_be_named(
+def test_yopo_finds_the_first_layer_of_many_networks(
     spec: str, shape: tuple[int, int, int], name: str, registry: Registry
 ) -> None:
     def stepped(layer: str) -> tuple[Tensor, list[Tensor]]:
@@ -639,7 +642,7 @@ def test_yopo_steps_on_networks_of_all_kinds_and_finds_the_layer_that_could_be_n
     )
 
 
-def test_a_relu_that_writes_over_the_first_layer_changes_nothing() -> None:
+def test_an_in_place_relu_after_the_first_layer_changes_nothing() -> None:
     def stepped(inplace: bool) -> tuple[Tensor, Tensor]:
         torch.manual_seed(3)
         model = nn.Sequential(
@@ -655,8 +658,8 @@ def test_a_relu_that_writes_over_the_first_layer_changes_nothing() -> None:
     )
 
 
-def test_a_later_layer_takes_those_before_it_along() -> None:
-    """All of the network up to the named layer gets the gradient at the moved images."""
+def test_a_later_layer_includes_those_before_it() -> None:
+    """All parameters up to the named layer get the gradient at the moved images."""
     model = two_layers()
     learner = Learner(model=model)
     Yopo(m=1, n=1, layer="2").step(learner, batch())  # what comes out of the tanh
@@ -700,7 +703,7 @@ class Detour(nn.Module):
         ("flat", "no parameters are trained", "`layer`"),
     ],
 )
-def test_a_layer_that_cannot_be_the_first_is_refused_with_a_hint(
+def test_an_unusable_first_layer_is_refused_with_a_hint(
     layer: str, problem: str, hint: str
 ) -> None:
     with pytest.raises(BadInput, match=problem) as refused:
@@ -720,7 +723,7 @@ class Shift(nn.Module):
         return result
 
 
-def test_a_network_without_a_layer_to_find_is_refused() -> None:
+def test_a_network_without_layers_is_refused() -> None:
     with pytest.raises(BadInput, match="first layer") as refused:
         Yopo().step(RecordingLearner(Shift()), tiny_batch())
     assert "layer" in refused.value.hint
@@ -730,7 +733,7 @@ def test_a_network_without_a_layer_to_find_is_refused() -> None:
 
 
 class Brittle(RecordingLearner):
-    """Image by image an attack succeeds beyond a limit; what the defense asks of it is noted."""
+    """An attack succeeds beyond a limit per image; the attacks of the defense are recorded."""
 
     def __init__(self, limits: dict[int, float]) -> None:
         super().__init__(network())
@@ -757,7 +760,7 @@ class Brittle(RecordingLearner):
 
 
 class Answering(nn.Module):
-    """A network that gives the known answers for the images of the last attack."""
+    """A network with known outputs for the images of the last attack."""
 
     def __init__(self, learner: Brittle, network: nn.Module) -> None:
         super().__init__()
@@ -817,7 +820,7 @@ def test_the_radius_of_an_image_follows_the_table(case: str) -> None:
     assert defense.state()["radii"].tolist()[::2] == [9.0, 9.0], "no other image is touched"
 
 
-def test_while_warming_up_images_that_are_right_have_the_full_radius() -> None:
+def test_during_warm_up_correct_images_have_the_full_radius() -> None:
     defense = InstanceAdaptive(warmup=2, gamma=GAMMA, beta=BETA)
     learner = Brittle({3: 0.0, 5: 0.0})
     for learner.epoch in (0, 1):
@@ -834,7 +837,7 @@ def test_while_warming_up_images_that_are_right_have_the_full_radius() -> None:
     )
 
 
-def test_radii_belong_to_images_and_not_to_their_place_in_a_batch() -> None:
+def test_radii_follow_the_image_index() -> None:
     defense = InstanceAdaptive(warmup=0, gamma=GAMMA, beta=1.0)
     learner = Brittle({0: 1.0, 7: 0.0, 40: 1.0})
     step = GAMMA * EPS
@@ -852,14 +855,14 @@ def test_radii_belong_to_images_and_not_to_their_place_in_a_batch() -> None:
     assert set(radii.nonzero().flatten().tolist()) == {0}
 
 
-def test_the_state_of_the_radii_comes_back() -> None:
+def test_the_state_of_the_radii_is_restored() -> None:
     defense, again = InstanceAdaptive(warmup=1), InstanceAdaptive(warmup=1)
     radii_after(defense, Brittle({2: 1.0}), [RIGHT], [2])
     again.load_state({name: tensor.clone() for name, tensor in defense.state().items()})
     assert torch.equal(again.state()["radii"], defense.state()["radii"])
 
 
-def test_the_step_of_an_image_is_its_radius_over_half_the_steps_and_never_too_small() -> None:
+def test_the_step_size_follows_the_radius_and_has_a_minimum() -> None:
     defense = InstanceAdaptive(warmup=0, gamma=0.0, steps=10, smallest_step=0.25)
     defense.load_state({"radii": torch.tensor([0.0, 0.05, 0.2])})
     learner = Brittle({0: 1.0, 1: 1.0, 2: 1.0})
@@ -872,7 +875,7 @@ def test_the_step_of_an_image_is_its_radius_over_half_the_steps_and_never_too_sm
     assert steps == 10
 
 
-def test_the_usual_numbers_are_the_published_ones_and_lengths_are_shares_of_eps(
+def test_defaults_are_the_published_values_relative_to_eps(
     registry: Registry,
 ) -> None:
     made = {name: registry.create("defense", name) for name in registry.names("defense")}
@@ -898,8 +901,8 @@ def test_the_usual_numbers_are_the_published_ones_and_lengths_are_shares_of_eps(
     )
 
 
-def test_every_image_is_attacked_in_its_own_ball() -> None:
-    """Two steps by hand, the third image is wrong and stays where it is."""
+def test_every_image_is_attacked_in_its_own_eps_ball() -> None:
+    """Two hand-computed steps; the third image is misclassified and does not move."""
     learner = Learner(Exponential(ALPHA))
     visited = []
     learner.model.register_forward_pre_hook(lambda model, args: visited.append(pixels_of(args[0])))
@@ -914,11 +917,11 @@ def test_every_image_is_attacked_in_its_own_ball() -> None:
             row = climbed(row, image, slope, max(radius, 0.5 * EPS), radius)
         found.append(row)
     assert learner.forwarded == [[pytest.approx(row, abs=1e-7) for row in found]]
-    paid = [
-        weigher(y, ALPHA)(logits(THETA, row)) * ce(logits(THETA, row), y)
+    losses_by_hand = [
+        weight_function(y, ALPHA)(logits(THETA, row)) * ce(logits(THETA, row), y)
         for row, y in zip(found, LABELS, strict=True)
     ]
-    assert report.losses.tolist() == pytest.approx(paid, rel=1e-6)
+    assert report.losses.tolist() == pytest.approx(losses_by_hand, rel=1e-6)
 
 
 # on the learner of real runs
@@ -930,7 +933,7 @@ ALL = [
 ]  # fmt: skip
 
 
-def test_every_built_in_defense_is_tried(registry: Registry) -> None:
+def test_the_cases_cover_every_built_in_defense(registry: Registry) -> None:
     ours = {
         owned.entry.name
         for kind, owned in registry
@@ -972,7 +975,7 @@ def trained(defense: Defense, learner: FabricLearner, steps: int = 4) -> tuple[T
 
 
 @pytest.mark.parametrize("spec", ALL)
-def test_alpha_zero_is_no_weight_bit_for_bit(spec: str, registry: Registry) -> None:
+def test_alpha_zero_is_bit_identical_to_no_weights(spec: str, registry: Registry) -> None:
     runs = [
         trained(registry.create("defense", spec), fabric_learner(kernel))
         for kernel in (Exponential(0.0), Uniform())
@@ -991,7 +994,7 @@ def test_a_positive_alpha_is_another_method(spec: str, registry: Registry) -> No
 
 
 @pytest.mark.parametrize("spec", ALL)
-def test_half_precision_in_the_forward_pass_hurts_no_defense(spec: str, registry: Registry) -> None:
+def test_every_defense_works_in_half_precision(spec: str, registry: Registry) -> None:
     learner = fabric_learner(Exponential(), precision="bf16")
     losses, parameters = trained(registry.create("defense", spec), learner, 2)
     assert losses.isfinite().all()
@@ -1022,7 +1025,7 @@ class Push:
         return AttackResult(moved, torch.zeros_like(batch.labels), model(moved).detach())
 
 
-def test_a_defenses_own_attack_is_held_to_its_own_radii() -> None:
+def test_an_own_attack_is_checked_against_its_own_radii() -> None:
     learner, on = fabric_learner(Uniform()), tiny_batch(4)
     radii = torch.tensor([0.0, 0.05, 0.2, 0.4])  # beyond the 0.1 of the run
     attacked = learner.attack(on, cross_entropy, Push(radii))
@@ -1031,7 +1034,7 @@ def test_a_defenses_own_attack_is_held_to_its_own_radii() -> None:
         learner.attack(on, cross_entropy, Push(radii, 1.1))
 
 
-def test_a_defenses_own_attack_climbs_the_weighted_objective_as_the_user_says() -> None:
+def test_an_own_attack_is_weighted_as_configured() -> None:
     images = {}
     for weight_grad in ("both", "none"):
         seen: list[Any] = []
@@ -1046,7 +1049,7 @@ def test_a_defenses_own_attack_climbs_the_weighted_objective_as_the_user_says() 
     assert not torch.equal(images["both"][1], images["none"][1]), "another way"
 
 
-def test_gradients_by_hand_are_added_to_those_that_are_there() -> None:
+def test_added_gradients_are_summed_with_existing_ones() -> None:
     learner = fabric_learner(Uniform())
     bias = learner.model.get_parameter("0.bias")
     weight = learner.model.get_parameter("0.weight")
@@ -1059,7 +1062,7 @@ def test_gradients_by_hand_are_added_to_those_that_are_there() -> None:
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_a_radius_per_image_is_the_same_as_the_radius_of_each(norm: str) -> None:
+def test_radii_per_image_agree_with_single_radii(norm: str) -> None:
     ball, delta = NORMS[norm], tiny_batch(4).images - 0.5
     radii, index = torch.tensor([0.0, 0.01, 0.3, 9.0]), torch.arange(4)
     each = radii.reshape(-1, 1, 1, 1)
@@ -1079,13 +1082,13 @@ def test_a_radius_per_image_is_the_same_as_the_radius_of_each(norm: str) -> None
         "trades:beta=-1", "yopo:m=0", "yopo:n=0", "yopo:sigma=0",
     ],
 )  # fmt: skip
-def test_numbers_that_make_no_sense_are_refused_with_a_hint(spec: str, registry: Registry) -> None:
+def test_invalid_parameters_are_refused_with_a_hint(spec: str, registry: Registry) -> None:
     with pytest.raises(BadInput) as refused:
         registry.create("defense", spec)
     assert refused.value.hint
 
 
-def test_evidence_of_trades_has_the_steps_that_its_attack_survived() -> None:
+def test_the_evidence_of_trades_has_steps_survived() -> None:
     learner = Learner()
     Trades().step(learner, replace(batch(), index=torch.tensor([4, 5, 6])))
     (evidence,) = learner.evidence

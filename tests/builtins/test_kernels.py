@@ -105,7 +105,7 @@ def log_weights(kernel: Kernel, seen: Evidence) -> list[float]:
 
 
 def weights(kernel: Kernel, seen: Evidence) -> Tensor:
-    """As a training step pays them, after any burn-in."""
+    """Return the weights of a training step after any burn-in."""
     learner = learner_of(kernel)
     learner.begin_step(1000, 0, StepSettings(0.1), batch_size=3)
     return learner.weights(seen)
@@ -151,20 +151,20 @@ BY_HAND: dict[Kernel, list[float]] = {
 
 
 @pytest.mark.parametrize("kernel", BY_HAND, ids=str)
-def test_three_images_by_hand(kernel: Kernel) -> None:
+def test_weights_agree_with_hand_computed_ones(kernel: Kernel) -> None:
     assert weights(kernel, evidence()).tolist() == pytest.approx(BY_HAND[kernel], rel=1e-9)
 
 
 @pytest.mark.parametrize(
     "kernel", [kernel for kernel in BY_HAND if not kernel.traits.normalized], ids=str
 )
-def test_a_kernel_gives_the_logarithms_of_these_weights(kernel: Kernel) -> None:
+def test_a_kernel_returns_log_weights(kernel: Kernel) -> None:
     expected = [math.log(weight) if weight else -math.inf for weight in BY_HAND[kernel]]
     assert log_weights(kernel, evidence()) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("kernel", [Tilt(1.3), Cvar(0.5), ChiSquared(0.1)], ids=str)
-def test_without_a_loss_of_the_defense_it_is_the_cross_entropy(kernel: Kernel) -> None:
+def test_the_loss_defaults_to_the_cross_entropy(kernel: Kernel) -> None:
     losses = [ce(z, y) for z, y in zip(LOGITS, LABELS, strict=True)]
     assert log_weights(kernel, evidence(loss=None)) == pytest.approx(
         log_weights(kernel, evidence(loss=losses)), rel=1e-9
@@ -194,14 +194,14 @@ def test_gairat_counts_the_steps_that_an_image_survived(
     assert expected == sorted(expected, reverse=True), "who falls first weighs most"
 
 
-def test_gairats_shift_is_added_to_the_argument() -> None:
+def test_the_shift_of_gairat_is_added_to_the_argument() -> None:
     expected = [(1 + math.tanh(0.5 + 5 * (1 - 2 * k / 10))) / 2 for k in (2, 5, 10)]
     assert log_weights(Gairat(shift=0.5), evidence(survived=[2, 5, 10])) == pytest.approx(
         [math.log(w) for w in expected]
     )
 
 
-def test_gairat_stays_finite_where_tanh_has_reached_minus_one() -> None:
+def test_gairat_is_finite_where_tanh_saturates() -> None:
     """(1 + tanh(-40)) / 2 is 0 in float64, and its logarithm is not -inf."""
     found = log_weights(Gairat(shift=-35), evidence(survived=[0, 5, 10]))
     assert found == pytest.approx([-60, -70, -80], rel=1e-9)
@@ -219,7 +219,7 @@ def test_gairat_stays_finite_where_tanh_has_reached_minus_one() -> None:
         ([5.0, 4.0, 3.0, 2.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0], 0.6, [10 / 6] * 5 + [1 / 3] * 5),
     ],
 )
-def test_images_tied_at_the_border_share_what_is_left(
+def test_cvar_divides_the_remaining_weight_among_ties(
     losses: list[float], share: float, expected: list[float]
 ) -> None:
     size = len(losses)
@@ -239,7 +239,7 @@ PRINTED = [
 
 
 @pytest.mark.parametrize(("losses", "rho", "shares"), PRINTED)
-def test_chi_squared_weights_are_the_printed_ones_times_their_number(
+def test_chi_squared_weights_are_the_published_ones_times_n(
     losses: list[int], rho: float, shares: list[float]
 ) -> None:
     seen = evidence(
@@ -251,14 +251,14 @@ def test_chi_squared_weights_are_the_printed_ones_times_their_number(
 
 
 def test_chi_squared_weights_of_three_images_in_closed_form() -> None:
-    """Where nobody's weight is cut off, it is 1 + sqrt(2 rho) * (loss - mean) / deviation."""
+    """Without clipping, a weight is 1 + sqrt(2 rho) * (loss - mean) / deviation."""
     mean = sum(LOSSES) / 3
     deviation = math.sqrt(sum((loss - mean) ** 2 for loss in LOSSES) / 3)
     expected = [1 + math.sqrt(2 * 0.1) * (loss - mean) / deviation for loss in LOSSES]
     assert weights(ChiSquared(0.1), evidence()).tolist() == pytest.approx(expected, rel=1e-9)
 
 
-def test_focal_weights_stay_finite_where_probabilities_saturate() -> None:
+def test_focal_weights_are_finite_where_probabilities_saturate() -> None:
     saturated = [[20.0, 0.0, 0.0], [1000.0, 0.0, -1000.0], [1000.0, 0.0, -1000.0]]
     seen = Evidence(
         torch.tensor(saturated, requires_grad=True), torch.tensor([0, 0, 2])
@@ -273,7 +273,7 @@ def test_focal_weights_stay_finite_where_probabilities_saturate() -> None:
 
 
 @pytest.mark.parametrize("sharpness", [0.5, 3.0])
-def test_tilted_weights_follow_the_gradient_of_the_tilted_loss(sharpness: float) -> None:
+def test_tilted_weights_give_the_gradient_of_the_tilted_loss(sharpness: float) -> None:
     generator = torch.Generator().manual_seed(4)
     logits = torch.randn(20, 3, dtype=torch.float64, generator=generator).requires_grad_()
     labels = torch.randint(3, (20,), generator=generator)
@@ -295,7 +295,7 @@ def test_a_sharp_tilt_puts_all_weight_on_the_largest_loss(sharpness: float) -> N
 
 
 def wat_costs(beta: float, clean: list[list[float]], attacked: list[list[float]]) -> list[float]:
-    """Per class, and on average."""
+    """Return the mean loss of each class, and of all images."""
     paid = [ce(z, y) + beta * kl(z, a) for z, a, y in zip(clean, attacked, LABELS, strict=True)]
     return [(paid[0] + paid[1]) / 2, 0.0, paid[2], sum(paid) / 3]  # no image is of class 1
 
@@ -306,7 +306,7 @@ def wat_weights(eta: float, costs: list[float]) -> list[float]:
     return [experts[y] + experts[3] for y in LABELS]
 
 
-def test_wat_weighs_classes_by_what_they_have_cost_so_far() -> None:
+def test_wat_weights_classes_by_their_validation_loss() -> None:
     kernel, seen = Wat(eta=0.5, beta=2.0), evidence()
     assert weights(kernel, seen).tolist() == pytest.approx([2 * 3 / 4] * 3), (
         "three classes and their mean, before any cost"
@@ -323,7 +323,7 @@ def test_wat_weighs_classes_by_what_they_have_cost_so_far() -> None:
     assert log_weights(kernel, seen)[0] == log_weights(kernel, seen)[1], "one class, one weight"
 
 
-def test_the_costs_of_classes_come_back() -> None:
+def test_the_state_of_wat_is_restored() -> None:
     kernel, again = Wat(), Wat()
     assert kernel.state() == {}
     kernel.observe(evidence())
@@ -332,7 +332,7 @@ def test_the_costs_of_classes_come_back() -> None:
     assert log_weights(again, evidence()) != log_weights(Wat(), evidence())
 
 
-def test_a_table_gives_its_weights_by_the_index_of_an_image(table: Callable[..., Any]) -> None:
+def test_a_table_gives_weights_by_index(table: Callable[..., Any]) -> None:
     kernel = table("index,weight\n42,2.5\n7, 1/4\n1000,9\n")
     assert weights(kernel, evidence()).tolist() == pytest.approx([0.0, 2.5, 0.25])
     assert log_weights(kernel, evidence())[0] == -math.inf
@@ -340,7 +340,7 @@ def test_a_table_gives_its_weights_by_the_index_of_an_image(table: Callable[...,
     assert weights(rest, evidence()).tolist() == pytest.approx([0.5, 2.5, 0.0])
 
 
-def test_a_table_of_none_of_the_images_gives_them_all_no_weight(
+def test_images_that_a_table_does_not_list_have_no_weight(
     table: Callable[..., Any],
 ) -> None:
     kernel = table("index,weight\n8,1\n")
@@ -351,7 +351,7 @@ def test_a_table_of_none_of_the_images_gives_them_all_no_weight(
     )
 
 
-def test_a_table_of_a_spreadsheet_begins_with_a_mark(tmp_path: Path) -> None:
+def test_a_table_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "weights.csv"
     path.write_text("index,weight\r\n42,2\r\n", encoding="utf-8-sig")
     assert weights(Table(path), evidence()).tolist() == pytest.approx([0.0, 2.0, 0.0])
@@ -380,7 +380,7 @@ def test_a_table_of_a_spreadsheet_begins_with_a_mark(tmp_path: Path) -> None:
         (f"index,weight\n{'9' * 5000},2\n", "is not a table of weights"),
     ],
 )
-def test_a_file_that_is_no_table_of_weights_is_refused_in_one_line_with_a_hint(
+def test_a_file_that_is_not_a_table_is_refused(
     content: bytes | str, problem: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "weights.csv"
@@ -394,7 +394,7 @@ def test_a_file_that_is_no_table_of_weights_is_refused_in_one_line_with_a_hint(
 
 
 @pytest.mark.parametrize("name", ["nowhere.csv", "."])
-def test_a_table_that_is_not_there_is_refused_with_a_hint(name: str, tmp_path: Path) -> None:
+def test_a_missing_table_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="cannot read") as refused:
         Table(tmp_path / name)
     assert "`path`" in refused.value.hint
@@ -411,7 +411,7 @@ def test_a_table_that_is_not_there_is_refused_with_a_hint(name: str, tmp_path: P
         "none:alpha=1",
     ],
 )  # fmt: skip
-def test_numbers_that_make_no_sense_are_refused_with_a_hint(spec: str, registry: Registry) -> None:
+def test_invalid_parameters_are_refused_with_a_hint(spec: str, registry: Registry) -> None:
     with pytest.raises(BadInput) as refused:
         registry.create("kernel", spec)
     assert refused.value.hint
@@ -420,7 +420,7 @@ def test_numbers_that_make_no_sense_are_refused_with_a_hint(spec: str, registry:
 @pytest.mark.parametrize(
     ("kernel", "largest"), [("exp", 80), ("exp-logit", 8), ("exp-logit:clip=2", 40)]
 )
-def test_an_alpha_that_a_float32_loss_cannot_carry_is_refused(
+def test_an_alpha_that_overflows_float32_is_refused(
     kernel: str, largest: int, registry: Registry
 ) -> None:
     def of_run(alpha: float) -> Kernel:
@@ -481,7 +481,7 @@ NAMES = [
 ]
 
 
-def test_every_built_in_kernel_is_tried(registry: Registry) -> None:
+def test_the_cases_cover_every_built_in_kernel(registry: Registry) -> None:
     ours = sorted(
         owned.entry.name
         for kind, owned in registry
@@ -490,7 +490,7 @@ def test_every_built_in_kernel_is_tried(registry: Registry) -> None:
     assert ours == NAMES
 
 
-def test_the_usual_numbers_are_the_published_ones() -> None:
+def test_defaults_are_the_published_values() -> None:
     assert (Mail().slope, Mail().bias, Mail().scale, Mail().start_epoch) == (
         10,
         -0.5,
@@ -502,7 +502,7 @@ def test_the_usual_numbers_are_the_published_ones() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_weights_carry_a_gradient_where_the_kernel_says_so(
+def test_weights_have_a_gradient_where_the_trait_declares_it(
     name: str, registry: Registry, tmp_path: Path
 ) -> None:
     kernel = made(name, registry, tmp_path)
@@ -512,7 +512,7 @@ def test_weights_carry_a_gradient_where_the_kernel_says_so(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_attack_climbs_a_weight_that_carries_a_gradient_and_no_other(
+def test_an_attack_maximises_differentiable_weights_only(
     name: str, registry: Registry, tmp_path: Path
 ) -> None:
     on = tiny_batch()
@@ -551,7 +551,7 @@ def test_the_gradient_of_a_weight_is_that_of_its_formula(kernel: Kernel) -> None
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("wat", "table")])
-def test_weights_of_more_precise_numbers_are_the_same(
+def test_weights_in_float64_and_float32_agree(
     name: str, registry: Registry, tmp_path: Path
 ) -> None:
     kernel, on = made(name, registry, tmp_path), tiny_batch()
@@ -568,7 +568,7 @@ def test_weights_of_more_precise_numbers_are_the_same(
     torch.testing.assert_close(coarse.exp().double(), fine.exp(), rtol=1e-4, atol=1e-5)
 
 
-def test_a_kernel_that_lacks_its_evidence_is_found_out_in_the_step(
+def test_a_step_without_the_needed_evidence_is_refused(
     table: Callable[..., Any],
 ) -> None:
     without = Evidence(torch.zeros(3, 3), torch.tensor(LABELS))
@@ -586,7 +586,7 @@ def test_a_kernel_that_lacks_its_evidence_is_found_out_in_the_step(
     [(Mail(), 75), (Gairat(), 60), (Mail(start_epoch=2), 2), (Cvar(), 0)],
     ids=str,
 )
-def test_every_image_counts_the_same_until_the_kernel_begins(kernel: Kernel, begins: int) -> None:
+def test_weights_are_equal_before_the_start_epoch(kernel: Kernel, begins: int) -> None:
     learner = learner_of(kernel)
     seen = evidence(survived=[0, 4, 10])
     for epoch in range(begins):
@@ -596,7 +596,7 @@ def test_every_image_counts_the_same_until_the_kernel_begins(kernel: Kernel, beg
     assert learner.weights(seen).tolist() != [1.0, 1.0, 1.0]
 
 
-def test_the_largest_weight_can_be_limited_whatever_the_kernel() -> None:
+def test_max_weight_limits_the_weights_of_any_kernel() -> None:
     learner = learner_of(Cvar(1 / 3), max_weight=1.5)
     assert learner.weights(evidence()).tolist() == pytest.approx([0.0, 1.5, 0.0])
 
@@ -613,7 +613,9 @@ def test_only_a_regular_file_is_read_as_a_table(make: Callable[..., Any], tmp_pa
 
 
 @pytest.mark.parametrize("rest", [-1.0, math.nan, math.inf])
-def test_the_weight_of_the_rest_is_a_finite_number(table: Callable[..., Any], rest: float) -> None:
+def test_the_weight_of_unlisted_images_is_finite_and_not_negative(
+    table: Callable[..., Any], rest: float
+) -> None:
     with pytest.raises(BadInput, match="`rest`") as refused:
         table("index,weight\n1,2\n", rest=rest)
     assert refused.value.hint
