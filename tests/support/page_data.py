@@ -43,7 +43,7 @@ def make_logit_rows(
     return rows
 
 
-def save_evaluation(  # noqa: PLR0913: as in `make_record`
+def save_evaluation(  # noqa: PLR0913 - as in `make_record`
     folder: Path,
     run: str,
     rows: Rows,

@@ -49,7 +49,7 @@ def make_rows(
     return made
 
 
-def make_record(  # noqa: PLR0913: a test may set each fact of a record
+def make_record(  # noqa: PLR0913 - a test may set each fact
     rows: Rows,
     name: str = "digits-trades-a2-s0",
     *,

@@ -86,7 +86,7 @@ def watch_progress(callback: ProgressCallback) -> Iterator[None]:
 
 
 def report_progress(task: str, done: int, total: int | None) -> None:
-    """Report how much of a long task is done, such as a download; without a callback, do nothing."""
+    """Report the progress of a long task, such as a download, to the callback if there is one."""
     callback = _progress_callback.get()
     if callback is not None:
         callback(task, done, total)

@@ -14,7 +14,7 @@ from .protocols import Evidence
 
 
 def margin(scores: Tensor, labels: Tensor) -> Tensor:
-    """True score minus best other score. (N, C) and (N,) to (N,)."""
+    """Return the true score minus the best other score. (N, C) and (N,) to (N,)."""
     true = scores.gather(1, labels[:, None]).squeeze(1)
     others = scores.scatter(1, labels[:, None], float("-inf"))
     return true - others.amax(dim=1)
@@ -29,7 +29,7 @@ def upcast_half(logits: Tensor) -> Tensor:
 
 
 def probability_margin(logits: Tensor, labels: Tensor) -> Tensor:
-    """The paper's margin, p_y - max p_t, in [-1, 1] (Definition 1)."""
+    """Return the paper's margin, p_y - max p_t, in [-1, 1] (Definition 1)."""
     return margin(upcast_half(logits).softmax(dim=1), labels)
 
 
@@ -68,7 +68,7 @@ def kl_divergence(target: Tensor, log_probs: Tensor) -> Tensor:
 
 
 def kernel_loss(evidence: Evidence) -> Tensor:
-    """The loss (N,) that a kernel weights by, detached: the given one, or cross-entropy."""
+    """Return the loss (N,) that a kernel weights by, detached: the given one, or cross-entropy."""
     if evidence.loss is not None:
         return evidence.loss.detach()
     return cross_entropy(evidence.logits, evidence.labels).detach()

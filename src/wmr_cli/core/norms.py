@@ -20,15 +20,15 @@ class Norm(Protocol):
     """The geometry of a threat model."""
 
     def size(self, delta: Tensor) -> Tensor:
-        """The size of each perturbation, (N,)."""
+        """Return the size of each perturbation, (N,)."""
         ...
 
     def project(self, delta: Tensor, eps: Radius) -> Tensor:
-        """The nearest perturbation of size at most eps."""
+        """Return the nearest perturbation of size at most eps."""
         ...
 
     def direction(self, gradient: Tensor) -> Tensor:
-        """The perturbation of size 1 with the largest product with the gradient."""
+        """Return the perturbation of size 1 with the largest product with the gradient."""
         ...
 
     def random(self, like: Tensor, eps: Radius, index: Tensor, seed: int, restart: int) -> Tensor:
@@ -76,7 +76,7 @@ class L2:
         return direction * eps * radius ** (1 / math.prod(like.shape[1:]))
 
     def _nonzero_size(self, delta: Tensor) -> Tensor:
-        """The size, (N, 1, 1, 1), or 1 instead of 0, so that it can be a divisor."""
+        """Return the size, (N, 1, 1, 1), or 1 instead of 0, so that it can be a divisor."""
         size = self.size(delta).reshape(-1, 1, 1, 1)
         return torch.where(size > 0, size, 1)
 

@@ -65,14 +65,14 @@ def dlr_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def most_likely_targets(logits: Tensor, labels: Tensor, count: int = MAX_TARGETS) -> Tensor:
-    """The most likely wrong classes, likeliest first. (N, C) to (N, min(count, C - 1))."""
+    """Return the most likely wrong classes, likeliest first. (N, C) to (N, min(count, C - 1))."""
     # -inf for the true class, so that it is never a target
     others = logits.detach().scatter(1, labels[:, None], float("-inf"))
     return others.topk(min(count, logits.shape[1] - 1), dim=1).indices
 
 
 def targeted_margin_loss(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """The target's logit minus the true one, (N,)."""
+    """Return the target's logit minus the true one, (N,)."""
     scores = upcast_half(logits)
     return (scores.gather(1, targets[:, None]) - scores.gather(1, labels[:, None])).squeeze(1)
 
@@ -157,7 +157,7 @@ def select_rows(objective: Objective, rows: Tensor) -> Objective:
 
 
 def ranking_scores(objective: Objective, logits: Tensor, labels: Tensor) -> Tensor:
-    """Scores (N,) by which attacks compare images of one row: the objective's rank, or its value."""
+    """Return the scores (N,) that compare candidates: the rank of the objective, or its value."""
     if isinstance(objective, RanksImages):
         return objective.rank(logits, labels).detach()
     return objective(logits, labels).detach()

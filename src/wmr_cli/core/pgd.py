@@ -42,7 +42,7 @@ def start_images(
     restart: int = 0,
     scale: float = GAUSS_SCALE,
 ) -> Tensor:
-    """Return the starting points: `uniform` in the ε-ball, `gauss` noise, or the images (`none`)."""
+    """Return the starts: `uniform` in the ε-ball, `gauss` noise, or the images (`none`)."""
     moved = batch.images
     if kind == "uniform":
         moved = moved + norm.random(batch.images, eps, batch.index, seed, restart)

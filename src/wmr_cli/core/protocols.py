@@ -169,7 +169,8 @@ class HoldsRows(Protocol):
 class AttackResult:
     """Adversarial images, and for each the number of steps before which it was still correct.
 
-    `logits` are those of exactly these images. They may be None only when the caller does not need them.
+    `logits` are those of exactly these images. They may be None only if the caller does not need
+    them.
     """
 
     images: Tensor

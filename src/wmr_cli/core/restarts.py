@@ -114,7 +114,7 @@ def pick_stronger(
 def is_stronger(
     logits: Tensor, rank: Tensor, old_logits: Tensor, old_rank: Tensor, labels: Tensor
 ) -> Tensor:
-    """Return where a result is stronger (N,): misclassified before correct, then the higher rank."""
+    """Return where a result is stronger (N,): misclassified first, then the higher rank."""
     is_wrong = logits.argmax(dim=1) != labels
     was_wrong = old_logits.argmax(dim=1) != labels
     return (is_wrong & ~was_wrong) | ((is_wrong == was_wrong) & (rank > old_rank))

@@ -58,7 +58,7 @@ def uniform(like: Tensor, index: Tensor, seed: int, restart: int = 0, step: int 
 
 
 def normal(like: Tensor, index: Tensor, seed: int, restart: int = 0, step: int = 0) -> Tensor:
-    """Standard normal (Box-Muller), in the shape of `like` (N, ...)."""
+    """Return standard normal values (Box-Muller) in the shape of `like` (N, ...)."""
     count = math.prod(like.shape[1:])
     bits = random_words(index, 2 * count, seed, restart, step) >> 8
     # shifted by half a unit: the logarithm of 0 would be infinite

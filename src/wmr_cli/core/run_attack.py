@@ -32,7 +32,7 @@ def is_in_unit_range(images: Tensor) -> Tensor:
 
 
 def predictions(logits: Tensor) -> Tensor:
-    """The predicted class, (N, C) to (N,)."""
+    """Return the predicted class, (N, C) to (N,)."""
     # the one definition of a prediction: the sign of a margin differs from it at ties
     return torch.argmax(logits, dim=1)
 
@@ -240,7 +240,7 @@ def _reporting_failures(attack: Attack) -> Iterator[None]:
 
 @contextmanager
 def require_unchanged(model: nn.Module, attack: Attack) -> Iterator[None]:
-    """Raise BrokenContract if modes, parameters, gradients or buffers of the model change inside."""
+    """Raise BrokenContract if modes, parameters, gradients or buffers change inside."""
     name = type(attack).__name__
     modes = [module.training for module in model.modules()]
     # by identity and version, so that a large model costs no copy

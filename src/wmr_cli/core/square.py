@@ -89,7 +89,7 @@ def propose_linf(
 
 
 def bump(height: int, width: int) -> Tensor:
-    """A bump in a rectangle (H, W): nested squares, the k-th from the inside adds 1/k²."""
+    """Return a bump in a rectangle (H, W): nested squares, the k-th from the inside adds 1/k²."""
     radius = max(height, width) // 2 + 1
     layers = torch.arange(1, radius + 1, dtype=torch.float32) ** -2
     # a pixel at distance d from the middle is covered by all squares from the d-th outwards
@@ -100,7 +100,7 @@ def bump(height: int, width: int) -> Tensor:
 
 
 def two_bump_pattern(side: int) -> Tensor:
-    """A square (side, side) of L2 norm 1: a positive bump above a negative one of equal norm."""
+    """Return a square (side, side) of L2 norm 1: a positive bump above an equal negative one."""
     half = side // 2
     positive = bump(half, side)
     negative = -bump(side - half, side)

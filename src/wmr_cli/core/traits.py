@@ -1,6 +1,6 @@
 """Traits: what a component declares about itself, and the check that it does.
 
-Traits are frozen dataclasses, so that a misspelt name fails when the component's module is imported.
+Traits are frozen dataclasses: a misspelt name fails when the module of the component is imported.
 A component declares `traits = KernelTraits(...)` in its class, or a property `traits` where a value
 depends on its parameters.
 """

@@ -39,7 +39,7 @@ def from_timm(
     std: tuple[float, ...] | None = None,
     **options: Any,
 ) -> nn.Module:
-    """The architecture `name`, built for the size of the images; with `size` it resizes them first.
+    """Build the architecture `name` for the size of the images, or resize them to `size` first.
 
     Images are normalised by timm's mean and std of the architecture unless they are given.
     `pretrained` loads timm's weights. Other options, such as drop_rate=0.1, are passed to timm.

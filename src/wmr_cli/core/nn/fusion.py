@@ -338,7 +338,7 @@ def _rewrite_relus(module: fx.GraphModule) -> None:
 
 
 def _only_user(node: fx.Node) -> fx.Node | None:
-    """The node that uses this one, if there is exactly one."""
+    """Return the node that uses this one, if there is exactly one."""
     return next(iter(node.users)) if len(node.users) == 1 else None
 
 
@@ -350,7 +350,7 @@ def _is_private_output(node: fx.Node, layers: dict[str, nn.Module]) -> bool:
 
 
 def _called_layer(node: fx.Node, layers: dict[str, nn.Module]) -> nn.Module | None:
-    """The layer that a node calls with one argument."""
+    """Return the layer that a node calls with one argument."""
     is_call = node.op == "call_module" and len(node.args) == 1 and not node.kwargs
     return layers[str(node.target)] if is_call else None
 

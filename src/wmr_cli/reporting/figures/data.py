@@ -134,7 +134,8 @@ class ComparableGroup:
     def name(self) -> str:
         """Dataset, attack and radius, for file names."""
         record = self.models[0].record
-        return f"{self.dataset}-{Spec.parse(record.attack.spec).short}-{format_number(record.threat.eps)}"
+        attack = Spec.parse(record.attack.spec).short
+        return f"{self.dataset}-{attack}-{format_number(record.threat.eps)}"
 
 
 @dataclass(frozen=True)
