@@ -363,7 +363,8 @@ def test_models_differ_in_dashes_and_marks(report: OpenPage) -> None:
     for plot in ("alpha", "temperature", "ball"):
         lines = report.page.evaluate(
             """(name) => document.getElementById(`plot-${name}`).data
-                 .filter((one) => one.mode === "lines+markers" && !one.marker.symbol.endsWith("-open"))
+                 .filter((one) => one.mode === "lines+markers")
+                .filter((one) => !one.marker.symbol.endsWith("-open"))
                  .map((one) => [one.name, one.line.dash, one.marker.symbol])""",
             plot,
         )
@@ -465,7 +466,8 @@ def test_all_controls_are_reached_by_keyboard(report: OpenPage) -> None:
 def test_every_control_has_a_name(report: OpenPage) -> None:
     nameless = report.page.evaluate(
         """() => [...document.querySelectorAll("input, select, button")].filter((one) =>
-             !one.labels?.length && !one.getAttribute("aria-label") && !one.textContent.trim()).map((one) => one.outerHTML)"""
+             !one.labels?.length && !one.getAttribute("aria-label")
+            && !one.textContent.trim()).map((one) => one.outerHTML)"""
     )
     assert nameless == []
 

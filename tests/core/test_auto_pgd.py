@@ -28,7 +28,7 @@ def problem(count: int = 24) -> tuple[Tensor, Tensor]:
     return images, network()(images).argmax(dim=1)
 
 
-def climbed(
+def climbed(  # noqa: PLR0913
     model: nn.Module,
     images: Tensor,
     labels: Tensor,
@@ -68,8 +68,10 @@ def test_attack_on_a_linear_model_reaches_the_optimum(norm: str, dual: int) -> N
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_auto_pgd_is_at_least_as_strong_as_pgd(norm: Literal["linf", "l2"]) -> None:
     model, (images, labels) = network(), problem()
-    found = [attack(model, Batch(images, labels, torch.arange(24)), cross_entropy, seed=3)
-             for attack in (Apgd(norm, 0.2, 40), Pgd(norm, 0.2, 40))]  # fmt: skip
+    found = [
+        attack(model, Batch(images, labels, torch.arange(24)), cross_entropy, seed=3)
+        for attack in (Apgd(norm, 0.2, 40), Pgd(norm, 0.2, 40))
+    ]
     assert (
         cross_entropy(found[0].require_logits(), labels).mean()
         >= cross_entropy(found[1].require_logits(), labels).mean() - 1e-4
@@ -88,7 +90,7 @@ def test_the_first_two_steps_by_hand() -> None:
 
     first = clipped(images + 0.4 * gradient_sign(images))
     torch.testing.assert_close(climbed(model, images, labels, steps=1).images, first)
-    # of two steps the first checkpoint comes after one: where that lowered nothing the step stays as it is
+    # with two steps the first checkpoint comes after one: the step size is kept if it improved
     assert checkpoints(2)[0] == 1
     rose = cross_entropy(model(first), labels) > cross_entropy(model(images), labels)
     assert rose.all()
@@ -105,7 +107,7 @@ def test_the_first_two_steps_by_hand() -> None:
 
 
 def test_misclassified_image_is_preferred_to_a_higher_objective() -> None:
-    """Logits are (x, 1 - x, …): the objective prefers a small x, only a larger one is misclassified."""
+    """Logits (x, 1 - x, …): the objective prefers a small x, a large x is misclassified."""
 
     class Ramp(nn.Module):
         def forward(self, images: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ def network() -> nn.Sequential:
 
 
 def problem(count: int = 24) -> tuple[Tensor, Tensor]:
-    """Images in steps of 1/64: with a radius and a step of the same kind float arithmetic is exact."""
+    """Images in multiples of 1/64, so that float arithmetic is exact."""
     generator = torch.Generator().manual_seed(1)
     images = torch.randint(65, (count, 1, 4, 4), generator=generator) / 64
     return images, torch.randint(3, (count,), generator=generator)

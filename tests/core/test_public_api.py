@@ -31,7 +31,8 @@ KernelTraits KlObjective LazySplits Learner Losses MemorySource MemorySplit NORM
 OBJECTIVES Objective ObservesValidation PgdSettings Preparable RanksImages Remote Resized Source
 Split StepReport StreamsImages UniformStartPgd attack_until_misclassified backward_weighted
 balanced_subset cross_entropy cw_loss dlr_loss evaluating fetch get_objective holdout_mask
-input_gradient kernel_loss kl_divergence log_probabilities logit_margin margin margin_loss pgd_steps pick_stronger
+input_gradient kernel_loss kl_divergence log_probabilities logit_margin margin margin_loss pgd_steps
+pick_stronger
 pick_worse_case probability_margin project_to_ball ranking_scores report_progress rng run_pgd
 run_restarts select_rows start_images step_weighted torchvision_compat unpack upcast_half
 weight_terms weighted_objective widest_float_dtype with_logits
@@ -86,7 +87,7 @@ def read_template(path: Path) -> str:
 
 
 def read_python_blocks(path: Path) -> Iterator[str]:
-    """Yield the Python blocks of a page; blocks that include a file are checked with the plugins."""
+    """Yield the Python blocks of a page. Included files are checked with the plugins."""
     for block in PYTHON_BLOCK.finditer(path.read_text(encoding="utf-8")):
         lines = [line.removeprefix(block[1]) for line in block[2].splitlines()]
         yield "\n".join(line for line in lines if not line.startswith("--8<--"))

@@ -29,7 +29,7 @@ BATCH = Batch(IMAGES, LABELS, torch.arange(4))
 
 
 def attempt(seen: list[list[int]], fools: set[int], value: float) -> Callable[..., Any]:
-    """Moves the rows in `fools` to a value above a half, all others to one below; notes which rows it was given."""
+    """Move the rows in `fools` above 0.5, all others below, and record the rows."""
 
     def run(rows: Tensor, restart: int = 0) -> AttackResult:
         seen.append(rows.tolist())

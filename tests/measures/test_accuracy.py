@@ -225,7 +225,7 @@ def test_error_names_the_position_of_an_invalid_log_weight(bad: float) -> None:
 
 
 def test_images_without_weight_count_for_nothing_by_hand() -> None:
-    # weights 1, 0, 2, 0, 4, and the third image is misclassified; of those without weight, one is correct
+    # weights 1, 0, 2, 0, 4; the third image is misclassified, one image without weight is correct
     logs, hits = (
         np.array([0.0, -math.inf, math.log(2), -math.inf, math.log(4)]),
         [True, True, False, False, True],

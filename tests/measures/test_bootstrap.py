@@ -1,4 +1,4 @@
-"""The Poisson bootstrap: seeded, bounded in memory, and in agreement with the formulas where those are good."""
+"""The Poisson bootstrap: seeded, bounded in memory, and in agreement with the formulas."""
 
 import tracemalloc
 

@@ -1,4 +1,4 @@
-"""The worst case in a chi-squared ball against hand-made vectors, closed forms, the dual, the paper's curves and a solver."""
+"""The worst case over χ² balls against closed forms, the dual, the paper and a solver."""
 
 import math
 import time
@@ -284,7 +284,7 @@ PRINTED = {
 
 @pytest.mark.parametrize("model", PRINTED)
 def test_weights_of_the_paper_are_in_the_chi_squared_ball(model: str) -> None:
-    """Losses of the printed mean and deviation, and the printed fraction of correct images: the solver returns the curve."""
+    """Losses with the printed moments and accuracy: the solver returns the printed curve."""
     printed, accuracies, (mean, deviation, correct_fraction) = PRINTED[model]
     root = np.sqrt(2 * np.array(RHOS[:6]))
     gradient, start = np.polyfit(root[:5], printed[:5], 1)
@@ -302,7 +302,7 @@ def test_weights_of_the_paper_are_in_the_chi_squared_ball(model: str) -> None:
 def population_of(
     mean: float, deviation: float, correct_fraction: float, fall: float
 ) -> tuple[NDArray[np.float64], NDArray[np.bool]]:
-    """10,000 losses, two values among correct and two among misclassified images, with these moments.
+    """Return 10,000 losses with these moments: two values for correct images, two for others.
 
     Before clipping, accuracy falls by cov(loss, correct) / deviation for each unit of sqrt(2 rho).
     """

@@ -99,7 +99,7 @@ def test_more_looks_give_wider_intervals(looks: int, z: float) -> None:
 
 
 def test_joint_interval_of_ten_classes_covers_the_worst() -> None:
-    """Ten classes of equal truth: the worst one is mere bad luck, which a plain interval does not allow for."""
+    """Ten equal classes: the worst one is chance, which a plain interval ignores."""
     rng = np.random.default_rng(5)
     worst = rng.binomial(200, 0.6, size=(4000, 10)).min(axis=1)
     plain, wide = (

@@ -22,7 +22,7 @@ SIZE = 1000
 def outcome(
     skill: float = 0.0, alpha: float | None = None, size: int = SIZE, seed: int = 0
 ) -> Outcome:
-    """A model on images that are hard or easy for all models."""
+    """Return a model on images that are hard or easy for all models."""
     difficulty = np.random.default_rng(99).normal(0.3, 1.0, size)
     margins = np.tanh(difficulty + skill + np.random.default_rng(seed).normal(0, 0.2, size))
     return Outcome(margins > 0, None if alpha is None else exponential_log_weights(margins, alpha))
@@ -34,7 +34,7 @@ def difference(this: Outcome, other: Outcome, **options: Any) -> Difference:
 
 
 def influence(one: Outcome) -> NDArray[np.float64]:
-    """What each image adds to a share's error: the delta method."""
+    """Return what each image adds to a share's error: the delta method."""
     weights = (
         np.ones(len(one.correct))
         if one.log_weights is None

@@ -40,7 +40,7 @@ def running(
 def numbers_of(
     part: tuple[NDArray[np.bool], list[float] | NDArray[np.float64]],
 ) -> NDArray[np.float64]:
-    """The plain numbers that one process sends."""
+    """Return the plain numbers that one process sends."""
     return running(part).numbers()
 
 

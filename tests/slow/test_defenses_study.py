@@ -13,7 +13,7 @@ from wmr_cli.registry import OWN_DISTRIBUTION
 
 PROGRAM = Path(__file__).parents[2] / "studies" / "digits_defenses.py"
 MIN_GAIN = 0.25
-"""The smallest gain of three seeds is 0.35, and seeds differ by about 0.02. So one seed is enough."""
+"""The smallest gain of three seeds is 0.35, seeds differ by about 0.02: one seed is enough."""
 
 Study = dict[str, dict[str, Any]]
 """By defense: accuracies with one value per seed, and `cost`."""
@@ -34,7 +34,7 @@ def test_the_published_study_has_every_defense_with_three_seeds() -> None:
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """The same study with one seed."""
+    """Return the same study with one seed."""
     out = tmp_path_factory.mktemp("study") / "found.json"
     subprocess.run([sys.executable, PROGRAM, out, "--seeds", "1"], check=True)
     found: Study = json.loads(out.read_text(encoding="utf-8"))

@@ -34,7 +34,7 @@ def run_wmr(*words: object) -> None:
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
-    """Records of TRADES; all settings but alpha and seed are those of the preset."""
+    """Return records of TRADES; all settings but alpha and seed are those of the preset."""
     folder = tmp_path_factory.mktemp("study")
 
     def run(case: tuple[int, int]) -> None:

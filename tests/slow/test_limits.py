@@ -33,7 +33,7 @@ def test_help_takes_at_most_twice_the_time_of_importing_typer() -> None:
 
 @pytest.fixture(scope="module")
 def many_records(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Records with all the rows that an evaluation stores."""
+    """Return records with all the rows that an evaluation stores."""
     folder = tmp_path_factory.mktemp("records")
     for number in range(RECORDS):
         rows = synthetic.make_rows(IMAGES, logits=True, skill=number / RECORDS)
@@ -46,7 +46,7 @@ def many_records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def sort_seconds() -> float:
-    """The time to sort ten million numbers."""
+    """Return the time to sort ten million numbers."""
     # stable: the default algorithm is several times as fast on processors with AVX-512
     numbers = "np.random.default_rng(0).random(10**7)"
     return processor_seconds("-c", f"import numpy as np; np.sort({numbers}, kind='stable')")

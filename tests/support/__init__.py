@@ -1,1 +1,1 @@
-"""Helpers of the tests: synthetic records, miniature datasets, special files, documented commands."""
+"""Helpers: synthetic records, miniature datasets, special files, documented commands."""

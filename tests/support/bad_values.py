@@ -1,7 +1,7 @@
-"""Values that no command can use, each with a short description: numbers, specs, paths, and the content of files.
+"""Invalid values with a short description: numbers, specs, paths, and the content of files.
 
-A maker is a function of a path that creates a bad file there. Makers of runs, records and checkpoints copy the valid ones in the
-parent of the current folder and change one thing.
+A maker is a function of a path that creates an invalid file there. Makers of runs, records and
+checkpoints copy the valid ones in the parent of the current folder and change one thing.
 """
 
 import io
@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import safetensors.torch
 import torch
+from numpy.typing import ArrayLike
 
 from wmr_cli.config import EvaluateConfig, EvaluationSettings, TrainConfig, list_settings
 from wmr_cli.storage import checkpoints, records
@@ -29,7 +30,7 @@ Maker = Callable[[Path], object]
 RUN, RECORDS, WEIGHTS, STUDY, CODE = map(
     Path, ("../run", "../records", "../weights.safetensors", "../study.toml", "../code.py")
 )
-"""Valid input: a trained run, a run folder with one record, weights without header, a study of one run, and a local class."""
+"""Valid input: a run, a run folder with one record, weights, a study of one run, a local class."""
 LAST = RUN / "last.safetensors"
 
 DEEP = 100_000
@@ -175,7 +176,7 @@ NOT_COMPONENTS = {
     "folder-of-nul": ("--dataset", 'folder:path="a\\u0000b"'),
     "folder-of-a-surrogate": ("--dataset", 'folder:path="a\\ud800b"'),
     "folder-of-an-unknown-home": ("--dataset", "folder:path=~no-such-user/x"),
-}  # fmt: skip
+}
 
 # ---- paths ----
 
@@ -315,7 +316,7 @@ NOT_JSON: Mapping[str, str | bytes] = {
     "milestones-of-text": '{"milestones": ["x"]}',
     "empty-alphas": '{"evaluate": {"alpha_test": []}}',
     "unknown-key-below": '{"evaluate": {"no_such_key": 1}}',
-}  # fmt: skip
+}
 """Content of a config file that ends in .json."""
 BROKEN_JSON = (
     "empty",
@@ -378,7 +379,7 @@ device = "cpu"
 
 
 def wrong_type(name: str, key: str) -> str:
-    """A study with `WRONG_TYPE` as one setting of a table."""
+    """Return a study with `WRONG_TYPE` as one setting of a table."""
     return f"[{name}]\n{key} = [{{x = []}}]"
 
 
@@ -396,12 +397,18 @@ STUDY_KEYS = (
 )
 NOT_STUDIES = {
     **{f"toml-{name}": text for name, text in NOT_TOML.items()},
-    **{f"type-of-evaluate-{key}": wrong_type("evaluate", key) for key in (*list_settings(EvaluateConfig), "checkpoint", "only")},
-    **{f"type-of-report-{key}": wrong_type("report", key) for key in get_type_hints(ReportSettings)},
+    **{
+        f"type-of-evaluate-{key}": wrong_type("evaluate", key)
+        for key in (*list_settings(EvaluateConfig), "checkpoint", "only")
+    },
+    **{
+        f"type-of-report-{key}": wrong_type("report", key) for key in get_type_hints(ReportSettings)
+    },
     **{f"type-of-machine-{key}": wrong_type("machine", key) for key in get_type_hints(Machine)},
     **{f"type-of-{key}": f"{key} = 3" for key in STUDY_KEYS},
     "million-runs": f"[[grid]]\nseed = {THOUSAND}\nepochs = {THOUSAND}",
-    "ten-to-15-runs": "[[grid]]\n" + "\n".join(f"{key} = {THOUSAND}" for key in ("seed", "epochs", "steps", "batch_size", "lr")),
+    "ten-to-15-runs": "[[grid]]\n"
+    + "\n".join(f"{key} = {THOUSAND}" for key in ("seed", "epochs", "steps", "batch_size", "lr")),
     "empty-grid": "grid = []",
     "grid-without-values": "[[grid]]\nseed = []",
     "same-run-twice": "[[grid]]\nseed = [0, 0]",
@@ -435,7 +442,7 @@ NOT_STUDIES = {
     "folder-below-a-file": "folder = 'precious.txt/runs'\n" + TINY_STUDY,
     "folder-is-a-file": "folder = 'precious.txt'\n" + TINY_STUDY,
     "code-of-a-stranger": f"[train]\nmodel = '{CODE}:Net'",
-}  # fmt: skip
+}
 
 # ---- local classes ----
 
@@ -499,7 +506,8 @@ NOT_SOURCES: Mapping[str, Maker] = {
     "without-splits": content(SOURCE + "S(num_classes=10, input_shape=(1, 8, 8), splits={})"),
     "splits-of-none": content(
         SOURCE
-        + "S(num_classes=10, input_shape=(1, 8, 8), splits={'train': None, 'val': None, 'test': None})"
+        + "S(num_classes=10, input_shape=(1, 8, 8), "
+        + "splits={'train': None, 'val': None, 'test': None})"
     ),
     "no-classes": content(SOURCE + "S(num_classes=None, input_shape=(1, 8, 8), splits={})"),
     "no-shape": content(SOURCE + "S(num_classes=10, input_shape=None, splits={})"),
@@ -509,7 +517,7 @@ NOT_SOURCES: Mapping[str, Maker] = {
 
 
 def checkpoint(changes: Mapping[str, str | None]) -> Maker:
-    """The weights of the valid run under a header with these values; None leaves a key out."""
+    """Return a maker of the valid weights with changed header values; None removes a key."""
 
     def make(path: Path) -> None:
         tensors, header = checkpoints.load_tensors(LAST)
@@ -523,7 +531,7 @@ def checkpoint(changes: Mapping[str, str | None]) -> Maker:
 
 
 def with_tensors(change: Callable[[torch.Tensor], torch.Tensor]) -> Maker:
-    """The header of the valid run over other tensors."""
+    """Return the header of the valid run over other tensors."""
 
     def make(path: Path) -> None:
         tensors, header = checkpoints.load_tensors(LAST)
@@ -540,7 +548,7 @@ def part_of(source: Path, length: int) -> Maker:
 
 
 def header_only(text: bytes, size: int | None = None) -> Maker:
-    """A safetensors file of nothing but a header, which is said to have `size` bytes."""
+    """Return a safetensors file of nothing but a header, which is said to have `size` bytes."""
     return content((len(text) if size is None else size).to_bytes(8, "little") + text)
 
 
@@ -636,7 +644,11 @@ HEADERS: Mapping[str, Mapping[str, str | None]] = {
     "drawn": {"list": "[]"},
 }
 NOT_CHECKPOINTS: Mapping[str, Maker] = {
-    **{f"{key}-{name}": checkpoint({key: value}) for key, values in HEADERS.items() for name, value in values.items()},
+    **{
+        f"{key}-{name}": checkpoint({key: value})
+        for key, values in HEADERS.items()
+        for name, value in values.items()
+    },
     "cut-after-4-bytes": part_of(LAST, 4),
     "cut-in-the-header": part_of(LAST, 100),
     "cut-in-the-tensors": part_of(LAST, 50_000),
@@ -646,13 +658,17 @@ NOT_CHECKPOINTS: Mapping[str, Maker] = {
     "header-deep": header_only(nested("[", "]").encode()),
     "header-not-json": header_only(b"abcd"),
     "header-list": header_only(b"[]"),
-    "offsets-beyond-the-end": header_only(b'{"a": {"dtype": "F32", "shape": [9999], "data_offsets": [0, 39996]}}'),
-    "shape-that-overflows": header_only(b'{"a": {"dtype": "F32", "shape": [4294967296, 4294967296], "data_offsets": [0, 0]}}'),
+    "offsets-beyond-the-end": header_only(
+        b'{"a": {"dtype": "F32", "shape": [9999], "data_offsets": [0, 39996]}}'
+    ),
+    "shape-that-overflows": header_only(
+        b'{"a": {"dtype": "F32", "shape": [4294967296, 4294967296], "data_offsets": [0, 0]}}'
+    ),
     "weights-nan": with_tensors(lambda tensor: torch.full_like(tensor, torch.nan)),
     "weights-empty": with_tensors(lambda tensor: tensor[:0]),
     "weights-of-another-shape": with_tensors(lambda tensor: tensor.reshape(-1)),
     "weights-of-one-number": with_tensors(lambda tensor: tensor.reshape(-1)[0]),
-}  # fmt: skip
+}
 
 
 def plain(**tensors: torch.Tensor) -> Maker:
@@ -660,7 +676,7 @@ def plain(**tensors: torch.Tensor) -> Maker:
 
 
 def archive(members: Mapping[str, bytes]) -> Maker:
-    """A zip archive of these members."""
+    """Return a zip archive of these members."""
 
     def make(path: Path) -> None:
         with zipfile.ZipFile(path, "w") as packed:
@@ -688,9 +704,17 @@ NOT_WEIGHTS: Mapping[str, tuple[str, Maker]] = {
     "saved-list": ("w.pt", lambda path: torch.save([torch.zeros(3)], path)),
     "saved-numbers-by-name": ("w.pt", lambda path: torch.save({"a": 3}, path)),
     "saved-numbered-tensors": ("w.pt", lambda path: torch.save({1: torch.zeros(3)}, path)),
-    "nan": ("w.safetensors", lambda path: safetensors.torch.save_file({
-        name: torch.full_like(tensor, torch.nan) for name, tensor in safetensors.torch.load_file(WEIGHTS).items()}, path)),
-}  # fmt: skip
+    "nan": (
+        "w.safetensors",
+        lambda path: safetensors.torch.save_file(
+            {
+                name: torch.full_like(tensor, torch.nan)
+                for name, tensor in safetensors.torch.load_file(WEIGHTS).items()
+            },
+            path,
+        ),
+    ),
+}
 
 # ---- records and their rows ----
 
@@ -702,14 +726,14 @@ def valid_record() -> Path:
     return next(RECORDS.glob("*/evaluations/*.json"))
 
 
-def changed(values: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
-    """The same values with another one at a place such as `dataset/n`."""
+def changed(values: dict[str, Any], place: str, value: object) -> dict[str, Any]:
+    """Return the same values with another one at a place such as `dataset/n`."""
     key, _, rest = place.partition("/")
     return {**values, key: changed(values[key], rest, value) if rest else value}
 
 
-def record(place: str, value: Any) -> Maker:
-    """A copy of the valid record with another value at one place."""
+def record(place: str, value: object) -> Maker:
+    """Return a copy of the valid record with another value at one place."""
 
     def make(path: Path) -> None:
         copied_record(path)
@@ -732,7 +756,7 @@ def copied_record(path: Path) -> None:
 
 
 def rows(change: Callable[[records.Rows], object]) -> Maker:
-    """A copy of the valid record whose rows are changed in place, and have the right hash."""
+    """Return a maker of the valid record with changed rows and their correct hash."""
 
     def make(path: Path) -> None:
         copied_record(path)
@@ -745,7 +769,7 @@ def rows(change: Callable[[records.Rows], object]) -> Maker:
 
 
 def rows_file(change: Maker) -> Maker:
-    """A copy of the valid record in which a maker changes the file of the rows."""
+    """Return a copy of the valid record in which a maker changes the file of the rows."""
 
     def make(path: Path) -> None:
         copied_record(path)
@@ -807,13 +831,17 @@ NOT_RECORDS: Mapping[str, Maker] = {
 }
 
 
-def put(name: str, values: Any) -> Callable[[records.Rows], object]:
+def put(name: str, values: ArrayLike) -> Callable[[records.Rows], object]:
     return lambda given: given.update({name: np.asarray(values)})
 
 
 NOT_ROWS: Mapping[str, Maker] = {
-    "no-images": rows(lambda given: given.update({name: values[:0] for name, values in given.items()})),
-    "fewer-images": rows(lambda given: given.update({name: values[:7] for name, values in given.items()})),
+    "no-images": rows(
+        lambda given: given.update({name: values[:0] for name, values in given.items()})
+    ),
+    "fewer-images": rows(
+        lambda given: given.update({name: values[:7] for name, values in given.items()})
+    ),
     "nothing": rows(lambda given: given.clear()),
     "no-label": rows(lambda given: given.pop("label")),
     "no-clean": rows(lambda given: given.pop("clean/prediction")),
@@ -834,8 +862,8 @@ NOT_ROWS: Mapping[str, Maker] = {
     "prediction-huge": rows(put("uniform/prediction", np.full(IMAGES, 2**62))),
     "cut-short": rows_file(lambda path: os.truncate(path, 300)),
     "other-hash": rows_file(plain(label=torch.zeros(3))),
-}  # fmt: skip
-"""Bad rows of a valid record. `wmr report` needs them only for other alphas, for rho and for figures."""
+}
+"""Bad rows of a valid record. Reports read rows for other alphas, for rho and for figures."""
 
 # ---- arrays ----
 
@@ -849,7 +877,7 @@ def npz(**arrays: Any) -> Maker:
 
 
 def npz_that_claims(shape: str, descr: str = "|u1", length: int = 100) -> Maker:
-    """An archive whose arrays say that they are of this shape, and have `length` bytes."""
+    """Return an archive whose arrays say that they are of this shape, and have `length` bytes."""
     header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}}}".ljust(117) + "\n"
     array = (
         b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + bytes(length)
@@ -922,7 +950,7 @@ def _npy(array: np.ndarray) -> bytes:
 
 
 def run(change: Maker, name: str) -> Maker:
-    """A copy of the valid run in which a maker replaces one file."""
+    """Return a copy of the valid run in which a maker replaces one file."""
 
     def make(path: Path) -> None:
         shutil.copytree(RUN, path)
@@ -933,7 +961,7 @@ def run(change: Maker, name: str) -> Maker:
 
 
 def state(**changes: str) -> Maker:
-    """The state of the valid run under a header with these values."""
+    """Return the state of the valid run under a header with these values."""
 
     def make(path: Path) -> None:
         tensors, header = checkpoints.load_tensors(RUN / "resume.safetensors")

@@ -46,7 +46,7 @@ def _idx(path: Path, array: np.ndarray) -> None:
 def mnist_archives(
     folder: Path, monkeypatch: pytest.MonkeyPatch, dataset: str = "MNIST"
 ) -> list[Path]:
-    """The four archives, in `folder`; torchvision's checksums are patched."""
+    """Write the four archives in `folder`, and patch the checksums of torchvision."""
     folder.mkdir(parents=True)
     for part, count in zip(("train", "t10k"), SIZES, strict=True):
         _idx(folder / f"{part}-images-idx3-ubyte", pixels(count, 28, 28))
@@ -72,7 +72,7 @@ def fashion_mnist(root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def cifar_archive(root: Path, monkeypatch: pytest.MonkeyPatch, classes: int = 10) -> Path:
-    """The tar archive of CIFAR-10 or CIFAR-100, in `root`; torchvision's checksums are patched."""
+    """Write the archive of CIFAR-10 or CIFAR-100 in `root`, and patch the checksums."""
     dataset = torchvision.datasets.CIFAR10 if classes == 10 else torchvision.datasets.CIFAR100
     folder = root / "packed" / dataset.base_folder
     folder.mkdir(parents=True)
@@ -126,7 +126,7 @@ def svhn(root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def tiny_imagenet_archive(root: Path, monkeypatch: pytest.MonkeyPatch, per_class: int = 3) -> Path:
-    """The official zip with 200 classes of few images, every seventh of them grey."""
+    """Write the official zip with 200 classes of few images, every seventh of them grey."""
     folder = root / "packed" / "tiny-imagenet-200"
     wnids = [f"n{number:08d}" for number in range(200)]
     (folder / "val" / "images").mkdir(parents=True)
@@ -172,7 +172,7 @@ def make_image_folder(
     side: int = 16,
     seed: int = 0,
 ) -> Path:
-    """A folder per class. The images of each class are darker than those of the class before."""
+    """Write a folder of images per class. Each class is darker than the one before."""
     rng = np.random.default_rng(seed)
     for number, name in enumerate(classes):
         (place / name).mkdir(parents=True)

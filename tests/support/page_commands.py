@@ -1,9 +1,10 @@
 """Run the commands of a page, save its files, and compare its output blocks with the real output.
 
 On a page
-* every command of an `sh` block is run, in the order of the page and by one shell, so that `cd` stays;
+* each command of an `sh` block is run, in the order of the page, in one shell, so that `cd` has
+  an effect on later commands;
 * a block with a `title` is a file that the reader saves under that name;
-* a `text` block shows the output of the `sh` block before it, apart from numbers, or a tree of files;
+* a `text` block shows the output of the `sh` block before it without numbers, or a file tree;
   `…` stands for omitted text;
 * `<!-- this fails -->` before an `sh` block marks commands that must fail.
 """
@@ -21,7 +22,8 @@ from support.virtualenvs import ROOT
 FAILS = "<!-- this fails -->"
 FENCE = re.compile(
     rf"(?P<fails>^{FAILS}\n+)?"
-    r"^(?P<indent> *)(?P<mark>```+)(?P<language>\S*)(?P<rest>[^\n]*)\n(?P<text>.*?)^(?P=indent)(?P=mark)$",
+    r"^(?P<indent> *)(?P<mark>```+)(?P<language>\S*)(?P<rest>[^\n]*)\n"
+    r"(?P<text>.*?)^(?P=indent)(?P=mark)$",
     re.MULTILINE | re.DOTALL,
 )
 INCLUDE = re.compile(r'^--8<-- "(?P<path>[^":]+)"$', re.MULTILINE)
@@ -213,7 +215,7 @@ def is_tree(text: str) -> bool:
 
 
 def tree(text: str) -> list[str]:
-    """Return the paths of a drawn tree. Its first line is the root. Text after two spaces is a comment."""
+    """Return the paths of a drawn tree. The first line is the root."""
     root, *lines = text.splitlines()
     parents, paths = [root.split()[0]], []
     for line in lines:

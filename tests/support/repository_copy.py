@@ -1,4 +1,4 @@
-"""A copy of the repository in which the commands of the pages run, shortened and without network."""
+"""A copy of the repository where commands of the pages run, shortened and without network."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ DOWNLOADED = {"mnist", "fashion-mnist", "cifar10", "cifar100", "svhn", "tiny-ima
 
 
 def smaller(words: Sequence[str]) -> list[str]:
-    """Shorten a `wmr` command: append flags for few epochs and images. The last of two equal flags wins."""
+    """Append flags for few epochs and images. The last of two equal flags wins."""
     if not words or IS_SMALL & set(words):
         return list(words)
     words = [SHORT.get(word, word) for word in words]
@@ -46,7 +46,7 @@ exec {pip} "$@" {offline}
 
 
 class Workspace:
-    """A copy of the tracked files, with a virtual environment in its .venv, as `make` creates it."""
+    """A copy of the tracked files, with a virtual environment in .venv as `make` creates it."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "wmr"

@@ -13,7 +13,7 @@ from support.typed import not_none
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """End the test process with a traceback after `seconds`: an exception cannot leave a blocked call."""
+    """End the process with a traceback after `seconds`: exceptions cannot leave a blocked call."""
     faulthandler.dump_traceback_later(seconds, exit=True, file=not_none(sys.__stderr__))
     yield
     faulthandler.cancel_dump_traceback_later()

@@ -18,7 +18,7 @@ OFFLINE = [
 
 
 class Environment:
-    """A virtual environment that sees the dependencies of this one, so that nothing is downloaded."""
+    """A virtual environment with the dependencies of this one, so that nothing is downloaded."""
 
     def __init__(self, folder: Path) -> None:
         venv.create(folder, symlinks=True)

@@ -344,7 +344,9 @@ def test_validation_uses_the_norm_and_eps_of_training(tmp_path: Path, registry: 
     ("body", "error", "problem"),
     [
         (
-            "class Net(nn.Linear):\n    def __init__(self, num_classes, input_shape): super().__init__(8, num_classes - 1)",
+            "class Net(nn.Linear):\n"
+            "    def __init__(self, num_classes, input_shape):\n"
+            "        super().__init__(8, num_classes - 1)",
             BadInput,
             "outputs of shape",
         ),
@@ -360,7 +362,8 @@ def test_validation_uses_the_norm_and_eps_of_training(tmp_path: Path, registry: 
         ),
         (
             "class Net(nn.Sequential):\n    def __init__(self):\n"
-            "        super().__init__(nn.Flatten(), nn.Linear(64, 10))\n        nn.init.constant_(self[1].bias, float('nan'))",
+            "        super().__init__(nn.Flatten(), nn.Linear(64, 10))\n"
+            "        nn.init.constant_(self[1].bias, float('nan'))",
             BrokenContract,
             "logits are not finite",
         ),

@@ -58,7 +58,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[SimpleNamespace]:
-    """A server with a valid file, another file and a web page."""
+    """Return a server with a valid file, another file and a web page."""
     running = RecordingServer(("127.0.0.1", 0), Handler)
     running.requests.clear()
     threading.Thread(target=running.serve_forever, daemon=True).start()

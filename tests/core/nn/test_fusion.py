@@ -44,8 +44,11 @@ def randomize_norms(network: Network) -> Network:
     for layer in network.modules():
         if isinstance(layer, nn.BatchNorm2d):
             for tensor, low, high in (
-                (layer.running_mean, -0.3, 0.3), (layer.running_var, 0.5, 1.5), (layer.weight, 0.5, 1.5), (layer.bias, -0.3, 0.3),
-            ):  # fmt: skip
+                (layer.running_mean, -0.3, 0.3),
+                (layer.running_var, 0.5, 1.5),
+                (layer.weight, 0.5, 1.5),
+                (layer.bias, -0.3, 0.3),
+            ):
                 nn.init.uniform_(not_none(tensor), low, high)
         if isinstance(layer, nn.Linear):
             nn.init.normal_(layer.weight, std=0.1)
@@ -61,7 +64,7 @@ def logits_and_gradient(
 
 
 class Block(nn.Module):
-    """Convolution, batch-norm, ReLU, pool, and a layer for the classes, whose middle can be replaced."""
+    """Convolution, batch-norm, ReLU, pool and a classifier, with a replaceable middle."""
 
     def __init__(self, middle: Callable[..., Any] | None = None, **options: Any) -> None:
         super().__init__()

@@ -55,7 +55,7 @@ def evaluation(
     changes: dict[str, list[DroRow] | AttackFacts] | None = None,
     **facts: Any,
 ) -> tuple[Path, Record, dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]]:
-    """A record of these rows with its file and the rows; `changes` are made to it before it is saved."""
+    """Save the record of these rows with `changes`; return its file, the record and the rows."""
     record = msgspec.structs.replace(
         synthetic.make_record(rows, run, evaluation=config, **facts), **(changes or {})
     )
@@ -85,7 +85,7 @@ def figure_of(maker: FigureMaker, found: list[tuple[Path, Record, dict[str, Any]
 
 
 def line(axes: Axes, label: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The x and y of the line that has this label."""
+    """Return the x and y of the line that has this label."""
     (one,) = (one for one in axes.get_lines() if one.get_label() == label)
     return line_points(one)
 
@@ -155,7 +155,7 @@ def test_bands_contain_their_line(found: list[tuple[Path, Record, dict[str, Any]
 def a_tr_containers(
     found: list[tuple[Path, Record, dict[str, Any]]],
 ) -> tuple[dict[str, ErrorbarContainer], str]:
-    """The points of A_tr that are drawn, by label, and the heading."""
+    """Return the points of A_tr that are drawn, by label, and the heading."""
     figure = figure_of(alpha_curves.make_figures, found)
     return {
         str(part.get_label()): instance_of(ErrorbarContainer, part)
@@ -168,7 +168,7 @@ def with_a_tr(
 ) -> Iterator[
     tuple[Path, Record, dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]]
 ]:
-    """Records of the same rows with these A_tr, the same at every alpha, and narrow intervals."""
+    """Return records of the same rows with these A_tr at each alpha, and narrow intervals."""
     for (file, record, rows), value in zip(found, values, strict=True):
         estimate = Estimate(value, value - 0.01, value + 0.01)
         yield (
@@ -459,7 +459,7 @@ def entry(epoch: int, **more: Any) -> dict[str, float]:
 def save_training_run(
     folder: Path, run: str, entries: list[dict[str, float]], **settings: Any
 ) -> tuple[Path, Record, Rows]:
-    """A run folder with a log and one record in it."""
+    """Return a run folder with a log and one record in it."""
     found = evaluation(folder / run / "evaluations", synthetic.make_rows(30), run)
     RunFolder(folder / run).config.write_text(TrainConfig(**settings).to_json())
     RunFolder(folder / run).write_log(entries)

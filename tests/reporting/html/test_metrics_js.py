@@ -60,12 +60,13 @@ ROUNDED = [
 RHOS = [0.0, 1e-14, 1e-3, 0.01, 0.0321, 0.1, 0.32, 0.5, 0.64, 1.0, 1.5, 3.0, 24.5, 200.0]
 
 
-def run(code: str, given: object, *scripts: str, before: str = "") -> Any:
+def run(code: str, given: object, *scripts: str, before: str = "") -> Any:  # noqa: ANN401
     """Return the result of the function `code` for `given`, after running our scripts."""
     text = "\n".join(
         (STATIC / name).read_text(encoding="utf-8") for name in ("metrics.js", *scripts)
     )
-    whole = f"{before}{text}\nconst given = {json.dumps(given)};\nconsole.log(JSON.stringify(({code})(given)));"
+    call = f"console.log(JSON.stringify(({code})(given)));"
+    whole = f"{before}{text}\nconst given = {json.dumps(given)};\n{call}"
     done = subprocess.run([NODE, "-"], input=whole, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -186,7 +187,8 @@ def test_decimals_are_rounded_as_in_python() -> None:
     ]
     values += [100 * hits / total for total in (16, 40, 64, 160, 1600) for hits in range(total)]
     computed = run(
-        "(values) => [0, 1, 2, 3].map((digits) => values.map((value) => formatFixed(value, digits)))",
+        "(values) => [0, 1, 2, 3].map("
+        "(digits) => values.map((value) => formatFixed(value, digits)))",
         values,
     )
     assert computed == [[f"{value:.{digits}f}" for value in values] for digits in range(4)]

@@ -201,8 +201,11 @@ needs_latex = pytest.mark.skipif(
 def compile_latex(
     folder: Path, body: str, options: str = "", preamble: str = "\\usepackage{booktabs,graphicx}"
 ) -> str:
-    """The log of LaTeX, which had no error."""
-    document = f"\\documentclass[{options}]{{article}}{preamble}\\begin{{document}}\n{body}\\clearpage\\end{{document}}\n"
+    """Return the log of LaTeX, which had no error."""
+    document = (
+        f"\\documentclass[{options}]{{article}}{preamble}\\begin{{document}}\n"
+        f"{body}\\clearpage\\end{{document}}\n"
+    )
     (folder / "x.tex").write_text(document, encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "x.tex"]
     done = subprocess.run(
@@ -227,7 +230,7 @@ def test_latin_letters_compile(tmp_path: Path) -> None:
 
 
 def tall_and_wide() -> list[TextTable]:
-    """Many lines with all columns, in groups; few with long texts; and more notes than a page holds."""
+    """Return tables of many rows, of few rows with long texts, and of many notes."""
     facts = [
         ("digits-trades-a2-s0-a-rather-long-name-of-a-run", "trades:beta=6,terms=both"),
         ("x" * 70, "combined:lam=1"),
@@ -237,11 +240,17 @@ def tall_and_wide() -> list[TextTable]:
     ]
     records = [
         synthetic.make_record(
-            synthetic.make_rows(60, skill=0.01 * number, seed=number), f"{name}-{number}", defense=defense, kernel="exp-logit",
-            alpha_train=0.25 * number, eps=0.05 * (1 + number % 3), attack=attack,
+            synthetic.make_rows(60, skill=0.01 * number, seed=number),
+            f"{name}-{number}",
+            defense=defense,
+            kernel="exp-logit",
+            alpha_train=0.25 * number,
+            eps=0.05 * (1 + number % 3),
+            attack=attack,
         )
-        for number, attack in enumerate(attacks) for name, defense in facts
-    ]  # fmt: skip
+        for number, attack in enumerate(attacks)
+        for name, defense in facts
+    ]
     notes = tuple(
         f"settings of {'run-' * 12}{number}: {'many words of it, ' * 8}" for number in range(60)
     )
@@ -366,8 +375,8 @@ def test_latex_has_minus_signs() -> None:
         interval_columns=("A_nat",),
     )
     assert (
-        r"a-1 -2 & \begin{tabular}[t]{@{}r@{}}$-$0.9 \\ \scriptsize {[}$-$3.0, +1.3{]} \\ \scriptsize seeds $-$4.8"
-        in render_latex(negative)
+        r"a-1 -2 & \begin{tabular}[t]{@{}r@{}}$-$0.9 \\ \scriptsize {[}$-$3.0, +1.3{]} \\ "
+        r"\scriptsize seeds $-$4.8" in render_latex(negative)
     )
 
 

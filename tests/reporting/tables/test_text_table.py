@@ -85,7 +85,7 @@ def test_narrow_terminal_gets_a_table_per_radius() -> None:
 
 
 def tables_of(text: str) -> list[str]:
-    """The pipe tables in Markdown, each with the paragraph before it."""
+    """Return the pipe tables in Markdown, each with the paragraph before it."""
     blocks = text.split("\n\n")
     return [
         f"{before}\n{block}"
