@@ -442,9 +442,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory, registry: Registry) -> Pat
     }
     np.savez(folder / "some.npz", **arrays)
     config = TrainConfig(
-        dataset=f"arrays:path={folder / 'some.npz'}", model="digits-cnn:width=4,hidden=16", defense="natural", kernel="none",
-        epochs=4, batch_size=25, eps=0.02, lr=0.01, steps=1, validate_every=0,
-    )  # fmt: skip
+        dataset=f"arrays:path={folder / 'some.npz'}",
+        model="digits-cnn:width=4,hidden=16",
+        defense="natural",
+        kernel="none",
+        epochs=4,
+        batch_size=25,
+        eps=0.02,
+        lr=0.01,
+        steps=1,
+        validate_every=0,
+    )
     run(config, folder / "run", registry)
     return folder / "run"
 

@@ -225,7 +225,9 @@ from wmr_cli.runtime import fabric as devices
 
 told = sys.argv[1] == "kept" and devices.keep_memory()
 torch.set_num_threads(1)
-network = torch.nn.Sequential(torch.nn.Conv2d(1, 32, 3), torch.nn.ReLU(), torch.nn.Conv2d(32, 32, 3), torch.nn.ReLU())
+network = torch.nn.Sequential(
+    torch.nn.Conv2d(1, 32, 3), torch.nn.ReLU(), torch.nn.Conv2d(32, 32, 3), torch.nn.ReLU()
+)
 images = torch.rand(128, 1, 28, 28, requires_grad=True)
 for number in range(6):
     if number == 3:

@@ -29,7 +29,10 @@ class Smooth(nn.Sequential):
 
 class Normed(nn.Sequential):
     def __init__(self, num_classes):
-        super().__init__(nn.Flatten(), nn.Linear(64, 50), nn.BatchNorm1d(50), nn.Tanh(), nn.Linear(50, num_classes))
+        super().__init__(
+            nn.Flatten(), nn.Linear(64, 50), nn.BatchNorm1d(50),
+            nn.Tanh(), nn.Linear(50, num_classes),
+        )
 
 
 class Broken(nn.Sequential):
@@ -40,7 +43,9 @@ class Broken(nn.Sequential):
         import os
 
         logits = super().forward(images)
-        return logits * float("nan") if os.environ.get("LOCAL_RANK") == "1" and len(images) > 10 else logits
+        if os.environ.get("LOCAL_RANK") == "1" and len(images) > 10:
+            return logits * float("nan")
+        return logits
 """
 SGD = 'optimizer = "sgd"\nlr = 0.05\nschedule = "constant"\n'
 L2 = ("--attack", "pgd:norm=l2,start=gauss:0.001", "--eps", "1", "--step-size", "0.2")
@@ -59,8 +64,13 @@ def wmr(
 ) -> subprocess.CompletedProcess[str]:
     program = [*(by or (sys.executable,)), "-m", "wmr_cli", "train", *map(str, words)]
     done = subprocess.run(
-        program, capture_output=True, text=True, check=False, timeout=240, env={**os.environ, **environment}
-    )  # fmt: skip
+        program,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+        env={**os.environ, **environment},
+    )
     assert done.returncode == status, done.stderr
     return done
 
@@ -189,7 +199,10 @@ class Watched(nn.Sequential):
     \"\"\"Writes down what it remembers of the batches, in every process.\"\"\"
 
     def __init__(self, num_classes):
-        super().__init__(nn.Flatten(), nn.Linear(64, 50), nn.BatchNorm1d(50), nn.Tanh(), nn.Linear(50, num_classes))
+        super().__init__(
+            nn.Flatten(), nn.Linear(64, 50), nn.BatchNorm1d(50),
+            nn.Tanh(), nn.Linear(50, num_classes),
+        )
 
     def forward(self, images):
         if not self.training and len(images) > 10:
@@ -268,10 +281,16 @@ def test_slurm_starts_the_processes() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     tasks = {
-        "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "1", "SLURM_NODEID": "0", "SLURM_JOB_ID": "1",
+        "SLURM_NTASKS": "2",
+        "SLURM_NTASKS_PER_NODE": "2",
+        "SLURM_NNODES": "1",
+        "SLURM_NODEID": "0",
+        "SLURM_JOB_ID": "1",
         "SLURM_STEP_ID": "0",
-        "SLURM_JOB_NAME": "train", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-    }  # fmt: skip
+        "SLURM_JOB_NAME": "train",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
     program = [
         sys.executable,
         "-m",
