@@ -391,7 +391,7 @@ def _check_callable(
 ) -> None:
     """Raise if a component cannot be called with these arguments, in this order."""
     parameters = ", ".join((*arguments, *(f"{name}=…" for name in keywords)))
-    hint = f"it is called with ({parameters}); see docs/hooks.md"
+    hint = f"it is called with ({parameters}); see docs/hooks.md and docs/migrating.md"
     if not callable(component):
         name = type(component).__name__
         raise BrokenContract(f"{what} builds a {name}, which cannot be called", hint=hint)
