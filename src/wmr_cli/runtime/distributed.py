@@ -53,6 +53,7 @@ class Ranks:
         """Gather equally shaped values of all ranks, (ranks, ...), on the CPU."""
         if self.count == 1:
             return values[None]
+        # NCCL exchanges tensors on its GPU only
         own = values.to(self.device)
         parts = [torch.empty_like(own) for _ in range(self.count)]
         torch.distributed.all_gather(parts, own)
@@ -74,6 +75,7 @@ class Ranks:
         """Reduce equally shaped values element by element over all ranks."""
         if self.count == 1:
             return values
+        # all_reduce works in place, and the caller keeps its values
         reduced = values.detach().clone()
         operations = torch.distributed.ReduceOp
         is_gloo_mean = operation == "mean" and torch.distributed.get_backend() == "gloo"
@@ -108,6 +110,7 @@ class Ranks:
 
     def barrier(self) -> None:
         """Wait until all ranks have reached this call."""
+        # not torch's barrier: on NCCL it guesses the GPU of a rank
         self.max(0)
 
     def sync_errors(self, error: Exception | None = None) -> None:
@@ -117,6 +120,7 @@ class Ranks:
         """
         if not self.max(int(error is not None)):
             return
+        # objects only after a failure: pickling is slower than the number above
         errors = self.gather_objects(error)
         first = next(each for each in errors if each is not None)
         # an enclosing `propagate_errors` must not exchange it a second time
@@ -157,7 +161,9 @@ def exit_rank(status: object) -> None:
         return
     torch.distributed.destroy_process_group()
     if status:
+        # rank 0 must print the error before it is killed
         _wait_for_rank_0()
+    # os._exit does not flush
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(status if isinstance(status, int) else 0)
@@ -167,6 +173,7 @@ def _wait_for_rank_0() -> None:
     """Wait until rank 0 has ended: Fabric kills it as soon as a process that it started fails."""
     if os.environ.get("LOCAL_RANK", "0") == "0" or read_launcher() is not None:
         return
+    # an orphan gets another parent, so a change means that rank 0 has ended
     parent = os.getppid()
     deadline = time.monotonic() + RANK_0_EXIT_SECONDS
     while os.getppid() == parent and time.monotonic() < deadline:

@@ -91,6 +91,7 @@ class Runtime:
             model,
             optimizer,
             max_norm=max_norm,
+            # the loop reports a non-finite loss with its epoch and step
             error_if_nonfinite=False,
         )
 
@@ -104,12 +105,14 @@ class LossScale:
     def state(self) -> dict[str, Tensor]:
         """Return the scale and its counters."""
         return {
+            # safetensors stores tensors only; float64 holds scale and counters exactly
             name: torch.tensor(value, dtype=torch.float64)
             for name, value in self._precision.state_dict().items()
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what `state` returned."""
+        # the scaler needs Python numbers, and some of them as int
         types = {name: type(value) for name, value in self._precision.state_dict().items()}
         self._precision.load_state_dict(
             {name: types[name](value.item()) for name, value in state.items()}
@@ -124,7 +127,7 @@ def launch(
 
     A rank that waits for another longer than `timeout` fails.
     """
-    # the import sets the level of Fabric's logger; its start-up lines are noise for users
+    # after the import, which sets the level itself; the start-up lines are noise for users
     importlib.import_module("lightning_fabric")
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     fabric = _make_fabric(hardware, precision, timeout)
@@ -152,6 +155,7 @@ def _make_fabric(hardware: Hardware, precision: str, timeout: timedelta) -> "Fab
     kind, number = _parse_device(hardware.device)
     if precision == "16" and not has_accelerator(kind):
         raise BadInput("precision 16 needs a GPU", hint="use `precision=bf16` or `precision=32`")
+    # before the first large allocation
     if not has_accelerator(kind) and os.environ.get(KEEP_MEMORY) != "0":
         keep_memory()
     devices, nodes = _count_devices_and_nodes(hardware)
@@ -176,6 +180,7 @@ def _parse_device(device: str) -> tuple[str, int | None]:
         raise BadInput(
             f"unknown device {device!r}", hint="`device` is auto, cpu, cuda, cuda:N or mps"
         )
+    # limited to 9 digits above: Python refuses to convert thousands of digits
     number = int(text) if text else None
     if not _has(kind) or (number is not None and number >= torch.cuda.device_count()):
         raise BadInput(
@@ -196,6 +201,7 @@ def _count_devices_and_nodes(hardware: Hardware) -> tuple[int, int]:
         raise BadInput(
             f"{hardware.device} is one device", hint=f"use `device={kind}` and `devices={devices}`"
         )
+    # processes on a CPU share its cores, so their number has no limit
     present = torch.cuda.device_count() if _has("cuda") else 1
     if devices > present and has_accelerator(kind):
         gpus = "there is 1 GPU" if present == 1 else f"there are {present} GPUs"
@@ -203,6 +209,7 @@ def _count_devices_and_nodes(hardware: Hardware) -> tuple[int, int]:
             f"{gpus}, not {devices}",
             hint="`wmr doctor` lists the devices; `device=cpu` allows several processes",
         )
+    # without a launcher, the user may start the command on every machine
     has_rendezvous = {"MASTER_ADDR", "NODE_RANK"} <= os.environ.keys()
     if nodes > 1 and launcher is None and not has_rendezvous:
         raise BadInput(
@@ -272,9 +279,11 @@ def keep_memory() -> bool:
     Activations are large and live for one pass. By default glibc returns them to the system
     after every pass and faults them in again, which costs small models 10 to 25 % of their time.
     """
+    # musl has no mallopt
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is None:
         return False
+    # large blocks from the heap instead of mmap, and a heap that is never trimmed
     accepts_threshold = any(mallopt(M_MMAP_THRESHOLD, size) for size in MMAP_THRESHOLDS)
     return bool(accepts_threshold and mallopt(M_TRIM_THRESHOLD, -1))
 

@@ -1,1 +1,1 @@
-"""Train a model: setup, loop, learner, schedules, validation, checkpointing."""
+"""Train a model: setup, loop, learner, optimization, validation, checkpointing."""

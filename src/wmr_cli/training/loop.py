@@ -77,6 +77,7 @@ def train(
 ) -> Iterator[Event]:
     """Run or resume a training in the run folder `path`. All ranks call this together."""
     started = time.perf_counter()
+    # before the processes start: a missing package is reported once
     check_loggers(options.loggers)
     runtime = launch(options.hardware, config.precision, RANK_TIMEOUT)
     ranks = runtime.ranks
@@ -114,6 +115,7 @@ def train(
             entry = summarize_epoch(run, epoch, first_step, seconds)
             entry |= validate_if_due(run, epoch + 1)
             progress = save_epoch(folder, run, entry, progress)
+            # after the state: a logger that fails does not cost the epoch
             with ranks.collective():
                 loggers.log(entry)
             yield EpochDone(epoch + 1, epochs, entry)
@@ -150,6 +152,7 @@ def train_steps(
         # a rank that fails must inform those that wait for it in a collective operation
         with locate_errors(epoch, progress.step), ranks.propagate_errors():
             loss = train_step(run, next(reader), epoch)
+        # the mean loss is equal on all ranks, so that all of them raise
         check_loss(loss, epoch, progress.step)
         progress = replace(progress, step=progress.step + 1)
         yield StepDone(epoch + 1, step, len(positions), loss)

@@ -126,6 +126,7 @@ class EpochStatistics:
 
 def _sum_images(report: StepReport, outcome: AttackOutcome | None) -> Tensor:
     """Sum this rank's images, in the order of `SUMS`."""
+    # float32 sums over many images lose digits
     losses = report.losses.cpu().double()
     weights = report.weights.cpu().double()
     margins = report.margins.cpu().double()
@@ -180,6 +181,7 @@ def locate_errors(epoch: int, step: int) -> Iterator[None]:
         yield
     except WmrError as problem:
         place = f"epoch {epoch + 1}, step {step + 1}"
+        # the same class: callers distinguish errors of the user from those of a component
         raise type(problem)(f"{place}: {problem}", hint=problem.hint) from problem
 
 
@@ -246,6 +248,7 @@ class MetricLoggers:
 
     def __init__(self, names: tuple[str, ...], folder: Path, entries: list[LogEntry]) -> None:
         for name in names:
+            # a link could lead `rmtree` to files outside the run folder
             refuse_link(folder / name)
             shutil.rmtree(folder / name, ignore_errors=True)
         self._loggers = [make_logger(name, folder) for name in names]
@@ -261,6 +264,7 @@ class MetricLoggers:
                 hint="repair the line, or train again with `overwrite=True`",
             )
         numbers = {
+            # a spreadsheet would run a name that starts with `=` as a formula
             inert_text(name): value
             for name, value in entry.items()
             if name != "epoch" and isinstance(value, int | float)

@@ -56,6 +56,7 @@ def parameter_groups(config: TrainConfig, model: nn.Module) -> list[dict[str, ob
 def settings_at(config: TrainConfig, step: int, steps_per_epoch: int) -> StepSettings:
     """Return the settings of a step, counted from 0 over the whole run."""
     total = config.epochs * steps_per_epoch
+    # ramps multiply the schedule, so that each works with every schedule
     factor = _SCHEDULES[config.schedule](config, step, steps_per_epoch)
     return StepSettings(
         learning_rate=config.lr * factor * _ramp(step, total, config.warmup),
@@ -124,6 +125,7 @@ class WeightAverage:
             if mean.is_floating_point():
                 mean.lerp_(new, 1 - decay)
             else:
+                # counters, such as num_batches_tracked
                 mean.copy_(new)
 
     def state(self) -> dict[str, Tensor]:

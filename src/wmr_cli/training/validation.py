@@ -52,6 +52,7 @@ def evaluate_validation_set(run: TrainingSetup, model: nn.Module) -> Rows:
         # a small split may leave a rank without images
         batches = read_ahead(split, positions.split(batch_size)) if len(positions) else ()
         parts = list(evaluator.evaluate_batches(batches, run.runtime.device))
+    # every rank needs all rows: kernels observe them, and the best epoch follows from them
     own_rows = stack_rows(parts) if parts else None
     return stack_rows([rows for rows in ranks.gather_objects(own_rows) if rows is not None])
 
@@ -67,6 +68,7 @@ def make_validation_evaluator(run: TrainingSetup, model: nn.Module) -> Evaluator
         norm=config.norm,
         eps=config.eps,
         num_classes=run.source.num_classes,
+        # the same noise in every epoch, so that epochs are compared under equal attacks
         seed=derive_seed("validate", config.seed),
         kernels={validation_alpha(config): run.validation_kernel},
         # a second attack on the weighted objective, only if its accuracy selects the best weights
