@@ -115,7 +115,7 @@ def check_available(path: Path, *, resume: bool, overwrite: bool) -> None:
     if overwrite:
         return
     if not found:
-        _refuse_foreign(folder)
+        _refuse_other_files(folder)
         return
     if not resume:
         raise RunFolderError(
@@ -131,7 +131,7 @@ def check_available(path: Path, *, resume: bool, overwrite: bool) -> None:
         )
 
 
-def _refuse_foreign(folder: RunFolder) -> None:
+def _refuse_other_files(folder: RunFolder) -> None:
     """Refuse a folder that is not a run, but holds files that a run would replace."""
     with contextlib.suppress(OSError, ValueError):
         TrainConfig.from_json(read_bytes(folder.config))
