@@ -326,8 +326,8 @@ def evaluate(  # noqa: PLR0913 - keywords of a public function
             model, (channels, height, width), num_classes=num_classes, name=name
         )
         # a loader, of torch or another library, is named after its dataset
-        named = data.dataset if hasattr(data, "dataset") else data
-        dataset_name = dataset or type(named).__name__
+        origin = data.dataset if hasattr(data, "dataset") else data
+        dataset_name = dataset or type(origin).__name__
         task = make_task(checked, registry, checkpoint, images, dataset_name)
         _warn(datasets.list_dataset_notes(images))
         _warn(
