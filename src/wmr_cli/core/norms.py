@@ -32,7 +32,7 @@ class Norm(Protocol):
         ...
 
     def random(self, like: Tensor, eps: Radius, index: Tensor, seed: int, restart: int) -> Tensor:
-        """Perturbations that are uniform in the ε-ball."""
+        """Return perturbations that are uniform in the ε-ball."""
         ...
 
 

@@ -11,7 +11,6 @@ import importlib.machinery
 import importlib.util
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import torch
 
@@ -47,7 +46,7 @@ def _import_torchvision() -> ModuleType:
     return importlib.import_module("torchvision")
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> ModuleType:
     if name == "torchvision":
         return _import_torchvision()
     if name == "timm":

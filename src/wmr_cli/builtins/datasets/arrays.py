@@ -10,6 +10,7 @@ from typing import IO, Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -17,6 +18,8 @@ from ...core.data.downloads import looks_like_html
 from ...core.data.splits import MemorySource, MemorySplit, add_missing_splits, check_fraction
 from ...errors import BadFile, BadInput
 from ...reading import check_regular, open_regular
+
+Array = NDArray[Any]
 
 IMAGE_NAMES = {
     "train": ("train_images", "x_train", "X_train"),
@@ -107,15 +110,14 @@ def arrays(
 
 
 def _make_split(
-    found: Mapping[str, Any], name: str, layout: str, path: Path, *, first: int
+    found: Mapping[str, Array], name: str, layout: str, path: Path, *, first: int
 ) -> MemorySplit | None:
     """Make a split whose images are numbered from `first`; None if it has no arrays."""
     images = _first_of(found, IMAGE_NAMES[name])
     labels = _first_of(found, LABEL_NAMES[name])
     if images is None and labels is None:
         return None
-    is_pair = images is not None and labels is not None
-    if not is_pair or images.shape[:1] != labels.shape[:1] or images.shape[:1] in ((), (0,)):
+    if images is None or labels is None or not _is_one_label_per_image(images, labels):
         sizes = ", ".join(f"{key} {tuple(array.shape)}" for key, array in found.items())
         raise BadFile(
             f"{path}: images and labels of {name!r} do not match ({sizes})",
@@ -125,7 +127,11 @@ def _make_split(
     return MemorySplit(pixels, _to_labels(labels, path), first + torch.arange(len(pixels)))
 
 
-def _first_of(found: Mapping[str, Any], names: Iterable[str]) -> Any:
+def _is_one_label_per_image(images: Array, labels: Array) -> bool:
+    return images.shape[:1] == labels.shape[:1] and images.shape[:1] not in ((), (0,))
+
+
+def _first_of(found: Mapping[str, Array], names: Iterable[str]) -> Array | None:
     return next((found[name] for name in names if name in found), None)
 
 
@@ -154,7 +160,7 @@ def _count_classes(splits: Mapping[str, MemorySplit], classes: int | None, path:
     return largest + 1
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def _read_file(path: Path) -> dict[str, Array]:
     """Return arrays by name.
 
     Reading runs no code from the file, and allocates no more memory than its bytes fill.
@@ -181,7 +187,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         ) from None
 
 
-def _read_stream(stream: IO[bytes], path: Path) -> dict[str, Any]:
+def _read_stream(stream: IO[bytes], path: Path) -> dict[str, Array]:
     head = stream.read(64)
     # many servers answer with a page instead of a file
     if looks_like_html(head):
@@ -197,7 +203,7 @@ def _read_stream(stream: IO[bytes], path: Path) -> dict[str, Any]:
     return _read_npz(stream, path.stat().st_size)
 
 
-def _read_npz(stream: IO[bytes], size: int) -> dict[str, Any]:
+def _read_npz(stream: IO[bytes], size: int) -> dict[str, Array]:
     """Read the arrays of an archive of `size` bytes; raise ValueError for false sizes."""
     with zipfile.ZipFile(stream) as archive:
         members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
@@ -211,7 +217,7 @@ def _read_npz(stream: IO[bytes], size: int) -> dict[str, Any]:
         }
 
 
-def _read_npy(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Any:
+def _read_npy(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
     """Read one array, after a check of its header."""
     with archive.open(member) as stream:
         version = np.lib.format.read_magic(stream)
@@ -231,10 +237,11 @@ def _read_npy(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Any:
     # opened again: read_array expects to read the header itself
     with archive.open(member) as stream:
         # pickled objects could run code
-        return np.lib.format.read_array(stream, allow_pickle=False)
+        array: Array = np.lib.format.read_array(stream, allow_pickle=False)
+    return array
 
 
-def _to_channels_first(images: Any, layout: str, path: Path) -> Tensor:
+def _to_channels_first(images: Array, layout: str, path: Path) -> Tensor:
     """Return images as (N, C, H, W), uint8 or float32."""
     if not images.size:
         raise BadFile(
@@ -266,7 +273,7 @@ def _to_channels_first(images: Any, layout: str, path: Path) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(images))
 
 
-def _has_channels_last(images: Any, path: Path) -> bool:
+def _has_channels_last(images: Array, path: Path) -> bool:
     """Guess where the channels of images (N, ., ., .) are, by their number."""
     could_be_first = images.shape[1] in (1, 3)
     could_be_last = images.shape[3] in (1, 3)
@@ -278,7 +285,7 @@ def _has_channels_last(images: Any, path: Path) -> bool:
     return could_be_last
 
 
-def _to_labels(labels: Any, path: Path) -> Tensor:
+def _to_labels(labels: Array, path: Path) -> Tensor:
     """Return labels (N,) as int64, from (N,) or (N, 1)."""
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]

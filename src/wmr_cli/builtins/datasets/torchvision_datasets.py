@@ -158,7 +158,7 @@ def _read_split(facts: Facts, read: Read, *, is_training: bool) -> MemorySplit:
     return MemorySplit(pixels, torch.as_tensor(labels).long(), first + torch.arange(count))
 
 
-def _prepare_cifar(dataset: Any, root: Path) -> Read:
+def _prepare_cifar(dataset: type[Any], root: Path) -> Read:
     """Download and unpack CIFAR if files are missing; return its reader."""
     folder = root / dataset.base_folder
     checksums = {
@@ -185,7 +185,7 @@ def _prepare_cifar(dataset: Any, root: Path) -> Read:
     return read
 
 
-def _prepare_idx_files(dataset: Any, root: Path) -> Read:
+def _prepare_idx_files(dataset: type[Any], root: Path) -> Read:
     """Download and unpack the files of MNIST or Fashion-MNIST; return their reader."""
     folder = root / dataset.__name__ / "raw"
     missing = [

@@ -131,7 +131,7 @@ class CifarResNet(nn.Module):
             hint = "depth is 8, 14, 20, 32, 44, 56, …: 2 more than a multiple of 6"
             raise BadInput(f"a CIFAR ResNet cannot have depth {depth}", hint=hint)
         blocks = (depth - 2) // 6
-        # parameters have the names of public networks of this kind: their weights can be loaded
+        # parameters are named as in public networks of this kind, so that their weights fit
         self.conv1 = nn.Conv2d(input_shape[0], 16, kernel_size=3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
         self.layer1 = _stage(16, 16, blocks)

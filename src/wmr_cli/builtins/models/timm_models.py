@@ -39,7 +39,7 @@ def from_timm(
     std: tuple[float, ...] | None = None,
     **options: Any,
 ) -> nn.Module:
-    """Build the architecture `name` for the size of the images, or resize them to `size` first.
+    """Build the architecture `name` for the size of the images; with `size`, resize them first.
 
     Images are normalised by timm's mean and std of the architecture unless they are given.
     `pretrained` loads timm's weights. Other options, such as drop_rate=0.1, are passed to timm.
@@ -53,8 +53,9 @@ def from_timm(
     network = _build_and_check(name, num_classes, shape, options)
     if pretrained:
         network = _build_with_weights(name, num_classes, shape, options)
-    mean = mean or _for_channels(network.pretrained_cfg["mean"], channels)
-    std = std or _for_channels(network.pretrained_cfg["std"], channels)
+    config: Any = network.pretrained_cfg
+    mean = mean or _for_channels(config["mean"], channels)
+    std = std or _for_channels(config["std"], channels)
     if size is not None:
         network = Resized(network, size)
     return Normalized(network, mean, std, channels)
@@ -73,7 +74,7 @@ def _check_options(name: str, options: dict[str, Any]) -> None:
 
 def _build_and_check(
     name: str, num_classes: int, shape: tuple[int, int, int], options: dict[str, Any]
-) -> Any:
+) -> nn.Module:
     """Build a network with random weights and try it on one image of this shape."""
     try:
         network = _build(name, num_classes, shape, options)
@@ -90,13 +91,15 @@ def _build_and_check(
                 "and size, pretrained, mean, std",
             ) from error
         raise _make_misfit(name, shape, options, str(error), step=USUAL_STRIDE) from error
-    for module in network.modules():
-        is_patch_layer = isinstance(module, timm.layers.PatchEmbed)
-        if not is_patch_layer or not module.img_size or module.dynamic_img_pad:
+    patch_layers: list[Any] = [
+        module for module in network.modules() if isinstance(module, timm.layers.PatchEmbed)
+    ]
+    for layer in patch_layers:
+        if not layer.img_size or layer.dynamic_img_pad:
             continue
-        patch = module.patch_size[0]
+        patch = layer.patch_size[0]
         # timm would silently ignore the pixels beyond the last whole patch
-        if any(side % patch for side in module.img_size):
+        if any(side % patch for side in layer.img_size):
             problem = f"they cannot be cut into patches of {patch}x{patch}"
             raise _make_misfit(name, shape, options, problem, step=patch)
     return network
@@ -109,24 +112,26 @@ def _build(
     options: dict[str, Any],
     *,
     pretrained: bool = False,
-) -> Any:
+) -> nn.Module:
     """Build timm's network, with the size of the images if its layers depend on it."""
     channels, height, width = shape
     fixed = {"num_classes": num_classes, "in_chans": channels, "pretrained": pretrained}
     # some architectures take the side of a square only
     image_size = height if height == width else (height, width)
+    network: nn.Module
     try:
-        return timm.create_model(name, img_size=image_size, **fixed, **options)
+        network = timm.create_model(name, img_size=image_size, **fixed, **options)
     except TypeError as error:
         # the layers of convolutional networks do not depend on the size
         if _find_refused_option(error) != "img_size":
             raise
-    return timm.create_model(name, **fixed, **options)
+        network = timm.create_model(name, **fixed, **options)
+    return network
 
 
 def _build_with_weights(
     name: str, num_classes: int, shape: tuple[int, int, int], options: dict[str, Any]
-) -> Any:
+) -> nn.Module:
     """Build a network that is known to fit, with timm's weights."""
     try:
         return _build(name, num_classes, shape, options, pretrained=True)

@@ -116,7 +116,7 @@ def as_split_or_stream(
     return BatchStream(data)
 
 
-def read_batch(item: Any, first: int, where: str) -> Batch:
+def read_batch(item: object, first: int, where: str) -> Batch:
     """Convert a batch of a loader; images without an index are numbered from `first`."""
     if isinstance(item, Batch):
         item = (item.images, item.labels, item.index)

@@ -12,14 +12,14 @@ from ...errors import BadInput
 class _StopForward(Exception):
     """Ends a forward pass early and carries its result; it is not an error."""
 
-    def __init__(self, result: Any) -> None:
-        self.result = result
+    def __init__(self, result: object) -> None:
+        self.result: Any = result
 
 
 def find_first_layer(model: nn.Module, images: Tensor) -> nn.Module:
     """Return the first layer with its own parameters, and without sublayers, in a forward pass."""
 
-    def stop(module: nn.Module, args: Any) -> None:
+    def stop(module: nn.Module, args: object) -> None:
         raise _StopForward(module)
 
     # pre-hooks of leaves: a container is entered before the layers inside it
@@ -43,7 +43,7 @@ def find_first_layer(model: nn.Module, images: Tensor) -> nn.Module:
 def forward_up_to(model: nn.Module, layer: nn.Module, images: Tensor) -> Tensor:
     """Return the output of a layer; the layers after it are not run."""
 
-    def stop(module: nn.Module, args: Any, output: Any) -> None:
+    def stop(module: nn.Module, args: object, output: object) -> None:
         raise _StopForward(output)
 
     # an exception is the only way to skip the rest of an arbitrary forward pass
@@ -65,12 +65,11 @@ def record_outputs(layer: nn.Module) -> Iterator[list[Tensor]]:
     """Record the outputs of a layer inside, as tensors that keep their gradient."""
     outputs: list[Tensor] = []
 
-    def record(module: nn.Module, args: Any, output: Any) -> Tensor:
+    def record(module: nn.Module, args: object, output: Tensor) -> Tensor:
         output.retain_grad()
         outputs.append(output)
         # a copy: the next layer may work in place
-        copy: Tensor = output.clone()
-        return copy
+        return output.clone()
 
     handle = layer.register_forward_hook(record)
     try:

@@ -79,14 +79,21 @@ class _SmallChannelConv(torch.autograd.Function):
         return functional.conv2d(images, weight, bias, padding=padding)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(
+        ctx: Any,  # noqa: ANN401 - torch gives its class no public name
+        inputs: tuple[Any, ...],
+        output: Tensor,
+    ) -> None:
         images, weight, _, padding = inputs
         ctx.save_for_backward(weight)
         ctx.shape = images.shape
         ctx.padding = padding
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any,  # noqa: ANN401 - torch gives its class no public name
+        *gradients: Tensor,
+    ) -> tuple[Tensor | None, ...]:
         """Distribute the gradient of each output pixel to the pixels under its window."""
         (weight,) = ctx.saved_tensors
         (gradient,) = gradients
