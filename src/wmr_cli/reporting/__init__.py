@@ -1,1 +1,1 @@
-"""Records and rows to what people look at. No torch."""
+"""Reports of records and rows: tables, figures, HTML. No torch."""
