@@ -48,7 +48,7 @@ def train(
     folder = flags.out or Path("runs") / default_run_name(config)
     check_available(folder, resume=flags.resume, overwrite=flags.overwrite)
     say(describe_config(config), quiet=quiet)
-    # a user who chose a preset or a config file has decided
+    # not after an explicit choice of settings
     if "preset" not in given and flags.config is None:
         session.suggest_cpu_preset()
     session.train(folder)

@@ -78,7 +78,7 @@ def _preset_layers(preset: str, defense: str | None) -> tuple[Layer, Layer]:
     settings = presets.load(preset)
     settings.pop("summary", None)
     by_defense = settings.pop("defenses", {})
-    # a user who names no defense gets the preset's own one
+    # without a flag the preset selects the defense
     if defense is None:
         defense = Spec.parse(settings.get("defense", TrainConfig().defense)).name
     shared = _check_layer({**settings, "preset": preset}, f"preset {preset}")
@@ -177,7 +177,7 @@ def _merge_specs(upper: Value, below: Value) -> Value:
     A spec with an unnamed value replaces the one below: `timm:resnet18` is another model than
     `timm:resnet50`.
     """
-    # without a colon there are no parameters to keep
+    # without a colon there is nothing to keep
     if not (isinstance(upper, str) and isinstance(below, str) and ":" in below):
         return upper
     spec = Spec.parse(upper)

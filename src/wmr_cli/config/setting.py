@@ -116,7 +116,7 @@ def list_settings(struct: type[Struct]) -> Mapping[str, Setting]:
     found: dict[str, Setting] = {}
     for field in msgspec.structs.fields(struct):
         hint = hints[field.name]
-        metas = [item for item in getattr(hint, "__metadata__", ()) if isinstance(item, Meta)]
+        metas = [item for item in typing.get_args(hint) if isinstance(item, Meta)]
         # bounds come from aliases such as `Count`; the declaration itself is the last `Meta`
         described = [meta for meta in metas if meta.description is not None]
         description = described[-1].description or "" if described else ""
