@@ -191,7 +191,7 @@ def test_gairat_counts_the_steps_that_an_image_survived(
         [math.log(weight) for weight in expected], rel=1e-9
     )
     assert weights(kernel, seen).tolist() == pytest.approx(mean_one(expected), rel=1e-9)
-    assert expected == sorted(expected, reverse=True), "who falls first weighs most"
+    assert expected == sorted(expected, reverse=True), "fewer survived steps give more weight"
 
 
 def test_the_shift_of_gairat_is_added_to_the_argument() -> None:

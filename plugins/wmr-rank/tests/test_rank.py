@@ -82,7 +82,7 @@ def test_a_constant_added_to_the_logits_of_an_image_changes_nothing(evidence: Ev
     assert torch.equal(Rank(2.0)(one), Rank(2.0)(other))
 
 
-def test_a_lower_margin_weighs_more_and_alpha_says_how_much_more(evidence: Evidence) -> None:
+def test_lower_margins_have_more_weight_and_alpha_sets_how_much(evidence: Evidence) -> None:
     order = logit_margin(evidence.logits, evidence.labels).argsort()
     logs = Rank(1.5)(evidence)[order]
     assert bool((logs.diff() < 0).all())
