@@ -80,8 +80,8 @@ def test_noise_returns_the_strongest_sample() -> None:
         for restart in range(4)
     ]
     values = torch.stack([cross_entropy(network()(moved), labels) for moved in draws])
-    fools = torch.stack([network()(moved).argmax(dim=1) != labels for moved in draws])
-    best = torch.where(fools, values + 1000, values).argmax(dim=0)
+    succeeds = torch.stack([network()(moved).argmax(dim=1) != labels for moved in draws])
+    best = torch.where(succeeds, values + 1000, values).argmax(dim=0)
     torch.testing.assert_close(
         run(Noise(eps=0.1, restarts=4)).images, torch.stack(draws)[best, torch.arange(40)]
     )
@@ -173,14 +173,14 @@ def test_the_weighted_attack_raises_weight_times_loss_above_the_unweighted_one(
     made = attack(norm, 0.05 if norm == "linf" else 0.3, 200 if attack is Square else 30, loss="ce")
     weighted = weighted_objective("ce", kernel)
 
-    def paid(attacked: AttackResult) -> float:
+    def weighted_loss(attacked: AttackResult) -> float:
         logits = attacked.require_logits().double()
         return (
             (kernel(Evidence(logits, labels)).exp() * cross_entropy(logits, labels)).mean().item()
         )
 
     plain, crafted = run(made), run(made, objective=weighted)
-    assert paid(crafted) > paid(plain)
+    assert weighted_loss(crafted) > weighted_loss(plain)
 
 
 @pytest.mark.parametrize(

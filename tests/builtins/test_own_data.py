@@ -1,4 +1,4 @@
-"""Your own pictures and arrays: layouts, splits, and the mistakes people make."""
+"""Image folders and arrays of the user: layouts, splits and errors."""
 
 import io
 import os
@@ -108,7 +108,7 @@ def test_other_and_hidden_files_are_ignored(make: Callable[..., Any], tmp_path: 
     pics = make_image_folder(tmp_path / "pics")
     (pics / "README.txt").write_text("about")
     (pics / "cat" / "notes.txt").write_text("about")
-    (pics / "cat" / ".hidden.png").write_text("no picture")
+    (pics / "cat" / ".hidden.png").write_text("not an image")
     (pics / ".cache").mkdir()
     assert sizes(make(f"folder:path={pics}"))["all"] == 20
 

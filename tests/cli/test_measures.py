@@ -12,7 +12,7 @@ from support.cli_runner import wmr
 from wmr_cli import measures
 from wmr_cli.storage import records
 
-ASKED = (
+FLAGS = (
     "--limit",
     60,
     "--steps",
@@ -33,12 +33,12 @@ ASKED = (
 def run(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a run with one record of all metrics; it is read-only."""
     folder = Path(shutil.copytree(tiny_run, tmp_path_factory.mktemp("measures") / "tiny"))
-    wmr("evaluate", folder, *ASKED, "-q")
+    wmr("evaluate", folder, *FLAGS, "-q")
     return folder
 
 
 def test_the_record_contains_all_requested_metrics(run: Path) -> None:
-    (record,) = json.loads(wmr("evaluate", run, *ASKED, "--format", "json").stdout)
+    (record,) = json.loads(wmr("evaluate", run, *FLAGS, "--format", "json").stdout)
     assert [row["rho"] for row in record["dro"]] == [0.1, 1.0]
     assert set(record["dro"][0]) >= {"rho", "attack_loss", "loss", "accuracy", "worst_accuracy"}
     assert {row["attack_loss"] for row in record["dro"]} == {"ce"}
@@ -56,7 +56,7 @@ def test_the_record_contains_all_requested_metrics(run: Path) -> None:
 
 
 def test_further_tables_follow_the_main_one(run: Path) -> None:
-    for text in (wmr("evaluate", run, *ASKED).stdout, wmr("report", run).stdout):
+    for text in (wmr("evaluate", run, *FLAGS).stdout, wmr("report", run).stdout):
         assert (
             text.index("A_sa")
             < text.index("worst case in the χ² ball")

@@ -190,7 +190,7 @@ def test_a_setting_given_twice_in_one_place_is_refused(
     assert problem.hint
 
 
-def test_a_setting_given_in_two_places_is_no_contradiction(preset: str, file: WriteFile) -> None:
+def test_a_setting_may_be_given_in_two_places(preset: str, file: WriteFile) -> None:
     assert resolve({"preset": preset, "alpha": 2.0}, file("kernel = 'exp:alpha=1'")).alpha == 2.0
     assert resolve({"preset": preset, "kernel": "exp:alpha=1"}, file("alpha = 2.0")).alpha == 1.0
 

@@ -28,7 +28,7 @@ def problem(count: int = 24) -> tuple[Tensor, Tensor]:
     return images, network()(images).argmax(dim=1)
 
 
-def climbed(  # noqa: PLR0913
+def run_apgd(  # noqa: PLR0913
     model: nn.Module,
     images: Tensor,
     labels: Tensor,
@@ -57,7 +57,7 @@ def test_attack_on_a_linear_model_reaches_the_optimum(norm: str, dual: int) -> N
     linear = nn.Linear(16, 2)
     images, labels = torch.full((8, 1, 4, 4), 0.5), torch.arange(8) % 2
     model = nn.Sequential(nn.Flatten(), linear)
-    attacked = climbed(model, images, labels, norm=norm, eps=0.3)
+    attacked = run_apgd(model, images, labels, norm=norm, eps=0.3)
     lost = 0.3 * (linear.weight[0] - linear.weight[1]).norm(p=dual).item()
     before = logit_margin(model(images), labels)
     torch.testing.assert_close(
@@ -89,7 +89,7 @@ def test_the_first_two_steps_by_hand() -> None:
         return torch.minimum(torch.maximum(moved, images - 0.2), images + 0.2).clamp(0, 1)
 
     first = clipped(images + 0.4 * gradient_sign(images))
-    torch.testing.assert_close(climbed(model, images, labels, steps=1).images, first)
+    torch.testing.assert_close(run_apgd(model, images, labels, steps=1).images, first)
     # with two steps the first checkpoint comes after one: the step size is kept if it improved
     assert checkpoints(2)[0] == 1
     rose = cross_entropy(model(first), labels) > cross_entropy(model(images), labels)
@@ -103,7 +103,7 @@ def test_the_first_two_steps_by_hand() -> None:
     # no label changes here, so that the higher of the two is given back
     kept = (model(first).argmax(dim=1) != labels) == (model(second).argmax(dim=1) != labels)
     expected = torch.where((higher & kept)[:, None, None, None], second, first)[kept]
-    torch.testing.assert_close(climbed(model, images, labels, steps=2).images[kept], expected)
+    torch.testing.assert_close(run_apgd(model, images, labels, steps=2).images[kept], expected)
 
 
 def test_misclassified_image_is_preferred_to_a_higher_objective() -> None:
@@ -119,7 +119,7 @@ def test_misclassified_image_is_preferred_to_a_higher_objective() -> None:
 
     images, labels = torch.full((1, 1, 1, 1), 0.45), torch.tensor([0])
     start = torch.full((1, 1, 1, 1), 0.6)
-    attacked = climbed(Ramp(), images, labels, away, start=start, steps=10)
+    attacked = run_apgd(Ramp(), images, labels, away, start=start, steps=10)
     assert attacked.require_logits().argmax(dim=1).tolist() == [1]
     assert attacked.images.item() == pytest.approx(0.6)
 
@@ -128,7 +128,7 @@ def test_misclassified_image_is_preferred_to_a_higher_objective() -> None:
 def test_auto_pgd_raises_every_objective(name: str) -> None:
     model, (images, labels) = network(), problem()
     objective = OBJECTIVES[name]
-    attacked = climbed(model, images, labels, objective)
+    attacked = run_apgd(model, images, labels, objective)
     assert (
         objective(attacked.require_logits(), labels).mean()
         > objective(model(images), labels).mean()
@@ -138,9 +138,10 @@ def test_auto_pgd_raises_every_objective(name: str) -> None:
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_without_radius_or_steps_the_image_or_the_start_comes_back(norm: str) -> None:
     model, (images, labels) = network(), problem()
-    assert torch.equal(climbed(model, images, labels, norm=norm, eps=0.0, steps=5).images, images)
+    assert torch.equal(run_apgd(model, images, labels, norm=norm, eps=0.0, steps=5).images, images)
     assert torch.equal(
-        climbed(model, images, labels, norm=norm, steps=0, start=images / 2).images, images / 2
+        run_apgd(model, images, labels, norm=norm, steps=0, start=images / 2).images,
+        images / 2,
     )
 
 

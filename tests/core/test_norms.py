@@ -83,11 +83,11 @@ def test_direction_maximises_the_product_with_the_gradient(
     direction = NORMS[name].direction(gradient)
     dual = {"linf": lambda g: sum(abs(value) for value in g.flatten().tolist()), "l2": length}[name]
     assert [SIZES[name](one) for one in direction] == pytest.approx([1.0] * 8, rel=1e-6)
-    climbed = [
+    products = [
         sum(a * b for a, b in zip(g.flatten().tolist(), d.flatten().tolist(), strict=True))
         for g, d in zip(gradient, direction, strict=True)
     ]
-    assert climbed == pytest.approx([dual(g / scale) * scale for g in gradient], rel=1e-5)
+    assert products == pytest.approx([dual(g / scale) * scale for g in gradient], rel=1e-5)
 
 
 def test_zero_gradient_has_no_direction(name: str) -> None:

@@ -28,12 +28,12 @@ LABELS = torch.zeros(4, dtype=torch.long)
 BATCH = Batch(IMAGES, LABELS, torch.arange(4))
 
 
-def attempt(seen: list[list[int]], fools: set[int], value: float) -> Callable[..., Any]:
-    """Move the rows in `fools` above 0.5, all others below, and record the rows."""
+def attempt(seen: list[list[int]], successes: set[int], value: float) -> Callable[..., Any]:
+    """Move the rows in `successes` above 0.5, all others below, and record the rows."""
 
     def run(rows: Tensor, restart: int = 0) -> AttackResult:
         seen.append(rows.tolist())
-        moved = torch.tensor([value if row in fools else 0.4 for row in rows.tolist()]).reshape(
+        moved = torch.tensor([value if row in successes else 0.4 for row in rows.tolist()]).reshape(
             -1, 1, 1, 1
         )
         return AttackResult(moved, torch.ones_like(rows), Threshold()(moved))

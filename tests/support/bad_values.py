@@ -242,7 +242,7 @@ NOT_INPUTS = {
     "newline": "a\nerror: x\nhint: y",
     "ansi-escape": "\x1b[31mred",
     "user-file": "precious.txt",
-    "home-of-nobody": "~no-such-user/x",
+    "unknown-home": "~no-such-user/x",
 }
 """Refused wherever a file of a certain format, or a run, is expected."""
 NOT_FOLDERS = {
@@ -441,7 +441,7 @@ NOT_STUDIES = {
     "folder-of-5000-characters": f"folder = '{'x/' * 2_500}'",
     "folder-below-a-file": "folder = 'precious.txt/runs'\n" + TINY_STUDY,
     "folder-is-a-file": "folder = 'precious.txt'\n" + TINY_STUDY,
-    "code-of-a-stranger": f"[train]\nmodel = '{CODE}:Net'",
+    "untrusted-code": f"[train]\nmodel = '{CODE}:Net'",
 }
 
 # ---- local classes ----
@@ -497,7 +497,7 @@ NOT_MODELS: Mapping[str, Maker] = {
     "returns-integers": content(MODEL + "return torch.zeros(len(images), 10, dtype=torch.int64)"),
     "raises": content(MODEL + "raise IndexError('x')"),
     "exits": content(MODEL + "raise SystemExit(0)"),
-    "asks-for-memory": content(MODEL + "return torch.empty(2**60)"),
+    "beyond-memory-in-forward": content(MODEL + "return torch.empty(2**60)"),
 }
 SOURCE = "from types import SimpleNamespace as S\nimport torch\ndef B():\n    return "
 NOT_SOURCES: Mapping[str, Maker] = {
@@ -635,10 +635,10 @@ HEADERS: Mapping[str, Mapping[str, str | None]] = {
         "nested": "a:b=(" * 500 + ")" * 500,
         "markup": "[bold]x[/x]",
         "newline": "a\nerror: b",
-        "code-of-a-stranger": f"{CODE}:Net",
+        "untrusted-code": f"{CODE}:Net",
         "beyond-memory": "digits-cnn:width=1000000000",
     },
-    "dataset": {"unknown": "no-such-data", "code-of-a-stranger": f"{CODE}:data"},
+    "dataset": {"unknown": "no-such-data", "untrusted-code": f"{CODE}:data"},
     "norm": {"unknown": "l3"},
     "wmr.schema": {"later": "2", "ten-to-400": HUGE},
     "drawn": {"list": "[]"},

@@ -176,15 +176,15 @@ def make_image_folder(
     rng = np.random.default_rng(seed)
     for number, name in enumerate(classes):
         (place / name).mkdir(parents=True)
-        for picture in range(count):
+        for index in range(count):
             level = 200 - 150 * number // max(len(classes) - 1, 1)
             colours = np.clip(rng.normal(level, 20, (side, side, 3)), 0, 255).astype(np.uint8)
-            Image.fromarray(colours).save(place / name / f"{picture:03d}.png")
+            Image.fromarray(colours).save(place / name / f"{index:03d}.png")
     return place
 
 
 def folder(root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    return f"folder:path={make_image_folder(root / 'pictures')}"
+    return f"folder:path={make_image_folder(root / 'images')}"
 
 
 def arrays(root: Path, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -230,10 +230,10 @@ def test_after_a_signal_a_run_saves_exits_and_resumes_bit_identically(
     words = ("--epochs", "12", "--steps", "1", "--validate-every", "0", "--save-minutes", "0")
     running = start_and_wait_for_state(tmp_path / "run", *words)
     running.send_signal(number)
-    _, told = running.communicate(timeout=60)
+    _, stderr = running.communicate(timeout=60)
     assert running.returncode == status
-    assert "--resume goes on" in told
-    assert "Traceback" not in told
+    assert "--resume goes on" in stderr
+    assert "Traceback" not in stderr
     wmr(*words, "--out", tmp_path / "run", "--resume", "--quiet")
     wmr(*words, "--out", tmp_path / "straight", "--quiet")
     assert read_result(tmp_path / "run") == read_result(tmp_path / "straight")

@@ -305,7 +305,7 @@ def test_free_training_runs_its_divided_epochs(
     assert rates == pytest.approx([0.1, 0.01, 0.001])  # milestones 1 and 2
     assert checkpoints.load(tmp_path / "run").epoch == 3
     assert TrainConfig.from_json((tmp_path / "run" / "config.json").read_bytes()).epochs == 7, (
-        "the run is stored as it was asked"
+        "the run is stored with its settings"
     )
 
 
@@ -351,10 +351,10 @@ def test_wat_observes_the_validation_set_after_every_epoch(
     config = make_config(few, "trades:terms=both", "wat", epochs=3, lr=0.01)
     run(config, tmp_path / "run", registry)
     log = RunFolder(tmp_path / "run").read_log()
-    assert log[0]["weight_max"] == pytest.approx(2 * 3 / 4)  # three classes and their mean, alike
+    assert log[0]["weight_max"] == pytest.approx(2 * 3 / 4)  # three classes, equal weights
     assert log[1]["weight_max"] > log[0]["weight_max"] + 1e-6
     assert not any(name.startswith("val_") for entry in log for name in entry), (
-        "nobody asked how they do"
+        "the validation set is not used"
     )
 
 
@@ -551,7 +551,7 @@ def test_a_kernel_as_metric_matches_reference_weights(
     if name in ("exp-logit", "focal"):
         assert row.a_tr is not None
     else:
-        assert row.a_tr == row.a_sa, "a weight without gradient is none to climb"
+        assert row.a_tr == row.a_sa, "a weight without gradient cannot be maximised"
         assert np.array_equal(rows["weighted/logits"], rows["uniform/logits"])
 
 
@@ -577,8 +577,8 @@ def test_the_chi2_metric_is_the_accuracy_in_the_chi2_ball_of_equal_radius(
 ) -> None:
     radii = (0.05, 0.3, 2.0)
     for rho in radii:
-        asked = {"metrics": ("nat", "rob", "sa", "tr", "dro"), "rho": radii}
-        record, rows = evaluate_kernel(trained, registry, tmp_path, f"chi2:rho={rho}", **asked)
+        metrics: dict[str, Any] = {"metrics": ("nat", "rob", "sa", "tr", "dro"), "rho": radii}
+        record, rows = evaluate_kernel(trained, registry, tmp_path, f"chi2:rho={rho}", **metrics)
         (row,) = record.by_alpha
         in_ball = next(entry for entry in record.dro if entry.rho == rho)
         assert not_none(row.a_sa).value == pytest.approx(in_ball.accuracy, abs=1e-12)

@@ -153,11 +153,11 @@ def train_reference(losses_of: Callable[..., Any], steps: int = 4) -> tuple[Tens
     model, losses = network(), []
     optimizer = sgd(model)
     for step in range(steps):
-        paid = losses_of(model, batch(step), step)
+        step_losses = losses_of(model, batch(step), step)
         optimizer.zero_grad()
-        paid.mean().backward()
+        step_losses.mean().backward()
         optimizer.step()
-        losses.append(paid.detach())
+        losses.append(step_losses.detach())
     return torch.stack(losses), vector(model)
 
 
@@ -464,10 +464,10 @@ def test_measuring_attack_success_does_not_change_a_step(
         report = defense.step(learner, batch())
         found.append((report.losses, vector(learner.model), len(passes)))
         assert (learner.attack_outcome is not None) == (judged and attack_mode == "eval")
-    (losses, weights, asked), (other_losses, other_weights, spared) = found
+    (losses, weights, measured), (other_losses, other_weights, unmeasured) = found
     assert torch.equal(losses, other_losses)
     assert torch.equal(weights, other_weights)
-    assert spared == asked - (attack_mode == "eval"), "one pass less, where a pass leaves no trace"
+    assert unmeasured == measured - (attack_mode == "eval"), "one pass less in eval mode"
 
 
 @pytest.mark.parametrize(

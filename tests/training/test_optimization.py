@@ -200,8 +200,8 @@ def test_the_terms_of_trades_select_what_is_weighted(
 
 
 def test_the_inner_loss_of_trades_selects_the_objective_of_the_attack() -> None:
-    asked = []
-    for climbs in ("kl", "ce"):
+    seen_objectives = []
+    for name in ("kl", "ce"):
         learner = make_learner(weight_grad="none")
         learner.begin_step(0, 0, StepSettings(0.0), batch_size=COUNT)
         attack = learner.attack
@@ -209,14 +209,14 @@ def test_the_inner_loss_of_trades_selects_the_objective_of_the_attack() -> None:
         def watched(
             on: Batch, objective: Objective, attack: Callable[..., Any] = attack
         ) -> AttackResult:
-            asked.append(objective)
+            seen_objectives.append(objective)
             result: AttackResult = attack(on, objective)
             return result
 
         with patch.object(learner, "attack", watched):
-            Trades(climbs=climbs).step(learner, batch())
-    assert type(asked[0]).__name__ == "KlObjective"
-    assert asked[1] is cross_entropy
+            Trades(climbs=name).step(learner, batch())
+    assert type(seen_objectives[0]).__name__ == "KlObjective"
+    assert seen_objectives[1] is cross_entropy
 
 
 def test_the_moving_average_matches_its_definition_and_is_restored_equal() -> None:

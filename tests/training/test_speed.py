@@ -223,7 +223,7 @@ import resource, sys
 import torch
 from wmr_cli.runtime import fabric as devices
 
-told = sys.argv[1] == "kept" and devices.keep_memory()
+is_supported = sys.argv[1] == "kept" and devices.keep_memory()
 torch.set_num_threads(1)
 network = torch.nn.Sequential(
     torch.nn.Conv2d(1, 32, 3), torch.nn.ReLU(), torch.nn.Conv2d(32, 32, 3), torch.nn.ReLU()
@@ -233,13 +233,13 @@ for number in range(6):
     if number == 3:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     torch.autograd.grad(network(images).sum(), images)
-print(int(told), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(int(is_supported), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
 def test_freed_memory_is_kept_for_the_next_pass() -> None:
     """In separate processes, because settings of malloc hold for a whole process."""
-    (_, usual), (told, kept) = (
+    (_, usual), (is_supported, kept) = (
         map(
             int,
             subprocess.run(
@@ -248,8 +248,8 @@ def test_freed_memory_is_kept_for_the_next_pass() -> None:
         )
         for how in ("usual", "kept")
     )
-    if not told or usual < 1000:
-        pytest.skip("only glibc can be told, and large pages hide what it does")
+    if not is_supported or usual < 1000:
+        pytest.skip("only glibc supports this, and large pages hide the effect")
     assert kept < usual / 2
 
 
@@ -257,8 +257,8 @@ def test_freed_memory_is_kept_for_the_next_pass() -> None:
 def test_an_environment_variable_returns_memory_to_the_system(
     said: str, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = []
+    calls_made = []
     monkeypatch.setenv(fabric.KEEP_MEMORY, said)
-    monkeypatch.setattr(fabric, "keep_memory", lambda: told.append(1))
+    monkeypatch.setattr(fabric, "keep_memory", lambda: calls_made.append(1))
     fabric.single_process("cpu")
-    assert len(told) == calls
+    assert len(calls_made) == calls

@@ -181,8 +181,8 @@ def test_each_process_restores_its_own_perturbation() -> None:
     assert running.wait(timeout=120) in (0, 143)
     kept, _ = checkpoints.load_tensors(Path("cut/resume.safetensors"))
     assert {"defense/0/perturbation", "defense/1/perturbation"} <= kept.keys()
-    told = wmr(*words[:-2], "--out", "cut", "--resume", status=2).stderr
-    assert "--devices 2" in told
+    output = wmr(*words[:-2], "--out", "cut", "--resume", status=2).stderr
+    assert "--devices 2" in output
     wmr(*words, "--out", "cut", "--resume")
     assert all(
         torch.equal(tensor, weights("cut")[name]) for name, tensor in weights("straight").items()
@@ -258,7 +258,7 @@ def test_two_processes_have_equal_models_and_resume_bit_identically(tmp_path: Pa
 
 def test_torchrun_starts_the_processes(tmp_path: Path) -> None:
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
-    told = wmr(
+    output = wmr(
         *BRIEF[:-3],
         "--config",
         "sgd.toml",
@@ -269,8 +269,8 @@ def test_torchrun_starts_the_processes(tmp_path: Path) -> None:
         "by",
         by=torchrun,
     )
-    assert told.stdout.count("last.safetensors") == 1, "only the first process speaks"
-    assert "2 x cpu" in told.stderr
+    assert output.stdout.count("last.safetensors") == 1, "only rank 0 prints"
+    assert "2 x cpu" in output.stderr
     wmr(*BRIEF, *L2, "--model", "nets.py:Smooth", "--out", "two", "--devices", "2")
     assert all(torch.equal(tensor, weights("by")[name]) for name, tensor in weights("two").items())
 
@@ -313,9 +313,9 @@ def test_slurm_starts_the_processes() -> None:
         )
         for rank in range(2)
     ]
-    told = [process.communicate(timeout=240) for process in running]
-    assert [process.returncode for process in running] == [0, 0], told
-    assert [stdout.count("last.safetensors") for stdout, _ in told] == [1, 0]
+    output = [process.communicate(timeout=240) for process in running]
+    assert [process.returncode for process in running] == [0, 0], output
+    assert [stdout.count("last.safetensors") for stdout, _ in output] == [1, 0]
     wmr(*BRIEF, *L2, "--model", "nets.py:Smooth", "--out", "two", "--devices", "2")
     assert all(torch.equal(tensor, weights("by")[name]) for name, tensor in weights("two").items())
 
@@ -380,7 +380,7 @@ STEP = {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}
         ({**STEP, "SLURM_NTASKS": "6", "SLURM_JOB_NAME": "interactive"}, None),
         ({**STEP, "SLURM_NTASKS": "1"}, None),
     ],
-    ids=["nobody", "torchrun", "slurm", "no srun", "interactive", "one task"],
+    ids=["no launcher", "torchrun", "slurm", "no srun", "interactive", "one task"],
 )
 def test_the_launcher_is_read_from_the_environment(
     environment: dict[str, str], started: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch

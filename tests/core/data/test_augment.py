@@ -83,7 +83,7 @@ def test_images_of_any_shape_keep_it(shape: tuple[int, ...]) -> None:
     )
 
 
-def test_a_batch_at_a_time_is_at_least_five_times_as_fast_as_a_picture_at_a_time() -> None:
+def test_a_batch_at_a_time_is_at_least_five_times_as_fast_as_single_images() -> None:
     """Compare batches of 128 CIFAR-10 images, alternating; the median ratio counts."""
     pixels = np.random.default_rng(0).integers(0, 256, (512, 32, 32, 3), dtype=np.uint8)
     split = MemorySplit(

@@ -652,7 +652,7 @@ def test_several_seeds_are_pooled_in_distributions(
 @pytest.mark.parametrize("maker", FIGURE_MAKERS)
 @pytest.mark.parametrize(
     "attack",
-    ["pgd:steps=20,step=0.003", "somebody-elses-attack:first=0.123456,second=0.123456,third=7"],
+    ["pgd:steps=20,step=0.003", "third-party-attack:first=0.123456,second=0.123456,third=7"],
 )
 def test_headings_fit_their_figures(
     maker: FigureMaker, attack: str, seeds: list[tuple[Path, Record, dict[str, Any]]]
