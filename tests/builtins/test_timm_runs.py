@@ -117,9 +117,7 @@ def test_a_network_of_timm_is_trained_and_evaluated(
 
     evaluation = EvaluateConfig(metrics=("nat", "rob"), limit=8, steps=1, alpha_test=(1.0,))
     walk = evaluate(run, evaluation, with_colours, data_dir=Path(), hardware=Hardware("cpu"))
-        evaluate(run, evaluation, with_colours, data_dir=Path(), hardware=Hardware("cpu"))
-    )
-    (done,) = [event for event in events if isinstance(event, EvaluationDone)]
+    (done,) = [event for event in walk if isinstance(event, EvaluationDone)]
     assert (done.record.checkpoint.model, done.record.dataset.n) == (model, 8)
     rows = records.load_rows(done.rows)
     assert rows["clean/logits"].shape == (8, CLASSES)
