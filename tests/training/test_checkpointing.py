@@ -232,7 +232,7 @@ def test_after_a_signal_a_run_saves_exits_and_resumes_bit_identically(
     running.send_signal(number)
     _, stderr = running.communicate(timeout=60)
     assert running.returncode == status
-    assert "--resume goes on" in stderr
+    assert "--resume" in stderr
     assert "Traceback" not in stderr
     wmr(*words, "--out", tmp_path / "run", "--resume", "--quiet")
     wmr(*words, "--out", tmp_path / "straight", "--quiet")
