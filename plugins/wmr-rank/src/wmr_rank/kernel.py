@@ -46,5 +46,5 @@ def spread_ranks(values: Tensor) -> Tensor:
         return torch.zeros_like(values)
     _, inverse, counts = torch.unique(values, return_inverse=True, return_counts=True)
     ends = counts.cumsum(0)
-    ranks = ((2 * ends - counts - 1) / 2).to(values.dtype)[inverse]
+    ranks: Tensor = ((2 * ends - counts - 1) / 2).to(values.dtype)[inverse]
     return 2 * ranks / (len(values) - 1) - 1
