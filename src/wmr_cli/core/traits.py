@@ -41,6 +41,7 @@ class KernelTraits:
     """The largest margin that alpha is multiplied with; it bounds alpha in training."""
 
     def __post_init__(self) -> None:
+        # the dataclass is frozen; plugins may pass a set or a tuple
         object.__setattr__(self, "needs", _evidence_fields("needs", self.needs))
 
 
@@ -135,6 +136,7 @@ def read_traits(component: object, kind: type[Traits], what: str) -> Traits:
     if not isinstance(traits, kind):
         problem = f"`traits` of {what} is a {type(traits).__name__}"
         raise BrokenContract(problem, hint=f"write `{line}`; see {MIGRATION_PAGE}")
+    # 0.1 read these parameters as traits: a fixed trait would ignore what the user sets
     for parameter, trait in _TRAIT_OF_PARAMETER.items():
         if parameter not in _field_names(component) or not hasattr(traits, trait):
             continue

@@ -238,6 +238,7 @@ def _model_unchanged(model: nn.Module, *, buffers: bool = True) -> Iterator[None
     """
     own_gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     for parameter in model.parameters():
+        # ones: a changed or reset gradient is detected
         parameter.grad = torch.ones_like(parameter)
     state = copy_state(model)
     modes = [module.training for module in model.modules()]

@@ -39,6 +39,7 @@ def check_dataset(source: DataSource) -> None:
         indices = index.tolist()
         others = {split_of_index[number] for number in indices if number in split_of_index}
         require(not others, f"{name} has images of {', '.join(sorted(others))}")
+        # indices identify images across splits: random numbers of attacks derive from them
         split_of_index |= dict.fromkeys(indices, name)
     hashes = {source.splits[name].sha256 for name in SPLITS}
     require(
@@ -71,6 +72,7 @@ def _check_members(source: DataSource) -> None:
 def _choose_positions(size: int) -> Tensor:
     if size <= MAX_CHECKED_IMAGES:
         return torch.arange(size)
+    # float64: float32 cannot represent every position above 2**24
     return torch.linspace(0, size - 1, MAX_CHECKED_IMAGES, dtype=torch.float64).long()
 
 

@@ -137,6 +137,7 @@ def _check_weights(fresh: Defense, batch: Batch) -> None:
     """Check weights of 1 that carry a gradient, and weights of 0."""
     unweighted = _state_after_step(fresh, batch)
     alpha_zero = _state_after_step(fresh, batch, _AlphaZero())
+    # not bit-identical: a weight of exp(-0) takes part in the backward pass
     is_same = all(
         torch.allclose(unweighted[name], alpha_zero[name], atol=1e-6) for name in unweighted
     )
@@ -162,5 +163,6 @@ class _FirstImageOnly:
 
     def __call__(self, evidence: Evidence) -> Tensor:
         log_weights = torch.full_like(evidence.labels, -torch.inf, dtype=evidence.logits.dtype)
+        # a batch without any weight has no gradient, so one image keeps its weight
         log_weights[0] = 0.0
         return log_weights

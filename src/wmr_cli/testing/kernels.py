@@ -61,7 +61,9 @@ def _full_evidence() -> Evidence:
     labels = torch.arange(12) % CLASSES
     logits = torch.randn(12, CLASSES)
     rows = torch.arange(12)
+    # all classes tie
     logits[6] = 0.0
+    # margins of +1 and -1 to within rounding, where logarithms and softmax may overflow
     logits[7, labels[7]] = 60.0
     logits[8, labels[8]] = -60.0
     logits[9] = -40.0
@@ -113,6 +115,7 @@ def _check_values(log_weights: Tensor, evidence: Evidence) -> None:
 
 
 def _check_order(kernel: Kernel, evidence: Evidence, log_weights: Tensor) -> None:
+    # with all images, so that kernels that compare images give the same weights
     reverse = torch.arange(len(log_weights)).flip(0)
     is_same = all_close(_apply(kernel, _select(evidence, reverse)), log_weights[reverse])
     require(is_same, "log-weights are not in the order of the images")
@@ -144,6 +147,7 @@ def _check_gradient(kernel: Kernel, evidence: Evidence) -> None:
     log_weights = _apply(kernel, dataclasses.replace(evidence, logits=logits, loss=loss))
     if not kernel.traits.differentiable or not log_weights.requires_grad:
         return
+    # a weight of 0 has a log-weight of -inf, whose gradient is not defined
     is_finite = log_weights.isfinite()
     (gradient,) = torch.autograd.grad(log_weights[is_finite].sum(), logits, allow_unused=True)
     require(

@@ -49,6 +49,7 @@ class Apgd:
                 f"{self} cannot be run",
                 hint="`eps` and `steps` are at least 0, `restarts` is at least 1",
             )
+        # raises for an unknown name when the attack is built, not in the middle of a run
         get_objective(self.loss)
 
     def remarks(self, num_classes: int) -> Iterator[str]:
@@ -77,6 +78,7 @@ class Apgd:
         def run(rows: Tensor, restart: int) -> AttackResult:
             part = batch.select(rows)
             start = start_images("uniform", part, norm, self.eps, seed=seed, restart=restart)
+            # an objective such as KL holds values per image and must follow the rows
             part_objective = select_rows(objective, rows)
             return run_auto_pgd(
                 model, part, part_objective, start, norm=norm, eps=self.eps, steps=self.steps
@@ -130,6 +132,7 @@ class TargetedApgd:
     ) -> AttackResult:
         norm = NORMS[self.norm]
         with torch.no_grad():
+            # targets are ranked by the clean logits, once: they do not change between restarts
             targets = most_likely_targets(model(batch.images), batch.labels, self.targets)
         num_targets = targets.shape[1]
 
@@ -141,5 +144,6 @@ class TargetedApgd:
                 model, part, targeted, start, norm=norm, eps=self.eps, steps=self.steps
             )
 
+        # all targets of a restart before the next restart
         attempts = [partial(run, attempt=number) for number in range(self.restarts * num_targets)]
         return attack_until_misclassified(model, batch, attempts)

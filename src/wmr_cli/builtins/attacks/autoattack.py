@@ -17,6 +17,7 @@ from .fab_targeted import TargetedFab
 from .square import Square
 
 Part = Apgd | TargetedApgd | TargetedFab | Square
+# the order of the paper: cheap attacks first, as each one leaves fewer images to the next
 STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")
 
 
@@ -52,6 +53,7 @@ class AutoAttack:
     def remarks(self, num_classes: int) -> Iterator[str]:
         """Yield what its parts do differently with this number of classes."""
         for part in self.parts():
+            # FAB and Square do not depend on the number of classes
             if isinstance(part, Apgd | TargetedApgd):
                 yield from part.remarks(num_classes)
 
@@ -83,6 +85,7 @@ class AutoAttack:
         need_logits: bool = True,
     ) -> AttackResult:
         def run(rows: Tensor, part: Part) -> AttackResult:
+            # published numbers are those of the own losses, whatever objective the caller passes
             own_objective = get_objective(part.traits.objective)
             return part(model, batch.select(rows), own_objective, seed=seed)
 

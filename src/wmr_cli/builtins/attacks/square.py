@@ -46,6 +46,7 @@ class _Search:
             torch.where(improves[:, None, None, None], moved, self.images),
             kept_logits,
             torch.where(improves, scores, self.scores),
+            # a query counts as survived if the best image so far is still correct
             self.steps_survived + (kept_logits.argmax(dim=1) == labels),
         )
 
@@ -128,6 +129,7 @@ class Square:
             (logits.argmax(dim=1) == batch.labels).long(),
         )
         rows = torch.arange(len(batch.labels), device=batch.labels.device)
+        # the position of a square, and one sign per channel
         draws_per_query = square.PLACE_DRAWS + batch.images.shape[1]
         for chunk, first in enumerate(range(1, self.queries, QUERIES_PER_CHUNK), start=1):
             if self.stops_early:

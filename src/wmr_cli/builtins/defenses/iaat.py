@@ -49,6 +49,7 @@ class InstanceAdaptive:
                 f"iaat: {' and '.join(invalid)} out of range",
                 hint="`steps` is at least 1, `beta` at most 1, and no value is negative",
             )
+        # grows with the largest index: the size of the dataset is not known here
         self._radii = torch.zeros(0)
 
     @property
@@ -94,6 +95,7 @@ class InstanceAdaptive:
         return _find_correct(learner, batch, attacked.images)
 
     def _make_attack(self, learner: Learner, radii: Tensor) -> UniformStartPgd:
+        # twice the distance is possible in all steps; a radius of 0 still needs a step to grow
         step = (radii / (self.steps / 2)).clamp(min=self.smallest_step * learner.eps)
         return UniformStartPgd(learner.norm, radii, step, self.steps)
 
@@ -135,6 +137,7 @@ def choose_radii(
     survives_larger: Tensor,
 ) -> Tensor:
     """Return the target radii (N,), by whether an image is correct clean, at r, at r + growth."""
+    # radii shrink only where the attack within the current radius succeeds
     smaller_or_same = torch.where(survives_radius, radii, radii - growth)
     target = torch.where(survives_larger, radii + growth, smaller_or_same)
     return (target * is_correct).clamp(min=0)
