@@ -119,7 +119,7 @@ def _check_outputs(checked: CheckedModel) -> Check:
         "outputs are logits",
         fraction,
         fraction < 1,
-        "share of images whose outputs are probabilities",
+        "fraction of images whose outputs are probabilities",
     )
 
 
@@ -188,7 +188,7 @@ def _check_gradients(checked: CheckedModel) -> Check:
         "gradients are there",
         fraction,
         fraction <= MAX_ZERO_GRADIENT_FRACTION,
-        "share of images whose gradient is zero or not finite",
+        "fraction of images whose gradient is zero or not finite",
     )
 
 
@@ -247,7 +247,7 @@ def _check_unbounded_attack(checked: CheckedModel) -> Check:
 
 
 def _describe_baseline(baseline: Estimate) -> str:
-    return f"the attack's own is {baseline.value:.3f}, its interval begins at {baseline.low:.3f}"
+    return f"under the attack {baseline.value:.3f}, lower bound {baseline.low:.3f}"
 
 
 def _measure_temperatures(task: EvaluationTask, rows: Rows) -> Iterator[Check]:
@@ -274,14 +274,14 @@ def _measure_temperatures(task: EvaluationTask, rows: Rows) -> Iterator[Check]:
             f"A_sa({alpha:g}) calibrated",
             measures.tempered_accuracy(rows, alpha, best).value,
             "note",
-            f"at temperature {best:.3g}, where probabilities fit the attacked images best: "
-            "the same for any scale",
+            f"at temperature {best:.3g}, where probabilities fit the attacked images best; "
+            "independent of the scale of the logits",
         )
     yield Check(
         f"A_sa({alpha:g}) by ranks",
         measures.ranked_accuracy(rows, alpha).value,
         "note",
-        "margins replaced by their ranks: no scale at all, and no more than A_rob says",
+        "margins replaced by their ranks: independent of scale, but determined by A_rob",
     )
 
 
