@@ -37,9 +37,11 @@ THETA = [1.5, -2.0, -1.0, 2.5, 0.5, 0.25, 0.1, -0.3, 0.2]
 IMAGES = [[0.2, 0.7], [0.75, 0.2], [0.85, 0.2]]
 MOVED = [[0.24, 0.66], [0.66, 0.28], [0.8, 0.24]]
 LABELS = [1, 0, 2]
-"""Right, then lost to the attack; wrong from the beginning."""
+"""Correct; correct until attacked; misclassified without an attack."""
 SURVIVED = [2, 1, 3]
-LR, EPS, ALPHA = 0.1, 0.05, 2.0
+LR = 0.1
+EPS = 0.05
+ALPHA = 2.0
 
 
 def logits(theta: list[float], pixels: list[float]) -> list[float]:
@@ -48,38 +50,38 @@ def logits(theta: list[float], pixels: list[float]) -> list[float]:
     ]
 
 
-def shares(z: list[float]) -> list[float]:
+def softmax(z: list[float]) -> list[float]:
     total = sum(math.exp(value) for value in z)
     return [math.exp(value) / total for value in z]
 
 
 def ce(z: list[float], y: int) -> float:
-    return -math.log(shares(z)[y])
+    return -math.log(softmax(z)[y])
 
 
 def kl(z: list[float], a: list[float]) -> float:
-    return sum(p * (math.log(p) - math.log(q)) for p, q in zip(shares(z), shares(a), strict=True))
+    return sum(p * (math.log(p) - math.log(q)) for p, q in zip(softmax(z), softmax(a), strict=True))
 
 
 def margin(z: list[float], y: int) -> float:
-    p = shares(z)
+    p = softmax(z)
     return p[y] - max(p[c] for c in range(3) if c != y)
 
 
-def boosted(a: list[float], y: int) -> float:
-    return ce(a, y) - math.log(1.0001 - max(shares(a)[c] for c in range(3) if c != y) + 1e-12)
+def boosted_ce(a: list[float], y: int) -> float:
+    return ce(a, y) - math.log(1.0001 - max(softmax(a)[c] for c in range(3) if c != y) + 1e-12)
 
 
-def attention(z: list[float], y: int) -> float:
-    return 1.0000001 - shares(z)[y]
+def true_class_error(z: list[float], y: int) -> float:
+    return 1.0000001 - softmax(z)[y]
 
 
-def pairing(z: list[float], a: list[float]) -> float:
+def mean_squared_difference(z: list[float], a: list[float]) -> float:
     return sum((first - second) ** 2 for first, second in zip(z, a, strict=True)) / 3
 
 
-Weigher = Callable[[list[float]], float]
-PAID: dict[str, Callable[[list[float], list[float], int, Weigher], float]] = {
+WeightFunction = Callable[[list[float]], float]
+LOSS_FORMULAS: dict[str, Callable[[list[float], list[float], int, WeightFunction], float]] = {
     "natural": lambda z, a, y, w: w(z) * ce(z, y),
     "pgd": lambda z, a, y, w: w(a) * ce(a, y),
     "trades": lambda z, a, y, w: ce(z, y) + 6 * w(a) * kl(z, a),
@@ -90,25 +92,33 @@ PAID: dict[str, Callable[[list[float], list[float], int, Weigher], float]] = {
     "combined": lambda z, a, y, w: (ce(z, y) + w(a) * ce(a, y)) / 2,
     "combined:lam=3": lambda z, a, y, w: (ce(z, y) + 3 * w(a) * ce(a, y)) / 4,
     "combined:lam=3,rescale=false": lambda z, a, y, w: ce(z, y) + 3 * w(a) * ce(a, y),
-    "alp": lambda z, a, y, w: (ce(z, y) + w(a) * ce(a, y)) / 2 + 0.5 * pairing(z, a),
+    "alp": lambda z, a, y, w: (
+        (ce(z, y) + w(a) * ce(a, y)) / 2 + 0.5 * mean_squared_difference(z, a)
+    ),
     "alp:lam=7,labels=true": lambda z, a, y, w: (
-        (ce(z, y) + w(a) * ce(a, y)) / 2 + 7 * pairing(z, a)
+        (ce(z, y) + w(a) * ce(a, y)) / 2 + 7 * mean_squared_difference(z, a)
     ),
-    "mart": lambda z, a, y, w: w(a) * boosted(a, y) + 5 * attention(z, y) * kl(z, a),
-    "mart:lam=2,terms=kl": lambda z, a, y, w: boosted(a, y) + 2 * w(a) * attention(z, y) * kl(z, a),
+    "mart": lambda z, a, y, w: w(a) * boosted_ce(a, y) + 5 * true_class_error(z, y) * kl(z, a),
+    "mart:lam=2,terms=kl": lambda z, a, y, w: (
+        boosted_ce(a, y) + 2 * w(a) * true_class_error(z, y) * kl(z, a)
+    ),
     "mart:lam=2,terms=both": lambda z, a, y, w: (
-        w(a) * (boosted(a, y) + 2 * attention(z, y) * kl(z, a))
+        w(a) * (boosted_ce(a, y) + 2 * true_class_error(z, y) * kl(z, a))
     ),
-    "mart:lam=2,terms=none": lambda z, a, y, w: boosted(a, y) + 2 * attention(z, y) * kl(z, a),
+    "mart:lam=2,terms=none": lambda z, a, y, w: (
+        boosted_ce(a, y) + 2 * true_class_error(z, y) * kl(z, a)
+    ),
 }
 """Loss of an image of class y, from clean logits z, adversarial logits a, and weights of both."""
 
 
-def weight_function(y: int, alpha: float) -> Weigher:
+def weight_function(y: int, alpha: float) -> WeightFunction:
     return lambda z: math.exp(-alpha * margin(z, y))
 
 
-def slopes(function: Callable[..., Any], point: list[float], step: float = 1e-5) -> list[float]:
+def numerical_gradient(
+    function: Callable[..., Any], point: list[float], step: float = 1e-5
+) -> list[float]:
     """Compute central differences of a function of a list of numbers."""
 
     def moved(place: int, by: float) -> list[float]:
@@ -128,13 +138,17 @@ def clip(value: float, low: float, high: float) -> float:
     return min(max(value, low), high)
 
 
-def climbed(
-    start: list[float], image: list[float], slope: list[float], reach: float, eps: float = EPS
+def sign_step(
+    start: list[float],
+    image: list[float],
+    gradient: list[float],
+    step_size: float,
+    eps: float = EPS,
 ) -> list[float]:
     """Take one signed step from `start`, projected into the ε-ball and into [0, 1]."""
     moved = (
-        clip(s + reach * sign(g) - x, -eps, eps) + x
-        for s, x, g in zip(start, image, slope, strict=True)
+        clip(s + step_size * sign(g) - x, -eps, eps) + x
+        for s, x, g in zip(start, image, gradient, strict=True)
     )
     return [clip(pixel, 0, 1) for pixel in moved]
 
@@ -170,13 +184,13 @@ class Learner(RecordingLearner):
 
     def __init__(self, kernel: Kernel | None = None, model: nn.Module | None = None) -> None:
         super().__init__(network() if model is None else model, kernel)
-        self.asked: list[Any] = []
-        self.own: list[Any] = []
+        self.attack_calls: list[Any] = []
+        self.own_attacks: list[Any] = []
         self.forwarded: list[Any] = []
 
     def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> AttackResult:
-        self.asked.append((batch.labels.tolist(), objective))
-        self.own.append(own)
+        self.attack_calls.append((batch.labels.tolist(), objective))
+        self.own_attacks.append(own)
         if own is not None:
             return super().attack(batch, objective, own)
         images = torch.tensor(MOVED, dtype=torch.float64).reshape(3, 1, 1, 2)
@@ -198,46 +212,44 @@ def test_the_three_images_are_correct_attacked_and_misclassified() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.0, ALPHA])
-@pytest.mark.parametrize("spec", PAID)
+@pytest.mark.parametrize("spec", LOSS_FORMULAS)
 def test_losses_follow_the_formula_and_the_step_its_gradient(
     spec: str, alpha: float, registry: Registry
 ) -> None:
     def losses(theta: list[float]) -> list[float]:
         triples = zip(IMAGES, MOVED, LABELS, strict=True)
         return [
-            PAID[spec](logits(theta, x), logits(theta, moved), y, weight_function(y, alpha))
+            LOSS_FORMULAS[spec](
+                logits(theta, x), logits(theta, moved), y, weight_function(y, alpha)
+            )
             for x, moved, y in triples
         ]
 
     learner = Learner(Exponential(alpha))
     report = registry.create("defense", spec).step(learner, batch())
-    seen = IMAGES if spec == "natural" else MOVED
+    inputs = IMAGES if spec == "natural" else MOVED
     weights = [
         weight_function(y, alpha)(logits(THETA, pixels))
-        for pixels, y in zip(seen, LABELS, strict=True)
+        for pixels, y in zip(inputs, LABELS, strict=True)
     ]
     assert report.losses.tolist() == pytest.approx(losses(THETA), rel=1e-9)
     assert learner.losses == pytest.approx([sum(losses(THETA)) / 3], rel=1e-9)
     assert report.weights.tolist() == pytest.approx(weights, rel=1e-9)
     assert report.margins.tolist() == pytest.approx(
-        [margin(logits(THETA, pixels), y) for pixels, y in zip(seen, LABELS, strict=True)]
+        [margin(logits(THETA, pixels), y) for pixels, y in zip(inputs, LABELS, strict=True)]
     )
-    expected = [
-        old - LR * slope
-        for old, slope in zip(
-            THETA, slopes(lambda theta: sum(losses(theta)) / 3, THETA), strict=True
-        )
-    ]
+    gradient = numerical_gradient(lambda theta: sum(losses(theta)) / 3, THETA)
+    expected = [old - LR * partial for old, partial in zip(THETA, gradient, strict=True)]
     assert theta_of(learner.model) == pytest.approx(expected, abs=1e-8)
     assert learner.steps == 1
 
 
-@pytest.mark.parametrize("spec", [spec for spec in PAID if spec != "natural"])
+@pytest.mark.parametrize("spec", [spec for spec in LOSS_FORMULAS if spec != "natural"])
 def test_the_attack_maximises_the_objective_of_the_defense(spec: str, registry: Registry) -> None:
     learner = Learner()
     registry.create("defense", spec).step(learner, batch())
-    ((labels, objective),) = learner.asked
-    # with predicted labels the third image is pushed away from what it is taken for
+    ((labels, objective),) = learner.attack_calls
+    # with predicted labels the third image is attacked away from its predicted class
     assert labels == ([1, 0, 0] if spec == "alp" else LABELS)
     attacked = torch.tensor([logits(THETA, pixels) for pixels in MOVED], dtype=torch.float64)
     values = objective(attacked, torch.tensor(labels)).tolist()
@@ -255,7 +267,7 @@ def test_the_attack_maximises_the_objective_of_the_defense(spec: str, registry: 
 def test_logit_pairing_can_attack_the_true_labels() -> None:
     learner = Learner()
     LogitPairing(labels="true").step(learner, batch())
-    assert learner.asked[0][0] == LABELS
+    assert learner.attack_calls[0][0] == LABELS
 
 
 def test_logit_pairing_counts_no_step_for_a_misclassified_image() -> None:
@@ -283,15 +295,16 @@ def test_logit_pairing_counts_no_step_for_a_misclassified_image() -> None:
     ],
 )
 def test_a_defense_provides_exactly_the_declared_evidence(name: str, registry: Registry) -> None:
-    learner, defense = Learner(), registry.create("defense", name)
+    learner = Learner()
+    defense = registry.create("defense", name)
     defense.step(learner, batch())
     (evidence,) = learner.evidence
     assert not_none(evidence.index).tolist() == [10, 11, 12]
     assert evidence.labels.tolist() == LABELS
     assert evidence.loss is not None
-    for what in ("clean_logits", "steps_survived"):
-        assert (getattr(evidence, what) is not None) == (what in defense.traits.provides)
-    assert any(own is None for own in learner.own) == defense.traits.uses_attack
+    for field in ("clean_logits", "steps_survived"):
+        assert (getattr(evidence, field) is not None) == (field in defense.traits.provides)
+    assert any(own is None for own in learner.own_attacks) == defense.traits.uses_attack
 
 
 def test_fast_training_takes_one_step_from_a_random_start() -> None:
@@ -299,7 +312,8 @@ def test_fast_training_takes_one_step_from_a_random_start() -> None:
     visited = []
     learner.model.register_forward_pre_hook(lambda model, args: visited.append(pixels_of(args[0])))
     report = FastTraining(reach=0.9).step(learner, batch())
-    start, found = visited[0], learner.forwarded[0]
+    start = visited[0]
+    found = learner.forwarded[0]
     assert all(
         0 < abs(s - x) <= EPS
         for row, image in zip(start, IMAGES, strict=True)
@@ -307,8 +321,8 @@ def test_fast_training_takes_one_step_from_a_random_start() -> None:
     )
     expected = []
     for begin, image, y in zip(start, IMAGES, LABELS, strict=True):
-        slope = slopes(lambda pixels, y=y: ce(logits(THETA, pixels), y), begin)
-        expected.append(climbed(begin, image, slope, 0.9 * EPS))
+        gradient = numerical_gradient(lambda pixels, y=y: ce(logits(THETA, pixels), y), begin)
+        expected.append(sign_step(begin, image, gradient, 0.9 * EPS))
     assert [pixel for row in found for pixel in row] == pytest.approx(
         [pixel for row in expected for pixel in row], abs=1e-12
     )
@@ -338,7 +352,7 @@ def perturbed_losses(
     return losses_by_hand
 
 
-def replayed(
+def replay_by_hand(
     theta: list[float],
     delta: list[float],
     pixels: list[list[float]],
@@ -351,17 +365,16 @@ def replayed(
         return perturbed_losses(theta, delta, pixels, labels, alpha)
 
     losses_by_hand = losses(theta, delta)
-    downhill = slopes(lambda other: sum(losses(other, delta)) / len(losses_by_hand), theta)
-    uphill = slopes(lambda other: sum(losses(theta, other)), delta)
-    theta = [value - LR * slope for value, slope in zip(theta, downhill, strict=True)]
-    return (
-        losses_by_hand,
-        theta,
-        [
-            clip(value + EPS * sign(slope), -EPS, EPS)
-            for value, slope in zip(delta, uphill, strict=True)
-        ],
+    theta_gradient = numerical_gradient(
+        lambda other: sum(losses(other, delta)) / len(losses_by_hand), theta
     )
+    delta_gradient = numerical_gradient(lambda other: sum(losses(theta, other)), delta)
+    new_theta = [value - LR * g for value, g in zip(theta, theta_gradient, strict=True)]
+    new_delta = [
+        clip(value + EPS * sign(g), -EPS, EPS)
+        for value, g in zip(delta, delta_gradient, strict=True)
+    ]
+    return losses_by_hand, new_theta, new_delta
 
 
 def free_by_hand(
@@ -369,15 +382,15 @@ def free_by_hand(
 ) -> tuple[list[float], dict[int, list[float]], list[list[float]]]:
     """Return the final parameters, all perturbations, and the losses of each last replay."""
     theta = THETA
-    kept: dict[int, list[float]] = {}
-    reported: list[list[float]] = []
+    deltas: dict[int, list[float]] = {}
+    last_losses: list[list[float]] = []
     for pixels, labels in rounds:
-        delta = [value for row in range(len(pixels)) for value in kept.get(row, [0.0, 0.0])]
+        delta = [value for row in range(len(pixels)) for value in deltas.get(row, [0.0, 0.0])]
         for _ in range(replays):
-            losses_by_hand, theta, delta = replayed(theta, delta, pixels, labels, alpha)
-        kept.update({row: delta[2 * row : 2 * row + 2] for row in range(len(pixels))})
-        reported.append(losses_by_hand)
-    return theta, kept, reported
+            losses_by_hand, theta, delta = replay_by_hand(theta, delta, pixels, labels, alpha)
+        deltas.update({row: delta[2 * row : 2 * row + 2] for row in range(len(pixels))})
+        last_losses.append(losses_by_hand)
+    return theta, deltas, last_losses
 
 
 @pytest.mark.parametrize("replays", [1, 3])
@@ -386,53 +399,59 @@ def test_free_training_updates_images_and_parameters_by_one_gradient(
     replays: int, alpha: float
 ) -> None:
     short = ([[0.5, 0.5], [0.3, 0.4]], [2, 1])
-    longer = (
-        [[0.4, 0.6], [0.97, 0.3], [0.5, 0.1], [0.7, 0.7]],
-        [0, 0, 1, 2],
-    )  # 0.97 + eps is beyond 1
+    # 0.97 + eps is beyond 1
+    longer = ([[0.4, 0.6], [0.97, 0.3], [0.5, 0.1], [0.7, 0.7]], [0, 0, 1, 2])
     rounds = [(IMAGES, LABELS), short, longer, (IMAGES, LABELS)]
-    learner, defense, kept = Learner(Exponential(alpha)), Free(m=replays), []
+    learner = Learner(Exponential(alpha))
+    defense = Free(m=replays)
+    perturbations = []
     losses = []
     for pixels, labels in rounds:
         report = defense.step(learner, batch(pixels, labels, range(len(labels))))
         losses.append(report.losses.tolist())
-        kept.append(pixels_of(defense.state()["perturbation"]))
+        perturbations.append(pixels_of(defense.state()["perturbation"]))
     assert learner.steps == 4 * replays
     for done in range(1, 5):
         theta, by_hand, losses_by_hand = free_by_hand(rounds[:done], replays, alpha)
         assert losses[:done] == [pytest.approx(row, rel=1e-6) for row in losses_by_hand]
-        assert kept[done - 1] == [pytest.approx(by_hand[row], abs=1e-12) for row in sorted(by_hand)]
+        assert perturbations[done - 1] == [
+            pytest.approx(by_hand[row], abs=1e-12) for row in sorted(by_hand)
+        ]
     assert theta_of(learner.model) == pytest.approx(theta, abs=1e-7)
-    assert [len(rows) for rows in kept] == [3, 3, 4, 4]
-    assert kept[1][2] == kept[0][2], "a short batch uses the first rows and leaves the others"
-    assert all(abs(value) <= EPS for rows in kept for row in rows for value in row)
+    assert [len(rows) for rows in perturbations] == [3, 3, 4, 4]
+    # a short batch uses the first rows and leaves the others
+    assert perturbations[1][2] == perturbations[0][2]
+    assert all(abs(value) <= EPS for rows in perturbations for row in rows for value in row)
 
 
 def test_the_first_step_of_free_training_is_on_clean_images_and_moves_by_eps() -> None:
-    learner, defense = Learner(), Free(m=1)
+    learner = Learner()
+    defense = Free(m=1)
     report = defense.step(learner, batch())
     assert report.losses.tolist() == pytest.approx(
         [ce(logits(THETA, x), y) for x, y in zip(IMAGES, LABELS, strict=True)]
     )
-    expected = [
-        [EPS * sign(slope) for slope in slopes(lambda pixels, y=y: ce(logits(THETA, pixels), y), x)]
-        for x, y in zip(IMAGES, LABELS, strict=True)
-    ]
+    expected = []
+    for x, y in zip(IMAGES, LABELS, strict=True):
+        gradient = numerical_gradient(lambda pixels, y=y: ce(logits(THETA, pixels), y), x)
+        expected.append([EPS * sign(g) for g in gradient])
     assert pixels_of(defense.state()["perturbation"]) == expected
 
 
 def test_free_training_resumes_from_its_stored_perturbation() -> None:
-    learner, defense = Learner(), Free(m=2)
+    learner = Learner()
+    defense = Free(m=2)
     assert defense.state() == {}
     defense.step(learner, batch())
     stored = {name: tensor.clone() for name, tensor in defense.state().items()}
-    again = Free(m=2)
-    again.load_state(stored)
-    twin = Learner(model=network())
-    twin.model.load_state_dict(learner.model.state_dict())
-    first, second = defense.step(learner, batch()), again.step(twin, batch())
-    assert torch.equal(first.losses, second.losses)
-    assert torch.equal(defense.state()["perturbation"], again.state()["perturbation"])
+    resumed = Free(m=2)
+    resumed.load_state(stored)
+    resumed_learner = Learner(model=network())
+    resumed_learner.model.load_state_dict(learner.model.state_dict())
+    straight_report = defense.step(learner, batch())
+    resumed_report = resumed.step(resumed_learner, batch())
+    assert torch.equal(straight_report.losses, resumed_report.losses)
+    assert torch.equal(defense.state()["perturbation"], resumed.state()["perturbation"])
 
 
 class Overflowing(Learner):
@@ -447,7 +466,8 @@ class Overflowing(Learner):
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_an_overflowing_gradient_does_not_move_the_perturbation(norm: str) -> None:
-    learner, defense = Overflowing(), Free(m=2)
+    learner = Overflowing()
+    defense = Free(m=2)
     learner.norm = NORMS[norm]
     defense.step(learner, batch())
     assert pixels_of(defense.state()["perturbation"]) == [[0.0, 0.0]] * 3
@@ -479,7 +499,9 @@ def yopo_by_hand(
     last = model.get_parameter("3.weight")
     last_bias = model.get_parameter("3.bias")
     gradients = {parameter: torch.zeros_like(parameter) for parameter in model.parameters()}
-    x, images, passes = torch.tensor(start, dtype=torch.float64), on.images.flatten(1), []
+    x = torch.tensor(start, dtype=torch.float64)
+    images = on.images.flatten(1)
+    passes = []
     for _ in range(m):
         passes.append(x.tolist())
         hidden = (x @ first.T + first_bias).detach().requires_grad_()
@@ -544,7 +566,8 @@ def test_yopo_agrees_with_a_hand_computed_case() -> None:
     learner = Learner(Exponential(ALPHA))
     report = Yopo(m=1, n=1, sigma=0.7).step(learner, batch())
     start = learner.forwarded[0]
-    losses_by_hand, gradient = [], [0.0] * 9
+    losses_by_hand = []
+    gradient = [0.0] * 9
     for begin, image, y in zip(start, IMAGES, LABELS, strict=True):
 
         def loss(z: list[float], y: int = y) -> float:
@@ -552,9 +575,9 @@ def test_yopo_agrees_with_a_hand_computed_case() -> None:
 
         z = logits(THETA, begin)
         losses_by_hand.append(loss(z))
-        p = slopes(loss, z)
-        uphill = [sum(p[c] * THETA[2 * c + k] for c in range(3)) for k in (0, 1)]
-        moved = climbed(begin, image, uphill, 0.7 * EPS)
+        p = numerical_gradient(loss, z)
+        image_gradient = [sum(p[c] * THETA[2 * c + k] for c in range(3)) for k in (0, 1)]
+        moved = sign_step(begin, image, image_gradient, 0.7 * EPS)
         for c in range(3):
             gradient[2 * c] += p[c] * moved[0] / 3
             gradient[2 * c + 1] += p[c] * moved[1] / 3
@@ -574,7 +597,7 @@ def test_yopo_has_another_start_in_every_step() -> None:
     assert learner.forwarded[0] != learner.forwarded[1]
 
 
-FIRST = {
+FIRST_LAYERS = {
     "digits-cnn": ("features.0", (1, 8, 8)),
     "preact-resnet18": ("stem.conv", (3, 8, 8)),
     "resnet18": ("conv1", (3, 8, 8)),
@@ -591,12 +614,12 @@ def test_the_cases_cover_every_built_in_network(registry: Registry) -> None:
     ours = {
         owned.entry.name for kind, owned in registry if kind == "model" and owned.owner == "wmr-cli"
     }
-    assert ours - {"timm"} == {spec.partition(":")[0] for spec in FIRST}
+    assert ours - {"timm"} == {spec.partition(":")[0] for spec in FIRST_LAYERS}
 
 
-@pytest.mark.parametrize("spec", FIRST)
+@pytest.mark.parametrize("spec", FIRST_LAYERS)
 def test_the_first_layer_is_found_in_every_built_in_network(spec: str, registry: Registry) -> None:
-    name, shape = FIRST[spec]
+    name, shape = FIRST_LAYERS[spec]
     with torch.device("meta"):  # its parameters have shapes and no values: nothing is computed
         model = registry.create("model", spec, num_classes=3, input_shape=shape)
         assert find_first_layer(model, torch.zeros(1, *shape)) is model.get_submodule(name)
@@ -617,7 +640,7 @@ def test_the_first_layer_is_found_in_every_built_in_network(spec: str, registry:
 def test_yopo_finds_the_first_layer_of_many_networks(
     spec: str, shape: tuple[int, int, int], name: str, registry: Registry
 ) -> None:
-    def stepped(layer: str) -> tuple[Tensor, list[Tensor]]:
+    def take_step(layer: str) -> tuple[Tensor, list[Tensor]]:
         torch.manual_seed(0)
         learner = RecordingLearner(
             registry.create("model", spec, num_classes=4, input_shape=shape).train()
@@ -635,7 +658,8 @@ def test_yopo_finds_the_first_layer_of_many_networks(
         assert not any(module._forward_hooks for module in learner.model.modules())
         return report.losses, [parameter.detach() for parameter in learner.model.parameters()]
 
-    (losses, parameters), (named_losses, named_parameters) = stepped(""), stepped(name)
+    losses, parameters = take_step("")
+    named_losses, named_parameters = take_step(name)
     assert torch.equal(losses, named_losses)
     assert all(
         torch.equal(found, named) for found, named in zip(parameters, named_parameters, strict=True)
@@ -643,7 +667,7 @@ def test_yopo_finds_the_first_layer_of_many_networks(
 
 
 def test_an_in_place_relu_after_the_first_layer_changes_nothing() -> None:
-    def stepped(inplace: bool) -> tuple[Tensor, Tensor]:
+    def take_steps(inplace: bool) -> tuple[Tensor, Tensor]:
         torch.manual_seed(3)
         model = nn.Sequential(
             nn.Conv2d(1, 4, 3), nn.ReLU(inplace=inplace), nn.Flatten(), nn.Linear(144, 4)
@@ -654,7 +678,7 @@ def test_an_in_place_relu_after_the_first_layer_changes_nothing() -> None:
 
     assert all(
         torch.equal(kept, written)
-        for kept, written in zip(stepped(False), stepped(True), strict=True)
+        for kept, written in zip(take_steps(False), take_steps(True), strict=True)
     )
 
 
@@ -662,22 +686,22 @@ def test_a_later_layer_includes_those_before_it() -> None:
     """All parameters up to the named layer get the gradient at the moved images."""
     model = two_layers()
     learner = Learner(model=model)
-    Yopo(m=1, n=1, layer="2").step(learner, batch())  # what comes out of the tanh
+    Yopo(m=1, n=1, layer="2").step(learner, batch())  # the output of the tanh
     start = torch.tensor(learner.forwarded[0], dtype=torch.float64)
-    again = two_layers()
-    features = again[2](again[1](start)).detach().requires_grad_()
+    reference = two_layers()
+    features = reference[2](reference[1](start)).detach().requires_grad_()
     (p,) = torch.autograd.grad(
-        nn.functional.cross_entropy(again[3](features), batch().labels), features
+        nn.functional.cross_entropy(reference[3](features), batch().labels), features
     )
     x = start.clone().requires_grad_()
-    (uphill,) = torch.autograd.grad((p * again[2](again[1](x))).sum(), x)
+    (image_gradient,) = torch.autograd.grad((p * reference[2](reference[1](x))).sum(), x)
     images = batch().images.flatten(1)
-    moved = (start + 0.25 * EPS * uphill.sign()).clamp(images - EPS, images + EPS)
+    moved = (start + 0.25 * EPS * image_gradient.sign()).clamp(images - EPS, images + EPS)
     gradients = torch.autograd.grad(
-        (p * again[2](again[1](moved))).sum(), list(again[1].parameters())
+        (p * reference[2](reference[1](moved))).sum(), list(reference[1].parameters())
     )
     for before, after, gradient in zip(
-        again[1].parameters(), model[1].parameters(), gradients, strict=True
+        reference[1].parameters(), model[1].parameters(), gradients, strict=True
     ):
         torch.testing.assert_close(after, before - LR * gradient, rtol=1e-9, atol=1e-11)
 
@@ -687,7 +711,9 @@ class Detour(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.flat, self.layer, self.spare = nn.Flatten(), nn.Linear(64, 4), nn.Linear(64, 4)
+        self.flat = nn.Flatten()
+        self.layer = nn.Linear(64, 4)
+        self.spare = nn.Linear(64, 4)
 
     def forward(self, images: Tensor) -> Tensor:
         result: Tensor = self.layer(self.flat(images))
@@ -716,7 +742,8 @@ class Shift(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.flat, self.bias = nn.Flatten(), nn.Parameter(torch.zeros(4))
+        self.flat = nn.Flatten()
+        self.bias = nn.Parameter(torch.zeros(4))
 
     def forward(self, images: Tensor) -> Tensor:
         result: Tensor = self.flat(images)[:, :4] + self.bias
@@ -732,55 +759,58 @@ def test_a_network_without_layers_is_refused() -> None:
 # iaat
 
 
-class Brittle(RecordingLearner):
+class RadiusLimitedLearner(RecordingLearner):
     """An attack succeeds beyond a limit per image; the attacks of the defense are recorded."""
 
     def __init__(self, limits: dict[int, float]) -> None:
         super().__init__(network())
         self.limits = limits
-        self.asked: list[Any] = []
-        self.made: Tensor | None = None
+        self.attack_calls: list[Any] = []
+        self.adversarial: Tensor | None = None
 
     def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> AttackResult:
         settings = vars(not_none(own))
         radii = settings["eps"].tolist()
-        self.asked.append((radii, settings["step"].tolist(), settings["steps"]))
-        wrong = [
+        self.attack_calls.append((radii, settings["step"].tolist(), settings["steps"]))
+        is_misclassified = [
             radius > self.limits[index]
             for radius, index in zip(radii, batch.index.tolist(), strict=True)
         ]
-        self.answers = torch.where(torch.tensor(wrong), (batch.labels + 1) % 3, batch.labels)
-        self.made = batch.images.clone()
-        return AttackResult(self.made, torch.zeros_like(batch.labels))
+        self.predictions = torch.where(
+            torch.tensor(is_misclassified), (batch.labels + 1) % 3, batch.labels
+        )
+        self.adversarial = batch.images.clone()
+        return AttackResult(self.adversarial, torch.zeros_like(batch.labels))
 
     @contextmanager
     def attack_mode(self) -> Iterator[nn.Module]:
         with super().attack_mode() as network:
-            yield Answering(self, network)
+            yield FixedPredictions(self, network)
 
 
-class Answering(nn.Module):
+class FixedPredictions(nn.Module):
     """A network with known outputs for the images of the last attack."""
 
-    def __init__(self, learner: Brittle, network: nn.Module) -> None:
+    def __init__(self, learner: RadiusLimitedLearner, network: nn.Module) -> None:
         super().__init__()
         self.learner = learner
         self.network = network
 
     def forward(self, images: Tensor) -> Tensor:
-        if images is self.learner.made:
-            return nn.functional.one_hot(self.learner.answers, 3)
+        if images is self.learner.adversarial:
+            return nn.functional.one_hot(self.learner.predictions, 3)
         logits: Tensor = self.network(images)
         return logits
 
 
-RIGHT, WRONG = ([0.2, 0.7], 1), ([0.2, 0.7], 2)
-"""An image that the network knows, by its true name and by another one."""
+CORRECT = ([0.2, 0.7], 1)
+MISCLASSIFIED = ([0.2, 0.7], 2)
+"""The same image, with the label that the network predicts and with another one."""
 
 
 def radii_after(
     defense: InstanceAdaptive,
-    learner: Brittle,
+    learner: RadiusLimitedLearner,
     images: list[tuple[list[float], int]],
     index: list[int],
 ) -> list[float]:
@@ -789,116 +819,114 @@ def radii_after(
     return [defense.state()["radii"][place].item() for place in index]
 
 
-GAMMA, BETA = 0.2, 0.3
-TABLE = {
-    "it holds at the next larger radius: grow": (RIGHT, 0.04, 1.0, 0.04 + GAMMA * EPS),
-    "it stays right at its own radius: keep": (RIGHT, 0.04, 0.045, 0.04),
-    "it is lost at its own radius: shrink": (RIGHT, 0.04, 0.01, 0.04 - GAMMA * EPS),
-    "it cannot shrink below nothing": (RIGHT, 0.004, 0.001, 0.0),
-    "at nothing it stays": (RIGHT, 0.0, 0.001, 0.0),
-    "from nothing it grows": (RIGHT, 0.0, 1.0, GAMMA * EPS),
-    "nothing cuts it at eps": (RIGHT, 0.3, 1.0, 0.3 + GAMMA * EPS),
-    "wrong without an attack: nothing, although it would hold": (WRONG, 0.04, 1.0, 0.0),
-    "wrong without an attack: nothing, although it would shrink": (WRONG, 0.04, 0.01, 0.0),
+GAMMA = 0.2
+BETA = 0.3
+RADIUS_CASES = {
+    "robust at the next larger radius: grow": (CORRECT, 0.04, 1.0, 0.04 + GAMMA * EPS),
+    "robust at its own radius only: keep": (CORRECT, 0.04, 0.045, 0.04),
+    "misclassified at its own radius: shrink": (CORRECT, 0.04, 0.01, 0.04 - GAMMA * EPS),
+    "a radius does not shrink below 0": (CORRECT, 0.004, 0.001, 0.0),
+    "misclassified at radius 0: stay at 0": (CORRECT, 0.0, 0.001, 0.0),
+    "robust at radius 0: grow": (CORRECT, 0.0, 1.0, GAMMA * EPS),
+    "a radius may exceed eps": (CORRECT, 0.3, 1.0, 0.3 + GAMMA * EPS),
+    "misclassified without an attack, robust: 0": (MISCLASSIFIED, 0.04, 1.0, 0.0),
+    "misclassified without an attack, not robust: 0": (MISCLASSIFIED, 0.04, 0.01, 0.0),
 }
-"""Image, radius before, limit that an attack breaks, radius to go for."""
+"""Image, radius before, largest robust radius, target radius."""
 
 
-@pytest.mark.parametrize("case", TABLE)
+@pytest.mark.parametrize("case", RADIUS_CASES)
 def test_the_radius_of_an_image_follows_the_table(case: str) -> None:
-    image, before, limit, goal = TABLE[case]
+    image, before, limit, target = RADIUS_CASES[case]
     defense = InstanceAdaptive(gamma=GAMMA, beta=BETA, warmup=2, steps=10)
     defense.load_state({"radii": torch.tensor([9.0, before, 9.0])})
-    learner = Brittle({1: limit})
+    learner = RadiusLimitedLearner({1: limit})
     learner.epoch = 2
     (found,) = radii_after(defense, learner, [image], [1])
-    assert found == pytest.approx(BETA * goal + (1 - BETA) * before, abs=1e-7)
-    tried = [radii[0] for radii, _, _ in learner.asked]
-    assert tried == pytest.approx([before, before + GAMMA * EPS, found], abs=1e-7), (
-        "tries its own, the next, trains in the new"
-    )
-    assert defense.state()["radii"].tolist()[::2] == [9.0, 9.0], "no other image is touched"
+    assert found == pytest.approx(BETA * target + (1 - BETA) * before, abs=1e-7)
+    tried = [radii[0] for radii, _, _ in learner.attack_calls]
+    # its own radius, the next larger one, and the new one for training
+    assert tried == pytest.approx([before, before + GAMMA * EPS, found], abs=1e-7)
+    assert defense.state()["radii"].tolist()[::2] == [9.0, 9.0], "no other radius changes"
 
 
 def test_during_warm_up_correct_images_have_the_full_radius() -> None:
     defense = InstanceAdaptive(warmup=2, gamma=GAMMA, beta=BETA)
-    learner = Brittle({3: 0.0, 5: 0.0})
+    learner = RadiusLimitedLearner({3: 0.0, 5: 0.0})
     for learner.epoch in (0, 1):
-        assert radii_after(defense, learner, [RIGHT, WRONG], [3, 5]) == pytest.approx([EPS, 0.0])
-        assert radii_after(defense, learner, [WRONG, RIGHT], [3, 5]) == pytest.approx([0.0, EPS]), (
-            "whatever it was before"
+        assert radii_after(defense, learner, [CORRECT, MISCLASSIFIED], [3, 5]) == pytest.approx(
+            [EPS, 0.0]
         )
-    assert len(learner.asked) == 4, "and nothing is tried"
+        # independent of the radius before
+        assert radii_after(defense, learner, [MISCLASSIFIED, CORRECT], [3, 5]) == pytest.approx(
+            [0.0, EPS]
+        )
+    assert len(learner.attack_calls) == 4, "no other radius is tried"
     learner.epoch = 2
-    # 3 has nothing and cannot shrink; 5 is lost at eps
+    # image 3 has radius 0 and cannot shrink; image 5 is misclassified at eps
     shrunk = EPS - BETA * GAMMA * EPS
-    assert radii_after(defense, learner, [RIGHT, RIGHT], [3, 5]) == pytest.approx(
+    assert radii_after(defense, learner, [CORRECT, CORRECT], [3, 5]) == pytest.approx(
         [0.0, shrunk], abs=1e-7
     )
 
 
 def test_radii_follow_the_image_index() -> None:
     defense = InstanceAdaptive(warmup=0, gamma=GAMMA, beta=1.0)
-    learner = Brittle({0: 1.0, 7: 0.0, 40: 1.0})
+    learner = RadiusLimitedLearner({0: 1.0, 7: 0.0, 40: 1.0})
     step = GAMMA * EPS
-    assert radii_after(defense, learner, [RIGHT, RIGHT], [0, 7]) == pytest.approx(
+    assert radii_after(defense, learner, [CORRECT, CORRECT], [0, 7]) == pytest.approx(
         [step, 0.0], abs=1e-7
     )
-    assert radii_after(defense, learner, [RIGHT, RIGHT], [40, 0]) == pytest.approx(
+    assert radii_after(defense, learner, [CORRECT, CORRECT], [40, 0]) == pytest.approx(
         [step, 2 * step], abs=1e-7
-    ), "0 is known"
-    assert radii_after(defense, learner, [RIGHT, RIGHT, WRONG], [7, 0, 40]) == pytest.approx(
-        [0.0, 3 * step, 0.0], abs=1e-7
-    )
+    ), "the radius of image 0 is kept"
+    assert radii_after(
+        defense, learner, [CORRECT, CORRECT, MISCLASSIFIED], [7, 0, 40]
+    ) == pytest.approx([0.0, 3 * step, 0.0], abs=1e-7)
     radii = defense.state()["radii"]
     assert len(radii) == 41
     assert set(radii.nonzero().flatten().tolist()) == {0}
 
 
 def test_the_state_of_the_radii_is_restored() -> None:
-    defense, again = InstanceAdaptive(warmup=1), InstanceAdaptive(warmup=1)
-    radii_after(defense, Brittle({2: 1.0}), [RIGHT], [2])
-    again.load_state({name: tensor.clone() for name, tensor in defense.state().items()})
-    assert torch.equal(again.state()["radii"], defense.state()["radii"])
+    defense = InstanceAdaptive(warmup=1)
+    restored = InstanceAdaptive(warmup=1)
+    radii_after(defense, RadiusLimitedLearner({2: 1.0}), [CORRECT], [2])
+    restored.load_state({name: tensor.clone() for name, tensor in defense.state().items()})
+    assert torch.equal(restored.state()["radii"], defense.state()["radii"])
 
 
 def test_the_step_size_follows_the_radius_and_has_a_minimum() -> None:
     defense = InstanceAdaptive(warmup=0, gamma=0.0, steps=10, smallest_step=0.25)
     defense.load_state({"radii": torch.tensor([0.0, 0.05, 0.2])})
-    learner = Brittle({0: 1.0, 1: 1.0, 2: 1.0})
-    radii_after(defense, learner, [RIGHT] * 3, [0, 1, 2])
-    radii, step, steps = learner.asked[-1]
+    learner = RadiusLimitedLearner({0: 1.0, 1: 1.0, 2: 1.0})
+    radii_after(defense, learner, [CORRECT] * 3, [0, 1, 2])
+    radii, step, steps = learner.attack_calls[-1]
     assert radii == pytest.approx([0.0, 0.05, 0.2])
-    assert step == pytest.approx(
-        [0.0125, 0.0125, 0.04]
-    )  # a quarter of eps; 0.05 / 5 is less; 0.2 / 5
+    # a quarter of eps; 0.05 / 5 is less than that; 0.2 / 5
+    assert step == pytest.approx([0.0125, 0.0125, 0.04])
     assert steps == 10
 
 
-def test_defaults_are_the_published_values_relative_to_eps(
-    registry: Registry,
-) -> None:
-    made = {name: registry.create("defense", name) for name in registry.names("defense")}
-    assert made["iaat"].gamma * 8 / 255 == pytest.approx(1.9 / 255)
-    assert (
-        made["iaat"].smallest_step * 8 / 255
-        == made["yopo"].sigma * 8 / 255
-        == pytest.approx(2 / 255)
-    )
-    assert (made["iaat"].steps, made["iaat"].beta, made["iaat"].warmup) == (10, 0.1, 10)
-    assert (made["yopo"].m, made["yopo"].n, made["yopo"].legacy) == (5, 3, False)
-    assert (made["free"].m, made["fgsm-rs"].reach) == (8, 1.25)
-    assert (made["trades"].beta, made["mart"].lam, made["alp"].lam, made["combined"].lam) == (
-        6,
-        5,
-        0.5,
-        1,
-    )
-    assert (made["trades"].terms, made["mart"].terms, made["alp"].labels) == (
-        "kl",
-        "adv",
-        "predicted",
-    )
+def test_defaults_are_the_published_values_relative_to_eps(registry: Registry) -> None:
+    defenses = {name: registry.create("defense", name) for name in registry.names("defense")}
+    eps = 8 / 255
+    iaat = defenses["iaat"]
+    assert iaat.gamma * eps == pytest.approx(1.9 / 255)
+    assert iaat.smallest_step * eps == pytest.approx(2 / 255)
+    assert (iaat.steps, iaat.beta, iaat.warmup) == (10, 0.1, 10)
+    yopo = defenses["yopo"]
+    assert yopo.sigma == iaat.smallest_step
+    assert (yopo.m, yopo.n, yopo.legacy) == (5, 3, False)
+    assert defenses["free"].m == 8
+    assert defenses["fgsm-rs"].reach == 1.25
+    assert defenses["trades"].beta == 6
+    assert defenses["trades"].terms == "kl"
+    assert defenses["mart"].lam == 5
+    assert defenses["mart"].terms == "adv"
+    assert defenses["alp"].lam == 0.5
+    assert defenses["alp"].labels == "predicted"
+    assert defenses["combined"].lam == 1
 
 
 def test_every_image_is_attacked_in_its_own_eps_ball() -> None:
@@ -913,8 +941,8 @@ def test_every_image_is_attacked_in_its_own_eps_ball() -> None:
     found = []
     for row, image, y, radius in zip(start, IMAGES, LABELS, (EPS, EPS, 0.0), strict=True):
         for _ in range(2):
-            slope = slopes(lambda pixels, y=y: ce(logits(THETA, pixels), y), row)
-            row = climbed(row, image, slope, max(radius, 0.5 * EPS), radius)
+            gradient = numerical_gradient(lambda pixels, y=y: ce(logits(THETA, pixels), y), row)
+            row = sign_step(row, image, gradient, max(radius, 0.5 * EPS), radius)
         found.append(row)
     assert learner.forwarded == [[pytest.approx(row, abs=1e-7) for row in found]]
     losses_by_hand = [
@@ -926,7 +954,7 @@ def test_every_image_is_attacked_in_its_own_eps_ball() -> None:
 
 # on the learner of real runs
 
-ALL = [
+DEFENSE_SPECS = [
     "alp", "alp:labels=true", "combined", "fgsm-rs", "free:m=2", "iaat:warmup=1,steps=2", "mart",
     "mart:terms=both", "natural", "pgd", "trades", "trades:terms=both", "yopo:m=2,n=2",
     "yopo:m=1,n=1,legacy=true",
@@ -939,7 +967,7 @@ def test_the_cases_cover_every_built_in_defense(registry: Registry) -> None:
         for kind, owned in registry
         if kind == "defense" and owned.owner == "wmr-cli"
     }
-    assert ours == {spec.partition(":")[0] for spec in ALL}
+    assert ours == {spec.partition(":")[0] for spec in DEFENSE_SPECS}
 
 
 def fabric_learner(
@@ -961,46 +989,45 @@ def fabric_learner(
     )
 
 
-def trained(defense: Defense, learner: FabricLearner, steps: int = 4) -> tuple[Tensor, Tensor]:
+def train_steps(defense: Defense, learner: FabricLearner, steps: int = 4) -> tuple[Tensor, Tensor]:
     """Return the losses of every step and the final parameters, over two epochs."""
     losses = []
     for step in range(steps):
-        on = tiny_batch()
+        whole = tiny_batch()
         rows = torch.roll(torch.arange(12), step)[:8]
+        part = Batch(whole.images[rows], whole.labels[rows], whole.index[rows])
         learner.begin_step(step // 2, step, StepSettings(LR), batch_size=8)
-        losses.append(
-            defense.step(learner, Batch(on.images[rows], on.labels[rows], on.index[rows])).losses
-        )
+        losses.append(defense.step(learner, part).losses)
     return torch.stack(losses), nn.utils.parameters_to_vector(learner.model.parameters()).detach()
 
 
-@pytest.mark.parametrize("spec", ALL)
+@pytest.mark.parametrize("spec", DEFENSE_SPECS)
 def test_alpha_zero_is_bit_identical_to_no_weights(spec: str, registry: Registry) -> None:
     runs = [
-        trained(registry.create("defense", spec), fabric_learner(kernel))
+        train_steps(registry.create("defense", spec), fabric_learner(kernel))
         for kernel in (Exponential(0.0), Uniform())
     ]
     assert all(torch.equal(zero, none) for zero, none in zip(*runs, strict=True))
     assert not torch.equal(runs[0][1], nn.utils.parameters_to_vector(tiny_model().parameters()))
 
 
-@pytest.mark.parametrize("spec", ALL)
+@pytest.mark.parametrize("spec", DEFENSE_SPECS)
 def test_a_positive_alpha_is_another_method(spec: str, registry: Registry) -> None:
     one, none = (
-        trained(registry.create("defense", spec), fabric_learner(kernel), 2)[1]
+        train_steps(registry.create("defense", spec), fabric_learner(kernel), 2)[1]
         for kernel in (Exponential(), Uniform())
     )
     assert not torch.allclose(one, none)
 
 
-@pytest.mark.parametrize("spec", ALL)
+@pytest.mark.parametrize("spec", DEFENSE_SPECS)
 def test_every_defense_works_in_half_precision(spec: str, registry: Registry) -> None:
     learner = fabric_learner(Exponential(), precision="bf16")
-    losses, parameters = trained(registry.create("defense", spec), learner, 2)
+    losses, parameters = train_steps(registry.create("defense", spec), learner, 2)
     assert losses.isfinite().all()
     assert parameters.isfinite().all()
     assert not torch.equal(
-        losses, trained(registry.create("defense", spec), fabric_learner(Exponential()), 2)[0]
+        losses, train_steps(registry.create("defense", spec), fabric_learner(Exponential()), 2)[0]
     )
 
 
@@ -1026,7 +1053,8 @@ class Push:
 
 
 def test_an_own_attack_is_checked_against_its_own_radii() -> None:
-    learner, on = fabric_learner(Uniform()), tiny_batch(4)
+    learner = fabric_learner(Uniform())
+    on = tiny_batch(4)
     radii = torch.tensor([0.0, 0.05, 0.2, 0.4])  # beyond the 0.1 of the run
     attacked = learner.attack(on, cross_entropy, Push(radii))
     assert torch.equal(attacked.images, (on.images + radii.reshape(-1, 1, 1, 1)).clamp(0, 1))
@@ -1045,8 +1073,8 @@ def test_an_own_attack_is_weighted_as_configured() -> None:
         learner.begin_step(0, 0, StepSettings(LR), batch_size=12)
         FastTraining().step(learner, tiny_batch())
         images[weight_grad] = seen
-    assert torch.equal(images["both"][0], images["none"][0]), "one start"
-    assert not torch.equal(images["both"][1], images["none"][1]), "another way"
+    assert torch.equal(images["both"][0], images["none"][0]), "the same start"
+    assert not torch.equal(images["both"][1], images["none"][1]), "another step"
 
 
 def test_added_gradients_are_summed_with_existing_ones() -> None:
@@ -1058,15 +1086,18 @@ def test_added_gradients_are_summed_with_existing_ones() -> None:
     assert torch.equal(bias.grad, torch.full((8,), 3.0))
     assert torch.equal(not_none(weight.grad), torch.full_like(weight, 3.0))
     values = torch.arange(6.0).reshape(3, 2)
-    assert torch.equal(learner.gather(values), values), "one rank has all there is"
+    assert torch.equal(learner.gather(values), values), "there is one rank"
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_radii_per_image_agree_with_single_radii(norm: str) -> None:
-    ball, delta = NORMS[norm], tiny_batch(4).images - 0.5
-    radii, index = torch.tensor([0.0, 0.01, 0.3, 9.0]), torch.arange(4)
+    ball = NORMS[norm]
+    delta = tiny_batch(4).images - 0.5
+    radii = torch.tensor([0.0, 0.01, 0.3, 9.0])
+    index = torch.arange(4)
     each = radii.reshape(-1, 1, 1, 1)
-    projected, drawn = ball.project(delta, each), ball.random(delta, each, index, 3, 0)
+    projected = ball.project(delta, each)
+    drawn = ball.random(delta, each, index, 3, 0)
     for row, radius in enumerate(radii.tolist()):
         assert torch.equal(projected[row], ball.project(delta[row : row + 1], radius)[0])
         assert torch.allclose(

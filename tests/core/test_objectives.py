@@ -16,7 +16,9 @@ from wmr_cli.core.norms import Linf
 from wmr_cli.core.objectives import (
     OBJECTIVES,
     KlObjective,
+    TargetedDlrLoss,
     WeightedObjective,
+    most_likely_targets,
     ranking_scores,
     select_rows,
     weighted_objective,
@@ -331,4 +333,42 @@ def test_image_of_weight_zero_has_its_plain_gradient() -> None:
     values = WeightedObjective(cross_entropy, LowMargins())(logits, torch.tensor([0, 0]))
     (gradient,) = torch.autograd.grad(values.sum(), logits)
     assert values.isfinite().all()
+    assert gradient.isfinite().all()
+
+
+# targeted objectives
+
+TARGET_LOGITS = torch.tensor([[3.0, 1.0, 2.0, 0.0, -1.0], [0.0, 5.0, 4.0, 1.0, 2.0]])
+
+
+def test_targets_are_the_most_likely_other_classes_in_order() -> None:
+    labels = torch.tensor([2, 1])
+    assert most_likely_targets(TARGET_LOGITS, labels).tolist() == [[0, 1, 3, 4], [2, 4, 3, 0]]
+    assert most_likely_targets(TARGET_LOGITS, labels, 2).tolist() == [[0, 1], [2, 4]]
+    assert most_likely_targets(TARGET_LOGITS[:, :2], torch.tensor([0, 1])).tolist() == [[1], [0]]
+
+
+def test_targeted_dlr_loss_by_hand() -> None:
+    loss = TargetedDlrLoss(torch.tensor([1, 4]))
+    values = loss(TARGET_LOGITS, torch.tensor([0, 2]))
+    assert values.tolist() == pytest.approx(
+        [(1 - 3) / (3 - (1 + 0) / 2), (2 - 4) / (5 - (2 + 1) / 2)]
+    )
+    torch.testing.assert_close(loss(7 * TARGET_LOGITS + 3, torch.tensor([0, 2])), values)
+    assert loss[torch.tensor([1])](TARGET_LOGITS[1:], torch.tensor([2])).tolist() == pytest.approx(
+        values[1:].tolist()
+    )
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_targeted_dlr_loss_of_few_classes_is_the_targeted_margin(classes: int) -> None:
+    values = TargetedDlrLoss(torch.tensor([1, 0]))(TARGET_LOGITS[:, :classes], torch.tensor([0, 1]))
+    assert values.tolist() == [-2.0, -5.0]
+
+
+def test_targeted_dlr_loss_of_equal_logits_is_finite() -> None:
+    logits = torch.zeros(1, 5, requires_grad=True)
+    value = TargetedDlrLoss(torch.tensor([1]))(logits, torch.tensor([0]))
+    (gradient,) = torch.autograd.grad(value.sum(), logits)
+    assert value.tolist() == [0.0]
     assert gradient.isfinite().all()

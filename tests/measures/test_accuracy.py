@@ -3,17 +3,20 @@
 import dataclasses
 import functools
 import math
+import pickle
+from concurrent.futures import ProcessPoolExecutor
 from decimal import Decimal
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from support.typed import not_none
 from wmr_cli.measures import (
     Outcome,
+    RunningAccuracy,
     WeightedAccuracy,
     bootstrap,
     exponential_log_weights,
@@ -170,14 +173,14 @@ def test_all_correct_or_all_misclassified_is_exact_without_width(
     assert estimate.degenerate
 
 
-@pytest.mark.parametrize("smallest_is_right", [True, False])
-def test_with_alpha_to_infinity_the_smallest_margin_decides(smallest_is_right: bool) -> None:
+@pytest.mark.parametrize("smallest_is_correct", [True, False])
+def test_with_alpha_to_infinity_the_smallest_margin_decides(smallest_is_correct: bool) -> None:
     margins, hits = (
         np.array([0.4, -0.2, 0.1, 0.3]),
-        np.array([True, smallest_is_right, False, True]),
+        np.array([True, smallest_is_correct, False, True]),
     )
     assert weighted_accuracy(exponential_log_weights(margins, 1e6), hits).value == float(
-        smallest_is_right
+        smallest_is_correct
     )
 
 
@@ -252,13 +255,13 @@ def test_images_without_weight_change_neither_value_nor_size_nor_interval(
     assert spread.estimate() == padded
 
 
-@pytest.mark.parametrize("wrong_ones_have_weight", [True, False])
-def test_images_without_weight_do_not_affect_exactness(wrong_ones_have_weight: bool) -> None:
+@pytest.mark.parametrize("misclassified_have_weight", [True, False])
+def test_images_without_weight_do_not_affect_exactness(misclassified_have_weight: bool) -> None:
     logs = [0.0, 1.0, -math.inf, -math.inf]
     estimate = weighted_accuracy(
-        logs[::-1] if wrong_ones_have_weight else logs, [True, True, False, False]
+        logs[::-1] if misclassified_have_weight else logs, [True, True, False, False]
     )
-    value = float(not wrong_ones_have_weight)
+    value = float(not misclassified_have_weight)
     assert (estimate.value, estimate.low, estimate.high, estimate.degenerate) == (
         value,
         value,
@@ -336,3 +339,132 @@ def test_normalized_weights_sum_to_one(logs: list[float]) -> None:
     assert shares == pytest.approx(
         [float(weight / sum(exact)) for weight in exact], rel=1e-11, abs=1e-300
     )
+
+
+# running accuracy: batches, parts and processes make no difference to the numbers
+
+RUNNING_ALPHAS = (0.0, 1.0, 2.0, 400.0)
+
+margin_lists = st.lists(st.floats(-1, 1, allow_subnormal=False), min_size=1, max_size=20)
+
+
+Part = tuple[NDArray[np.bool], list[float] | NDArray[np.float64]]
+"""Whether the images of one part are correct, and their margins."""
+
+
+def make_part(size: int, seed: int = 0) -> tuple[NDArray[np.bool], NDArray[np.float64]]:
+    margins = np.random.default_rng(seed).uniform(-1, 1, size)
+    return margins > 0.1, margins
+
+
+def run_over(*parts: Part, alphas: tuple[float, ...] = RUNNING_ALPHAS) -> RunningAccuracy:
+    accuracy = RunningAccuracy(alphas)
+    for correct, margins in parts:
+        accuracy.update(correct, margins)
+    return accuracy
+
+
+def numbers_of(part: Part) -> NDArray[np.float64]:
+    """Return the plain numbers that one process sends."""
+    return run_over(part).numbers()
+
+
+def assert_close(one_run: RunningAccuracy, other_run: RunningAccuracy) -> None:
+    first = one_run.compute()
+    second = other_run.compute()
+    assert first.plain == second.plain  # whole numbers: no rounding at all
+    assert first.weighted.keys() == second.weighted.keys()
+    for alpha, one in first.weighted.items():
+        other = second.weighted[alpha]
+        assert (one.value, one.low, one.high, one.ess) == pytest.approx(
+            (other.value, other.low, other.high, other.ess), rel=1e-9, abs=1e-9
+        )
+
+
+def test_running_accuracy_of_one_batch_is_bit_identical_to_the_function() -> None:
+    correct, margin = make_part(500)
+    found = run_over((correct, margin)).compute()
+    assert found.plain == plain_accuracy(correct)
+    assert found.weighted == {
+        a: weighted_accuracy(exponential_log_weights(margin, a), correct) for a in RUNNING_ALPHAS
+    }
+
+
+@pytest.mark.parametrize("batches", [2, 7, 500])
+def test_running_accuracy_of_many_batches_equals_that_of_one(batches: int) -> None:
+    correct, margin = make_part(500)
+    parts = zip(np.array_split(correct, batches), np.array_split(margin, batches), strict=True)
+    assert_close(run_over(*parts), run_over((correct, margin)))
+
+
+@settings(deadline=None)
+@given(st.tuples(margin_lists, margin_lists, margin_lists))
+def test_merging_running_accuracies_is_associative_and_commutative(
+    three: tuple[list[float], list[float], list[float]],
+) -> None:
+    a, b, c = (run_over((np.array(some) > 0, some), alphas=(0.0, 1.5)) for some in three)
+    assert_close(a.merge(b).merge(c), a.merge(b.merge(c)))
+    assert_close(a.merge(b), b.merge(a))
+    assert_close(
+        a.merge(b).merge(c),
+        run_over(*((np.array(some) > 0, some) for some in three), alphas=(0.0, 1.5)),
+    )
+
+
+def test_merging_running_accuracies_leaves_both_unchanged() -> None:
+    first = run_over(make_part(10))
+    second = run_over(make_part(20, seed=1))
+    first_numbers = first.numbers()
+    second_numbers = second.numbers()
+    first.merge(second)
+    assert np.array_equal(first.numbers(), first_numbers)
+    assert np.array_equal(second.numbers(), second_numbers)
+    assert np.array_equal(RunningAccuracy(RUNNING_ALPHAS).merge(first).numbers(), first.numbers())
+    assert np.array_equal(first.merge(RunningAccuracy(RUNNING_ALPHAS)).numbers(), first.numbers())
+
+
+def test_running_accuracies_can_be_sent_between_processes() -> None:
+    correct, margin = make_part(300, seed=2)
+    parts = list(zip(np.array_split(correct, 3), np.array_split(margin, 3), strict=True))
+    with ProcessPoolExecutor(2) as pool:
+        sent = [
+            RunningAccuracy.from_numbers(numbers, RUNNING_ALPHAS)
+            for numbers in pool.map(numbers_of, parts)
+        ]
+    assert_close(functools.reduce(RunningAccuracy.merge, sent), run_over((correct, margin)))
+
+
+def test_running_accuracy_survives_conversion_to_numbers() -> None:
+    accuracy = run_over(make_part(50))
+    restored = RunningAccuracy.from_numbers(accuracy.numbers(), RUNNING_ALPHAS)
+    assert (
+        restored.compute() == accuracy.compute() == pickle.loads(pickle.dumps(accuracy)).compute()
+    )
+    assert len(accuracy.numbers()) == 2 + 7 * len(RUNNING_ALPHAS)
+    with pytest.raises(ValueError, match="30 numbers are not those of 1 alphas"):
+        RunningAccuracy.from_numbers(accuracy.numbers(), (1.0,))
+
+
+def test_running_accuracy_without_alphas_needs_no_margins() -> None:
+    accuracy = RunningAccuracy()
+    accuracy.update([True, False, True, True])
+    assert accuracy.compute() == (plain_accuracy([True, False, True, True]), {})
+
+
+def test_invalid_update_leaves_a_running_accuracy_unchanged() -> None:
+    accuracy = run_over(make_part(10))
+    before = accuracy.numbers()
+    bad: list[tuple[ArrayLike, ArrayLike | None, str]] = [
+        ([True, False], [0.1], "length"),
+        ([True], None, "margins"),
+        ([True], [float("nan")], "not a number"),
+        ([[True]], [[0.1]], "per image"),
+    ]
+    for correct, margins, problem in bad:
+        with pytest.raises(ValueError, match=problem):
+            accuracy.update(correct, margins)
+    assert np.array_equal(accuracy.numbers(), before)
+    with pytest.raises(ValueError, match="cannot be merged"):
+        accuracy.merge(RunningAccuracy((1.0,)))
+    with pytest.raises(ValueError, match="image"):
+        RunningAccuracy().compute()

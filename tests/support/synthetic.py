@@ -49,7 +49,8 @@ def make_rows(
     return made
 
 
-def make_record(  # noqa: PLR0913 - a test may set each fact
+# a test may set each fact
+def make_record(  # noqa: PLR0913
     rows: Rows,
     name: str = "digits-trades-a2-s0",
     *,
