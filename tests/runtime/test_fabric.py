@@ -21,7 +21,7 @@ NAMES = ("cpu", "cuda", "mps", "xpu", "hip", "xla")
 MAY_NAME = {
     "runtime/fabric.py": "selects the device that the user names",
     "core/nn/fusion.py": "selects the memory format that is faster on a device",
-    "cli/doctor.py": "lists the devices of this machine",
+    "cli/installation.py": "lists the devices of this machine",
     "sweeps/study.py": "distributes cores among the runs of a study on the CPU",
 }
 ALLOWED = {"storage/torch_files.py": ['map_location="cpu"']}
