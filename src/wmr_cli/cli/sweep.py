@@ -59,7 +59,7 @@ def sweep(
         # an unknown format is an error before hours of work
         find_format(Path(name))
     if slurm:
-        from ..sweeps.executors import check_slurm_settings
+        from ..sweeps.slurm import check_slurm_settings
 
         check_slurm_settings(study)
     # a flag of the command wins over the study, which may be written for another machine
@@ -215,7 +215,7 @@ def run_and_follow(
     claim_folder(study)
     failures: dict[str, Failure] = {}
     if slurm:
-        from ..sweeps.executors import submit_study
+        from ..sweeps.slurm import submit_study
 
         events = submit_study(study, data_dir)
     else:

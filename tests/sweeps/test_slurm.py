@@ -8,7 +8,7 @@ from submitit.core.utils import CommandFunction
 
 from wmr_cli.errors import BadInput
 from wmr_cli.registry import Registry
-from wmr_cli.sweeps import executors
+from wmr_cli.sweeps import slurm
 from wmr_cli.sweeps.process import CommandResult, Failure
 from wmr_cli.sweeps.runner import RunFailed, SweepEvents
 from wmr_cli.sweeps.study import Study, read_study
@@ -47,8 +47,8 @@ def study(registry: Registry) -> Study:
 
 
 def submit_to(executor: FakeExecutor, study: Study, monkeypatch: pytest.MonkeyPatch) -> SweepEvents:
-    monkeypatch.setattr(executors, "make_executor", lambda study, folder: executor)
-    return executors.submit_study(study, None)
+    monkeypatch.setattr(slurm, "make_executor", lambda study, folder: executor)
+    return slurm.submit_study(study, None)
 
 
 def test_stopping_during_submission_cancels_the_submitted_jobs(
@@ -93,7 +93,7 @@ def test_a_failed_job_is_explained_by_its_result_file_or_its_log(
 ) -> None:
     executor = FakeExecutor(capacity=3)
     executor.ends_at_once = True
-    monkeypatch.setattr(executors, "read_result", lambda path: result)
+    monkeypatch.setattr(slurm, "read_result", lambda path: result)
     events = list(submit_to(executor, study, monkeypatch))
     failures = [event.failure for event in events if isinstance(event, RunFailed)]
     assert failures[0] == failure
