@@ -142,25 +142,25 @@ def test_fab_finds_the_boundary_of_a_linear_network(norm: Literal["linf", "l2"])
     model = nn.Sequential(nn.Flatten(), linear)
     images = 0.5 + 0.05 * torch.randn(40, 1, 8, 8, generator=torch.Generator().manual_seed(3))
     labels = model(images).argmax(dim=1)
-    logits, dual = model(images), 1 if norm == "linf" else 2
+    logits = model(images)
+    dual = 1 if norm == "linf" else 2
     distances = torch.full((40, 3), torch.inf)
     for row, label in enumerate(labels.tolist()):
         for other in set(range(3)) - {label}:
-            gap, slope = (
-                logits[row, label] - logits[row, other],
-                linear.weight[label] - linear.weight[other],
-            )
-            distances[row, other] = (gap / slope.norm(p=dual)).item()
+            gap = logits[row, label] - logits[row, other]
+            gradient = linear.weight[label] - linear.weight[other]
+            distances[row, other] = (gap / gradient.norm(p=dual)).item()
     nearest = distances.amin(dim=1)
     eps = float(nearest.median())
     attacked = TargetedFab(norm, eps, 30)(
         model, Batch(images, labels, INDEX), cross_entropy, seed=0
     )
-    is_fooled = attacked.require_logits().argmax(dim=1) != labels
-    assert is_fooled[nearest < 0.98 * eps].all(), "it overshoots, and goes back, by a little"
-    assert not is_fooled[nearest > eps].any()
-    assert 0 < is_fooled.sum() < 40
-    assert torch.equal(attacked.images[~is_fooled], images[~is_fooled])
+    is_misclassified = attacked.require_logits().argmax(dim=1) != labels
+    # the final step overshoots the boundary a little
+    assert is_misclassified[nearest < 0.98 * eps].all()
+    assert not is_misclassified[nearest > eps].any()
+    assert 0 < is_misclassified.sum() < 40
+    assert torch.equal(attacked.images[~is_misclassified], images[~is_misclassified])
     assert (NORMS[norm].size(attacked.images - images) <= eps).all()
 
 

@@ -124,8 +124,8 @@ def reference_attack(
     moved = (on.images + (0.001 * drawn + on.images - on.images).clamp(-EPS, EPS)).clamp(0, 1)
     for _ in range(K):
         moved.requires_grad_()
-        (slope,) = torch.autograd.grad(objective(model(moved)).sum(), moved)
-        moved = moved.detach() + STEP * slope.sign()
+        (gradient,) = torch.autograd.grad(objective(model(moved)).sum(), moved)
+        moved = moved.detach() + STEP * gradient.sign()
         moved = (on.images + (moved - on.images).clamp(-EPS, EPS)).clamp(0, 1)
     return moved
 

@@ -39,19 +39,20 @@ BASES = (
 )
 
 
-def made(base: str, **params: Any) -> Awp:
+def make_awp(base: str, **params: Any) -> Awp:
     return awp(Spec.parse(base), **params)
 
 
 @pytest.mark.parametrize("base", BASES)
 def test_every_base_that_fits_keeps_the_contract(base: str) -> None:
-    check_defense(made(base))
+    check_defense(make_awp(base))
 
 
 class Linear(nn.Module):
     def __init__(self, weight: list[list[float]], bias: list[float]) -> None:
         super().__init__()
-        self.weight, self.bias = (nn.Parameter(torch.tensor(values)) for values in (weight, bias))
+        self.weight = nn.Parameter(torch.tensor(weight))
+        self.bias = nn.Parameter(torch.tensor(bias))
 
     def forward(self, images: Tensor) -> Tensor:
         return images.flatten(1) @ self.weight.T + self.bias
@@ -65,38 +66,45 @@ def errors(
         sum(w * x for w, x in zip(row, pixels, strict=True)) + b
         for row, b in zip(weight, bias, strict=True)
     ]
-    shares = [math.exp(logit) / sum(map(math.exp, logits)) for logit in logits]
-    return [share - (position == label) for position, share in enumerate(shares)]
+    probabilities = [math.exp(logit) / sum(map(math.exp, logits)) for logit in logits]
+    return [p - (position == label) for position, p in enumerate(probabilities)]
 
 
 def test_a_step_is_the_one_computed_by_hand() -> None:
-    weight, bias, pixels, gamma, lr = [[0.5, -1.0], [2.0, 0.25]], [0.1, -0.2], [0.75, 0.5], 0.2, 0.1
+    weight = [[0.5, -1.0], [2.0, 0.25]]
+    bias = [0.1, -0.2]
+    pixels = [0.75, 0.5]
+    gamma = 0.2
+    lr = 0.1
     model = Linear(weight, bias)
-    made("natural", gamma=gamma).step(
+    make_awp("natural", gamma=gamma).step(
         RecordingLearner(model),
         Batch(torch.tensor(pixels).view(1, 1, 1, 2), torch.tensor([0]), torch.tensor([7])),
     )
 
-    slope = [[error * x for x in pixels] for error in errors(weight, bias, pixels, label=0)]
-    far = (
+    gradient = [[error * x for x in pixels] for error in errors(weight, bias, pixels, label=0)]
+    distance = (
         gamma
         * math.dist([w for row in weight for w in row], [0] * 4)
-        / math.dist([g for row in slope for g in row], [0] * 4)
+        / math.dist([g for row in gradient for g in row], [0] * 4)
     )
     moved = [
-        [w + far * g for w, g in zip(*rows, strict=True)]
-        for rows in zip(weight, slope, strict=True)
+        [w + distance * g for w, g in zip(*rows, strict=True)]
+        for rows in zip(weight, gradient, strict=True)
     ]
-    there = errors(moved, bias, pixels, label=0)
+    moved_errors = errors(moved, bias, pixels, label=0)
     expected = [
         [w - lr * error * x for w, x in zip(row, pixels, strict=True)]
-        for row, error in zip(weight, there, strict=True)
+        for row, error in zip(weight, moved_errors, strict=True)
     ]
     torch.testing.assert_close(model.weight.detach(), torch.tensor(expected))
     torch.testing.assert_close(
-        model.bias.detach(), torch.tensor([b - lr * e for b, e in zip(bias, there, strict=True)])
+        model.bias.detach(),
+        torch.tensor([b - lr * e for b, e in zip(bias, moved_errors, strict=True)]),
     )
-    assert moved[0][0] != pytest.approx(weight[0][0], abs=0.05)  # the step was not the base's own
+    assert moved[0][0] != pytest.approx(
+        weight[0][0], abs=0.05
+    )  # the perturbation is not negligible
 
 
 class InTrainMode(RecordingLearner):
@@ -118,7 +126,7 @@ def test_without_a_perturbation_it_is_the_base_bit_for_bit(
     base: str, kind: type[RecordingLearner]
 ) -> None:
     results = []
-    for defense in (create("defense", base), made(base, gamma=0.0)):
+    for defense in (create("defense", base), make_awp(base, gamma=0.0)):
         model = tiny_model().train()
         learner = kind(model)
         torch.manual_seed(5)
@@ -178,7 +186,7 @@ def test_weights_move_by_gamma_for_the_loss_alone_and_come_back_exactly() -> Non
     model = tiny_model().train()
     start = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     learner = Watching(model)
-    made("trades", gamma=0.02).step(learner, tiny_batch())
+    make_awp("trades", gamma=0.02).step(learner, tiny_batch())
     large = [name for name, weight in start.items() if weight.ndim > 1]
     assert 0 < len(large) < len(start)
     assert len(learner.seen["attack"]) == 1
@@ -200,14 +208,14 @@ def test_weights_move_by_gamma_for_the_loss_alone_and_come_back_exactly() -> Non
 
 def test_the_loss_is_higher_at_the_perturbed_weights() -> None:
     learner = RecordingLearner(tiny_model().train())
-    made("pgd", gamma=0.05).step(learner, tiny_batch())
+    make_awp("pgd", gamma=0.05).step(learner, tiny_batch())
     before, after = learner.losses
     assert after > before * 1.02
 
 
 def test_batch_norm_hears_of_a_batch_once() -> None:
     model = tiny_model().train()
-    made("pgd").step(RecordingLearner(model), tiny_batch())
+    make_awp("pgd").step(RecordingLearner(model), tiny_batch())
     assert int(model.get_buffer("1.num_batches_tracked")) == 1
 
 
@@ -222,15 +230,14 @@ def test_weights_are_put_back_when_the_step_fails() -> None:
     model = tiny_model().train()
     start = copy.deepcopy(dict(model.named_parameters()))
     with pytest.raises(RuntimeError, match="out of memory"):
-        made("pgd", gamma=0.1).step(FailsTheSecondTime(model), tiny_batch())
+        make_awp("pgd", gamma=0.1).step(FailsTheSecondTime(model), tiny_batch())
     assert differs(dict(model.named_parameters()), start) == []
 
 
 def test_a_weight_without_a_gradient_stays() -> None:
-    model = Linear(
-        [[0.0, 0.0], [0.0, 0.0]], [200.0, 0.0]
-    )  # certain of itself: the gradient is zero
-    made("natural", gamma=0.5).step(
+    # its probability is 1 in float32, so that the gradient is zero
+    model = Linear([[0.0, 0.0], [0.0, 0.0]], [200.0, 0.0])
+    make_awp("natural", gamma=0.5).step(
         RecordingLearner(model), Batch(torch.ones(1, 1, 1, 2), torch.tensor([0]), torch.tensor([0]))
     )
     assert torch.equal(model.weight.detach(), torch.zeros(2, 2))
@@ -238,13 +245,13 @@ def test_a_weight_without_a_gradient_stays() -> None:
 
 def test_for_warmup_epochs_it_is_the_base() -> None:
     learner = RecordingLearner(tiny_model().train())
-    defense = made("pgd", warmup=2)
-    paid = []
+    defense = make_awp("pgd", warmup=2)
+    losses_per_step = []
     for learner.epoch in range(4):
         before = len(learner.losses)
         defense.step(learner, tiny_batch())
-        paid.append(len(learner.losses) - before)
-    assert paid == [1, 1, 2, 2]
+        losses_per_step.append(len(learner.losses) - before)
+    assert losses_per_step == [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -256,7 +263,7 @@ def test_for_warmup_epochs_it_is_the_base() -> None:
 )
 def test_a_base_that_does_not_fit_is_refused_with_the_reason(base: str, reason: str) -> None:
     with pytest.raises(BadInput, match=reason):
-        made(base)
+        make_awp(base)
 
 
 def test_a_base_that_replays_batches_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,20 +272,20 @@ def test_a_base_that_replays_batches_is_refused(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("wmr_awp.defense.create", lambda kind, spec: Replaying())
     with pytest.raises(BadInput, match="it steps 3 times on each batch"):
-        made("pgd")
+        make_awp("pgd")
 
 
 def test_it_is_not_put_around_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    inner = made("pgd")
+    inner = make_awp("pgd")
     monkeypatch.setattr("wmr_awp.defense.create", lambda kind, spec: inner)
     with pytest.raises(BadInput, match="perturbs the weights already"):
-        made("awp")
+        make_awp("awp")
 
 
 @pytest.mark.parametrize("params", [{"gamma": -0.1}, {"warmup": -1}])
 def test_negative_numbers_are_refused(params: dict[str, float] | dict[str, int]) -> None:
     with pytest.raises(BadInput, match="awp: `gamma`"):
-        made("pgd", **params)
+        make_awp("pgd", **params)
 
 
 class Greedy:
@@ -326,29 +333,29 @@ def test_attacks_that_were_not_made_at_the_old_weights_are_refused() -> None:
 
 @pytest.mark.parametrize("base", ["trades:beta=2", "natural", "iaat:warmup=3"])
 def test_its_traits_are_those_of_its_base(base: str) -> None:
-    assert made(base).traits == create("defense", base).traits
+    assert make_awp(base).traits == create("defense", base).traits
 
 
 @pytest.mark.parametrize(("own", "longer"), [(2, 3), (5, 5)])
 def test_the_longer_warm_up_of_the_two_counts(own: int, longer: int) -> None:
-    assert made("iaat:warmup=3", warmup=own).traits.warmup_epochs == longer
+    assert make_awp("iaat:warmup=3", warmup=own).traits.warmup_epochs == longer
 
 
 def test_it_has_a_state_exactly_where_its_base_has_one() -> None:
-    assert isinstance(made("iaat"), HasState)
-    assert not isinstance(made("trades"), HasState)
+    assert isinstance(make_awp("iaat"), HasState)
+    assert not isinstance(make_awp("trades"), HasState)
 
 
 def test_what_the_base_remembers_is_remembered_once_and_saved() -> None:
     defense, base = (
-        made("iaat:warmup=0,steps=2,beta=1", gamma=0.0),
+        make_awp("iaat:warmup=0,steps=2,beta=1", gamma=0.0),
         create("defense", "iaat:warmup=0,steps=2,beta=1"),
     )
     for one in (defense, base):
         learner = RecordingLearner(tiny_model().train())
         for _ in range(3):
             one.step(learner, tiny_batch())
-    again = made("iaat")
+    again = make_awp("iaat")
     assert isinstance(defense, HasState)
     assert isinstance(base, HasState)
     assert isinstance(again, HasState)

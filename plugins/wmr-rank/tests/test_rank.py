@@ -78,8 +78,9 @@ def test_a_constant_added_to_the_logits_of_an_image_changes_nothing(evidence: Ev
         -8, 8, (len(evidence.labels), 1), generator=torch.Generator().manual_seed(0)
     )
     coarse = (evidence.logits * 64).round() / 64  # sums of these are exact
-    one, other = Evidence(coarse, evidence.labels), Evidence(coarse + shifts, evidence.labels)
-    assert torch.equal(Rank(2.0)(one), Rank(2.0)(other))
+    plain = Evidence(coarse, evidence.labels)
+    shifted = Evidence(coarse + shifts, evidence.labels)
+    assert torch.equal(Rank(2.0)(plain), Rank(2.0)(shifted))
 
 
 def test_lower_margins_have_more_weight_and_alpha_sets_how_much(evidence: Evidence) -> None:
@@ -90,12 +91,12 @@ def test_lower_margins_have_more_weight_and_alpha_sets_how_much(evidence: Eviden
     assert Rank(0.0)(evidence).abs().max() == 0
 
 
-def test_weights_carry_no_gradient(evidence: Evidence) -> None:
+def test_weights_have_no_gradient(evidence: Evidence) -> None:
     logits = evidence.logits.clone().requires_grad_()
     assert not Rank()(Evidence(logits, evidence.labels)).requires_grad
 
 
-def test_images_far_apart_in_float32_but_close_to_each_other_are_told_apart() -> None:
+def test_images_far_apart_in_float32_but_close_to_each_other_have_different_ranks() -> None:
     logits = torch.tensor([[1e4, 0.0], [1e4, -1e-3]], dtype=torch.float32)
     assert Rank(1.0)(Evidence(logits, torch.zeros(2, dtype=torch.long))).tolist() == [1.0, -1.0]
 
@@ -134,16 +135,17 @@ def test_an_evaluation_ranks_all_images_and_agrees_with_the_check_of_the_program
         "--alpha-test",
         "2",
     ]
-    ranked, small = (
-        wmr(*few, "--kernel", "rank", "--batch-size", size, "--out", size) for size in ("200", "32")
-    )
-    assert ranked.returncode == 0, ranked.stderr
-    (record,), (again,) = json.loads(ranked.stdout), json.loads(small.stdout)
+    one_batch = wmr(*few, "--kernel", "rank", "--batch-size", "200", "--out", "200")
+    small_batches = wmr(*few, "--kernel", "rank", "--batch-size", "32", "--out", "32")
+    assert one_batch.returncode == 0, one_batch.stderr
+    (record,) = json.loads(one_batch.stdout)
+    (small_record,) = json.loads(small_batches.stdout)
     assert record["plugins"] == {"wmr-rank": "0.1.0"}
-    (row,), (row_again,) = record["by_alpha"], again["by_alpha"]
-    # the whole set is ranked, so the size of a batch changes nothing
-    assert row["a_sa"]["value"] == pytest.approx(row_again["a_sa"]["value"], abs=1e-6)
-    # weights without gradient are none to climb
+    (row,) = record["by_alpha"]
+    (small_row,) = small_record["by_alpha"]
+    # the whole set is ranked, so the result is independent of the batch size
+    assert row["a_sa"]["value"] == pytest.approx(small_row["a_sa"]["value"], abs=1e-6)
+    # an attack cannot maximise weights without a gradient
     assert row["a_tr"]["value"] == row["a_sa"]["value"]
     assert row["a_sa"]["value"] < record["a_rob"]["value"]
     checked = wmr(*few, "--kernel", "exp", "--checks", "--out", "exp")
