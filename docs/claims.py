@@ -28,7 +28,7 @@ from verdicts import (
 )
 from wmr_cli import measures
 from wmr_cli.measures import Difference, Resampled
-from wmr_cli.reporting.ranking import Comparison, Gap
+from wmr_cli.reporting.comparison import Comparison, Gap
 from wmr_cli.reporting.report import GatheredRecords, build_report
 from wmr_cli.reporting.rows import ACCURACIES
 from wmr_cli.spec import format_number

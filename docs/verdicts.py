@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from wmr_cli.reporting.ranking import Gap
+from wmr_cli.reporting.comparison import Gap
 from wmr_cli.spec import Spec
 from wmr_cli.storage.records import Record
 
@@ -114,9 +114,9 @@ def combine_signs(signs: Sequence[Sign]) -> str:
 
 def judge_gain(gaps: Collection[Gap]) -> str:
     """Return the verdict on a claimed gain. A single seed gives no verdict."""
-    if any(gap.seeds is None for gap in gaps):
+    if any(gap.over_seeds is None for gap in gaps):
         return SINGLE_SEED
-    return combine_signs([Sign(gap.is_distinguishable, gap.images.value > 0) for gap in gaps])
+    return combine_signs([Sign(gap.is_distinguishable, gap.over_images.value > 0) for gap in gaps])
 
 
 def judge_no_loss(gaps: Collection[Gap]) -> str:
@@ -124,13 +124,13 @@ def judge_no_loss(gaps: Collection[Gap]) -> str:
 
     A loss that is not significant may still exist, so the intervals must exclude a relevant one.
     """
-    intervals = [gap.seeds for gap in gaps if gap.seeds is not None]
+    intervals = [gap.over_seeds for gap in gaps if gap.over_seeds is not None]
     if len(intervals) < len(gaps):
         return SINGLE_SEED
-    if any(gap.is_distinguishable and gap.images.value < 0 for gap in gaps):
+    if any(gap.is_distinguishable and gap.over_images.value < 0 for gap in gaps):
         return FAILS
-    lowest = min(*(gap.images.low for gap in gaps), *(low for low, _ in intervals))
-    if lowest > -LARGEST_IRRELEVANT_LOSS and not any(gap.images.rests_on_few for gap in gaps):
+    lowest = min(*(gap.over_images.low for gap in gaps), *(low for low, _ in intervals))
+    if lowest > -LARGEST_IRRELEVANT_LOSS and not any(gap.over_images.rests_on_few for gap in gaps):
         return HOLDS
     return INDISTINGUISHABLE
 
@@ -147,9 +147,9 @@ def format_gaps(gaps: Mapping[str, Gap]) -> str:
 
 def format_gap(gap: Gap) -> str:
     """Return text such as `+1.2 [+0.3, +2.1], seeds [-0.2, +2.6]`."""
-    images = gap.images
-    interval = format_interval((images.low, images.high))
-    return f"{format_points(images.value)} {interval}{format_seeds(gap.seeds)}"
+    difference = gap.over_images
+    interval = format_interval((difference.low, difference.high))
+    return f"{format_points(difference.value)} {interval}{format_seeds(gap.over_seeds)}"
 
 
 def format_seeds(interval: tuple[float, float] | None) -> str:

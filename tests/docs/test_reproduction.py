@@ -23,7 +23,7 @@ from verdicts import (
 )
 from wmr_cli import measures
 from wmr_cli.measures import Difference
-from wmr_cli.reporting.ranking import Gap
+from wmr_cli.reporting.comparison import Gap
 from wmr_cli.storage.records import Rows
 
 ROOT = Path(__file__).parents[2]
@@ -157,8 +157,8 @@ def test_no_loss_holds_if_the_intervals_exclude_one_point(
     images: tuple[float, float], seeds: tuple[float, float] | None, number: int, verdict: str
 ) -> None:
     low, high = images
-    one = Gap(Difference((low + high) / 2, low, high, images=number), seeds)
-    harmless = Gap(Difference(0.05, 0.04, 0.06, images=50), (0.01, 0.09))
+    one = Gap(Difference((low + high) / 2, low, high, effective_images=number), seeds)
+    harmless = Gap(Difference(0.05, 0.04, 0.06, effective_images=50), (0.01, 0.09))
     assert judge_no_loss([harmless, one]) == verdict
 
 

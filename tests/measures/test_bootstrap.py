@@ -130,7 +130,7 @@ def test_the_smallest_weights_are_counted_too() -> None:
     logs = np.array([0.0] + [-500.0] * 20)
     correct = np.array([False] + [True] * 20)
     misclassified = np.zeros(21, dtype=bool)
-    assert difference(Outcome(correct, logs), Outcome(misclassified, logs)).images == 20
+    assert difference(Outcome(correct, logs), Outcome(misclassified, logs)).effective_images == 20
 
 
 def test_paired_interval_is_narrower_than_two_intervals() -> None:
@@ -153,7 +153,7 @@ def test_resamples_equal_those_of_bootstrap() -> None:
 
 def test_difference_of_equal_outcomes_is_zero() -> None:
     found = difference(paired_outcome(alpha=2.0), paired_outcome(alpha=2.0))
-    assert (found.value, found.low, found.high, found.images) == (0, 0, 0, 0)
+    assert (found.value, found.low, found.high, found.effective_images) == (0, 0, 0, 0)
     assert not found.is_distinguishable
 
 
@@ -162,13 +162,13 @@ def test_the_same_value_on_other_images_has_an_interval_around_0() -> None:
     found = difference(Outcome(correct), Outcome(~correct))
     assert found.value == 0
     assert found.low < 0 < found.high
-    assert found.images == 100
+    assert found.effective_images == 100
     assert not found.is_distinguishable
 
 
 def test_single_image_is_never_significant() -> None:
     found = difference(Outcome(np.array([True])), Outcome(np.array([False])))
-    assert (found.value, found.low, found.high, found.images) == (1, 1, 1, 1)
+    assert (found.value, found.low, found.high, found.effective_images) == (1, 1, 1, 1)
     assert found.rests_on_few
     assert not found.is_distinguishable
 
@@ -179,7 +179,7 @@ def test_minimum_number_of_images_is_that_of_a_sign_test(images: int, is_enough:
     this = other.copy()
     this[:images] = True
     found = difference(Outcome(this), Outcome(other))
-    assert found.images == images
+    assert found.effective_images == images
     assert found.is_distinguishable == is_enough
 
 
@@ -204,7 +204,7 @@ def test_the_mean_over_seeds_is_taken_resample_by_resample() -> None:
     assert whole.resampled_values[7] == pytest.approx(
         np.mean([member.resampled_values[7] for member in members])
     )
-    assert mean_of(members[:1]).minus(members[0]).images == 0
+    assert mean_of(members[:1]).minus(members[0]).effective_images == 0
 
 
 def test_a_difference_depends_on_the_seed_only(monkeypatch: pytest.MonkeyPatch) -> None:

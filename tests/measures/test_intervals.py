@@ -91,9 +91,9 @@ def test_huge_variance_gives_the_unit_interval() -> None:
     assert (estimate.low, estimate.high) == pytest.approx((0.0, 1.0))
 
 
-@pytest.mark.parametrize(("looks", "z"), [(1, Z), (10, 2.8070338), (100, 3.4807564)])
-def test_more_looks_give_wider_intervals(looks: int, z: float) -> None:
-    estimate = wilson(40, 100, looks)
+@pytest.mark.parametrize(("num_intervals", "z"), [(1, Z), (10, 2.8070338), (100, 3.4807564)])
+def test_more_joint_intervals_are_wider(num_intervals: int, z: float) -> None:
+    estimate = wilson(40, 100, num_intervals)
     for end in (estimate.low, estimate.high):
         assert (0.4 - end) ** 2 == pytest.approx(z**2 * end * (1 - end) / 100, rel=1e-6)
 
@@ -103,7 +103,8 @@ def test_joint_interval_of_ten_classes_covers_the_worst() -> None:
     rng = np.random.default_rng(5)
     worst = rng.binomial(200, 0.6, size=(4000, 10)).min(axis=1)
     plain, wide = (
-        [wilson(hits, 200, looks).high >= 0.6 for hits in worst.tolist()] for looks in (1, 10)
+        [wilson(hits, 200, num_intervals).high >= 0.6 for hits in worst.tolist()]
+        for num_intervals in (1, 10)
     )
     assert np.mean(plain) < 0.85
     assert np.mean(wide) > 0.95

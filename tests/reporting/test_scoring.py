@@ -163,7 +163,7 @@ def test_joint_interval_of_a_class_is_wider_than_its_own() -> None:
     for row in score().per_class:
         hits = round(not_none(row.a_rob).value * row.n)
         assert row.a_rob == measures.wilson(hits, row.n)
-        assert row.joint == measures.wilson(hits, row.n, looks=4)
+        assert row.joint == measures.wilson(hits, row.n, num_intervals=4)
         assert row.joint.low < row.a_rob.low
         assert row.joint.high > row.a_rob.high
 

@@ -60,18 +60,18 @@ def bootstrap(
 class Difference(msgspec.Struct, frozen=True):
     """One accuracy minus another, with its 95 % interval.
 
-    `images` is the effective number of images that make the difference.
+    `effective_images` is the effective number of images that make the difference.
     """
 
     value: float
     low: float
     high: float
-    images: float
+    effective_images: float
 
     @property
     def rests_on_few(self) -> bool:
         """Whether too few images make the difference for resampling to be meaningful."""
-        return self.images < MIN_IMAGES
+        return self.effective_images < MIN_IMAGES
 
     @property
     def is_distinguishable(self) -> bool:
@@ -99,12 +99,17 @@ class Resampled:
         squares = float(changes @ changes)
         low, high = np.nanquantile(self.resampled_values - other.resampled_values, (0.025, 0.975))
         value = self.value - other.value
-        images = 0.0
+        effective_images = 0.0
         if squares:
             # Kish's effective number of the images whose contributions differ
-            images = round(float(changes.sum()) ** 2 / squares, 6)
+            effective_images = round(float(changes.sum()) ** 2 / squares, 6)
         # if few images have all the weight, all resamples may be on one side of the value
-        return Difference(value, min(float(low), value), max(float(high), value), images)
+        return Difference(
+            value,
+            low=min(float(low), value),
+            high=max(float(high), value),
+            effective_images=effective_images,
+        )
 
 
 def mean_of(members: Sequence[Resampled]) -> Resampled:

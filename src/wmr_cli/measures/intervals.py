@@ -26,7 +26,7 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     """An accuracy in [0, 1] with its 95 % interval; `ess` is set for weighted accuracies.
 
     A weighted interval has no width if all images are correct or all are misclassified.
-    It is [0, 1] if one image has all the weight.
+    Otherwise it is [0, 1] if one image has all the weight, up to rounding.
     """
 
     value: float
@@ -40,15 +40,15 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
         return self.low == self.high
 
 
-def wilson(hits: int, total: int, looks: int = 1) -> Estimate:
+def wilson(hits: int, total: int, num_intervals: int = 1) -> Estimate:
     """Return A_nat or A_rob with Wilson's score interval.
 
-    With several `looks`, all of these intervals cover their values jointly with 95 % (Bonferroni).
+    If it is one of `num_intervals`, all of them cover their values jointly with 95 % (Bonferroni).
     """
     if total < 1:
         raise ValueError("an interval needs at least one image")
     # Bonferroni: each of k intervals may miss with probability 5 % / k
-    z = Z95 if looks == 1 else NormalDist().inv_cdf(1 - 0.025 / looks)
+    z = Z95 if num_intervals == 1 else NormalDist().inv_cdf(1 - 0.025 / num_intervals)
     fraction = hits / total
     z2 = z**2 / total
     centre = (fraction + z2 / 2) / (1 + z2)
@@ -65,7 +65,9 @@ def logit_delta(value: float, variance: float, ess: float) -> Estimate:
 
     The interval is symmetric on the logit scale, which keeps it inside [0, 1].
     """
-    # one image has all the weight: the variance estimate is 0 and means nothing
+    # `WeightedAccuracy.estimate` handles images that are all correct or all misclassified, so a
+    # value of 0 or 1 arises here only by rounding. Its logit would be infinite.
+    # the variance is 0 if one image has all the weight: the estimate then means nothing
     if variance <= 0 or not 0 < value < 1:
         return Estimate(value, 0.0, 1.0, ess)
     centre = math.log(value) - math.log1p(-value)
@@ -135,16 +137,17 @@ def seeds_interval(
         differences = [value - others[seed] for seed, value in these.items()]
         variance = stdev(differences) ** 2 / len(differences)
         return _interval(fmean(differences), variance, len(differences) - 1)
-    own = stdev(these.values()) ** 2 / len(these)
-    other = stdev(others.values()) ** 2 / len(others)
+    own_variance = stdev(these.values()) ** 2 / len(these)
+    other_variance = stdev(others.values()) ** 2 / len(others)
     # Welch-Satterthwaite degrees of freedom, rounded down; 1 if neither side varies
-    split = own**2 / (len(these) - 1) + other**2 / (len(others) - 1)
-    freedom = (own + other) ** 2 / split if split else 1.0
-    return _interval(difference, own + other, int(freedom))
+    variance = own_variance + other_variance
+    denominator = own_variance**2 / (len(these) - 1) + other_variance**2 / (len(others) - 1)
+    degrees_of_freedom = variance**2 / denominator if denominator else 1.0
+    return _interval(difference, variance, int(degrees_of_freedom))
 
 
-def _interval(value: float, variance: float, freedom: int) -> tuple[float, float]:
+def _interval(value: float, variance: float, degrees_of_freedom: int) -> tuple[float, float]:
     # beyond the table its last entry is used, which makes the interval slightly too wide
-    quantile = T95[min(max(freedom, 1), len(T95)) - 1]
+    quantile = T95[min(max(degrees_of_freedom, 1), len(T95)) - 1]
     half = quantile * math.sqrt(variance)
     return value - half, value + half

@@ -19,14 +19,14 @@ from ..spec import Spec
 from ..storage import records
 from ..storage.records import Record, rows_path
 from . import scoring
-from .grouping import ComparisonGroup, group_by_setting
-from .ranking import (
+from .comparison import (
     Comparison,
     ResampledAccuracies,
     ResampledRecords,
     compare_groups,
     resample_groups,
 )
+from .grouping import ComparisonGroup, group_by_setting
 from .rows import ACCURACIES, make_group_rows, name_attacks
 from .tables import details, main
 from .tables.text_table import UNLIMITED_WIDTH, TextTable, render_text

@@ -165,8 +165,8 @@ def score_classes(
                 n=int(members.sum()),
                 a_nat=clean.among(members).estimate(),
                 a_rob=None if attacked is None else attacked.among(members).estimate(),
-                # Bonferroni over the classes: the reader looks for the worst one
-                joint=measures.wilson(int(correct.sum()), len(correct), looks=len(labels)),
+                # Bonferroni over the classes: readers search for the worst one
+                joint=measures.wilson(int(correct.sum()), len(correct), num_intervals=len(labels)),
                 by_alpha=[
                     _score_class_at_alpha(alpha, outcome, members)
                     for alpha, outcome in sampled.items()

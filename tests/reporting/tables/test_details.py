@@ -84,7 +84,7 @@ def class_row(label: int, hits: int, name: str | None = None) -> ClassRow:
         n=100,
         a_nat=wilson(90, 100),
         a_rob=attacked,
-        joint=wilson(hits, 100, looks=3),
+        joint=wilson(hits, 100, num_intervals=3),
         by_alpha=at_alphas,
     )
 
@@ -156,10 +156,8 @@ def test_worst_class_has_a_joint_interval() -> None:
     (table,) = make_detail_tables([CLASSES])
     assert ["worst" in row[3] for row in table.rows] == [False, True, False]
     assert table.rows[1][0] == "1 [b]fox|"
-    assert (
-        table.rows[1][3]
-        == f"{format_estimate(wilson(30, 100))}; worst {format_estimate(wilson(30, 100, looks=3))}"
-    )
+    joint = format_estimate(wilson(30, 100, num_intervals=3))
+    assert table.rows[1][3] == f"{format_estimate(wilson(30, 100))}; worst {joint}"
     assert "A_sa at α 2" in table.headings
     assert {row[5] for row in table.rows} == {"20.0"}
     assert {row[6] for row in table.rows} == {"4 (few)"}

@@ -7,7 +7,7 @@ from typing import Any
 from ...measures import Estimate
 from ...spec import format_number
 from ...storage.records import ClassAlphaRow, ClassRow, Record
-from ..ranking import INDISTINGUISHABLE, Comparison, Gap
+from ..comparison import INDISTINGUISHABLE, Comparison, Gap
 from ..rows import (
     ACCURACIES,
     ATTACK_SEPARATOR,
@@ -224,7 +224,7 @@ def _make_comparison_table(comparisons: Sequence[Comparison], attacks: AttackNam
         shown_alpha = "-" if alpha is None else format_number(alpha)
         rows.append((row_name(comparison.row), shown_alpha, *gaps))
     notes = attacks.notes([record])
-    if any(gap.seeds for comparison in comparisons for gap in comparison.gaps.values()):
+    if any(gap.over_seeds for comparison in comparisons for gap in comparison.gaps.values()):
         notes = (*notes, SEEDS_NOTE)
     conditions = describe_conditions(record, attacks.name(record))
     return TextTable(
@@ -244,9 +244,9 @@ def _format_gap(gap: Gap | None) -> str:
     if gap is None:
         return "-"
     # the table breaks lines at semicolons
-    parts = [format_difference(gap.images)]
-    if gap.seeds is not None:
-        low, high = gap.seeds
+    parts = [format_difference(gap.over_images)]
+    if gap.over_seeds is not None:
+        low, high = gap.over_seeds
         parts.append(f"seeds {100 * low:+.1f} to {100 * high:+.1f}")
     if not gap.is_distinguishable:
         parts.append(gap.verdict)
@@ -270,11 +270,11 @@ def comparisons_to_csv(comparisons: Iterable[Comparison], attacks: AttackNames) 
                     attack_name(record),
                     name,
                     comparison.row.alpha_test,
-                    gap.images.value,
-                    gap.images.low,
-                    gap.images.high,
-                    gap.images.images,
-                    *(gap.seeds or (None, None)),
+                    gap.over_images.value,
+                    gap.over_images.low,
+                    gap.over_images.high,
+                    gap.over_images.effective_images,
+                    *(gap.over_seeds or (None, None)),
                     gap.verdict,
                     ATTACK_SEPARATOR.join(attacks.combined_attacks(record)),
                 ]
@@ -301,12 +301,12 @@ def comparisons_to_json(comparisons: Iterable[Comparison]) -> list[dict[str, Any
 
 def _gap_to_json(gap: Gap) -> dict[str, Any]:
     fields: dict[str, Any] = {
-        "value": gap.images.value,
-        "low": gap.images.low,
-        "high": gap.images.high,
-        "images": gap.images.images,
+        "value": gap.over_images.value,
+        "low": gap.over_images.low,
+        "high": gap.over_images.high,
+        "images": gap.over_images.effective_images,
     }
-    if gap.seeds is not None:
-        low, high = gap.seeds
+    if gap.over_seeds is not None:
+        low, high = gap.over_seeds
         fields["seeds"] = {"low": low, "high": high}
     return {**fields, "verdict": gap.verdict}

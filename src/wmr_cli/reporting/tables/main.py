@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from ...measures import MARGIN_KERNEL
 from ...spec import format_number
 from ...storage.records import Record
+from ..comparison import ResampledAccuracies, find_bold_cells
 from ..grouping import ComparisonGroup, group_by_setting, list_differing_fields
-from ..ranking import ResampledAccuracies, find_bold_cells
 from ..rows import (
     ACCURACIES,
     ATTACK_SEPARATOR,

@@ -111,19 +111,19 @@ def _record_outcomes(record: Record, rows: Rows, file: Path) -> dict[AccuracyKey
 class Gap:
     """The difference of an accuracy between two rows."""
 
-    # the paired difference over the test images
-    images: Difference
+    # the paired difference, with its interval over test images
+    over_images: Difference
     # the 95 % interval over training seeds; None if both rows have a single seed
-    seeds: tuple[float, float] | None
+    over_seeds: tuple[float, float] | None
 
     @property
     def is_distinguishable(self) -> bool:
         """Whether neither the sample of images nor the training seeds explain the difference."""
-        if self.seeds is not None:
-            low, high = self.seeds
+        if self.over_seeds is not None:
+            low, high = self.over_seeds
             if low <= 0 <= high:
                 return False
-        return self.images.is_distinguishable
+        return self.over_images.is_distinguishable
 
     @property
     def verdict(self) -> str:
@@ -131,10 +131,10 @@ class Gap:
         if self.is_distinguishable:
             return "distinguishable"
         # both are correct on the same weighted images, so that the interval is a single point
-        if self.images.images == 0:
+        if self.over_images.effective_images == 0:
             return NO_DIFFERING_IMAGE
-        excludes_zero = not self.images.low <= 0 <= self.images.high
-        if self.images.rests_on_few and excludes_zero:
+        excludes_zero = not self.over_images.low <= 0 <= self.over_images.high
+        if self.over_images.rests_on_few and excludes_zero:
             return FEW_DIFFERING_IMAGES
         return INDISTINGUISHABLE
 
@@ -148,8 +148,8 @@ def accuracy_gap(
     if own is None or other is None:
         return None
     return Gap(
-        own.minus(other),
-        seeds_interval(row.by_training_seed(name), reference.by_training_seed(name)),
+        over_images=own.minus(other),
+        over_seeds=seeds_interval(row.by_training_seed(name), reference.by_training_seed(name)),
     )
 
 
@@ -167,7 +167,7 @@ def _resampled_mean(row: ReportRow, name: str, resampled: ResampledAccuracies) -
 
 
 def is_worse(row: ReportRow, best: ReportRow, name: str, resampled: ResampledAccuracies) -> bool:
-    """Whether a row is distinguishable from the best one.
+    """Whether a row is significantly worse than the best one.
 
     The test is paired where rows are available. Otherwise the intervals must not overlap.
     """
@@ -184,7 +184,7 @@ def is_worse(row: ReportRow, best: ReportRow, name: str, resampled: ResampledAcc
 
 def find_bold_cells(group: ComparisonGroup, resampled: ResampledAccuracies) -> set[tuple[int, str]]:
     """Return the bold cells of a group by row number and field name of the accuracy."""
-    # the best of one is not informative
+    # a single entry has nothing to be compared with
     if len(group.entries) < 2:
         return set()
     by_alpha: dict[float | None, dict[int, ReportRow]] = {}

@@ -9,14 +9,14 @@ import pytest
 
 from support import synthetic
 from support.typed import instance_of, not_none
-from wmr_cli.reporting.grouping import group_by_setting
-from wmr_cli.reporting.ranking import (
+from wmr_cli.reporting.comparison import (
     FEW_DIFFERING_IMAGES,
     INDISTINGUISHABLE,
     NO_DIFFERING_IMAGE,
     Gap,
     find_bold_cells,
 )
+from wmr_cli.reporting.grouping import group_by_setting
 from wmr_cli.reporting.report import Report, build_report, gather_records
 from wmr_cli.reporting.rows import ACCURACIES
 from wmr_cli.reporting.tables import main
@@ -137,8 +137,8 @@ def test_difference_must_exceed_the_spread_over_seeds(runs: Path) -> None:
     assert [len(entry) for entry in groups[0].entries] == [2, 2]
     report = report_on(runs, compare=True)
     gap = not_none(report.comparisons)[0].gaps["a_rob"]
-    assert gap.images.is_distinguishable
-    assert not_none(gap.seeds)[0] < 0 < not_none(gap.seeds)[1]
+    assert gap.over_images.is_distinguishable
+    assert not_none(gap.over_seeds)[0] < 0 < not_none(gap.over_seeds)[1]
     assert not gap.is_distinguishable
     assert not find_bold_cells(groups[0], not_none(report.resampled))
 
@@ -165,9 +165,9 @@ def test_differences_join_rows_by_image_index(runs: Path) -> None:
     assert gaps == gaps_by_run(runs)["b", 2.0]
     correct = better["uniform/prediction"] == better["label"]
     reference_correct = reference["uniform/prediction"] == reference["label"]
-    difference = gaps["a_rob"].images
+    difference = gaps["a_rob"].over_images
     assert difference.value == pytest.approx(correct.mean() - reference_correct.mean())
-    assert difference.images == (correct != reference_correct).sum()
+    assert difference.effective_images == (correct != reference_correct).sum()
     assert set(gaps) == {"a_nat", "a_rob", "a_sa", "a_tr"}
 
 
