@@ -14,9 +14,9 @@ from wmr_cli.core.contexts import evaluating
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.norms import NORMS
 from wmr_cli.core.objectives import OBJECTIVES
-from wmr_cli.core.pgd import PgdSettings, project_to_ball, run_pgd, start_images
+from wmr_cli.core.pgd import PgdSettings, StartKind, project_to_ball, run_pgd, start_images
 from wmr_cli.core.protocols import Attack, AttackResult, Batch, Objective
-from wmr_cli.core.restarts import pick_worse_case
+from wmr_cli.core.restarts import pick_lower_margin
 
 INDEX = torch.arange(100, 124)
 
@@ -100,17 +100,19 @@ def test_without_radius_the_image_comes_back_exactly(
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-@pytest.mark.parametrize("begin", ["none", "gauss:2", "uniform"])
+@pytest.mark.parametrize(
+    ("begin", "kind", "scale"),
+    [("none", "none", 0.001), ("gauss:2", "gauss", 2.0), ("uniform", "uniform", 0.001)],
+)
 def test_without_steps_the_start_comes_back_in_the_box(
-    norm: Literal["linf", "l2"], begin: str
+    norm: Literal["linf", "l2"], begin: str, kind: StartKind, scale: float
 ) -> None:
     images, labels = problem()
     attacked = run(Pgd(norm=norm, eps=0.1, steps=0, start=begin), images=images, labels=labels)
-    kind, _, scale = begin.partition(":")
     batch = Batch(images, labels, INDEX)
     assert torch.equal(
         attacked.images,
-        start_images(kind, batch, NORMS[norm], 0.1, seed=3, scale=float(scale or 0.001)),
+        start_images(kind, batch, NORMS[norm], 0.1, seed=3, scale=scale),
     )
     assert attacked.images.min() >= 0
     assert attacked.images.max() <= 1
@@ -304,11 +306,11 @@ def test_worse_case_has_the_lower_margin_and_the_later_result_at_ties() -> None:
         torch.tensor([3, 2, 2]),
         torch.tensor([[2.0, 0.0], [1.0, 5.0], [9.0, 7.0]]),
     )
-    picked = pick_worse_case(first, second, labels)
+    picked = pick_lower_margin(first, second, labels)
     assert picked.images.flatten().tolist() == [0, 1, 1]
     assert picked.require_logits().tolist() == [[1, 0], [1, 5], [9, 7]]
     assert picked.steps_survived.tolist() == [3, 1, 2]
-    assert pick_worse_case(None, second, labels) is second
+    assert pick_lower_margin(None, second, labels) is second
 
 
 def test_misclassified_image_is_kept_at_equal_margins() -> None:
@@ -320,11 +322,11 @@ def test_misclassified_image_is_kept_at_equal_margins() -> None:
         torch.ones(1, 1, 1, 1), torch.tensor([0]), torch.tensor([[0.0, 1.0, 1.0]])
     )
     assert torch.equal(
-        pick_worse_case(misclassified, survived, labels).require_logits(),
+        pick_lower_margin(misclassified, survived, labels).require_logits(),
         misclassified.require_logits(),
     )
     assert torch.equal(
-        pick_worse_case(survived, misclassified, labels).require_logits(),
+        pick_lower_margin(survived, misclassified, labels).require_logits(),
         misclassified.require_logits(),
     )
 
@@ -344,6 +346,13 @@ def test_attack_of_a_batch_equals_attacks_of_its_parts(
             piece.require_logits().argmax(dim=1), together.require_logits()[rows].argmax(dim=1)
         )
         assert torch.equal(piece.steps_survived, together.steps_survived[rows])
+
+
+def test_unknown_kind_of_start_is_an_error() -> None:
+    images, labels = problem()
+    kind: Any = "unifrom"
+    with pytest.raises(ValueError, match="unifrom"):
+        start_images(kind, Batch(images, labels, INDEX), NORMS["linf"], 0.2, seed=0)
 
 
 @pytest.mark.parametrize("name", ["linf", "l2"])

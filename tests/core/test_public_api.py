@@ -33,7 +33,7 @@ Split StepReport StreamsImages UniformStartPgd attack_until_misclassified backwa
 balanced_subset cross_entropy cw_loss dlr_loss evaluating fetch get_objective holdout_mask
 input_gradient kernel_loss kl_divergence log_probabilities logit_margin margin margin_loss pgd_steps
 pick_stronger
-pick_worse_case probability_margin project_to_ball ranking_scores report_progress rng run_pgd
+pick_lower_margin probability_margin project_to_ball ranking_scores report_progress rng run_pgd
 run_restarts select_rows start_images step_weighted torchvision_compat unpack upcast_half
 weight_terms weighted_objective widest_float_dtype with_logits
 """

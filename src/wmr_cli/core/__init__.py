@@ -76,8 +76,8 @@ from .protocols import (
 )
 from .restarts import (
     attack_until_misclassified,
+    pick_lower_margin,
     pick_stronger,
-    pick_worse_case,
     run_restarts,
 )
 from .traits import AttackTraits, DefenseTraits, KernelTraits
@@ -142,8 +142,8 @@ __all__ = [
     "margin",
     "margin_loss",
     "pgd_steps",
+    "pick_lower_margin",
     "pick_stronger",
-    "pick_worse_case",
     "probability_margin",
     "project_to_ball",
     "ranking_scores",

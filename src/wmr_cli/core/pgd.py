@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -9,8 +10,10 @@ from torch import Tensor, nn
 from . import rng
 from .norms import Norm, Radius
 from .protocols import AttackResult, Batch, Objective
-from .restarts import pick_worse_case
+from .restarts import pick_lower_margin
 from .traits import AttackTraits
+
+StartKind = Literal["uniform", "gauss", "none"]
 
 GAUSS_SCALE = 0.001
 """Standard deviation of the `gauss` start, in pixel values."""
@@ -33,7 +36,7 @@ def project_to_ball(images: Tensor, moved: Tensor, norm: Norm, eps: Radius) -> T
 
 
 def start_images(
-    kind: str,
+    kind: StartKind,
     batch: Batch,
     norm: Norm,
     eps: Radius,
@@ -49,6 +52,8 @@ def start_images(
     # TRADES starts here: at the clean image itself the KL divergence has no gradient
     elif kind == "gauss":
         moved = moved + scale * rng.normal(batch.images, batch.index, seed, restart)
+    elif kind != "none":
+        raise ValueError(f"no start is called {kind!r}")
     return project_to_ball(batch.images, moved, norm, eps)
 
 
@@ -82,8 +87,8 @@ def pgd_steps(
     images = start.detach()
     steps_survived = torch.zeros_like(batch.labels)
     for _ in range(settings.steps):
-        # the logits of the gradient's forward pass count, so that counting costs no pass
         gradient, logits = input_gradient(model, images, batch.labels, objective)
+        # count with the logits of the gradient's forward pass: no extra pass is needed
         steps_survived = steps_survived + (logits.argmax(dim=1) == batch.labels)
         if on_iterate is not None:
             on_iterate(AttackResult(images, steps_survived, logits))
@@ -99,24 +104,29 @@ def run_pgd(
     start: Tensor,
     settings: PgdSettings,
     *,
-    keep_best: bool = False,
+    keep_lowest_margin: bool = False,
     need_logits: bool = True,
 ) -> AttackResult:
-    """Run PGD and return the last iterate or, with `keep_best`, the one of lowest logit margin."""
-    if not keep_best:
+    """Run PGD and return the last iterate of each image.
+
+    With `keep_lowest_margin` it is the iterate of lowest logit margin, whatever the objective.
+    """
+    if not keep_lowest_margin:
         last = pgd_steps(model, batch, objective, start, settings)
         return with_logits(model, last) if need_logits else last
 
-    best: AttackResult | None = None
+    lowest: AttackResult | None = None
 
-    def keep_worse_case(iterate: AttackResult) -> None:
-        nonlocal best
-        best = pick_worse_case(best, iterate, batch.labels)
+    def keep_lower_margin(iterate: AttackResult) -> None:
+        nonlocal lowest
+        lowest = pick_lower_margin(lowest, iterate, batch.labels)
 
     # the last iterate needs a forward pass of its own to be compared
-    last = with_logits(model, pgd_steps(model, batch, objective, start, settings, keep_worse_case))
-    best = pick_worse_case(best, last, batch.labels)
-    return replace(best, steps_survived=last.steps_survived)
+    last = with_logits(
+        model, pgd_steps(model, batch, objective, start, settings, keep_lower_margin)
+    )
+    lowest = pick_lower_margin(lowest, last, batch.labels)
+    return replace(lowest, steps_survived=last.steps_survived)
 
 
 def with_logits(model: nn.Module, result: AttackResult) -> AttackResult:

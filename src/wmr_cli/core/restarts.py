@@ -74,10 +74,10 @@ def attack_until_misclassified(
     return AttackResult(images, steps_survived, logits)
 
 
-def pick_worse_case(
+def pick_lower_margin(
     first: AttackResult | None, second: AttackResult, labels: Tensor
 ) -> AttackResult:
-    """Pick the result with the lower logit margin per image: the worse case for the model.
+    """Pick the result with the lower logit margin per image, whatever the objective.
 
     At equal margins a misclassified image is preferred, then the second result.
     """

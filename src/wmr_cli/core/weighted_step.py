@@ -18,7 +18,8 @@ def step_weighted(learner: Learner, batch: Batch, losses: Losses) -> StepReport:
 
 def backward_weighted(learner: Learner, batch: Batch, losses: Losses) -> StepReport:
     """Run the backward pass of mean(plain + weights * weighted), without an optimizer step."""
-    # loss-based kernels must see the loss they multiply
+    # loss-based kernels must see the loss that their weights multiply, so it is set here and not
+    # by each defense
     evidence = replace(losses.evidence, loss=losses.weighted)
     weights = learner.weights(evidence)
     total = weights * losses.weighted

@@ -8,9 +8,9 @@ from torch import nn
 
 from ...core.norms import NORMS
 from ...core.objectives import get_objective
-from ...core.pgd import GAUSS_SCALE, PgdSettings, run_pgd, start_images
+from ...core.pgd import GAUSS_SCALE, PgdSettings, StartKind, run_pgd, start_images
 from ...core.protocols import AttackResult, Batch, Objective
-from ...core.restarts import pick_worse_case
+from ...core.restarts import pick_lower_margin
 from ...core.traits import AttackTraits
 from ...errors import BadInput
 from ...spec import parse_number
@@ -21,8 +21,8 @@ class Pgd:
     """Projected gradient ascent (Madry et al. 2018, arXiv:1706.06083). (N, C, H, W) in [0, 1].
 
     Maximises the given objective; in evaluation that is its `loss`. Restarts are independent, and
-    the result of lowest margin is kept for each image. Without `step` the step size is
-    2.5 * eps / steps.
+    the result of lowest margin is kept for each image, whatever the objective. `keep=best` selects
+    among iterates in the same way. Without `step` the step size is 2.5 * eps / steps.
     """
 
     norm: Literal["linf", "l2"] = "linf"
@@ -60,7 +60,6 @@ class Pgd:
         step = 2.5 * self.eps / max(self.steps, 1) if self.step is None else self.step
         settings = PgdSettings(norm, self.eps, step, self.steps)
         kind, scale = _parse_start(self.start)
-        keep_best = self.keep == "best"
         result: AttackResult | None = None
         for restart in range(self.restarts):
             start = start_images(
@@ -72,11 +71,11 @@ class Pgd:
                 objective,
                 start,
                 settings,
-                keep_best=keep_best,
-                # logits decide which restart is the worst case
+                keep_lowest_margin=self.keep == "best",
+                # margins decide between restarts, and need logits
                 need_logits=need_logits or self.restarts > 1,
             )
-            result = pick_worse_case(result, final, batch.labels)
+            result = pick_lower_margin(result, final, batch.labels)
         assert result is not None  # restarts is 1 or more
         return result if need_logits else replace(result, logits=None)
 
@@ -111,9 +110,16 @@ class Fgsm:
 
 
 @functools.cache
-def _parse_start(text: str) -> tuple[str, float]:
+def _parse_start(text: str) -> tuple[StartKind, float]:
     """Split `uniform`, `none`, `gauss` or `gauss:0.001` into kind and scale."""
     kind, _, scale = text.partition(":")
-    if kind not in ("uniform", "gauss", "none") or (scale and kind != "gauss"):
-        raise BadInput(f"`start` is {text!r}", hint="`start` is uniform, gauss:0.001 or none")
-    return kind, parse_number(scale) if scale else GAUSS_SCALE
+    match kind, scale:
+        case "uniform", "":
+            return "uniform", GAUSS_SCALE
+        case "none", "":
+            return "none", GAUSS_SCALE
+        case "gauss", "":
+            return "gauss", GAUSS_SCALE
+        case "gauss", _:
+            return "gauss", parse_number(scale)
+    raise BadInput(f"`start` is {text!r}", hint="`start` is uniform, gauss:0.001 or none")

@@ -41,7 +41,6 @@ class Combined:
             adversarial,
             clean_logits=clean,
             steps_survived=attacked.steps_survived,
-            loss=robust_loss,
         )
         total = 1 + self.lam if self.rescale else 1.0
         losses = Losses(
@@ -90,7 +89,6 @@ class LogitPairing:
             adversarial,
             clean_logits=clean,
             steps_survived=attacked.steps_survived * is_correct,
-            loss=robust_loss,
         )
         losses = Losses(
             weighted=robust_loss / 2,

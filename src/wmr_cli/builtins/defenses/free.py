@@ -43,7 +43,7 @@ class Free:
             delta.requires_grad_()
             logits = learner.forward((batch.images + delta).clamp(0, 1))
             loss = learner.label_loss(logits, batch.labels)
-            evidence = batch.evidence(logits, loss=loss)
+            evidence = batch.evidence(logits)
             report = step_weighted(learner, batch, Losses(weighted=loss, evidence=evidence))
             assert delta.grad is not None
             # a scaled loss in half precision may overflow; the optimizer then skips its step

@@ -68,7 +68,7 @@ class InstanceAdaptive:
         attacked = learner.attack(batch, cross_entropy, self._make_attack(learner, radii))
         logits = learner.forward(attacked.images)
         loss = learner.label_loss(logits, batch.labels)
-        evidence = batch.evidence(logits, steps_survived=attacked.steps_survived, loss=loss)
+        evidence = batch.evidence(logits, steps_survived=attacked.steps_survived)
         return step_weighted(learner, batch, Losses(weighted=loss, evidence=evidence))
 
     def _update_radii(self, learner: Learner, batch: Batch) -> Tensor:

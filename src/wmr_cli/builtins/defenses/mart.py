@@ -51,7 +51,6 @@ class Mart:
             adversarial,
             clean_logits=clean,
             steps_survived=attacked.steps_survived,
-            loss=boosted,
         )
         losses = weight_terms(
             boosted,

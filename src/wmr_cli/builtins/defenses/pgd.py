@@ -26,7 +26,7 @@ class PgdTraining:
         attacked = learner.attack(batch, cross_entropy)
         logits = learner.forward(attacked.images)
         loss = learner.label_loss(logits, batch.labels)
-        evidence = batch.evidence(logits, steps_survived=attacked.steps_survived, loss=loss)
+        evidence = batch.evidence(logits, steps_survived=attacked.steps_survived)
         return step_weighted(learner, batch, Losses(weighted=loss, evidence=evidence))
 
 
@@ -53,7 +53,7 @@ class FastTraining:
         attacked = learner.attack(batch, cross_entropy, one_step)
         logits = learner.forward(attacked.images)
         loss = learner.label_loss(logits, batch.labels)
-        evidence = batch.evidence(logits, loss=loss)
+        evidence = batch.evidence(logits)
         return step_weighted(learner, batch, Losses(weighted=loss, evidence=evidence))
 
 
@@ -71,5 +71,5 @@ class Natural:
     def step(self, learner: Learner, batch: Batch) -> StepReport:
         logits = learner.forward(batch.images)
         loss = learner.label_loss(logits, batch.labels)
-        evidence = batch.evidence(logits, clean_logits=logits, loss=loss)
+        evidence = batch.evidence(logits, clean_logits=logits)
         return step_weighted(learner, batch, Losses(weighted=loss, evidence=evidence))

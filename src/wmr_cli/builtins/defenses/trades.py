@@ -15,7 +15,7 @@ from ...errors import BadInput
 
 @dataclass(frozen=True)
 class Trades:
-    """Natural accuracy against stability, with beta as their ratio.
+    """Trades natural accuracy for stability under attack; `beta` weights stability.
 
     The natural term is not weighted by default: `terms` puts the weight on the divergence (kl), on
     the natural term (nat), on both or on none. The attack maximises the divergence, with
@@ -52,7 +52,6 @@ class Trades:
             adversarial,
             clean_logits=clean,
             steps_survived=attacked.steps_survived,
-            loss=divergence,
         )
         losses = weight_terms(
             learner.label_loss(clean, batch.labels),

@@ -59,7 +59,7 @@ class Yopo:
             with record_outputs(layer) as outputs:
                 logits = learner.forward(images)
             loss = learner.label_loss(logits, batch.labels)
-            evidence = batch.evidence(logits, loss=loss)
+            evidence = batch.evidence(logits)
             report = backward_weighted(learner, batch, Losses(weighted=loss, evidence=evidence))
             output_gradient = outputs[0].grad
             assert output_gradient is not None  # the hook retains it
