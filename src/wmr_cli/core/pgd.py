@@ -121,10 +121,9 @@ def run_pgd(
         nonlocal lowest
         lowest = pick_lower_margin(lowest, iterate, batch.labels)
 
+    last = pgd_steps(model, batch, objective, start, settings, on_iterate=keep_lower_margin)
     # the last iterate needs a forward pass of its own to be compared
-    last = with_logits(
-        model, pgd_steps(model, batch, objective, start, settings, keep_lower_margin)
-    )
+    last = with_logits(model, last)
     lowest = pick_lower_margin(lowest, last, batch.labels)
     return replace(lowest, steps_survived=last.steps_survived)
 

@@ -336,7 +336,11 @@ class Learner(Protocol):
         ...
 
     def weights(self, evidence: Evidence) -> Tensor:
-        """Return the kernel's weights (N,), detached and normalised as configured."""
+        """Return the kernel's weights (N,).
+
+        `weight_grad` decides whether they carry a gradient, `normalize` whether they are divided by
+        their mean. `max_weight` is their upper bound.
+        """
         ...
 
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
