@@ -36,8 +36,8 @@ from .study import Run, Study
 STUDY_MARKER = ".wmr-study"
 """File in `logs` that marks the folder as one that a sweep has made."""
 RETRY_SECONDS = 1.0
-"""Time until a busy run is tried again. Trying takes the run's lock for an instant, which can
-refuse it to others."""
+"""Time until a busy run is tried again. Each attempt briefly holds the run's lock, and another
+process could fail to get it meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -203,26 +203,26 @@ def claim_run(
             return RunDone(run, was_done=True)
         device = study.machine.device[slot % len(study.machine.device)]
         placement = tuple(_placement_flags(study, device, data_dir))
-        steps = run_steps(study, run, status, placement)
+        commands = remaining_commands(study, run, status, placement)
         # pop_all moves the lock into the run: it outlives this block
-        return ActiveRun(study, run, slot, steps=steps, lock=lock.pop_all())
+        return ActiveRun(study, run, slot, commands=commands, lock=lock.pop_all())
 
 
-RunSteps = Generator[ChildCommand, CommandResult, None]
+RunCommands = Generator[ChildCommand, CommandResult, None]
 """The commands of a run, one after the other. Each receives the result of the command before."""
 
 
 class ActiveRun:
-    """A run in progress: remaining steps, child process of the current one, lock on its logs."""
+    """A run in progress: remaining commands, child process of the current one, lock on its logs."""
 
     def __init__(
-        self, study: Study, run: Run, slot: int, *, steps: RunSteps, lock: ExitStack
+        self, study: Study, run: Run, slot: int, *, commands: RunCommands, lock: ExitStack
     ) -> None:
         self.run = run
         self.slot = slot
         self.child: ChildProcess | None = None
         self._study = study
-        self._steps = steps
+        self._commands = commands
         self._lock = lock
 
     def poll(self) -> SweepEvent | None:
@@ -248,10 +248,10 @@ class ActiveRun:
         """Return the command that follows, or how the run ends."""
         try:
             if self.child is None:
-                return next(self._steps)
+                return next(self._commands)
             result = self.child.read_result()
             if not isinstance(result, Failure):
-                return self._steps.send(result)
+                return self._commands.send(result)
         except StopIteration:
             return RunDone(self.run)
         if result.error_class == FolderInUse.__name__:
@@ -264,7 +264,9 @@ class ActiveRun:
         self._lock.close()
 
 
-def run_steps(study: Study, run: Run, status: RunStatus, placement: Sequence[str]) -> RunSteps:
+def remaining_commands(
+    study: Study, run: Run, status: RunStatus, placement: Sequence[str]
+) -> RunCommands:
     """Yield the remaining commands of a run.
 
     The ledger is saved after each, so that none is repeated.
