@@ -36,19 +36,19 @@ class TrainingWorkload:
 
     def attack(self) -> object:
         """Run the attack of a training step, and compute the logits of its result."""
-        self._begin(measures_success=True)
+        self._begin(measure_success=True)
         attacked = self.run.learner.attack(self.batch, cross_entropy)
         synchronize(self.batch.images.device)
         return attacked
 
     def step(self) -> object:
         """Run a whole training step, including the statistics of the log."""
-        self._begin(measures_success=False)
+        self._begin(measure_success=False)
         return train_step(self.run, self.batch, epoch=0)
 
-    def _begin(self, *, measures_success: bool) -> None:
+    def _begin(self, *, measure_success: bool) -> None:
         self.run.learner.begin_step(
-            0, 0, StepSettings(LR), len(self.batch.labels), measures_success=measures_success
+            0, 0, StepSettings(LR), len(self.batch.labels), measure_success=measure_success
         )
 
 

@@ -16,7 +16,7 @@ class Message(Event):
     """A line for the user to read."""
 
     text: str
-    warns: bool = False
+    is_warning: bool = False
 
 
 @dataclass(frozen=True)

@@ -244,7 +244,7 @@ def test_a_network_without_weights_is_evaluated_with_a_warning(
     warning, *_, done = evaluate_on_cpu(None, config, registry)
     assert isinstance(warning, Message)
     assert isinstance(done, EvaluationDone)
-    assert warning.warns
+    assert warning.is_warning
     assert "random: 4 of the 9" in warning.text
     assert done.rows.parent == Path("Net.evaluations")
     # the global random generator is not changed

@@ -439,7 +439,7 @@ def test_a_small_effective_sample_size_gives_a_warning(
         events = evaluate(
             tiny_run, config, registry, data_dir=Path(), hardware=Hardware("cpu"), out=tmp_path
         )
-        return [event.text for event in events if isinstance(event, Message) and event.warns]
+        return [event.text for event in events if isinstance(event, Message) and event.is_warning]
 
     # a small test set alone gives no warning
     assert list_warnings(1.0) == []

@@ -459,7 +459,7 @@ def test_measuring_attack_success_does_not_change_a_step(
     for judged in (True, False):
         learner = make_learner(Exponential(1.0), network_with_batch_norm(), attack_mode=attack_mode)
         passes: list[Any] = []
-        learner.begin_step(0, 0, StepSettings(LR), batch_size=16, measures_success=judged)
+        learner.begin_step(0, 0, StepSettings(LR), batch_size=16, measure_success=judged)
         learner.model.register_forward_hook(lambda *_, passes=passes: passes.append(1))
         report = defense.step(learner, batch())
         found.append((report.losses, vector(learner.model), len(passes)))

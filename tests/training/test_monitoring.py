@@ -146,7 +146,7 @@ def test_attack_success_of_zero_or_one_is_reported() -> None:
 
 
 def list_warnings(events: Iterator[Event]) -> list[str]:
-    return [event.text for event in events if isinstance(event, Message) and event.warns]
+    return [event.text for event in events if isinstance(event, Message) and event.is_warning]
 
 
 def test_a_training_that_collapses_warns(tmp_path: Path, registry: Registry) -> None:

@@ -48,7 +48,7 @@ class BenchOptions:
 
     device: str = "auto"
     devices: int | None = None
-    compiles: bool = False
+    compile_model: bool = False
     seconds: float = 5.0
     """approximate time per quantity"""
     only_given: bool = False
@@ -62,7 +62,7 @@ def bench(
 ) -> Iterator[Event]:
     """Measure a training and its attack, then the limit and other settings in comparison."""
     runtime = launch(Hardware(options.device, options.devices), config.precision)
-    run = set_up_training(config, registry, data_dir, runtime, compiles=options.compiles)
+    run = set_up_training(config, registry, data_dir, runtime, compile_model=options.compile_model)
     yield Message(
         f"measuring {config.model} on {config.dataset}, {config.defense}, batch {config.batch_size}"
     )
@@ -113,24 +113,24 @@ class Workload:
 
     def attack(self) -> None:
         """Run the attack of a training step, and compute the logits of its result."""
-        self._begin(measures_success=True)
+        self._begin(measure_success=True)
         self.run.learner.attack(self.batch, cross_entropy)
         self._end()
 
     def step(self) -> None:
         """Run a whole training step."""
-        self._begin(measures_success=False)
+        self._begin(measure_success=False)
         train_step(self.run, self.batch, epoch=0)
         self._end()
 
-    def _begin(self, *, measures_success: bool) -> None:
+    def _begin(self, *, measure_success: bool) -> None:
         # set each time: workloads with other numbers of threads alternate
         torch.set_num_threads(self.threads)
         # the last epoch, where warm-up and ramps are complete
         last_epoch = self.run.schedule_config.epochs - 1
         settings = StepSettings(self.run.config.lr)
         self.run.learner.begin_step(
-            last_epoch, 0, settings, self.images, measures_success=measures_success
+            last_epoch, 0, settings, self.images, measure_success=measure_success
         )
 
     def _end(self) -> None:
@@ -228,18 +228,18 @@ def try_precisions(
 ) -> Iterator[Trial]:
     """Compare bfloat16 and a compiled network, if they are not in use."""
 
-    def make(precision: str, *, compiles: bool) -> Workload:
+    def make(precision: str, *, compile_model: bool) -> Workload:
         config = msgspec.structs.replace(run.config, precision=precision)
         runtime = launch(Hardware(options.device, options.devices), precision)
         return Workload.make(
-            set_up_training(config, registry, data_dir, runtime, compiles=compiles)
+            set_up_training(config, registry, data_dir, runtime, compile_model=compile_model)
         )
 
     if run.config.precision == "32":
-        make_bf16 = partial(make, "bf16", compiles=options.compiles)
+        make_bf16 = partial(make, "bf16", compile_model=options.compile_model)
         yield compare("--precision bf16", Workload.make(run), make_bf16, options.seconds)
-    if not options.compiles:
-        make_compiled = partial(make, run.config.precision, compiles=True)
+    if not options.compile_model:
+        make_compiled = partial(make, run.config.precision, compile_model=True)
         yield compare("--compile", Workload.make(run), make_compiled, options.seconds)
 
 

@@ -47,7 +47,7 @@ def bench(
     bench_options = BenchOptions(
         device=options.device,
         devices=options.devices,
-        compiles=options.compile,
+        compile_model=options.compile,
         seconds=options.seconds,
         only_given=options.only,
         flags=list_flags(given, options),

@@ -56,9 +56,9 @@ def is_first() -> bool:
     return all(os.environ.get(name, "0") == "0" for name in names)
 
 
-def say(text: str, *, quiet: bool = False, warns: bool = False) -> None:
+def say(text: str, *, quiet: bool = False, is_warning: bool = False) -> None:
     """Print one line for the user on stderr."""
-    mark = "[yellow]warning:[/] " if warns else ""
+    mark = "[yellow]warning:[/] " if is_warning else ""
     messages(quiet).print(mark + as_line(spell_flags(text)), soft_wrap=True)
 
 

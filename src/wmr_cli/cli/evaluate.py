@@ -98,5 +98,5 @@ def report_checks(records: "list[Record]", flags: EvaluateFlags) -> bool:
     if flags.strict:
         say_error(problem, "the records contain the reasons; try a stronger attack")
     else:
-        say(problem, quiet=flags.quiet, warns=True)
+        say(problem, quiet=flags.quiet, is_warning=True)
     return flags.strict

@@ -75,7 +75,7 @@ def plugins(context: typer.Context, config: PluginsConfig) -> None:
     else:
         summary = f"{len(problems)} plugins or components cannot be loaded"
         for problem in problems:
-            say(problem, quiet=config.quiet, warns=True)
+            say(problem, quiet=config.quiet, is_warning=True)
     say_error(summary, "reinstall or uninstall the plugin, or contact its author")
     raise typer.Exit(1)
 

@@ -122,7 +122,7 @@ def draw_all_figures(
             say_error(f"not drawn: {part.text}", part.hint)
             is_complete = False
         else:
-            say(part.text, quiet=quiet, warns=True)
+            say(part.text, quiet=quiet, is_warning=True)
     return is_complete
 
 

@@ -128,7 +128,7 @@ class BarView:
                 rate = _format_rate(self._speed(self._task))
                 self._progress.update(self._task, completed=event.done, rate=rate)
             case Message():
-                mark = "[yellow]warning:[/] " if event.warns else ""
+                mark = "[yellow]warning:[/] " if event.is_warning else ""
                 line = mark + as_line(spell_flags(event.text))
                 self._progress.console.print(line, soft_wrap=True)
 
@@ -201,7 +201,7 @@ class PlainView:
                     say(f"{10 * tenths} %: {event.done} of {event.total} images", quiet=self._quiet)
                 self._tenths = max(tenths, self._tenths)
             case Message():
-                say(event.text, quiet=self._quiet, warns=event.warns)
+                say(event.text, quiet=self._quiet, is_warning=event.is_warning)
 
 
 def format_epoch(event: EpochDone) -> str:

@@ -56,7 +56,7 @@ def report(
     )
     problems += put_report(document, output, config.out)
     for text in list_remarks(document, alphas=config.alpha_test, radii=config.rho, output=output):
-        say(text, quiet=config.quiet, warns=True)
+        say(text, quiet=config.quiet, is_warning=True)
     if config.out is not None:
         say(f"wrote {config.out}", quiet=config.quiet)
     is_drawn = config.figures is None or draw_all_figures(

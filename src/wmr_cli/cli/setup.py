@@ -32,7 +32,7 @@ def trust_code(named: Iterable[str | None], hashes: Iterable[str] = (), *, quiet
         except BadInput as problem:
             raise BadInput(f"`trust_code`: {problem}", hint=problem.hint) from None
     for text in dict.fromkeys(problems):
-        say(text, quiet=quiet, warns=True)
+        say(text, quiet=quiet, is_warning=True)
 
 
 def load_components(quiet: bool) -> "Registry":
@@ -43,7 +43,7 @@ def load_components(quiet: bool) -> "Registry":
     found = load_plugins()
     if found.broken:
         names = ", ".join(plugin.name for plugin in found.broken)
-        say(f"set aside: {names}; `wmr plugins` shows the reason", quiet=quiet, warns=True)
+        say(f"set aside: {names}; `wmr plugins` shows the reason", quiet=quiet, is_warning=True)
     return found.registry
 
 

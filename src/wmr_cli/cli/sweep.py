@@ -85,11 +85,11 @@ def warn_about_study(whole_study: "Study", study: "Study", quiet: bool) -> None:
     file = whole_study.file
     for number in whole_study.unused_evaluations():
         problem = f"{file}: evaluate {number}: no run matches its `only`, so it is never done"
-        say(problem, quiet=quiet, warns=True)
+        say(problem, quiet=quiet, is_warning=True)
     if study is whole_study:
         for name in find_leftover_runs(study):
             problem = f"{study.folder / name} is not a run of this study any more; it is kept"
-            say(problem, quiet=quiet, warns=True)
+            say(problem, quiet=quiet, is_warning=True)
     known = len(find_runs_known_from_records(study))
     if known:
         done = f"{known} of {len(study.runs)} runs are done according to records in {study.keep}"
@@ -246,7 +246,7 @@ def run_and_follow(
                     case RunFailed():
                         failures[name] = event.failure
                         remaining.drop(name)
-                        say(f"{prefix}: {event.failure.reason}", quiet=quiet, warns=True)
+                        say(f"{prefix}: {event.failure.reason}", quiet=quiet, is_warning=True)
     except (KeyboardInterrupt, Terminated):
         say("interrupted; progress is saved, repeat the command to continue", quiet=quiet)
         raise
@@ -297,7 +297,7 @@ def check_runs(study: "Study", data_dir: Path | None, quiet: bool) -> "dict[str,
     dry_run = DryRun(study=study, statuses=statuses, data_dir=data_dir, report_progress=progress)
     failures = find_impossible_runs(dry_run)
     for name, failure in failures.items():
-        say(f"{name}: {failure.reason}", quiet=quiet, warns=True)
+        say(f"{name}: {failure.reason}", quiet=quiet, is_warning=True)
     return failures
 
 
@@ -320,7 +320,7 @@ def write_report(study: "Study", quiet: bool, *, has_failures: bool) -> bool:
     if not files:
         if has_failures:
             # the failures are printed as errors next
-            say("no records to report", quiet=quiet, warns=True)
+            say("no records to report", quiet=quiet, is_warning=True)
         else:
             hint = "remove the folder of the study and repeat the sweep"
             say_error("no run has a record", hint)
@@ -345,7 +345,7 @@ def write_report(study: "Study", quiet: bool, *, has_failures: bool) -> bool:
     for text in list_remarks(
         document, alphas=settings.alpha_test, radii=settings.rho, output="table"
     ):
-        say(text, quiet=quiet, warns=True)
+        say(text, quiet=quiet, is_warning=True)
     is_drawn = True
     if settings.figures:
         folder = study.folder / settings.figures

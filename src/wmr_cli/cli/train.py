@@ -73,7 +73,7 @@ class Session:
         options = TrainOptions(
             data_dir=find_data_dir(flags.data_dir),
             hardware=self.make_hardware(),
-            compiles=flags.compile,
+            compile_model=flags.compile,
             save_minutes=flags.save_minutes,
             # each logger once, even if its flag is repeated
             loggers=tuple(dict.fromkeys(flags.logger)),
@@ -109,7 +109,7 @@ class Session:
             runtime = launch(self.make_hardware(), self.config.precision)
             data_dir = find_data_dir(flags.data_dir)
             run = set_up_training(
-                self.config, self.registry, data_dir, runtime, compiles=flags.compile
+                self.config, self.registry, data_dir, runtime, compile_model=flags.compile
             )
             expected = estimate(run)
         if is_first():

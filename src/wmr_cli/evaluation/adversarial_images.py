@@ -100,7 +100,7 @@ def attack(
         ),
     ]
     for text in warnings:
-        yield Message(text, warns=True)
+        yield Message(text, is_warning=True)
     if weighted and not task.attack.has_margins:
         raise BadInput(
             f"attack {task.attack.spec!r} maximises its own loss, not a weighted one",

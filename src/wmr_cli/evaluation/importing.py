@@ -192,7 +192,7 @@ def _match_with_model(
     if weights.ignored:
         names = ", ".join(map(repr, weights.ignored))
         yield Message(
-            f"{weights.path} holds other weights, which were ignored: {names}", warns=True
+            f"{weights.path} holds other weights, which were ignored: {names}", is_warning=True
         )
     return checkpoint
 
@@ -209,7 +209,7 @@ def _build_with_own_weights(
         yield Message(
             f"its weights are random: {len(random)} of the {len(state)} tensors of {config.model}, "
             f"such as {random[0]}, differ from one build to the next",
-            warns=True,
+            is_warning=True,
         )
     checkpoint = checkpoints.describe_unsaved(
         Path(_file_name_of(config.model)), state, config, source

@@ -104,7 +104,7 @@ def evaluate(
             ),
         ]
         for text in warnings:
-            yield Message(text, warns=True)
+            yield Message(text, is_warning=True)
         record = yield from load_or_measure(task, session)
         if record is not None:
             by_threat.setdefault((task.attack.norm, task.attack.eps), []).append((task, record))
@@ -141,7 +141,7 @@ def load_or_measure(
 def announce_record(record: Record, target: Path, *, is_stored: bool) -> Iterator[Event]:
     """Yield the caveats of a record, then the record."""
     for text in list_caveats(record):
-        yield Message(text, warns=True)
+        yield Message(text, is_warning=True)
     yield EvaluationDone(record, records.rows_path(target), stored=is_stored)
 
 

@@ -43,7 +43,9 @@ def answer_request(request: ProbeRequest, registry: Registry) -> ProbeResult:
     try:
         hardware = Hardware(request.device, request.devices)
         runtime = launch(hardware, request.config.precision)
-        run = set_up_training(request.config, registry, data_dir, runtime, compiles=request.compile)
+        run = set_up_training(
+            request.config, registry, data_dir, runtime, compile_model=request.compile
+        )
         evaluations = [
             _plan_evaluation(run, config, registry, data_dir) for config in request.evaluations
         ]

@@ -38,7 +38,7 @@ class Progress:
     """Completed epochs, completed steps of the next one, and the best validation score so far."""
 
     epoch: int = 0
-    step: int = 0
+    step_in_epoch: int = 0
     best: float | None = None
 
 
@@ -55,7 +55,7 @@ def open_training(
     # a second block: the other ranks read only after rank 0 has checked the folder
     with ranks.collective():
         progress = restore_state(folder, run)
-    places = ranks.all_gather(torch.tensor([progress.epoch, progress.step]))
+    places = ranks.all_gather(torch.tensor([progress.epoch, progress.step_in_epoch]))
     if (places != places[0]).any():
         raise RunFolderError(
             f"{path} is not the same folder for all processes",
@@ -73,7 +73,7 @@ def _repair_folder(folder: RunFolder, run: TrainingSetup, progress: Progress) ->
     entries = folder.read_log()
     folder.write_log([entry for entry in entries if entry["epoch"] <= progress.epoch])
     # at the end of an epoch the state holds weights that the user may have removed
-    if progress.epoch and not progress.step:
+    if progress.epoch and not progress.step_in_epoch:
         for file, model in _weight_files(folder, run).items():
             if not file.exists():
                 write_weights(file, run, model, progress.epoch)
@@ -193,7 +193,7 @@ def _write_state(
 ) -> None:
     for name, parameter in run.model.named_parameters():
         if not torch.isfinite(parameter).all():
-            place = f"epoch {progress.epoch + 1}, step {progress.step}"
+            place = f"epoch {progress.epoch + 1}, step {progress.step_in_epoch}"
             # refused: it would replace the last state that can be resumed
             raise BrokenContract(f"{place}: parameter {name} is not finite", hint=DIVERGED_HINT)
     tensors: dict[str, Tensor] = {}
@@ -208,7 +208,8 @@ def _write_state(
             tensors[f"{owner}/{name}"] = tensor
     header = {
         "epoch": str(progress.epoch),
-        "step": str(progress.step),
+        # the key of 0.1
+        "step": str(progress.step_in_epoch),
         "best": json.dumps(progress.best),
         "drawn": json.dumps(run.source.random_split_sha256),
     }

@@ -61,7 +61,7 @@ def _seconds_per_step(run: TrainingSetup) -> float:
         # the last epoch, where warm-up and ramps are complete
         last_epoch = run.schedule_config.epochs - 1
         settings = StepSettings(run.config.lr)
-        run.learner.begin_step(last_epoch, number, settings, len(positions), measures_success=False)
+        run.learner.begin_step(last_epoch, number, settings, len(positions), measure_success=False)
         train_step(run, run.split.batch(ranks.share(positions)), epoch=0)
         timed_steps += number > 0
     # an epoch of a single batch has only the warm-up step to time

@@ -66,7 +66,7 @@ class FabricLearner:
         """Set by the last attack of a step that measures attack success."""
         self._attack = attack
         self._batch_size = 1
-        self._measures_success = False
+        self._measure_success = False
 
     def begin_step(
         self,
@@ -75,7 +75,7 @@ class FabricLearner:
         settings: StepSettings,
         batch_size: int,
         *,
-        measures_success: bool = True,
+        measure_success: bool = True,
     ) -> None:
         """Set the state of a step. `batch_size` counts the images of all ranks.
 
@@ -86,7 +86,7 @@ class FabricLearner:
         self._batch_size = batch_size
         self.attack_outcome = None
         # in train mode an additional pass would change the batch-norm statistics
-        self._measures_success = measures_success and self._config.attack_mode == "eval"
+        self._measure_success = measure_success and self._config.attack_mode == "eval"
         self.eps = settings.eps_fraction * self._config.eps
         self._attack = scale_params(self._full_attack, settings.eps_fraction, "eps", "step")
         if epoch < self._full_kernel.traits.start_epoch:
@@ -135,7 +135,7 @@ class FabricLearner:
                 objective,
                 ThreatModel(self.norm, eps, self._num_classes),
                 seed=derive_seed("attack", self.seed, self.step_index),
-                need_logits=self._measures_success,
+                need_logits=self._measure_success,
             )
         if result.logits is not None:
             was_correct = result.steps_survived > 0

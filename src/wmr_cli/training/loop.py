@@ -52,11 +52,13 @@ from .setup import TrainingSetup, set_up_training
 from .validation import validate_if_due
 
 RANK_TIMEOUT = timedelta(hours=1)
-"""All ranks of a step do the same work: one that waits this long for another has lost it."""
+"""A rank that waits longer than this assumes that another rank has died."""
 SAVE_MINUTES = 10.0
 """Default interval between checkpoints inside an epoch."""
-SUCCESS_INTERVAL = 10
-"""Measure attack success every 10th step (at least 10 times per epoch): it costs a forward pass."""
+MAX_SUCCESS_INTERVAL = 10
+"""Attack success is measured at least every 10th step. It costs a forward pass."""
+MIN_SUCCESS_MEASUREMENTS = 10
+"""Attack success is measured at least 10 times per epoch, or in every step of a shorter one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,7 @@ class TrainOptions:
 
     data_dir: Path
     hardware: Hardware = field(default_factory=Hardware)
-    compiles: bool = False
+    compile_model: bool = False
     save_minutes: float = SAVE_MINUTES
     loggers: tuple[str, ...] = ()
     resume: bool = False
@@ -81,12 +83,15 @@ def train(
     check_loggers(options.loggers)
     runtime = launch(options.hardware, config.precision, RANK_TIMEOUT)
     ranks = runtime.ranks
-    run = set_up_training(config, registry, options.data_dir, runtime, compiles=options.compiles)
+    run = set_up_training(
+        config, registry, options.data_dir, runtime, compile_model=options.compile_model
+    )
     for text in run.list_warnings():
-        yield Message(text, warns=True)
+        yield Message(text, is_warning=True)
     for text in run.describe():
         yield Message(text)
 
+    # a defense that replays each batch m times has 1/m of the epochs, at equal cost
     epochs = run.schedule_config.epochs
     guessing = guessing_accuracy(run.split.labels)
     with ExitStack() as stack:
@@ -96,11 +101,11 @@ def train(
         )
         loggers = MetricLoggers(options.loggers if ranks.is_first else (), path, folder.read_log())
         signals = SignalHandler(options.save_minutes)
-        yield TrainingStarted(progress.epoch, progress.step, epochs, count_steps(run))
+        yield TrainingStarted(progress.epoch, progress.step_in_epoch, epochs, count_steps(run))
 
         for epoch in range(progress.epoch, epochs):
             epoch_started = time.perf_counter()
-            first_step = progress.step
+            first_step = progress.step_in_epoch
             with signals.deferred():
                 progress = yield from train_steps(run, folder, progress, signals)
                 # before validation, which may take long and is not resumed in the middle
@@ -108,7 +113,7 @@ def train(
             # a signal may have reached one rank only, and all ranks must stop together
             if signal := ranks.max(signals.signal):
                 if ranks.is_first:
-                    yield TrainingStopped(path, signal, epoch + 1, progress.step)
+                    yield TrainingStopped(path, signal, epoch + 1, progress.step_in_epoch)
                 return
 
             seconds = time.perf_counter() - epoch_started
@@ -120,7 +125,7 @@ def train(
                 loggers.log(entry)
             yield EpochDone(epoch + 1, epochs, entry)
             for text in new_warnings(folder.read_log(), guessing, config.eps):
-                yield Message(text, warns=True)
+                yield Message(text, is_warning=True)
 
         if ranks.is_first:
             entries = folder.read_log()
@@ -136,26 +141,27 @@ def train_steps(
     ranks = run.runtime.ranks
     epoch = progress.epoch
     steps = count_steps(run)
-    interval = max(1, min(SUCCESS_INTERVAL, steps // SUCCESS_INTERVAL))
-    remaining = make_batches(run.split, run.config, epoch)[progress.step :]
+    interval = max(1, min(MAX_SUCCESS_INTERVAL, steps // MIN_SUCCESS_MEASUREMENTS))
+    remaining = make_batches(run.split, run.config, epoch)[progress.step_in_epoch :]
     # images that are read from files are read while the step before is computed
     reader = read_ahead(run.split, [ranks.share(positions) for positions in remaining])
     for positions in remaining:
-        step = epoch * steps + progress.step
+        # over the whole run: schedules and random numbers follow from it
+        global_step = epoch * steps + progress.step_in_epoch
         run.learner.begin_step(
             epoch,
-            step,
-            settings_at(run.schedule_config, step, steps),
+            global_step,
+            settings_at(run.schedule_config, global_step, steps),
             len(positions),
-            measures_success=progress.step % interval == 0,
+            measure_success=progress.step_in_epoch % interval == 0,
         )
         # a rank that fails must inform those that wait for it in a collective operation
-        with locate_errors(epoch, progress.step), ranks.propagate_errors():
+        with locate_errors(epoch, progress.step_in_epoch), ranks.propagate_errors():
             loss = train_step(run, next(reader), epoch)
         # the mean loss is equal on all ranks, so that all of them raise
-        check_loss(loss, epoch, progress.step)
-        progress = replace(progress, step=progress.step + 1)
-        yield StepDone(epoch + 1, step, len(positions), loss)
+        check_loss(loss, epoch, progress.step_in_epoch)
+        progress = replace(progress, step_in_epoch=progress.step_in_epoch + 1)
+        yield StepDone(epoch + 1, global_step, len(positions), loss)
 
         # the largest request of all ranks: saving is a collective operation
         request = ranks.max(signals.request)
@@ -177,6 +183,7 @@ def train_step(run: TrainingSetup, batch: Batch, epoch: int) -> float:
     images = to_memory_format(images, run.learner.attack_model.memory_format)
     report = run.defense.step(run.learner, replace(batch, images=images))
     check_report(run.defense, report, len(batch.labels))
+    # an exchange between ranks: all of them must reach this line
     loss = run.statistics.add(report, run.learner.attack_outcome, run.runtime.ranks)
     if run.average is not None:
         run.average.update(run.model)

@@ -96,7 +96,7 @@ def set_up_training(
     data_dir: Path,
     runtime: Runtime,
     *,
-    compiles: bool = False,
+    compile_model: bool = False,
 ) -> TrainingSetup:
     """Build all parts of a run, check that they fit together, and try the model on a few images."""
     # seed first: initial weights are drawn while the model is built
@@ -125,10 +125,10 @@ def set_up_training(
 
     optimizer = make_optimizer(config, model)
     sample = split.batch(torch.arange(min(SAMPLE_SIZE, len(split)))).to(runtime.device)
-    attack_model = prepare_model(model, sample, config, defense, compiles=compiles)
+    attack_model = prepare_model(model, sample, config, defense, compile_model=compile_model)
     # copied before compilation: the average is validated, not trained
     average = WeightAverage(model, config.ema) if config.ema else None
-    if compiles:
+    if compile_model:
         model.compile()
     learner = FabricLearner(
         runtime,
@@ -174,7 +174,7 @@ def load_dataset(
 
 
 def prepare_model(
-    model: nn.Module, sample: Batch, config: TrainConfig, defense: Defense, *, compiles: bool
+    model: nn.Module, sample: Batch, config: TrainConfig, defense: Defense, *, compile_model: bool
 ) -> PreparedModel:
     """Move the model to the device of the sample, and fuse the copy that attacks use."""
     # in half precision the rounded weights of a fused model are not those of the model;
@@ -183,7 +183,7 @@ def prepare_model(
         config.attack_mode == "eval"
         and config.precision == "32"
         and defense.traits.uses_attack
-        and not compiles
+        and not compile_model
     )
     return prepare_for_attack(
         model.to(sample.images.device),
