@@ -120,7 +120,7 @@ def _time_step(run: TrainingSetup, number: int) -> float:
     started = time.perf_counter()
     # a small learning rate: later steps should cost the same as the first ones
     run.learner.begin_step(
-        LATE_EPOCH, number, StepSettings(1e-6), len(positions), measures_success=False
+        LATE_EPOCH, number, StepSettings(1e-6), len(positions), measure_success=False
     )
     train_step(run, run.split.batch(positions), epoch=0)
     # a defense that replays a batch needs fewer epochs
