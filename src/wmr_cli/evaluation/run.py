@@ -41,7 +41,10 @@ from .sanity_checks import run_checks
 from .tasks import EvaluationTask, plan_tasks
 
 WORST_CASE_SPEC = "worst"
-"""The attack spec of a record that holds the worst case over several attacks."""
+"""The attack spec of a record that holds the worst case over several attacks.
+
+Its id is a hash that includes this word: with another word, stored records would not be found.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +58,7 @@ class Session:
     clean_logits: dict[bytes, Tensor] = field(default_factory=dict)
     """Clean logits by image index, computed once for all attacks."""
 
-    def make_evaluator(self, task: EvaluationTask) -> Evaluator:
+    def build_evaluator(self, task: EvaluationTask) -> Evaluator:
         """Load the model of a task and build its evaluator."""
         device = self.runtime.device
         model = components.restore_model(self.registry, task.checkpoint).to(device)
@@ -74,12 +77,12 @@ def evaluate(
     out: Path | None = None,
     resume: bool = False,
 ) -> Iterator[Event]:
-    """Yield a record for each attack and eps of `config`; stored records are not measured again.
+    """Yield events, with one EvaluationDone per attack and eps.
 
+    Stored records are not measured again.
     With `config.model` the file holds weights of another program. Without a file, the model is
     used as it is built. Several attacks with the same norm and eps give one more record: their
-    worst case.
-    Only rank 0 yields records.
+    worst case. Only rank 0 yields EvaluationDone.
     """
     checkpoint, source = yield from open_checkpoint(path, config, registry, data_dir)
     # all tasks before any work: an error in the last one must not appear after hours
@@ -151,7 +154,7 @@ def measure(
     """Evaluate the images in chunks shared among the ranks, then make the record on rank 0."""
     runtime = session.runtime
     ranks = runtime.ranks
-    evaluator = session.make_evaluator(task)
+    evaluator = session.build_evaluator(task)
     unfinished = target.with_suffix(".partial")
     jobs = make_jobs(task, unfinished)
     yield EvaluationStarted(task.label, count_images(jobs))
@@ -168,18 +171,19 @@ def measure(
             stack.enter_context(watch_folder(unfinished))
         started = time.perf_counter()
         with ranks.collective():
-            images = yield from run_jobs(task, evaluator, jobs, runtime)
+            num_evaluated = yield from run_jobs(task, evaluator, jobs, runtime)
         seconds = time.perf_counter() - started
         # rank 0 reads the chunks of all ranks from the folder
         if not ranks.is_first:
             return None
-        rows = add_log_weights(task, gather_rows(jobs, task.config.seed))
+        rows = add_log_weights(task, load_rows_of_seed(jobs, task.config.seed))
         record = make_record(
             task,
             rows,
             repeats=score_repeats(task, jobs) if task.config.repeats > 1 else [],
             seconds=seconds,
-            images_per_second=ranks.count * images / seconds,
+            # of all ranks: each evaluates about as many images as rank 0
+            images_per_second=ranks.count * num_evaluated / seconds,
             device=runtime.device.type,
         )
         if task.config.checks:
@@ -237,7 +241,7 @@ def run_jobs(
     """Run this rank's jobs that have no file yet. Return how many images this rank evaluated."""
     ranks = runtime.ranks
     total = count_images(jobs)
-    images = 0
+    num_evaluated = 0
     # every n-th job: repeats and chunks are spread evenly
     for job in jobs[ranks.index :: ranks.count]:
         parts: list[Rows] = []
@@ -247,7 +251,7 @@ def run_jobs(
             loaded = read_ahead(task.images.split, positions)
             for part in seeded.evaluate_batches(loaded, runtime.device):
                 parts.append(part)
-                images += len(part["index"])
+                num_evaluated += len(part["index"])
                 in_this_job = sum(len(part["index"]) for part in parts)
                 yield ImagesDone(_count_finished(jobs) + in_this_job, total)
         if parts:
@@ -257,7 +261,7 @@ def run_jobs(
                 rows = scoring.keep_scoring_rows(rows, compares_images=task.compares_images)
             records.save_rows(job.file, rows)
         yield ImagesDone(_count_finished(jobs), total)
-    return images
+    return num_evaluated
 
 
 def _count_finished(jobs: Sequence[Job]) -> int:
@@ -265,7 +269,7 @@ def _count_finished(jobs: Sequence[Job]) -> int:
     return count_images([job for job in jobs if job.file.exists()])
 
 
-def gather_rows(jobs: Sequence[Job], seed: int) -> Rows:
+def load_rows_of_seed(jobs: Sequence[Job], seed: int) -> Rows:
     """Load the rows of all images under one seed."""
     return stack_rows([records.load_rows(job.file) for job in jobs if job.seed == seed])
 
@@ -274,7 +278,7 @@ def score_repeats(task: EvaluationTask, jobs: Sequence[Job]) -> list[RepeatRow]:
     """Compute the accuracies under each seed of the attack."""
     repeats = []
     for seed in dict.fromkeys(job.seed for job in jobs):
-        rows = add_log_weights(task, gather_rows(jobs, seed))
+        rows = add_log_weights(task, load_rows_of_seed(jobs, seed))
         repeats.append(scoring.score_repeat(rows, task.config, list(task.kernels), seed))
     return repeats
 
@@ -285,7 +289,7 @@ def record_worst_case(
     """Record the worst case of each image over several attacks with the same norm and eps."""
     ids = [record.id for _, record in measured]
     # sorted: the order of attacks on the command line does not matter
-    target = folder / f"{records.record_id({'worst': sorted(ids)})}.json"
+    target = folder / f"{records.record_id({WORST_CASE_SPEC: sorted(ids)})}.json"
     is_stored = target.exists()
     if is_stored:
         record = records.load(target)
