@@ -13,7 +13,16 @@ from typer.testing import CliRunner
 from wmr_cli import config
 from wmr_cli.cli import app
 from wmr_cli.cli.flags import Command, Given, spell_flags, use_flags_of, with_flags
-from wmr_cli.config import PANELS, Count, Size, Sizes, Struct, iterate_flags, list_settings, setting
+from wmr_cli.config import (
+    PANELS,
+    Count,
+    NonNegative,
+    NonNegatives,
+    Struct,
+    iterate_flags,
+    list_settings,
+    setting,
+)
 from wmr_cli.errors import BadInput
 
 OUTPUT = PANELS[-1]
@@ -23,8 +32,8 @@ class Toy(Struct, frozen=True, kw_only=True):
     """One setting of each type."""
 
     batch_size: Annotated[Count, setting("Images.", OUTPUT, "N")] = 1
-    eps: Annotated[Size | None, setting("Radius.", OUTPUT, "E")] = None
-    alphas: Annotated[Sizes | None, setting("Alphas.", OUTPUT, "LIST")] = None
+    eps: Annotated[NonNegative | None, setting("Radius.", OUTPUT, "E")] = None
+    alphas: Annotated[NonNegatives | None, setting("Alphas.", OUTPUT, "LIST")] = None
     ages: Annotated[tuple[Count, ...], setting("Ages.", OUTPUT, "LIST")] = ()
     words: Annotated[
         tuple[str, ...], setting("Words.", OUTPUT, names=("--word",), is_repeated=True)

@@ -15,8 +15,8 @@ from wmr_cli.config import (
     AttackConfig,
     Count,
     EvaluateConfig,
-    Size,
-    Sizes,
+    NonNegative,
+    NonNegatives,
     Struct,
     TrainConfig,
     check_settings,
@@ -42,7 +42,7 @@ class Toy(Struct, frozen=True, kw_only=True):
     colors: Annotated[
         tuple[Color, ...], setting("Colors.", config.PANELS[0], names=("--color",))
     ] = ()
-    plain: Annotated[Size | None, Meta(description="Without a flag.")] = None
+    plain: Annotated[NonNegative | None, Meta(description="Without a flag.")] = None
     required: str
 
 
@@ -80,8 +80,8 @@ def test_defaults_are_valid(struct: type[Struct]) -> None:
     ("hint", "kind", "is_several"),
     [
         (Count, int, False),
-        (Annotated[Size | None, Meta(description="x")], float, False),
-        (Sizes | None, float, True),
+        (Annotated[NonNegative | None, Meta(description="x")], float, False),
+        (NonNegatives | None, float, True),
         (tuple[str, ...], str, True),
         (Path | None, Path, False),
     ],
@@ -100,10 +100,10 @@ def test_choices_are_the_words_of_a_literal() -> None:
     ("value", "hint", "expected"),
     [
         (3, Count, 3),
-        ("8/255", Size, 8 / 255),
-        (1, Size, 1.0),
-        (["1/2", 2], Sizes, (0.5, 2.0)),
-        (None, Size | None, None),
+        ("8/255", NonNegative, 8 / 255),
+        (1, NonNegative, 1.0),
+        (["1/2", 2], NonNegatives, (0.5, 2.0)),
+        (None, NonNegative | None, None),
         ("red", Color, "red"),
         (["green"], tuple[Color, ...], ("green",)),
     ],
@@ -123,12 +123,12 @@ def test_a_valid_value_has_the_type_of_its_setting(
         (True, Count),
         (2**31, Count),
         (10**400, Count),
-        (-1, Size),
-        (math.nan, Size),
-        ("inf", Size),
-        (2e9, Size),
-        ([], Sizes),
-        ([1, -1], Sizes),
+        (-1, NonNegative),
+        (math.nan, NonNegative),
+        ("inf", NonNegative),
+        (2e9, NonNegative),
+        ([], NonNegatives),
+        ([1, -1], NonNegatives),
         ("rde", Color),
         (["red", "blue"], tuple[Color, ...]),
         ("\ud800", str),

@@ -33,9 +33,9 @@ COMMAND_LINE = "the command line"
 SCHEMA_KEY = "$schema"
 SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-Size = Annotated[float, Meta(ge=0, le=LARGEST_NUMBER)]
-PositiveSize = Annotated[float, Meta(gt=0, le=LARGEST_NUMBER)]
-Sizes = Annotated[tuple[Size, ...], Meta(min_length=1)]
+NonNegative = Annotated[float, Meta(ge=0, le=LARGEST_NUMBER)]
+Positive = Annotated[float, Meta(gt=0, le=LARGEST_NUMBER)]
+NonNegatives = Annotated[tuple[NonNegative, ...], Meta(min_length=1)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 FractionBelowOne = Annotated[float, Meta(ge=0, lt=1)]
 Count = Annotated[int, Meta(ge=1, le=LARGEST_COUNT)]

@@ -20,10 +20,10 @@ from .setting import (
     CountOrZero,
     Fraction,
     FractionBelowOne,
-    PositiveSize,
+    NonNegative,
+    NonNegatives,
+    Positive,
     Seed,
-    Size,
-    Sizes,
     Struct,
     setting,
 )
@@ -56,6 +56,7 @@ RecordFormat = Literal["table", "markdown", "csv", "json"]
 ReportFormat = Literal["table", "markdown", "latex", "csv", "json", "html"]
 SummaryFormat = Literal["table", "json"]
 LoggerName = Literal["tensorboard", "csv"]
+# "loss" is a defense: the kinds of `wmr plugins new` are named after the hooks (`wmr_losses`)
 ComponentKind = Literal["attack", "model", "dataset", "loss", "kernel"]
 MAX_BENCH_SECONDS = 86_400
 
@@ -66,7 +67,12 @@ MemoryLayout = Annotated[
 ]
 Fold = Annotated[
     bool,
-    setting("Fuse batch-norm for attacks.", HARDWARE, names=("--fold/--no-fold",), default="fold"),
+    setting(
+        "Fold (fuse) batch-norm into convolutions for attacks.",
+        HARDWARE,
+        names=("--fold/--no-fold",),
+        default="fold",
+    ),
 ]
 RandomSeed = Annotated[Seed, setting("Seed of all random numbers.", DATA, "N", default="0")]
 Device = Annotated[str, setting("auto, cpu, cuda, cuda:N or mps.", HARDWARE, "D")]
@@ -106,10 +112,11 @@ TrustedCode = Annotated[
 ]
 Quiet = Annotated[bool, setting("Print only errors to stderr.", OUTPUT, names=("--quiet", "-q"))]
 AlphaTest = Annotated[
-    Sizes | None, setting("Values of alpha for A_sa and A_tr: 1,1.5,2.", METRICS_PANEL, "LIST")
+    NonNegatives | None,
+    setting("Values of alpha for A_sa and A_tr: 1,1.5,2.", METRICS_PANEL, "LIST"),
 ]
 Rho = Annotated[
-    Sizes | None,
+    NonNegatives | None,
     setting("Radii of the χ² ball for DRO: 0.01,0.1,1.", METRICS_PANEL, "LIST"),
 ]
 DryRun = Annotated[bool, setting("Check the settings, estimate the time, and stop.", OUTPUT)]
@@ -121,9 +128,10 @@ class EvaluationSettings(Struct, frozen=True, kw_only=True):
     attack: Annotated[str, Meta(description="Attack of the evaluation.")] = "pgd"
     steps: Annotated[Count | None, Meta(description="Steps of the attack.")] = 20
     step_size: Annotated[
-        Size | None, Meta(description="Step size of the attack; scales with eps if not given.")
+        NonNegative | None,
+        Meta(description="Step size of the attack; scales with eps if not given."),
     ] = None
-    alpha_test: Annotated[Sizes, Meta(description="Values of alpha for A_sa and A_tr.")] = (
+    alpha_test: Annotated[NonNegatives, Meta(description="Values of alpha for A_sa and A_tr.")] = (
         1.0,
         1.5,
         2.0,
@@ -146,14 +154,14 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
     ] = "exp"
     # None for kernels without alpha
     alpha: Annotated[
-        Size | None,
+        NonNegative | None,
         setting("Strength of the weighting; 0: unweighted baseline.", WEIGHTING, "A"),
     ] = None
     # no flag: eps has another meaning in each norm, so a preset or `attack` sets both
     norm: Annotated[Literal["linf", "l2"], Meta(description="Norm of the ε-ball.")] = "linf"
-    eps: Annotated[Size, setting("Radius of the ε-ball: 0.3 or 8/255.", TRAINING_ATTACK, "E")] = (
-        8 / 255
-    )
+    eps: Annotated[
+        NonNegative, setting("Radius of the ε-ball: 0.3 or 8/255.", TRAINING_ATTACK, "E")
+    ] = 8 / 255
     attack: Annotated[
         str, setting("Training attack: `wmr list attacks`.", TRAINING_ATTACK, "S")
     ] = "pgd:start=gauss:0.001"
@@ -161,7 +169,7 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
     steps: Annotated[CountOrZero | None, setting("Steps of the attack.", TRAINING_ATTACK, "K")] = 10
     # None: the attack derives it from eps and steps
     step_size: Annotated[
-        Size | None,
+        NonNegative | None,
         setting("Step size of the attack; scales with eps if not given.", TRAINING_ATTACK, "E"),
     ] = None
     attack_mode: Annotated[
@@ -176,7 +184,7 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
         setting("Divide weights by their mean over the batch of all devices.", WEIGHTING),
     ] = "none"
     max_weight: Annotated[
-        PositiveSize | None, setting("Upper bound of the weight of an image.", WEIGHTING, "W")
+        Positive | None, setting("Upper bound of the weight of an image.", WEIGHTING, "W")
     ] = None
     epochs: Annotated[Count, setting("Passes over the training set.", OPTIMIZATION, "N")] = 30
     batch_size: Annotated[
@@ -192,16 +200,16 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
     optimizer: Annotated[Literal["sgd", "adam", "adamw"], setting("Optimizer.", OPTIMIZATION)] = (
         "adam"
     )
-    lr: Annotated[PositiveSize, setting("Peak learning rate.", OPTIMIZATION, "X")] = 0.002
+    lr: Annotated[Positive, setting("Peak learning rate.", OPTIMIZATION, "X")] = 0.002
     # no flag: presets fix it, as the literature does
     momentum: Annotated[Fraction, Meta(description="Momentum of SGD.")] = 0.9
-    weight_decay: Annotated[Size, setting("Weight decay.", OPTIMIZATION, "X")] = 0.0
+    weight_decay: Annotated[NonNegative, setting("Weight decay.", OPTIMIZATION, "X")] = 0.0
     decay: Annotated[
         Literal["all", "weights"],
         setting("Decay all parameters, or all except biases and norms.", OPTIMIZATION),
     ] = "all"
     clip_grad: Annotated[
-        PositiveSize | None, setting("Clip the gradient's L2 norm.", OPTIMIZATION, "X")
+        Positive | None, setting("Clip the gradient's L2 norm.", OPTIMIZATION, "X")
     ] = None
     label_smoothing: Annotated[
         FractionBelowOne, setting("Label smoothing.", OPTIMIZATION, "FRACTION")
@@ -313,7 +321,8 @@ class AttackedSplit(Struct, frozen=True, kw_only=True):
     seed: RandomSeed = 0
     steps: Annotated[CountOrZero | None, setting("Steps of the attack.", ATTACK, "K")] = None
     step_size: Annotated[
-        Size | None, setting("Step size of the attack; scales with eps if not given.", ATTACK, "E")
+        NonNegative | None,
+        setting("Step size of the attack; scales with eps if not given.", ATTACK, "E"),
     ] = None
     restarts: Annotated[
         Count | None, setting("Random restarts; the worst case counts.", ATTACK, "R")
@@ -337,7 +346,7 @@ class EvaluateConfig(AttackedSplit, frozen=True, kw_only=True):
         ),
     ] = ()
     eps: Annotated[
-        tuple[Size, ...],
+        tuple[NonNegative, ...],
         setting("Radius of the ε-ball; repeatable.", ATTACK, "E", is_repeated=True),
     ] = ()
     repeats: Annotated[
@@ -396,9 +405,12 @@ class AttackConfig(AttackedSplit, frozen=True, kw_only=True):
     """Which adversarial images `wmr attack` makes."""
 
     attack: Annotated[str | None, setting("Attack: `wmr list attacks`.", ATTACK, "S")] = None
-    eps: Annotated[Size | None, setting("Radius of the ε-ball: 0.3 or 8/255.", ATTACK, "E")] = None
+    eps: Annotated[
+        NonNegative | None, setting("Radius of the ε-ball: 0.3 or 8/255.", ATTACK, "E")
+    ] = None
     alpha: Annotated[
-        Size | None, setting("Maximise exp(-alpha * margin) * loss, as for A_tr.", ATTACK, "A")
+        NonNegative | None,
+        setting("Maximise exp(-alpha * margin) * loss, as for A_tr.", ATTACK, "A"),
     ] = None
 
     def to_evaluate_config(self) -> EvaluateConfig:
@@ -444,7 +456,7 @@ class ImportConfig(Struct, frozen=True, kw_only=True):
         Literal["name", "shape"], setting("Match tensors by name, or by order and shape.", DATA)
     ] = "name"
     eps: Annotated[
-        Size | None,
+        NonNegative | None,
         setting("Radius of the ε-ball.", DATA, "E", default="that of the dataset's preset"),
     ] = None
 
