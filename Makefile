@@ -19,14 +19,16 @@ demo: .venv/.installed  ## train, evaluate and report on the embedded digits
 	$(WMR) evaluate $(RUN) --resume
 	$(WMR) report $(RUN)
 
-# fast tests: no commands, child processes or figures
+# fast tests: no commands or figures
 UNIT_TESTS := tests/builtins tests/core tests/measures tests/paper tests/reporting/tables \
   tests/storage tests/sweeps tests/config tests/test_reading.py tests/test_registry.py \
   tests/test_spec.py
+# the contracts of all built-ins, and the pages that are generated from them
+UNIT_TESTS += tests/testing/test_registered_components.py tests/docs/test_generated_pages.py
 # trains 20 networks
 UNIT_TESTS += --ignore tests/builtins/test_timm_runs.py
 
-check: lint  ## lint and unit tests, in less than 90 seconds
+check: lint  ## lint, unit tests, contracts of all built-ins, in less than 90 seconds
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -q -m "not slow and not gpu and not browser" $(UNIT_TESTS)
 
 test: .venv/.installed-dev  ## the test suite without slow tests, in less than 5 minutes

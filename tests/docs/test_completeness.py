@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import wmr_cli
+from support.builtin_names import list_builtins
 from wmr_cli import hookspecs, testing
 from wmr_cli.builtins.attacks.pgd import Pgd
 from wmr_cli.builtins.kernels.exp import Exponential
@@ -18,7 +19,6 @@ from wmr_cli.core.data.splits import MemorySource, MemorySplit
 from wmr_cli.core.protocols import Learner, StepReport
 from wmr_cli.core.traits import AttackTraits, DefenseTraits, KernelTraits
 from wmr_cli.evaluation.evaluator import Evaluator
-from wmr_cli.registry import OWN_DISTRIBUTION, Registry
 from wmr_cli.storage import checkpoints
 from wmr_cli.training.monitoring import EpochStatistics
 
@@ -62,13 +62,20 @@ def test_public_names_are_documented() -> None:
     assert set(for_users) <= {*for_plugins, "__version__"}
 
 
-def test_built_in_models_are_documented(registry: Registry) -> None:
-    names = [
-        owned.entry.name
-        for kind, owned in registry
-        if kind == "model" and owned.owner == OWN_DISTRIBUTION and owned.entry.name != "timm"
-    ]
+def test_built_in_models_are_documented() -> None:
+    names = [name for name in list_builtins("model") if name != "timm"]
     assert undocumented([*names, "timm:NAME"], "models.md", "| `{}` |") == []
+
+
+def test_built_in_datasets_are_documented() -> None:
+    # those of your own files are written with their path
+    own_files = {"arrays": "arrays:path=", "folder": "folder:path="}
+    names = [own_files.get(name, f"| `{name}` |") for name in list_builtins("dataset")]
+    assert undocumented(names, "data.md", "{}") == []
+
+
+def test_built_in_attacks_are_compared() -> None:
+    assert undocumented(list_builtins("attack"), "attacks.md", "\n| `{}` |") == []
 
 
 def test_columns_of_an_evaluation_are_documented() -> None:

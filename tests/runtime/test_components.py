@@ -159,6 +159,15 @@ def test_remarks_of_an_attack_depend_on_the_number_of_classes(registry: Registry
     assert list(list_attack_warnings(pgd, 0.1, num_classes=2)) == []
 
 
+@pytest.mark.parametrize("setting", ["steps", "step_size", "restarts"])
+def test_a_setting_that_an_attack_does_not_have_is_refused(
+    setting: str, registry: Registry
+) -> None:
+    given: dict[str, Any] = {setting: 1}
+    with pytest.raises(BadInput, match=f"`{setting}`"):
+        build_attack(registry, Spec.parse("fgsm"), norm="linf", eps=0.1, **given)
+
+
 def test_a_rounded_eps_and_a_long_step_cause_warnings(registry: Registry) -> None:
     (rounded,) = list_attack_warnings(None, 0.031)
     assert "8/255" in rounded

@@ -71,21 +71,9 @@ def wmr_datasets() -> Iterable[Entry]:
     batches = [f"data_batch_{number}" for number in range(1, 6)]
     return [
         Entry(
-            "digits",
-            f"{HERE}.datasets.digits:digits",
-            "1,797 handwritten digits of 8x8 pixels, embedded (scikit-learn)",
-        ),
-        Entry(
-            "mnist",
-            f"{HERE}.datasets.torchvision_datasets:mnist",
-            "70,000 handwritten digits, grey, 28x28",
-            files=_below("MNIST/raw", *idx),
-        ),
-        Entry(
-            "fashion-mnist",
-            f"{HERE}.datasets.torchvision_datasets:fashion_mnist",
-            "70,000 pieces of clothing in 10 classes, grey, 28x28",
-            files=_below("FashionMNIST/raw", *idx),
+            "arrays",
+            f"{HERE}.datasets.arrays:arrays",
+            "your arrays: arrays:path=….npz or .safetensors",
         ),
         Entry(
             "cifar10",
@@ -100,6 +88,28 @@ def wmr_datasets() -> Iterable[Entry]:
             files=_below("cifar-100-python", "train", "test", "meta"),
         ),
         Entry(
+            "digits",
+            f"{HERE}.datasets.digits:digits",
+            "1,797 handwritten digits of 8x8 pixels, embedded (scikit-learn)",
+        ),
+        Entry(
+            "fashion-mnist",
+            f"{HERE}.datasets.torchvision_datasets:fashion_mnist",
+            "70,000 pieces of clothing in 10 classes, grey, 28x28",
+            files=_below("FashionMNIST/raw", *idx),
+        ),
+        Entry(
+            "folder",
+            f"{HERE}.datasets.folder:folder",
+            "your image files: folder:path=…, a folder per class",
+        ),
+        Entry(
+            "mnist",
+            f"{HERE}.datasets.torchvision_datasets:mnist",
+            "70,000 handwritten digits, grey, 28x28",
+            files=_below("MNIST/raw", *idx),
+        ),
+        Entry(
             "svhn",
             f"{HERE}.datasets.torchvision_datasets:svhn",
             "99,289 house numbers in 10 classes, colour, 32x32",
@@ -110,16 +120,6 @@ def wmr_datasets() -> Iterable[Entry]:
             f"{HERE}.datasets.tiny_imagenet:tiny_imagenet",
             "110,000 images in 200 classes, colour, 64x64",
             files=_below("tiny-imagenet-200", "wnids.txt", "train", "val/val_annotations.txt"),
-        ),
-        Entry(
-            "folder",
-            f"{HERE}.datasets.folder:folder",
-            "your image files: folder:path=…, a folder per class",
-        ),
-        Entry(
-            "arrays",
-            f"{HERE}.datasets.arrays:arrays",
-            "your arrays: arrays:path=….npz or .safetensors",
         ),
     ]
 

@@ -191,7 +191,10 @@ def build_attack(
             continue
         key = "step" if setting == "step_size" else setting
         if not registry.accepts("attack", spec.name, key):
-            raise BadInput(f"attack {spec.name!r} has no {key!r}", hint=f"leave out `{setting}`")
+            raise BadInput(
+                f"attack {spec.name!r} does not have the setting `{setting}`",
+                hint=f"leave out `{setting}`",
+            )
         if key in spec.params:
             raise BadInput(f"{key} of {spec} is set twice", hint="keep one of the two")
         params[key] = value
