@@ -41,30 +41,20 @@ ATTACKS = (
 @pytest.fixture(scope="session")
 def device() -> str:
     named = os.environ.get("WMR_TEST_DEVICE")
-    found = (
-        "cuda"
-        if torch.cuda.is_available()
-        else "mps"
-        if torch.backends.mps.is_available()
-        else None
-    )
-    if named or found:
-        return named or str(found)
+    if named:
+        return named
+    if torch.cuda.is_available():
+        return "cuda"
+    if torch.backends.mps.is_available():
+        return "mps"
     pytest.skip("this machine has no accelerator")
 
 
 @pytest.fixture(scope="module")
 def run(device: str, registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("gpu") / "run"
-    list(
-        train(
-            resolve({"epochs": 10, "ema": 0.9, "eps_ramp": 0.4}),
-            path,
-            registry,
-            data_dir=Path(),
-            device=device,
-        )
-    )
+    config = resolve({"epochs": 10, "ema": 0.9, "eps_ramp": 0.4})
+    list(train(config, path, registry, data_dir=Path(), device=device))
     return path
 
 
@@ -82,34 +72,37 @@ def test_every_precision_trains_and_resumes(
     if precision == "16" and device != "cuda":
         pytest.skip("half precision needs a GPU")
     config = resolve({"epochs": 2, "steps": 2, "validate_every": 0, "precision": precision})
-    walk = train(
+    events_until_stop = train(
         config, tmp_path / "run", registry, data_dir=Path(), device=device, save_minutes=1e-9
     )
     steps = 0
     while steps < 12:
-        steps += isinstance(next(walk), StepDone)
-    stop(walk)
+        steps += isinstance(next(events_until_stop), StepDone)
+    stop(events_until_stop)
     events = list(
         train(config, tmp_path / "run", registry, data_dir=Path(), device=device, resume=True)
     )
     assert [event.epoch for event in events if isinstance(event, EpochDone)] == [2]
     list(train(config, tmp_path / "straight", registry, data_dir=Path(), device=device))
-    cut, straight = (checkpoints.load(tmp_path / name).tensors for name in ("run", "straight"))
+    resumed = checkpoints.load(tmp_path / "run").tensors
+    straight = checkpoints.load(tmp_path / "straight").tensors
     for name, tensor in straight.items():
-        torch.testing.assert_close(cut[name], tensor, atol=2e-3, rtol=1e-2)
+        torch.testing.assert_close(resumed[name], tensor, atol=2e-3, rtol=1e-2)
 
 
 @pytest.mark.parametrize("spec", ATTACKS)
 def test_attacks_meet_their_contract(spec: str, device: str, registry: Registry) -> None:
     batch = testing.tiny_batch().to(device)
-    attack = registry.create("attack", spec, **({} if "eps" in spec else {"eps": 0.1}))
+    settings = {} if "eps" in spec else {"eps": 0.1}
+    attack = registry.create("attack", spec, **settings)
     testing.check_attack(
         attack, testing.tiny_model().to(device), Batch(batch.images, batch.labels, batch.index)
     )
 
 
 def test_noise_does_not_depend_on_the_device(device: str) -> None:
-    index, images = torch.arange(5), torch.zeros(5, 1, 4, 4)
+    index = torch.arange(5)
+    images = torch.zeros(5, 1, 4, 4)
     here = rng.uniform(images.to(device), index.to(device), seed=3)
     assert torch.equal(here.cpu(), rng.uniform(images, index, seed=3))
 
@@ -117,64 +110,64 @@ def test_noise_does_not_depend_on_the_device(device: str) -> None:
 def test_an_evaluation_agrees_with_that_on_the_cpu(
     run: Path, device: str, registry: Registry, tmp_path: Path
 ) -> None:
-    found = {}
+    results = {}
     for kind in {device, "cpu"}:
         config = EvaluateConfig(attacks=("pgd:steps=10",), alpha_test=(2.0,))
         events = evaluate(
             run, config, registry, data_dir=Path(), hardware=Hardware(kind), out=tmp_path / kind
         )
         (done,) = [event for event in events if isinstance(event, EvaluationDone)]
-        found[kind] = done.record, records.load_rows(done.rows)
-    (here, rows), (there, others) = found[device], found["cpu"]
-    assert here.id == there.id
-    np.testing.assert_allclose(rows["clean/logits"], others["clean/logits"], atol=1e-4)
-    assert here.a_nat.value == pytest.approx(there.a_nat.value, abs=0.002)
-    assert not_none(here.a_rob).value == pytest.approx(not_none(there.a_rob).value, abs=0.01)
+        results[kind] = (done.record, records.load_rows(done.rows))
+    record, rows = results[device]
+    cpu_record, cpu_rows = results["cpu"]
+    assert record.id == cpu_record.id
+    np.testing.assert_allclose(rows["clean/logits"], cpu_rows["clean/logits"], atol=1e-4)
+    assert record.a_nat.value == pytest.approx(cpu_record.a_nat.value, abs=0.002)
+    robust = not_none(record.a_rob).value
+    assert robust == pytest.approx(not_none(cpu_record.a_rob).value, abs=0.01)
 
 
 def test_a_checkpoint_can_be_loaded_on_any_device(
     run: Path, device: str, registry: Registry
 ) -> None:
     network = components.restore_model(registry, checkpoints.load(run))
-    images, labels = torch.rand(4, 1, 8, 8), torch.arange(4)
-    here = cross_entropy(network.to(device)(images.to(device)), labels.to(device)).cpu()
-    torch.testing.assert_close(
-        here, cross_entropy(network.to("cpu")(images), labels), atol=1e-4, rtol=1e-4
-    )
+    images = torch.rand(4, 1, 8, 8)
+    labels = torch.arange(4)
+    losses = cross_entropy(network.to(device)(images.to(device)), labels.to(device)).cpu()
+    cpu_losses = cross_entropy(network.to("cpu")(images), labels)
+    torch.testing.assert_close(losses, cpu_losses, atol=1e-4, rtol=1e-4)
 
 
 def test_all_devices_share_a_batch(device: str, registry: Registry, tmp_path: Path) -> None:
-    count = torch.cuda.device_count() if device == "cuda" else 2 if device == "cpu" else 1
+    counts = {"cuda": torch.cuda.device_count(), "cpu": 2}
+    count = counts.get(device, 1)
     if count < 2:
         pytest.skip("there is one device")
-    words = (
-        "train",
-        "--device",
-        device,
-        "--devices",
-        count,
-        "--epochs",
-        1,
-        "--steps",
-        2,
-        "--quiet",
-        "--out",
-        tmp_path / "run",
-    )
-    subprocess.run([sys.executable, "-m", "wmr_cli", *map(str, words)], check=True, timeout=300)
+    flags = ["--device", device, "--devices", str(count), "--out", str(tmp_path / "run")]
+    flags += ["--epochs", "1", "--steps", "2", "--quiet"]
+    subprocess.run([sys.executable, "-m", "wmr_cli", "train", *flags], check=True, timeout=300)
     assert checkpoints.load(tmp_path / "run").epoch == 1
 
 
 def test_the_python_api_evaluates_a_model_on_its_device(device: str) -> None:
-    model, batch = testing.tiny_model(), testing.tiny_batch(60)
+    model = testing.tiny_model()
+    batch = testing.tiny_batch(60)
+    data = [(batch.images, batch.labels)]
     settings: dict[str, Any] = {"eps": 0.05, "attack": "pgd:steps=3", "alphas": (1.0,)}
-    here = wmr_cli.evaluate(model, [(batch.images, batch.labels)], **settings)
-    weights = {name: (id(one), one.data_ptr()) for name, one in model.named_parameters()}
-    there = wmr_cli.evaluate(model, [(batch.images, batch.labels)], device=device, **settings)
-    assert {name: (id(one), one.data_ptr()) for name, one in model.named_parameters()} == weights
-    assert there.record.device == torch.device(device).type
-    np.testing.assert_allclose(there.rows["clean/logits"], here.rows["clean/logits"], atol=1e-4)
+
+    def parameter_addresses() -> dict[str, tuple[int, int]]:
+        return {name: (id(one), one.data_ptr()) for name, one in model.named_parameters()}
+
+    on_cpu = wmr_cli.evaluate(model, data, **settings)
+    before = parameter_addresses()
+    on_device = wmr_cli.evaluate(model, data, device=device, **settings)
+    assert parameter_addresses() == before
+    assert on_device.record.device == torch.device(device).type
+    np.testing.assert_allclose(
+        on_device.rows["clean/logits"], on_cpu.rows["clean/logits"], atol=1e-4
+    )
+    # without `device`, the evaluation runs where the model is
     moved = wmr_cli.evaluate(
         model.to(device), [(batch.images.to(device), batch.labels)], **settings
-    )  # no device is named
-    assert all(np.array_equal(moved.rows[name], there.rows[name]) for name in there.rows)
+    )
+    assert all(np.array_equal(moved.rows[name], on_device.rows[name]) for name in on_device.rows)

@@ -55,9 +55,24 @@ def make_patterns(
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Make images of 8x8 pixels with similar classes, and their labels."""
     rng = np.random.default_rng(seed)
-    centres, labels = rng.uniform(0.3, 0.7, (classes, 8, 8)), np.arange(count) % classes
+    centres = rng.uniform(0.3, 0.7, (classes, 8, 8))
+    labels = np.arange(count) % classes
     images = np.clip(centres[labels] + rng.normal(0, 0.25, (count, 8, 8)), 0, 1)
     return (255 * images).astype(np.uint8), labels
+
+
+def save_splits(
+    path: Path,
+    images: NDArray[np.uint8],
+    labels: NDArray[np.int64],
+    splits: dict[str, slice],
+) -> None:
+    """Write the images and labels of each split as the dataset `arrays` reads them."""
+    arrays: dict[str, Any] = {}
+    for name, rows in splits.items():
+        arrays[f"{name}_images"] = images[rows]
+        arrays[f"{name}_labels"] = labels[rows]
+    np.savez(path, **arrays)
 
 
 @pytest.fixture(scope="module")
@@ -66,18 +81,18 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     folder = tmp_path_factory.mktemp("few")
     images, labels = make_patterns(24)
     splits = {"train": slice(0, 12), "val": slice(12, 18), "test": slice(18, 24)}
-    arrays: dict[str, Any] = {
-        f"{name}_{what}": part[at]
-        for name, at in splits.items()
-        for what, part in (("images", images), ("labels", labels))
-    }
-    np.savez(folder / "few.npz", **arrays)
+    save_splits(folder / "few.npz", images, labels, splits)
     (folder / "table.csv").write_text("index,weight\n0,1\n1,2\n5,0.5\n")
     return f"arrays:path={folder / 'few.npz'}", folder / "table.csv"
 
 
 def make_config(few: tuple[str, Path], defense: str, kernel: str, **more: Any) -> TrainConfig:
-    settings = {
+    dataset, table = few
+    settings: dict[str, Any] = {
+        "dataset": dataset,
+        "model": MODEL,
+        "defense": DEFENSE_SPECS.get(defense, defense),
+        "kernel": KERNEL_SPECS.get(kernel, kernel).format(table=table),
         "epochs": 1,
         "batch_size": 12,
         "eps": 0.05,
@@ -86,19 +101,7 @@ def make_config(few: tuple[str, Path], defense: str, kernel: str, **more: Any) -
         "lr": 0.1,
         "validate_every": 0,
     }
-    dataset, table = few
-    kernel = KERNEL_SPECS.get(kernel, kernel).format(table=table)
-    defense = DEFENSE_SPECS.get(defense, defense)
-    return TrainConfig(
-        **{
-            "dataset": dataset,
-            "model": MODEL,
-            "defense": defense,
-            "kernel": kernel,
-            **settings,
-            **more,
-        }
-    )
+    return TrainConfig(**{**settings, **more})
 
 
 def run(config: TrainConfig, path: Path, registry: Registry, **more: Any) -> list[Any]:
@@ -158,12 +161,9 @@ def test_a_defense_and_a_kernel_train_together(
 def test_a_diverging_training_is_reported_with_its_place(
     defense: str, kernel: str, few: tuple[str, Path], registry: Registry, tmp_path: Path
 ) -> None:
+    config = make_config(few, defense, kernel, lr=1e30, epochs=2, batch_size=6)
     with pytest.raises(BrokenContract, match=r"epoch 1, step \d: .* not finite") as problem:
-        run(
-            make_config(few, defense, kernel, lr=1e30, epochs=2, batch_size=6),
-            tmp_path / "run",
-            registry,
-        )
+        run(config, tmp_path / "run", registry)
     assert "lr" in problem.value.hint
 
 
@@ -181,9 +181,8 @@ def test_a_kernel_is_refused_if_the_defense_does_not_provide_its_evidence(
 def test_a_shared_gradient_refuses_weight_grads_that_need_two(
     defense: str, weight_grad: str, few: tuple[str, Path], registry: Registry, tmp_path: Path
 ) -> None:
-    reason = refusal_of(
-        make_config(few, defense, "exp", weight_grad=weight_grad), registry, tmp_path
-    )
+    config = make_config(few, defense, "exp", weight_grad=weight_grad)
+    reason = refusal_of(config, registry, tmp_path)
     assert f"`weight_grad={weight_grad}`" in reason
     for allowed in ("both", "none"):
         set_up(make_config(few, defense, "exp", weight_grad=allowed), registry)
@@ -216,20 +215,16 @@ def test_a_kernel_that_observes_validation_needs_a_validation_set(
     images, labels = make_patterns(30)
     np.savez(tmp_path / "none.npz", images=images, labels=labels)
     dataset = f"arrays:path={tmp_path / 'none.npz'},holdout=0"
-    assert "validation set" in refusal_of(
-        make_config(few, "trades", "wat", dataset=dataset), registry, tmp_path
-    )
+    config = make_config(few, "trades", "wat", dataset=dataset)
+    assert "validation set" in refusal_of(config, registry, tmp_path)
 
 
 def test_an_unreadable_table_creates_no_run(
     few: tuple[str, Path], registry: Registry, tmp_path: Path
 ) -> None:
+    config = make_config(few, "pgd", f"table:path={tmp_path / 'nowhere.csv'}")
     with pytest.raises(Exception, match="cannot read"):
-        run(
-            make_config(few, "pgd", f"table:path={tmp_path / 'nowhere.csv'}"),
-            tmp_path / "run",
-            registry,
-        )
+        run(config, tmp_path / "run", registry)
     assert not (tmp_path / "run").exists()
 
 
@@ -252,13 +247,11 @@ def test_epochs_and_milestones_of_free_training_are_divided_and_rounded_up(
     registry: Registry,
 ) -> None:
     config = TrainConfig(defense=f"free:m={replays}", epochs=epochs, milestones=milestones)
-    timetable = compatibility.divide_by_replays(
-        config, components.build_defense(registry, config.defense)
-    )
-    assert (timetable.epochs, timetable.milestones) == expected
-    assert msgspec.structs.replace(timetable, epochs=epochs, milestones=milestones) == config, (
-        "nothing else changes"
-    )
+    defense = components.build_defense(registry, config.defense)
+    divided = compatibility.divide_by_replays(config, defense)
+    assert (divided.epochs, divided.milestones) == expected
+    # no other setting changes
+    assert msgspec.structs.replace(divided, epochs=epochs, milestones=milestones) == config
 
 
 def test_other_defenses_keep_their_epochs(registry: Registry) -> None:
@@ -343,15 +336,11 @@ def test_wat_observes_the_validation_set_after_every_epoch(
 def test_the_log_has_beta_times_the_mean_weight_of_a_divergence(
     few: tuple[str, Path], registry: Registry, tmp_path: Path
 ) -> None:
-    for defense, is_there in (
-        ("trades", True),
-        ("trades:terms=nat", False),
-        ("iaat", False),
-        ("pgd", False),
-    ):
+    cases = (("trades", True), ("trades:terms=nat", False), ("iaat", False), ("pgd", False))
+    for defense, is_logged in cases:
         run(make_config(few, defense, "exp"), tmp_path / "run", registry, overwrite=True)
         (entry,) = RunFolder(tmp_path / "run").read_log()
-        assert ("beta_weight_mean" in entry) == is_there
+        assert ("beta_weight_mean" in entry) == is_logged
 
 
 STATEFUL = [
@@ -367,29 +356,30 @@ STATEFUL = [
 def test_a_resumed_run_ends_with_bit_identical_weights(
     defense: str, kernel: str, few: tuple[str, Path], registry: Registry, tmp_path: Path
 ) -> None:
-    config = make_config(few, defense, kernel, epochs=6 if "free" in defense else 3, batch_size=6)
+    # two replays per batch divide the epochs of free training
+    epochs = 6 if "free" in defense else 3
+    config = make_config(few, defense, kernel, epochs=epochs, batch_size=6)
     run(config, tmp_path / "straight", registry)
-    walk = train(config, tmp_path / "run", registry, data_dir=Path(), device="cpu")
-    while not (isinstance(event := next(walk), EpochDone) and event.epoch == 2):
+    events = train(config, tmp_path / "run", registry, data_dir=Path(), device="cpu")
+    while not (isinstance(event := next(events), EpochDone) and event.epoch == 2):
         pass
-    stop(walk)
-    assert any(
-        isinstance(event, StepDone)
-        for event in run(config, tmp_path / "run", registry, resume=True)
-    )
-    mine, theirs = (checkpoints.load(tmp_path / name).tensors for name in ("straight", "run"))
-    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    stop(events)
+    resumed_events = run(config, tmp_path / "run", registry, resume=True)
+    assert any(isinstance(event, StepDone) for event in resumed_events)
+    straight = checkpoints.load(tmp_path / "straight").tensors
+    resumed = checkpoints.load(tmp_path / "run").tensors
+    assert all(torch.equal(straight[name], resumed[name]) for name in straight)
 
 
 class StatefulPart:
-    def __init__(self, **state: Any) -> None:
-        self.kept = state
+    def __init__(self, **tensors: Any) -> None:
+        self.tensors = tensors
 
     def state(self) -> dict[str, Tensor]:
-        return self.kept
+        return self.tensors
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.kept = state
+        self.tensors = state
 
 
 def test_each_rank_restores_its_own_state() -> None:
@@ -398,17 +388,19 @@ def test_each_rank_restores_its_own_state() -> None:
     assert stored.keys() == {"0/perturbation"}
     part = StatefulPart()
     PerRankState(part, alone).load_state(stored)
-    assert torch.equal(part.kept["perturbation"], torch.ones(2))
+    assert torch.equal(part.tensors["perturbation"], torch.ones(2))
     two = {"0/perturbation": torch.zeros(3), "1/perturbation": torch.ones(3)}
     for rank in (0, 1):
         PerRankState(part, Ranks(index=rank, count=2)).load_state(two)
-        assert torch.equal(part.kept["perturbation"], torch.full((3,), float(rank)))
+        assert torch.equal(part.tensors["perturbation"], torch.full((3,), float(rank)))
     with pytest.raises(RunFolderError, match="2 processes") as problem:
         PerRankState(part, alone).load_state(two)
     assert "`devices=2`" in problem.value.hint
 
 
 # as a metric
+
+Rows = dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]
 
 
 @pytest.fixture(scope="module")
@@ -417,12 +409,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, registry: Registry) -> Pat
     folder = tmp_path_factory.mktemp("trained")
     images, labels = make_patterns(250)
     splits = {"train": slice(0, 100), "test": slice(100, 250)}
-    arrays: dict[str, Any] = {
-        f"{name}_{what}": part[at]
-        for name, at in splits.items()
-        for what, part in (("images", images), ("labels", labels))
-    }
-    np.savez(folder / "some.npz", **arrays)
+    save_splits(folder / "some.npz", images, labels, splits)
     config = TrainConfig(
         dataset=f"arrays:path={folder / 'some.npz'}",
         model="digits-cnn:width=4,hidden=16",
@@ -440,22 +427,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory, registry: Registry) -> Pat
 
 
 def evaluate_kernel(
-    trained: Path,
-    registry: Registry,
-    out: Path,
-    kernel: str,
-    **more: Any,
-) -> tuple[Record, dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]]:
+    trained: Path, registry: Registry, out: Path, kernel: str, **more: Any
+) -> tuple[Record, Rows]:
     config = EvaluateConfig(**{"kernel": kernel, "steps": 2, **more})
     events = evaluate(trained, config, registry, data_dir=Path(), hardware=Hardware("cpu"), out=out)
     (done,) = [event for event in events if isinstance(event, EvaluationDone)]
     return done.record, records.load_rows(done.rows)
 
 
-def softmax(
-    rows: dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]],
-    prefix: str = "uniform",
-) -> NDArray[np.float64]:
+def softmax(rows: Rows, prefix: str = "uniform") -> NDArray[np.float64]:
     logits = rows[f"{prefix}/logits"].astype(np.float64)
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
     result: NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
@@ -471,28 +451,23 @@ def true_and_best_other(
     return values[places, labels], others.max(axis=1)
 
 
-def weighted_accuracy(
-    rows: dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]],
-    weights: NDArray[np.float64],
-    prefix: str = "uniform",
-) -> float:
+def weighted_accuracy(rows: Rows, weights: NDArray[np.float64], prefix: str = "uniform") -> float:
     """Return the accuracy over images that are sampled by these weights."""
-    right = rows[f"{prefix}/prediction"] == rows["label"]
-    return float((weights * right).sum() / weights.sum())
+    correct = rows[f"{prefix}/prediction"] == rows["label"]
+    return float((weights * correct).sum() / weights.sum())
 
 
-def worst_fraction_weights(losses: NDArray[np.float64], share: float) -> NDArray[np.float64]:
+def worst_fraction_weights(losses: NDArray[np.float64], fraction: float) -> NDArray[np.float64]:
     """Return weights of the worst fraction, image by image from the largest loss."""
-    weights, left = np.zeros(len(losses)), share * len(losses)
+    weights = np.zeros(len(losses))
+    remaining = fraction * len(losses)
     for place in np.argsort(-losses):
-        weights[place] = min(1.0, left)
-        left -= weights[place]
+        weights[place] = min(1.0, remaining)
+        remaining -= weights[place]
     return weights
 
 
-def reference_weights(
-    name: str, rows: dict[str, NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]]
-) -> NDArray[np.float64]:
+def reference_weights(name: str, rows: Rows) -> NDArray[np.float64]:
     """Compute the weights of a metric from the stored logits."""
     labels = rows["label"].astype(np.int64)
     p, p_other = true_and_best_other(softmax(rows), labels)
@@ -528,7 +503,7 @@ def test_a_kernel_as_metric_matches_reference_weights(
     assert not_none(row.a_sa).value == pytest.approx(
         weighted_accuracy(rows, reference_weights(name, rows)), abs=1e-6
     )
-    assert 0.2 < not_none(record.a_rob).value < 0.95, "or it would show nothing"
+    assert 0.2 < not_none(record.a_rob).value < 0.95, "neither 0 nor 1, where all weights agree"
     assert (not_none(row.a_sa).value < not_none(record.a_rob).value - 0.01) == (name != "none")
     if name in ("exp-logit", "focal"):
         assert row.a_tr is not None
@@ -558,8 +533,8 @@ def test_the_chi2_metric_is_the_accuracy_in_the_chi2_ball_of_equal_radius(
     trained: Path, registry: Registry, tmp_path: Path
 ) -> None:
     radii = (0.05, 0.3, 2.0)
+    metrics: dict[str, Any] = {"metrics": ("nat", "rob", "sa", "tr", "dro"), "rho": radii}
     for rho in radii:
-        metrics: dict[str, Any] = {"metrics": ("nat", "rob", "sa", "tr", "dro"), "rho": radii}
         record, rows = evaluate_kernel(trained, registry, tmp_path, f"chi2:rho={rho}", **metrics)
         (row,) = record.by_alpha
         in_ball = next(entry for entry in record.dro if entry.rho == rho)
@@ -576,31 +551,32 @@ def test_weights_that_compare_images_do_not_depend_on_batches(
     kernel: str, repeats: int, trained: Path, registry: Registry, tmp_path: Path
 ) -> None:
     """150 images in four chunks, in batches of 7 and of 512."""
-    first, second = (
-        evaluate_kernel(
-            trained, registry, tmp_path / str(size), kernel, batch_size=size, repeats=repeats
-        )
-        for size in (7, 512)
+    small, small_rows = evaluate_kernel(
+        trained, registry, tmp_path / "7", kernel, batch_size=7, repeats=repeats
     )
-    for mine, theirs in zip(first[0].by_alpha, second[0].by_alpha, strict=True):
-        assert not_none(mine.a_sa).value == pytest.approx(not_none(theirs.a_sa).value, abs=1e-5)
-        assert not_none(mine.a_sa).ess == pytest.approx(not_none(theirs.a_sa).ess, rel=1e-5)
-    for my_repeat, their_repeat in zip(first[0].repeats, second[0].repeats, strict=True):
-        assert my_repeat.by_alpha[0].a_sa == pytest.approx(their_repeat.by_alpha[0].a_sa, abs=1e-5)
-    assert first[0].id == second[0].id
-    np.testing.assert_allclose(
-        first[1]["uniform/log_weight"], second[1]["uniform/log_weight"], atol=1e-4
+    large, large_rows = evaluate_kernel(
+        trained, registry, tmp_path / "512", kernel, batch_size=512, repeats=repeats
     )
+    for small_alpha, large_alpha in zip(small.by_alpha, large.by_alpha, strict=True):
+        small_a_sa = not_none(small_alpha.a_sa)
+        large_a_sa = not_none(large_alpha.a_sa)
+        assert small_a_sa.value == pytest.approx(large_a_sa.value, abs=1e-5)
+        assert small_a_sa.ess == pytest.approx(large_a_sa.ess, rel=1e-5)
+    for small_repeat, large_repeat in zip(small.repeats, large.repeats, strict=True):
+        small_value = small_repeat.by_alpha[0].a_sa
+        assert small_value == pytest.approx(large_repeat.by_alpha[0].a_sa, abs=1e-5)
+    assert small.id == large.id
+    log_weights = small_rows["uniform/log_weight"]
+    np.testing.assert_allclose(log_weights, large_rows["uniform/log_weight"], atol=1e-4)
     if kernel.startswith("cvar"):
-        assert (np.exp(first[1]["uniform/log_weight"]) > 1e-9).sum() == 15, "a tenth of 150"
+        assert (np.exp(log_weights) > 1e-9).sum() == 15, "a tenth of 150"
     if repeats > 1:
         other, _ = evaluate_kernel(
             trained, registry, tmp_path / "other seed", kernel, batch_size=7, seed=1
         )
-        values = [repeat.by_alpha[0].a_sa for repeat in first[0].repeats]
-        assert values == [
-            not_none(record.by_alpha[0].a_sa).value for record in (first[0], other)
-        ], "each as if it were the only one"
+        values = [repeat.by_alpha[0].a_sa for repeat in small.repeats]
+        # each repeat equals a single evaluation with its seed
+        assert values == [not_none(record.by_alpha[0].a_sa).value for record in (small, other)]
 
 
 def test_the_worst_case_over_attacks_is_weighted_again(
@@ -639,14 +615,8 @@ def write_table(path: Path, weights: dict[int, float]) -> str:
 def test_a_table_weights_the_images_that_it_lists(
     trained: Path, registry: Registry, tmp_path: Path
 ) -> None:
-    chosen = {
-        100: 1.0,
-        117: 4.0,
-        200: 0.5,
-        249: 2.0,
-        203: 0.0,
-        3: 50.0,
-    }  # the last is trained on, and not tested
+    # image 3 is in the training split, and not tested
+    chosen = {100: 1.0, 117: 4.0, 200: 0.5, 249: 2.0, 203: 0.0, 3: 50.0}
     record, rows = evaluate_kernel(
         trained, registry, tmp_path, write_table(tmp_path / "w.csv", chosen), per_class=True
     )
@@ -668,8 +638,9 @@ def test_images_outside_a_table_have_its_default_weight(
     record, rows = evaluate_kernel(trained, registry, tmp_path, f"{spec},rest=0.5", ci="bootstrap")
     weights = np.where(rows["index"] == 100, 30.0, 0.5)
     row = record.by_alpha[0]
-    assert not_none(row.a_sa).value == pytest.approx(weighted_accuracy(rows, weights), abs=1e-12)
-    assert 0 <= not_none(row.a_sa).low <= not_none(row.a_sa).value <= not_none(row.a_sa).high <= 1
+    a_sa = not_none(row.a_sa)
+    assert a_sa.value == pytest.approx(weighted_accuracy(rows, weights), abs=1e-12)
+    assert 0 <= a_sa.low <= a_sa.value <= a_sa.high <= 1
 
 
 def test_a_class_without_weight_has_no_accuracy(
@@ -677,20 +648,18 @@ def test_a_class_without_weight_has_no_accuracy(
 ) -> None:
     spec = write_table(tmp_path / "w.csv", {102: 1.0, 105: 3.0})  # both of class 0
     record, _ = evaluate_kernel(trained, registry, tmp_path, spec, per_class=True, ci="bootstrap")
-    found = [
-        (entry.by_alpha[0].share, entry.by_alpha[0].a_sa is None) for entry in record.per_class
-    ]
-    assert found == [(1.0, False), (0.0, True), (0.0, True)]
+    by_class = [entry.by_alpha[0] for entry in record.per_class]
+    assert [row.share for row in by_class] == [1.0, 0.0, 0.0]
+    assert [row.a_sa is None for row in by_class] == [False, True, True]
 
 
 def test_a_table_without_an_image_of_the_split_is_refused_in_evaluation(
     trained: Path, registry: Registry, tmp_path: Path
 ) -> None:
     for weights in ({3: 1.0, 9999: 2.0}, {100: 0.0}):
+        spec = write_table(tmp_path / "w.csv", weights)
         with pytest.raises(BadInput, match="gives no weight to any image") as problem:
-            evaluate_kernel(
-                trained, registry, tmp_path / "out", write_table(tmp_path / "w.csv", weights)
-            )
+            evaluate_kernel(trained, registry, tmp_path / "out", spec)
         assert "\n" not in str(problem.value)
         assert "indices" in problem.value.hint
         assert not list((tmp_path / "out").glob("*.json"))
@@ -699,20 +668,20 @@ def test_a_table_without_an_image_of_the_split_is_refused_in_evaluation(
 def test_the_id_of_a_record_depends_on_the_content_of_a_table(
     trained: Path, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def identity(spec: str) -> str:
-        return next(
-            plan_tasks(checkpoints.load(trained), EvaluateConfig(kernel=spec), registry, Path())
-        ).id
+    def record_id(spec: str) -> str:
+        config = EvaluateConfig(kernel=spec)
+        return next(plan_tasks(checkpoints.load(trained), config, registry, Path())).id
 
     monkeypatch.chdir(tmp_path)
     spec = write_table(tmp_path / "w.csv", {100: 1.0})
-    before = identity(spec)
-    assert identity("table:w.csv") == identity("table:path=w.csv") == before, "by whatever name"
-    assert identity(f"{spec},rest=1") != before
+    before = record_id(spec)
+    # independent of how the path is written
+    assert record_id("table:w.csv") == record_id("table:path=w.csv") == before
+    assert record_id(f"{spec},rest=1") != before
     write_table(tmp_path / "w.csv", {100: 2.0})
-    assert identity(spec) != before
+    assert record_id(spec) != before
     write_table(tmp_path / "w.csv", {100: 1.0})
-    assert identity(spec) == before
+    assert record_id(spec) == before
 
 
 def test_a_table_without_an_image_of_the_split_is_refused_in_training(
@@ -729,11 +698,10 @@ def test_a_table_without_an_image_of_the_split_is_refused_in_training(
 
 def test_a_warm_up_of_the_whole_run_is_refused(registry: Registry) -> None:
     config = resolve({"defense": "iaat:warmup=10", "epochs": 10})
-    chosen = components.build_defense(registry, config.defense)
+    defense = components.build_defense(registry, config.defense)
+    kernel = components.build_kernel(registry, "exp", 0.0)
     with pytest.raises(BadInput, match="warms up for 10 epochs"):
-        compatibility.check_kernel_and_defense(
-            chosen, components.build_kernel(registry, "exp", 0.0), config
-        )
+        compatibility.check_kernel_and_defense(defense, kernel, config)
 
 
 @pytest.mark.parametrize("defense", ["trades:terms=nat", "trades:terms=both", "mart:terms=kl"])
@@ -742,17 +710,17 @@ def test_cvar_weights_the_images_with_the_largest_weighted_loss(
 ) -> None:
     """With all weight on the worst quarter the mean loss is that of the worst quarter."""
     torch.manual_seed(0)
-    seen = {}
+    losses_of_evidence = []
 
-    class Spy(RecordingLearner):
+    class LossRecorder(RecordingLearner):
         def weights(self, evidence: Evidence) -> Tensor:
-            seen["loss"] = not_none(evidence.loss).detach()
+            losses_of_evidence.append(not_none(evidence.loss).detach())
             return super().weights(evidence)
 
-    report = registry.create("defense", defense).step(
-        Spy(tiny_model(), registry.create("kernel", "cvar:share=1/4")), tiny_batch()
-    )
-    weighted, weights = seen["loss"], report.weights
-    assert float((weights * weighted).mean()) == pytest.approx(
-        float(weighted.topk(len(weighted) // 4).values.mean()), rel=1e-5
+    learner = LossRecorder(tiny_model(), registry.create("kernel", "cvar:share=1/4"))
+    report = registry.create("defense", defense).step(learner, tiny_batch())
+    losses = losses_of_evidence[-1]
+    worst_quarter = losses.topk(len(losses) // 4).values
+    assert float((report.weights * losses).mean()) == pytest.approx(
+        float(worst_quarter.mean()), rel=1e-5
     )

@@ -53,14 +53,16 @@ def train_briefly(fuse: bool, steps: int = 3) -> dict[str, Tensor]:
         nn.Flatten(),
         nn.Linear(72, 3),
     )
-    model, whole = nn.Sequential(*layers), batch()
-    sgd, config = torch.optim.SGD(model.parameters(), lr=0.1), TrainConfig(eps=EPS)
+    model = nn.Sequential(*layers)
+    whole = batch()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    config = TrainConfig(eps=EPS)
     attack = Pgd(eps=EPS, steps=4, step=0.03)
     learner = FabricLearner(
         fabric.single_process("cpu"),
         config,
         model=model,
-        optimizer=sgd,
+        optimizer=optimizer,
         attack=attack,
         kernel=Exponential(2.0),
         num_classes=3,
@@ -85,7 +87,7 @@ class PeakMemory(TorchDispatchMode):
 
     def __init__(self) -> None:
         TorchDispatchMode.__init__(self)  # mypy takes super() for an untyped call
-        self.held: dict[str, Any] = {}
+        self.live_storages: dict[str, Any] = {}
         self.peak = 0
 
     def __torch_dispatch__(
@@ -95,17 +97,20 @@ class PeakMemory(TorchDispatchMode):
         args: tuple[object, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> bool | Tensor | tuple[Tensor | None, ...]:
-        made = function(*args, **(kwargs or {}))
-        for tensor in made if isinstance(made, tuple | list) else (made,):
+        result: bool | Tensor | tuple[Tensor | None, ...] = function(*args, **(kwargs or {}))
+        outputs = result if isinstance(result, tuple | list) else (result,)
+        for tensor in outputs:
             if isinstance(tensor, torch.Tensor):
                 storage = tensor.untyped_storage()
-                self.held[storage._cdata] = (
-                    torch.multiprocessing.reductions.StorageWeakRef(storage),
-                    storage.nbytes(),
-                )
-        self.held = {key: kept for key, kept in self.held.items() if not kept[0].expired()}
-        self.peak = max(self.peak, sum(size for _, size in self.held.values()))
-        result: bool | Tensor | tuple[Tensor | None, ...] = made
+                # a weak reference, so that measuring does not keep the memory
+                reference = torch.multiprocessing.reductions.StorageWeakRef(storage)
+                self.live_storages[storage._cdata] = (reference, storage.nbytes())
+        self.live_storages = {
+            key: (reference, size)
+            for key, (reference, size) in self.live_storages.items()
+            if not reference.expired()
+        }
+        self.peak = max(self.peak, sum(size for _, size in self.live_storages.values()))
         return result
 
 
@@ -121,23 +126,26 @@ def test_an_attack_needs_no_more_memory_than_a_bare_pass(
     registry: Registry, spec: str, fuse: bool
 ) -> None:
     shape = (1, 28, 28) if spec == "small-cnn" else (3, 16, 16)
-    model, whole = components.build_model(registry, spec, 10, shape).eval(), batch(shape, size=64)
+    model = components.build_model(registry, spec, 10, shape).eval()
+    whole = batch(shape, size=64)
 
-    def bare() -> None:
+    def bare_pass() -> None:
         images = whole.images.clone().requires_grad_()
         torch.autograd.grad(cross_entropy(model(images), whole.labels).sum(), images)
 
     attacked = prepare_for_attack(model, whole.images, layout="contiguous", fuse=fuse).module
     attack = Pgd(eps=EPS, steps=3)
     threat = ThreatModel(NORMS["linf"], EPS, num_classes=10)
-    ours = measure_peak_memory(
+    attack_peak = measure_peak_memory(
         lambda: run_attack(attack, attacked, whole, cross_entropy, threat, seed=0)
     )
-    assert ours <= 1.2 * measure_peak_memory(bare)
+    assert attack_peak <= 1.2 * measure_peak_memory(bare_pass)
 
 
-@pytest.mark.parametrize(("crafts", "attacks"), [(True, 4), (False, 1)])
-def test_k_values_of_alpha_need_one_attack_and_k_more_for_a_tr(crafts: bool, attacks: int) -> None:
+@pytest.mark.parametrize(("runs_weighted_attack", "attacks"), [(True, 4), (False, 1)])
+def test_k_values_of_alpha_need_one_attack_and_k_more_for_a_tr(
+    runs_weighted_attack: bool, attacks: int
+) -> None:
     calls = []
     attack = Pgd(eps=EPS, steps=1)
 
@@ -166,7 +174,7 @@ def test_k_values_of_alpha_need_one_attack_and_k_more_for_a_tr(crafts: bool, att
         num_classes=3,
         seed=0,
         kernels=kernels,
-        runs_weighted_attack=crafts,
+        runs_weighted_attack=runs_weighted_attack,
     ).evaluate_batch(batch())
     assert len(calls) == attacks
 
@@ -174,33 +182,34 @@ def test_k_values_of_alpha_need_one_attack_and_k_more_for_a_tr(crafts: bool, att
 def test_attacks_of_one_evaluation_share_the_clean_pass(
     tiny_run: Path, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    passes, seen = [], Evaluator._clean_logits
+    images_per_pass = []
+    original = Evaluator._clean_logits
 
-    def counting(self: Evaluator, whole: Batch) -> Tensor:
+    def count_pass(self: Evaluator, whole: Batch) -> Tensor:
         if whole.index.numpy().tobytes() not in not_none(self.clean_logits):
-            passes.append(len(whole.labels))
-        return seen(self, whole)
+            images_per_pass.append(len(whole.labels))
+        return original(self, whole)
 
-    monkeypatch.setattr(Evaluator, "_clean_logits", counting)
+    monkeypatch.setattr(Evaluator, "_clean_logits", count_pass)
     config = EvaluateConfig(
         attacks=("pgd", "fgsm"), eps=(0.05, 0.1), metrics=("nat", "rob"), limit=20
     )
-    walk = evaluate(
+    events = evaluate(
         tiny_run, config, registry, data_dir=tmp_path, hardware=Hardware("cpu"), out=tmp_path
     )
-    found = [event.record.a_nat for event in walk if isinstance(event, EvaluationDone)]
+    found = [event.record.a_nat for event in events if isinstance(event, EvaluationDone)]
     assert len(found) == 6
     assert all(a_nat == found[0] for a_nat in found)
-    assert sum(passes) == 20
+    assert sum(images_per_pass) == 20
 
 
 @pytest.mark.parametrize("change", [{"fold": False}, {"layout": "contiguous"}])
 def test_evaluation_does_not_depend_on_fusion_or_layout(
     change: dict[str, bool | str], tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
-    def measured(folder: str, **settings: Any) -> Record:
+    def measure(folder: str, **settings: Any) -> Record:
         config = EvaluateConfig(limit=40, steps=3, **settings)
-        walk = evaluate(
+        events = evaluate(
             tiny_run,
             config,
             registry,
@@ -208,17 +217,18 @@ def test_evaluation_does_not_depend_on_fusion_or_layout(
             hardware=Hardware("cpu"),
             out=tmp_path / folder,
         )
-        return next(event.record for event in walk if isinstance(event, EvaluationDone))
+        return next(event.record for event in events if isinstance(event, EvaluationDone))
 
-    usual, other = measured("usual"), measured("other", **change)
-    assert usual.id != other.id
-    assert not_none(usual.a_rob).value == pytest.approx(not_none(other.a_rob).value, abs=1e-6)
-    assert not_none(usual.by_alpha[0].a_tr).value == pytest.approx(
-        not_none(other.by_alpha[0].a_tr).value, abs=1e-4
+    default = measure("default")
+    changed = measure("changed", **change)
+    assert default.id != changed.id
+    assert not_none(default.a_rob).value == pytest.approx(not_none(changed.a_rob).value, abs=1e-6)
+    assert not_none(default.by_alpha[0].a_tr).value == pytest.approx(
+        not_none(changed.by_alpha[0].a_tr).value, abs=1e-4
     )
 
 
-FAULTS = """
+COUNT_PAGE_FAULTS = """
 import resource, sys
 import torch
 from wmr_cli.runtime import fabric as devices
@@ -239,26 +249,27 @@ print(int(is_supported), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - be
 
 def test_freed_memory_is_kept_for_the_next_pass() -> None:
     """In separate processes, because settings of malloc hold for a whole process."""
-    (_, usual), (is_supported, kept) = (
-        map(
-            int,
-            subprocess.run(
-                [sys.executable, "-c", FAULTS, how], capture_output=True, text=True, check=True
-            ).stdout.split(),
-        )
-        for how in ("usual", "kept")
-    )
-    if not is_supported or usual < 1000:
+
+    def count_page_faults(memory: str) -> tuple[int, int]:
+        """Return whether keeping memory is supported, and the page faults of three passes."""
+        command = [sys.executable, "-c", COUNT_PAGE_FAULTS, memory]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        is_supported, faults = map(int, done.stdout.split())
+        return is_supported, faults
+
+    _, default_faults = count_page_faults("default")
+    is_supported, kept_faults = count_page_faults("kept")
+    if not is_supported or default_faults < 1000:
         pytest.skip("only glibc supports this, and large pages hide the effect")
-    assert kept < usual / 2
+    assert kept_faults < default_faults / 2
 
 
-@pytest.mark.parametrize(("said", "calls"), [("1", 1), ("0", 0)])
+@pytest.mark.parametrize(("value", "calls"), [("1", 1), ("0", 0)])
 def test_an_environment_variable_returns_memory_to_the_system(
-    said: str, calls: int, monkeypatch: pytest.MonkeyPatch
+    value: str, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls_made = []
-    monkeypatch.setenv(fabric.KEEP_MEMORY, said)
+    monkeypatch.setenv(fabric.KEEP_MEMORY, value)
     monkeypatch.setattr(fabric, "keep_memory", lambda: calls_made.append(1))
     fabric.single_process("cpu")
     assert len(calls_made) == calls

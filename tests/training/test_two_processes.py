@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from wmr_cli.runtime.fabric import Hardware, launch
 from wmr_cli.storage import checkpoints
 from wmr_cli.storage.runs import RunFolder
 
-NETS = """
+MODELS = """
 from torch import nn
 
 
@@ -51,37 +50,50 @@ SGD = 'optimizer = "sgd"\nlr = 0.05\nschedule = "constant"\n'
 L2 = ("--attack", "pgd:norm=l2,start=gauss:0.001", "--eps", "1", "--step-size", "0.2")
 """Its steps are continuous in the gradient; a sign would amplify rounding errors."""
 BRIEF = ("--epochs", "1", "--steps", "3", "--batch-size", "127", "--quiet", "--config", "sgd.toml")
+SMOOTH = ("--model", "nets.py:Smooth")
+TRAIN = ("-m", "wmr_cli", "train")
 
 
 @pytest.fixture(autouse=True)
-def _nets(tmp_path: Path) -> None:
-    (tmp_path / "nets.py").write_text(NETS, encoding="utf-8")
+def _write_models(tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text(MODELS, encoding="utf-8")
     (tmp_path / "sgd.toml").write_text(SGD, encoding="utf-8")
 
 
-def wmr(
-    *words: object, by: tuple[str, ...] = (), status: int = 0, **environment: Any
+def train(
+    *words: str, launcher: tuple[str, ...] = (sys.executable,), status: int = 0
 ) -> subprocess.CompletedProcess[str]:
-    program = [*(by or (sys.executable,)), "-m", "wmr_cli", "train", *map(str, words)]
-    done = subprocess.run(
-        program,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-        env={**os.environ, **environment},
-    )
+    command = [*launcher, *TRAIN, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == status, done.stderr
     return done
 
 
-def weights(run: str) -> dict[str, torch.Tensor]:
+def train_until_first_save(*words: str) -> None:
+    """Terminate a training after its first checkpoint in the folder `cut`."""
+    running = subprocess.Popen([sys.executable, *TRAIN, *words, "--save-minutes", "0.0001"])
+    while running.poll() is None and not Path("cut/resume.safetensors").exists():
+        time.sleep(0.05)
+    running.send_signal(signal.SIGTERM)
+    # 0 if it ended before the signal, 143 by the signal
+    assert running.wait(timeout=120) in (0, 143)
+
+
+def load_weights(run: str) -> dict[str, torch.Tensor]:
     return dict(checkpoints.load(Path(run)).tensors)
 
 
-def log(run: str) -> list[dict[str, float]]:
+def assert_bit_identical(run: str, other_run: str) -> None:
+    """Check that two runs ended with the same weights."""
+    weights = load_weights(run)
+    other_weights = load_weights(other_run)
+    assert all(torch.equal(tensor, other_weights[name]) for name, tensor in weights.items())
+
+
+def read_log(run: str) -> list[dict[str, float]]:
+    """Return the log without its only measurement of time."""
     return [
-        {k: v for k, v in entry.items() if k != "images_per_second"}
+        {name: value for name, value in entry.items() if name != "images_per_second"}
         for entry in RunFolder(Path(run)).read_log()
     ]
 
@@ -96,27 +108,19 @@ def log(run: str) -> list[dict[str, float]]:
     ],
 )
 def test_two_processes_train_like_one(defense: str, normalize: str) -> None:
-    words = (
-        *BRIEF,
-        *L2,
-        "--model",
-        "nets.py:Smooth",
-        "--defense",
-        defense,
-        "--normalize",
-        normalize,
-        "--alpha",
-        "2",
-    )
-    wmr(*words, "--out", "one")
-    wmr(*words, "--out", "two", "--devices", "2")
-    one, two = weights("one"), weights("two")
-    for name in one:
-        torch.testing.assert_close(two[name], one[name], atol=1e-5, rtol=1e-4)
-    (alone,), (shared,) = log("one"), log("two")
-    assert alone.keys() == shared.keys()
-    for name in alone:
-        assert shared[name] == pytest.approx(alone[name], abs=2e-3), name
+    method = ("--defense", defense, "--normalize", normalize, "--alpha", "2")
+    words = (*BRIEF, *L2, *SMOOTH, *method)
+    train(*words, "--out", "one")
+    train(*words, "--out", "two", "--devices", "2")
+    one_weights = load_weights("one")
+    two_weights = load_weights("two")
+    for name, tensor in one_weights.items():
+        torch.testing.assert_close(two_weights[name], tensor, atol=1e-5, rtol=1e-4)
+    (one_entry,) = read_log("one")
+    (two_entry,) = read_log("two")
+    assert one_entry.keys() == two_entry.keys()
+    for name, value in one_entry.items():
+        assert two_entry[name] == pytest.approx(value, abs=2e-3), name
 
 
 @pytest.mark.slow
@@ -138,65 +142,37 @@ def test_two_processes_train_like_one(defense: str, normalize: str) -> None:
 def test_two_processes_train_like_one_with_methods_that_compare_images(
     words: tuple[str, ...],
 ) -> None:
-    options = (*BRIEF, *L2, "--model", "nets.py:Smooth", *words)
-    wmr(*options, "--out", "one")
-    wmr(*options, "--out", "two", "--devices", "2")
-    one, two = weights("one"), weights("two")
-    for name in one:
-        torch.testing.assert_close(two[name], one[name], atol=1e-4, rtol=1e-3)
+    options = (*BRIEF, *L2, *SMOOTH, *words)
+    train(*options, "--out", "one")
+    train(*options, "--out", "two", "--devices", "2")
+    one_weights = load_weights("one")
+    two_weights = load_weights("two")
+    for name, tensor in one_weights.items():
+        torch.testing.assert_close(two_weights[name], tensor, atol=1e-4, rtol=1e-3)
 
 
 def test_each_process_restores_its_own_perturbation() -> None:
-    words = (
-        *BRIEF,
-        *L2,
-        "--model",
-        "nets.py:Smooth",
-        "--defense",
-        "free:m=2",
-        "--epochs",
-        "4",
-        "--alpha",
-        "0",
-        "--devices",
-        "2",
-    )
-    wmr(*words, "--out", "straight")
-    running = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "wmr_cli",
-            "train",
-            *words,
-            "--out",
-            "cut",
-            "--save-minutes",
-            "0.0001",
-        ]
-    )
-    while running.poll() is None and not Path("cut/resume.safetensors").exists():
-        time.sleep(0.05)
-    running.send_signal(signal.SIGTERM)
-    assert running.wait(timeout=120) in (0, 143)
-    kept, _ = checkpoints.load_tensors(Path("cut/resume.safetensors"))
-    assert {"defense/0/perturbation", "defense/1/perturbation"} <= kept.keys()
-    output = wmr(*words[:-2], "--out", "cut", "--resume", status=2).stderr
-    assert "--devices 2" in output
-    wmr(*words, "--out", "cut", "--resume")
-    assert all(
-        torch.equal(tensor, weights("cut")[name]) for name, tensor in weights("straight").items()
-    )
+    method = ("--defense", "free:m=2", "--epochs", "4", "--alpha", "0")
+    one_process = (*BRIEF, *L2, *SMOOTH, *method)
+    words = (*one_process, "--devices", "2")
+    train(*words, "--out", "straight")
+    train_until_first_save(*words, "--out", "cut")
+    stored, _ = checkpoints.load_tensors(Path("cut/resume.safetensors"))
+    assert {"defense/0/perturbation", "defense/1/perturbation"} <= stored.keys()
+    failed = train(*one_process, "--out", "cut", "--resume", status=2)
+    assert "--devices 2" in failed.stderr
+    train(*words, "--out", "cut", "--resume")
+    assert_bit_identical("straight", "cut")
 
 
-WATCHED = """
+SAVED_STATISTICS = """
 import os
 import torch
 from torch import nn
 
 
-class Watched(nn.Sequential):
-    \"\"\"Writes down what it remembers of the batches, in every process.\"\"\"
+class SavedStatistics(nn.Sequential):
+    \"\"\"Saves its batch statistics, in every process.\"\"\"
 
     def __init__(self, num_classes):
         super().__init__(
@@ -206,81 +182,48 @@ class Watched(nn.Sequential):
 
     def forward(self, images):
         if not self.training and len(images) > 10:
-            torch.save(self[2].running_mean.clone(), f"seen{os.environ.get('LOCAL_RANK', '0')}.pt")
+            rank = os.environ.get("LOCAL_RANK", "0")
+            torch.save(self[2].running_mean.clone(), f"statistics{rank}.pt")
         return super().forward(images)
 """
 
 
 @pytest.mark.slow
 def test_two_processes_have_equal_models_and_resume_bit_identically(tmp_path: Path) -> None:
-    (tmp_path / "watched.py").write_text(WATCHED, encoding="utf-8")
-    words = (
-        *BRIEF[2:],
-        "--epochs",
-        "2",
-        "--model",
-        "watched.py:Watched",
-        "--validate-every",
-        "1",
-        "--ema",
-        "0.9",
-        "--devices",
-        "2",
-    )
-    wmr(*words, "--out", "straight")
-    first, second = (torch.load(f"seen{rank}.pt", weights_only=True) for rank in range(2))
+    (tmp_path / "watched.py").write_text(SAVED_STATISTICS, encoding="utf-8")
+    validation = ("--validate-every", "1", "--ema", "0.9")
+    model = ("--model", "watched.py:SavedStatistics")
+    words = (*BRIEF[2:], "--epochs", "2", *model, *validation, "--devices", "2")
+    train(*words, "--out", "straight")
+    first = torch.load("statistics0.pt", weights_only=True)
+    second = torch.load("statistics1.pt", weights_only=True)
     assert first.abs().max() > 0
-    assert torch.equal(first, second), "both see the same statistics"
+    assert torch.equal(first, second), "both processes have the same statistics"
 
-    running = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "wmr_cli",
-            "train",
-            *words,
-            "--out",
-            "cut",
-            "--save-minutes",
-            "0.0001",
-        ]
-    )
-    while running.poll() is None and not Path("cut/resume.safetensors").exists():
-        time.sleep(0.05)
-    running.send_signal(signal.SIGTERM)
-    assert running.wait(timeout=120) in (0, 143)
-    wmr(*words, "--out", "cut", "--resume")
-    assert all(
-        torch.equal(tensor, weights("cut")[name]) for name, tensor in weights("straight").items()
-    )
-    assert log("cut") == log("straight")
+    train_until_first_save(*words, "--out", "cut")
+    train(*words, "--out", "cut", "--resume")
+    assert_bit_identical("straight", "cut")
+    assert read_log("cut") == read_log("straight")
 
 
-def test_torchrun_starts_the_processes(tmp_path: Path) -> None:
+def test_torchrun_starts_the_processes() -> None:
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
-    output = wmr(
-        *BRIEF[:-3],
-        "--config",
-        "sgd.toml",
-        "--model",
-        "nets.py:Smooth",
-        *L2,
-        "--out",
-        "by",
-        by=torchrun,
-    )
-    assert output.stdout.count("last.safetensors") == 1, "only rank 0 prints"
-    assert "2 x cpu" in output.stderr
-    wmr(*BRIEF, *L2, "--model", "nets.py:Smooth", "--out", "two", "--devices", "2")
-    assert all(torch.equal(tensor, weights("by")[name]) for name, tensor in weights("two").items())
+    # without --quiet, to see which processes print
+    verbose = [word for word in BRIEF if word != "--quiet"]
+    done = train(*verbose, *SMOOTH, *L2, "--out", "by-torchrun", launcher=torchrun)
+    assert done.stdout.count("last.safetensors") == 1, "only rank 0 prints"
+    assert "2 x cpu" in done.stderr
+    train(*BRIEF, *L2, *SMOOTH, "--out", "two", "--devices", "2")
+    assert_bit_identical("two", "by-torchrun")
 
 
 @pytest.mark.slow
 def test_slurm_starts_the_processes() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    tasks = {
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    environment = {
+        **os.environ,
         "SLURM_NTASKS": "2",
         "SLURM_NTASKS_PER_NODE": "2",
         "SLURM_NNODES": "1",
@@ -291,59 +234,35 @@ def test_slurm_starts_the_processes() -> None:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
-    program = [
-        sys.executable,
-        "-m",
-        "wmr_cli",
-        "train",
-        *BRIEF,
-        *L2,
-        "--model",
-        "nets.py:Smooth",
-        "--out",
-        "by",
-    ]
+    command = [sys.executable, *TRAIN, *BRIEF, *L2, *SMOOTH, "--out", "by-slurm"]
     running = [
         subprocess.Popen(
-            program,
-            env={**os.environ, **tasks, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
+            command,
+            env={**environment, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
         for rank in range(2)
     ]
-    output = [process.communicate(timeout=240) for process in running]
-    assert [process.returncode for process in running] == [0, 0], output
-    assert [stdout.count("last.safetensors") for stdout, _ in output] == [1, 0]
-    wmr(*BRIEF, *L2, "--model", "nets.py:Smooth", "--out", "two", "--devices", "2")
-    assert all(torch.equal(tensor, weights("by")[name]) for name, tensor in weights("two").items())
+    outputs = [process.communicate(timeout=240) for process in running]
+    assert [process.returncode for process in running] == [0, 0], outputs
+    assert [stdout.count("last.safetensors") for stdout, _ in outputs] == [1, 0]
+    train(*BRIEF, *L2, *SMOOTH, "--out", "two", "--devices", "2")
+    assert_bit_identical("two", "by-slurm")
 
 
 @pytest.mark.slow
 def test_an_error_of_one_process_is_reported_once_with_its_place() -> None:
-    words = [
-        sys.executable,
-        "-m",
-        "wmr_cli",
-        "train",
-        *BRIEF,
-        "--model",
-        "nets.py:Broken",
-        "--out",
-        "run",
-        "--devices",
-        "2",
-    ]
-    failed = subprocess.run(words, capture_output=True, text=True, check=False, timeout=240)
-    assert failed.returncode == 2
+    words = (*BRIEF, "--model", "nets.py:Broken", "--out", "run", "--devices", "2")
+    failed = train(*words, status=2)
     assert [line.split(":")[0] for line in failed.stderr.splitlines()] == ["error", "hint"]
     assert "epoch 1, step 1: image" in failed.stderr
     assert "logits are not finite" in failed.stderr
 
 
 def test_a_batch_too_small_for_the_processes_is_refused() -> None:
-    failed = wmr("--batch-size", "3", "--devices", "2", "--quiet", status=2)
+    failed = train("--batch-size", "3", "--devices", "2", "--quiet", status=2)
     assert (
         failed.stderr.splitlines()[0] == "error: a batch of 3 images is too small for 2 processes"
     )
@@ -351,15 +270,16 @@ def test_a_batch_too_small_for_the_processes_is_refused() -> None:
 
 @pytest.mark.slow
 def test_a_used_folder_is_reported_once() -> None:
-    wmr(*BRIEF, "--out", "run")
-    failed = wmr(
-        *BRIEF, "--out", "run", "--resume", "--epochs", "1", "--lr", "1", "--devices", "2", status=2
-    )
+    train(*BRIEF, "--out", "run")
+    other_settings = ("--epochs", "1", "--lr", "1", "--devices", "2")
+    failed = train(*BRIEF, "--out", "run", "--resume", *other_settings, status=2)
     assert [line.split(":")[0] for line in failed.stderr.splitlines()] == ["error", "hint"]
     assert "lr was 0.05, is 1.0" in failed.stderr
 
 
-STEP = {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}
+SRUN = {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}
+"""Set by `srun` in every task."""
+SIX_TASKS = {"SLURM_NTASKS": "6", "SLURM_NTASKS_PER_NODE": "3", "SLURM_NNODES": "2"}
 
 
 @pytest.mark.parametrize(
@@ -367,18 +287,10 @@ STEP = {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}
     [
         ({}, None),
         ({"TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8"}, (4, 2)),
-        ({**STEP, "SLURM_NTASKS": "6", "SLURM_NTASKS_PER_NODE": "3", "SLURM_NNODES": "2"}, (3, 2)),
-        (
-            {
-                "SLURM_PROCID": "0",
-                "SLURM_NTASKS": "6",
-                "SLURM_NTASKS_PER_NODE": "3",
-                "SLURM_NNODES": "2",
-            },
-            None,
-        ),
-        ({**STEP, "SLURM_NTASKS": "6", "SLURM_JOB_NAME": "interactive"}, None),
-        ({**STEP, "SLURM_NTASKS": "1"}, None),
+        ({**SRUN, **SIX_TASKS}, (3, 2)),
+        ({"SLURM_PROCID": "0", **SIX_TASKS}, None),
+        ({**SRUN, "SLURM_NTASKS": "6", "SLURM_JOB_NAME": "interactive"}, None),
+        ({**SRUN, "SLURM_NTASKS": "1"}, None),
     ],
     ids=["no launcher", "torchrun", "slurm", "no srun", "interactive", "one task"],
 )
