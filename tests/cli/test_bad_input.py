@@ -517,13 +517,13 @@ PATHS = {
 CONTENTS = {
     **{
         f"{named(command)} --config {name}": Case(
-            (*command, "--config", file), bad.content(text), file
+            (*command, "--config", file), bad.file_with(text), file
         )
         for command, every in ((TRAIN, 1), (DRY, 9))
         for _, (name, (file, text)) in pairs([command], bad.CONFIGS.items(), every)
     },
     **{
-        f"{named(command)} {name}": Case(command, bad.content(text), "s.toml")
+        f"{named(command)} {name}": Case(command, bad.file_with(text), "s.toml")
         for command, every in ((("sweep", "s.toml"), 1), (("sweep", "s.toml", "--dry-run"), 6))
         for _, (name, text) in pairs([command], bad.NOT_STUDIES.items(), every)
     },
@@ -604,7 +604,9 @@ TABLES = (NUMBERS, SPECS, LOCAL_CODE, PATHS, CONTENTS, COMMANDS)
 CASES = {name: case for table in TABLES for name, case in table.items() if name not in VALID}
 PARTLY_BAD = {
     "evaluate": Case(("evaluate", "x", str(RUN), "--limit", "10", "--steps", "1", "--out", "new")),
-    "report": Case(("report", "x", str(RECORDS), "--out", "new.md"), bad.record("dataset/n", 0)),
+    "report": Case(
+        ("report", "x", str(RECORDS), "--out", "new.md"), bad.record_with("dataset/n", 0)
+    ),
 }
 """One input of two is bad: the other one is processed."""
 ACCEPTED = {
@@ -614,7 +616,7 @@ ACCEPTED = {
     "zero steps": Case((*EVALUATE, "--steps", "0")),
     "zeros in a list": Case((*REPORT, "--alpha-test", "1,000")),
     "more images than there are": Case((*ATTACK, "--limit", "2147483647", "--steps", "0")),
-    "an empty config": Case((*DRY, "--config", "x.toml"), bad.content(""), "x.toml"),
+    "an empty config": Case((*DRY, "--config", "x.toml"), bad.file_with(""), "x.toml"),
     "a report through a dangling link": Case((*REPORT, "--out", "x"), bad.dangling_link),
     "a report to /dev/null": Case((*REPORT, "--out", "/dev/null")),
 }
@@ -647,7 +649,7 @@ def test_odd_input_that_is_valid_is_accepted(name: str, sandbox: Path) -> None:
 
 
 def test_resuming_keeps_a_folder_that_is_named_like_a_temporary_file(sandbox: Path) -> None:
-    outcome = carried_out(Case(RESUME, bad.run(bad.folder, ".x.tmp")), sandbox)
+    outcome = carried_out(Case(RESUME, bad.run_with(bad.folder, ".x.tmp")), sandbox)
     assert outcome.result.exit_code == 0, str(outcome)
     assert Path("x", ".x.tmp", "inside.txt").read_text() == "of the user"
 

@@ -27,10 +27,15 @@ from wmr_cli.sweeps.study import Machine, ReportSettings
 
 Maker = Callable[[Path], object]
 
-RUN, RECORDS, WEIGHTS, STUDY, CODE = map(
-    Path, ("../run", "../records", "../weights.safetensors", "../study.toml", "../code.py")
-)
-"""Valid input: a run, a run folder with one record, weights, a study of one run, a local class."""
+# valid input, which the makers copy and change
+RUN = Path("../run")
+RECORDS = Path("../records")
+"""A run folder with one record."""
+WEIGHTS = Path("../weights.safetensors")
+STUDY = Path("../study.toml")
+"""A study of one run."""
+CODE = Path("../code.py")
+"""A local class."""
 LAST = RUN / "last.safetensors"
 
 DEEP = 100_000
@@ -185,9 +190,10 @@ def nothing(path: Path) -> None:
     """Create nothing."""
 
 
-def content(given: str | bytes) -> Maker:
-    """Return a maker of a file."""
-    return lambda path: path.write_bytes(given.encode() if isinstance(given, str) else given)
+def file_with(given: str | bytes) -> Maker:
+    """Return a maker of a file with this content."""
+    data = given.encode() if isinstance(given, str) else given
+    return lambda path: path.write_bytes(data)
 
 
 def in_order(*makers: Maker) -> Maker:
@@ -266,8 +272,8 @@ IRREGULAR: Mapping[str, Maker] = {
     "link-to-zero": link_to_zero,
     "link-loop": link_loop,
     "dangling-link": dangling_link,
-    "empty-file": content(b""),
-    "noise": content(NOISE),
+    "empty-file": file_with(b""),
+    "noise": file_with(NOISE),
 }
 
 # ---- settings and studies ----
@@ -452,27 +458,27 @@ NOT_CODE: Mapping[str, Maker] = {
     "fifo": os.mkfifo,
     "link-to-zero": link_to_zero,
     "link-loop": link_loop,
-    "empty": content(""),
-    "noise": content(NOISE),
-    "not-utf8": content(b"B = '\xff'"),
-    "nul": content(b"B = 1\0"),
-    "syntax-error": content("class B(:"),
-    "deep-parentheses": content("B = " + "(" * 10_000 + ")" * 10_000),
-    "exits-with-0": content("raise SystemExit(0)"),
-    "exits-with-text": content("raise SystemExit('error: x')"),
-    "divides-by-zero": content("1 / 0"),
-    "recursion": content("def f():\n    f()\nf()"),
-    "text-of-two-lines": content("raise ValueError('a\\nerror: b\\nhint: c')"),
-    "missing-import": content("import no_such_module_anywhere"),
-    "none": content("B = None"),
-    "number": content("B = 3"),
-    "module": content("import os as B"),
-    "needs-arguments": content("class B:\n    def __init__(self, first, second): pass"),
-    "raises-when-made": content("class B:\n    def __init__(self): raise KeyError('x')"),
-    "exits-when-made": content("class B:\n    def __init__(self): raise SystemExit(0)"),
-    "returns-none": content("def B():\n    return None"),
-    "returns-itself": content("def B():\n    return B"),
-    "abstract": content(
+    "empty": file_with(""),
+    "noise": file_with(NOISE),
+    "not-utf8": file_with(b"B = '\xff'"),
+    "nul": file_with(b"B = 1\0"),
+    "syntax-error": file_with("class B(:"),
+    "deep-parentheses": file_with("B = " + "(" * 10_000 + ")" * 10_000),
+    "exits-with-0": file_with("raise SystemExit(0)"),
+    "exits-with-text": file_with("raise SystemExit('error: x')"),
+    "divides-by-zero": file_with("1 / 0"),
+    "recursion": file_with("def f():\n    f()\nf()"),
+    "text-of-two-lines": file_with("raise ValueError('a\\nerror: b\\nhint: c')"),
+    "missing-import": file_with("import no_such_module_anywhere"),
+    "none": file_with("B = None"),
+    "number": file_with("B = 3"),
+    "module": file_with("import os as B"),
+    "needs-arguments": file_with("class B:\n    def __init__(self, first, second): pass"),
+    "raises-when-made": file_with("class B:\n    def __init__(self): raise KeyError('x')"),
+    "exits-when-made": file_with("class B:\n    def __init__(self): raise SystemExit(0)"),
+    "returns-none": file_with("def B():\n    return None"),
+    "returns-itself": file_with("def B():\n    return B"),
+    "abstract": file_with(
         "import abc\nclass B(abc.ABC):\n    @abc.abstractmethod\n    def x(self): ..."
     ),
 }
@@ -480,79 +486,79 @@ ATTACK = "from wmr_cli.core import AttackTraits\nclass B:\n    traits = AttackTr
 ATTACK += "    def __call__(self, model, batch, objective, *, seed, need_logits=True):\n        "
 MODEL = "import torch\nclass B(torch.nn.Module):\n    def forward(self, images):\n        "
 NOT_ATTACKS: Mapping[str, Maker] = {
-    "returns-none": content(ATTACK + "return None"),
-    "returns-text": content(ATTACK + "return 'images'"),
-    "returns-images": content(ATTACK + "return batch.images"),
-    "raises": content(ATTACK + "raise IndexError('x')"),
-    "raises-two-lines": content(ATTACK + "raise RuntimeError('a\\nerror: b')"),
-    "exits": content(ATTACK + "raise SystemExit(0)"),
-    "recursion": content(ATTACK + "return self(model, batch, objective, seed=seed)"),
+    "returns-none": file_with(ATTACK + "return None"),
+    "returns-text": file_with(ATTACK + "return 'images'"),
+    "returns-images": file_with(ATTACK + "return batch.images"),
+    "raises": file_with(ATTACK + "raise IndexError('x')"),
+    "raises-two-lines": file_with(ATTACK + "raise RuntimeError('a\\nerror: b')"),
+    "exits": file_with(ATTACK + "raise SystemExit(0)"),
+    "recursion": file_with(ATTACK + "return self(model, batch, objective, seed=seed)"),
 }
 NOT_MODELS: Mapping[str, Maker] = {
-    "returns-none": content(MODEL + "return None"),
-    "returns-images": content(MODEL + "return images"),
-    "returns-nan": content(MODEL + "return torch.full((len(images), 10), torch.nan)"),
-    "returns-three-classes": content(MODEL + "return torch.zeros(len(images), 3)"),
-    "returns-a-tuple": content(MODEL + "return (torch.zeros(len(images), 10),)"),
-    "returns-integers": content(MODEL + "return torch.zeros(len(images), 10, dtype=torch.int64)"),
-    "raises": content(MODEL + "raise IndexError('x')"),
-    "exits": content(MODEL + "raise SystemExit(0)"),
-    "beyond-memory-in-forward": content(MODEL + "return torch.empty(2**60)"),
+    "returns-none": file_with(MODEL + "return None"),
+    "returns-images": file_with(MODEL + "return images"),
+    "returns-nan": file_with(MODEL + "return torch.full((len(images), 10), torch.nan)"),
+    "returns-three-classes": file_with(MODEL + "return torch.zeros(len(images), 3)"),
+    "returns-a-tuple": file_with(MODEL + "return (torch.zeros(len(images), 10),)"),
+    "returns-integers": file_with(MODEL + "return torch.zeros(len(images), 10, dtype=torch.int64)"),
+    "raises": file_with(MODEL + "raise IndexError('x')"),
+    "exits": file_with(MODEL + "raise SystemExit(0)"),
+    "beyond-memory-in-forward": file_with(MODEL + "return torch.empty(2**60)"),
 }
 SOURCE = "from types import SimpleNamespace as S\nimport torch\ndef B():\n    return "
 NOT_SOURCES: Mapping[str, Maker] = {
-    "none": content(SOURCE + "None"),
-    "empty": content(SOURCE + "S()"),
-    "without-splits": content(SOURCE + "S(num_classes=10, input_shape=(1, 8, 8), splits={})"),
-    "splits-of-none": content(
+    "none": file_with(SOURCE + "None"),
+    "empty": file_with(SOURCE + "S()"),
+    "without-splits": file_with(SOURCE + "S(num_classes=10, input_shape=(1, 8, 8), splits={})"),
+    "splits-of-none": file_with(
         SOURCE
         + "S(num_classes=10, input_shape=(1, 8, 8), "
         + "splits={'train': None, 'val': None, 'test': None})"
     ),
-    "no-classes": content(SOURCE + "S(num_classes=None, input_shape=(1, 8, 8), splits={})"),
-    "no-shape": content(SOURCE + "S(num_classes=10, input_shape=None, splits={})"),
+    "no-classes": file_with(SOURCE + "S(num_classes=None, input_shape=(1, 8, 8), splits={})"),
+    "no-shape": file_with(SOURCE + "S(num_classes=10, input_shape=None, splits={})"),
 }
 
 # ---- checkpoints ----
 
 
-def checkpoint(changes: Mapping[str, str | None]) -> Maker:
+def checkpoint_with(changes: Mapping[str, str | None]) -> Maker:
     """Return a maker of the valid weights with changed header values; None removes a key."""
 
     def make(path: Path) -> None:
         tensors, header = checkpoints.load_tensors(LAST)
         header.pop("content_sha256")
-        changed = {**header, **changes}
-        checkpoints.save_tensors(
-            path, tensors, {key: value for key, value in changed.items() if value is not None}
-        )
+        edited = {**header, **changes}
+        kept = {key: value for key, value in edited.items() if value is not None}
+        checkpoints.save_tensors(path, tensors, kept)
 
     return make
 
 
-def with_tensors(change: Callable[[torch.Tensor], torch.Tensor]) -> Maker:
-    """Return the header of the valid run over other tensors."""
+def checkpoint_with_tensors(change: Callable[[torch.Tensor], torch.Tensor]) -> Maker:
+    """Return a maker of the valid checkpoint with changed tensors."""
 
     def make(path: Path) -> None:
         tensors, header = checkpoints.load_tensors(LAST)
         header.pop("content_sha256")
-        checkpoints.save_tensors(
-            path, {name: change(tensor) for name, tensor in tensors.items()}, header
-        )
+        edited = {name: change(tensor) for name, tensor in tensors.items()}
+        checkpoints.save_tensors(path, edited, header)
 
     return make
 
 
-def part_of(source: Path, length: int) -> Maker:
+def truncated_copy(source: Path, length: int) -> Maker:
     return lambda path: path.write_bytes(source.read_bytes()[:length])
 
 
 def header_only(text: bytes, size: int | None = None) -> Maker:
-    """Return a safetensors file of nothing but a header, which is said to have `size` bytes."""
-    return content((len(text) if size is None else size).to_bytes(8, "little") + text)
+    """Return a maker of a safetensors file of a header alone, with `size` as its stated length."""
+    if size is None:
+        size = len(text)
+    return file_with(size.to_bytes(8, "little") + text)
 
 
-def config_with(**changes: Any) -> str:
+def config_json(**changes: Any) -> str:
     return json.dumps({**msgspec.to_builtins(TrainConfig()), **changes})
 
 
@@ -621,12 +627,12 @@ HEADERS: Mapping[str, Mapping[str, str | None]] = {
         "null": "null",
         "deep": nested("[", "]"),
         "deep-value": nested("[", "]", before='{"model": ', after="}"),
-        "unknown-key": config_with(no_such_key=1),
-        "epochs-of-text": config_with(epochs="x"),
-        "negative-eps": config_with(eps=-1),
-        "unknown-attack": config_with(evaluate={"attack": "no-such"}),
-        "nested-attack": config_with(evaluate={"attack": "pgd:((("}),
-        "negative-steps": config_with(evaluate={"steps": -1}),
+        "unknown-key": config_json(no_such_key=1),
+        "epochs-of-text": config_json(epochs="x"),
+        "negative-eps": config_json(eps=-1),
+        "unknown-attack": config_json(evaluate={"attack": "no-such"}),
+        "nested-attack": config_json(evaluate={"attack": "pgd:((("}),
+        "negative-steps": config_json(evaluate={"steps": -1}),
         "missing": None,
     },
     "model": {
@@ -645,13 +651,13 @@ HEADERS: Mapping[str, Mapping[str, str | None]] = {
 }
 NOT_CHECKPOINTS: Mapping[str, Maker] = {
     **{
-        f"{key}-{name}": checkpoint({key: value})
+        f"{key}-{name}": checkpoint_with({key: value})
         for key, values in HEADERS.items()
         for name, value in values.items()
     },
-    "cut-after-4-bytes": part_of(LAST, 4),
-    "cut-in-the-header": part_of(LAST, 100),
-    "cut-in-the-tensors": part_of(LAST, 50_000),
+    "cut-after-4-bytes": truncated_copy(LAST, 4),
+    "cut-in-the-header": truncated_copy(LAST, 100),
+    "cut-in-the-tensors": truncated_copy(LAST, 50_000),
     "header-of-nothing": header_only(b""),
     "header-of-2-to-63-bytes": header_only(b"{}", size=2**63),
     "header-of-99-mb": header_only(b"{}", size=99_000_000),
@@ -664,19 +670,20 @@ NOT_CHECKPOINTS: Mapping[str, Maker] = {
     "shape-that-overflows": header_only(
         b'{"a": {"dtype": "F32", "shape": [4294967296, 4294967296], "data_offsets": [0, 0]}}'
     ),
-    "weights-nan": with_tensors(lambda tensor: torch.full_like(tensor, torch.nan)),
-    "weights-empty": with_tensors(lambda tensor: tensor[:0]),
-    "weights-of-another-shape": with_tensors(lambda tensor: tensor.reshape(-1)),
-    "weights-of-one-number": with_tensors(lambda tensor: tensor.reshape(-1)[0]),
+    "weights-nan": checkpoint_with_tensors(lambda tensor: torch.full_like(tensor, torch.nan)),
+    "weights-empty": checkpoint_with_tensors(lambda tensor: tensor[:0]),
+    "weights-of-another-shape": checkpoint_with_tensors(lambda tensor: tensor.reshape(-1)),
+    "weights-of-one-number": checkpoint_with_tensors(lambda tensor: tensor.reshape(-1)[0]),
 }
 
 
-def plain(**tensors: torch.Tensor) -> Maker:
+def bare_safetensors(**tensors: torch.Tensor) -> Maker:
+    """Return a maker of a safetensors file without the header of a checkpoint."""
     return lambda path: safetensors.torch.save_file(tensors, path)
 
 
-def archive(members: Mapping[str, bytes]) -> Maker:
-    """Return a zip archive of these members."""
+def zip_of(members: Mapping[str, bytes]) -> Maker:
+    """Return a maker of a zip archive of these members."""
 
     def make(path: Path) -> None:
         with zipfile.ZipFile(path, "w") as packed:
@@ -688,18 +695,18 @@ def archive(members: Mapping[str, bytes]) -> Maker:
 
 CODE_IN_A_PICKLE = b"cos\nsystem\n(S'touch escaped'\ntR."
 NOT_WEIGHTS: Mapping[str, tuple[str, Maker]] = {
-    "no-tensors": ("w.safetensors", plain()),
-    "wrong-names": ("w.safetensors", plain(a=torch.zeros(3))),
-    "cut-short": ("w.safetensors", part_of(WEIGHTS, 50_000)),
+    "no-tensors": ("w.safetensors", bare_safetensors()),
+    "wrong-names": ("w.safetensors", bare_safetensors(a=torch.zeros(3))),
+    "cut-short": ("w.safetensors", truncated_copy(WEIGHTS, 50_000)),
     "our-checkpoint": ("w.safetensors", lambda path: shutil.copy(LAST, path)),
     "safetensors-called-pt": ("w.pt", lambda path: shutil.copy(WEIGHTS, path)),
-    "noise-called-pt": ("w.pt", content(NOISE)),
-    "empty-pt": ("w.pt", content(b"")),
-    "page": ("w.pt", content("<!doctype html><html>Please log in</html>")),
-    "lfs-pointer": ("w.pt", content("version https://git-lfs.github.com/spec/v1\n")),
-    "pickle-of-code": ("w.pt", content(CODE_IN_A_PICKLE)),
-    "zip-of-nothing": ("w.pt", archive({})),
-    "zip-of-code": ("w.pt", archive({"a/data.pkl": CODE_IN_A_PICKLE})),
+    "noise-called-pt": ("w.pt", file_with(NOISE)),
+    "empty-pt": ("w.pt", file_with(b"")),
+    "page": ("w.pt", file_with("<!doctype html><html>Please log in</html>")),
+    "lfs-pointer": ("w.pt", file_with("version https://git-lfs.github.com/spec/v1\n")),
+    "pickle-of-code": ("w.pt", file_with(CODE_IN_A_PICKLE)),
+    "zip-of-nothing": ("w.pt", zip_of({})),
+    "zip-of-code": ("w.pt", zip_of({"a/data.pkl": CODE_IN_A_PICKLE})),
     "saved-number": ("w.pt", lambda path: torch.save(3, path)),
     "saved-list": ("w.pt", lambda path: torch.save([torch.zeros(3)], path)),
     "saved-numbers-by-name": ("w.pt", lambda path: torch.save({"a": 3}, path)),
@@ -726,40 +733,43 @@ def valid_record() -> Path:
     return next(RECORDS.glob("*/evaluations/*.json"))
 
 
-def changed(values: dict[str, Any], place: str, value: object) -> dict[str, Any]:
+def replace_at(values: dict[str, Any], place: str, value: object) -> dict[str, Any]:
     """Return the same values with another one at a place such as `dataset/n`."""
     key, _, rest = place.partition("/")
-    return {**values, key: changed(values[key], rest, value) if rest else value}
+    if rest:
+        value = replace_at(values[key], rest, value)
+    return {**values, key: value}
 
 
-def record(place: str, value: object) -> Maker:
-    """Return a copy of the valid record with another value at one place."""
+def record_with(place: str, value: object) -> Maker:
+    """Return a maker of the valid record with another value at one place."""
 
     def make(path: Path) -> None:
-        copied_record(path)
+        copy_record(path)
         file = next(path.glob("*.json"))
-        file.write_text(json.dumps(changed(json.loads(file.read_text()), place, value)))
+        valid = json.loads(file.read_text())
+        file.write_text(json.dumps(replace_at(valid, place, value)))
 
     return make
 
 
-def record_text(text: str | bytes) -> Maker:
+def record_with_text(text: str | bytes) -> Maker:
     def make(path: Path) -> None:
-        copied_record(path)
-        content(text)(next(path.glob("*.json")))
+        copy_record(path)
+        file_with(text)(next(path.glob("*.json")))
 
     return make
 
 
-def copied_record(path: Path) -> None:
+def copy_record(path: Path) -> None:
     shutil.copytree(valid_record().parent, path)
 
 
-def rows(change: Callable[[records.Rows], object]) -> Maker:
+def record_with_rows(change: Callable[[records.Rows], object]) -> Maker:
     """Return a maker of the valid record with changed rows and their correct hash."""
 
     def make(path: Path) -> None:
-        copied_record(path)
+        copy_record(path)
         file = next(path.glob("*.safetensors"))
         given = records.load_rows(file)
         change(given)
@@ -768,17 +778,17 @@ def rows(change: Callable[[records.Rows], object]) -> Maker:
     return make
 
 
-def rows_file(change: Maker) -> Maker:
-    """Return a copy of the valid record in which a maker changes the file of the rows."""
+def record_with_rows_file(change: Maker) -> Maker:
+    """Return a maker of the valid record in which `change` rewrites the file of the rows."""
 
     def make(path: Path) -> None:
-        copied_record(path)
+        copy_record(path)
         change(next(path.glob("*.safetensors")))
 
     return make
 
 
-ODD_FACTS: Mapping[str, Mapping[str, Any]] = {
+INVALID_RECORD_VALUES: Mapping[str, Mapping[str, Any]] = {
     "dataset/n": {
         "zero": 0,
         "negative": -1,
@@ -818,50 +828,65 @@ RECORD_KEYS = (
     "per_class",
 )
 NOT_RECORDS: Mapping[str, Maker] = {
-    **{f"json-{name}": record_text(NOT_JSON[name]) for name in BROKEN_JSON},
+    **{f"json-{name}": record_with_text(NOT_JSON[name]) for name in BROKEN_JSON},
     **{
-        f"{place}-{name}": record(place, value)
-        for place, values in ODD_FACTS.items()
+        f"{place}-{name}": record_with(place, value)
+        for place, values in INVALID_RECORD_VALUES.items()
         for name, value in values.items()
     },
     **{
-        f"type-of-{key}": record(key, {"x": []})
+        f"type-of-{key}": record_with(key, {"x": []})
         for key in (*RECORD_KEYS, "checks", "repeats", "seconds", "versions")
     },
 }
 
 
-def put(name: str, values: ArrayLike) -> Callable[[records.Rows], object]:
+def set_array(name: str, values: ArrayLike) -> Callable[[records.Rows], object]:
+    """Return a function that replaces one array of the rows."""
     return lambda given: given.update({name: np.asarray(values)})
 
 
 NOT_ROWS: Mapping[str, Maker] = {
-    "no-images": rows(
+    "no-images": record_with_rows(
         lambda given: given.update({name: values[:0] for name, values in given.items()})
     ),
-    "fewer-images": rows(
+    "fewer-images": record_with_rows(
         lambda given: given.update({name: values[:7] for name, values in given.items()})
     ),
-    "nothing": rows(lambda given: given.clear()),
-    "no-label": rows(lambda given: given.pop("label")),
-    "no-clean": rows(lambda given: given.pop("clean/prediction")),
-    "margin-nan": rows(put("uniform/margin", np.full(IMAGES, np.nan))),
-    "margin-infinite": rows(put("uniform/margin", np.full(IMAGES, np.inf))),
-    "margin-integers": rows(put("uniform/margin", np.ones(IMAGES, dtype=np.int64))),
-    "margin-short": rows(put("uniform/margin", np.zeros(3))),
-    "margin-of-two-dimensions": rows(put("uniform/margin", np.zeros((IMAGES, 2)))),
-    "loss-nan": rows(put("uniform/loss", np.full(IMAGES, np.nan, dtype=np.float32))),
-    "loss-minus-infinity": rows(put("uniform/loss", np.full(IMAGES, -np.inf, dtype=np.float32))),
-    "logits-empty": rows(put("uniform/logits", np.zeros((IMAGES, 0), dtype=np.float32))),
-    "logits-of-one-class": rows(put("uniform/logits", np.zeros((IMAGES, 1), dtype=np.float32))),
-    "logits-nan": rows(put("clean/logits", np.full((IMAGES, 10), np.nan, dtype=np.float32))),
-    "label-negative": rows(put("label", np.full(IMAGES, -1))),
-    "label-huge": rows(put("label", np.full(IMAGES, 2**62))),
-    "label-float": rows(put("label", np.zeros(IMAGES))),
-    "label-number": rows(put("label", np.int64(3))),
-    "prediction-huge": rows(put("uniform/prediction", np.full(IMAGES, 2**62))),
-    "cut-short": rows_file(lambda path: os.truncate(path, 300)),
-    "other-hash": rows_file(plain(label=torch.zeros(3))),
+    "nothing": record_with_rows(lambda given: given.clear()),
+    "no-label": record_with_rows(lambda given: given.pop("label")),
+    "no-clean": record_with_rows(lambda given: given.pop("clean/prediction")),
+    "margin-nan": record_with_rows(set_array("uniform/margin", np.full(IMAGES, np.nan))),
+    "margin-infinite": record_with_rows(set_array("uniform/margin", np.full(IMAGES, np.inf))),
+    "margin-integers": record_with_rows(
+        set_array("uniform/margin", np.ones(IMAGES, dtype=np.int64))
+    ),
+    "margin-short": record_with_rows(set_array("uniform/margin", np.zeros(3))),
+    "margin-of-two-dimensions": record_with_rows(
+        set_array("uniform/margin", np.zeros((IMAGES, 2)))
+    ),
+    "loss-nan": record_with_rows(
+        set_array("uniform/loss", np.full(IMAGES, np.nan, dtype=np.float32))
+    ),
+    "loss-minus-infinity": record_with_rows(
+        set_array("uniform/loss", np.full(IMAGES, -np.inf, dtype=np.float32))
+    ),
+    "logits-empty": record_with_rows(
+        set_array("uniform/logits", np.zeros((IMAGES, 0), dtype=np.float32))
+    ),
+    "logits-of-one-class": record_with_rows(
+        set_array("uniform/logits", np.zeros((IMAGES, 1), dtype=np.float32))
+    ),
+    "logits-nan": record_with_rows(
+        set_array("clean/logits", np.full((IMAGES, 10), np.nan, dtype=np.float32))
+    ),
+    "label-negative": record_with_rows(set_array("label", np.full(IMAGES, -1))),
+    "label-huge": record_with_rows(set_array("label", np.full(IMAGES, 2**62))),
+    "label-float": record_with_rows(set_array("label", np.zeros(IMAGES))),
+    "label-number": record_with_rows(set_array("label", np.int64(3))),
+    "prediction-huge": record_with_rows(set_array("uniform/prediction", np.full(IMAGES, 2**62))),
+    "cut-short": record_with_rows_file(lambda path: os.truncate(path, 300)),
+    "other-hash": record_with_rows_file(bare_safetensors(label=torch.zeros(3))),
 }
 """Bad rows of a valid record. Reports read rows for other alphas, for rho and for figures."""
 
@@ -876,12 +901,12 @@ def npz(**arrays: Any) -> Maker:
     return make
 
 
-def npz_that_claims(shape: str, descr: str = "|u1", length: int = 100) -> Maker:
-    """Return an archive whose arrays say that they are of this shape, and have `length` bytes."""
-    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}}}".ljust(117) + "\n"
-    array = (
-        b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + bytes(length)
-    )
+def npz_with_header(shape: str, descr: str = "|u1", length: int = 100) -> Maker:
+    """Return a maker of an archive whose arrays state this shape, and have `length` bytes."""
+    fields = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}}}"
+    header = (fields.ljust(117) + "\n").encode()
+    magic = b"\x93NUMPY\x01\x00"
+    array = magic + len(header).to_bytes(2, "little") + header + bytes(length)
 
     def make(path: Path) -> None:
         with zipfile.ZipFile(path, "w") as packed:
@@ -891,7 +916,8 @@ def npz_that_claims(shape: str, descr: str = "|u1", length: int = 100) -> Maker:
     return make
 
 
-PIXELS, CLASSES = np.zeros((30, 8, 8), np.uint8), np.arange(30) % 10
+PIXELS = np.zeros((30, 8, 8), np.uint8)
+CLASSES = np.arange(30) % 10
 NOT_ARRAYS: Mapping[str, Maker] = {
     "no-arrays": npz(),
     "other-names": npz(a=PIXELS, b=CLASSES),
@@ -927,16 +953,16 @@ NOT_ARRAYS: Mapping[str, Maker] = {
         test_images=np.zeros((30, 9, 9), np.uint8),
         test_labels=CLASSES,
     ),
-    "claims-ten-to-12": npz_that_claims("(1000000000000,)"),
-    "claims-ten-to-24": npz_that_claims("(1000000000000, 1000000000000)"),
-    "claims-negative-sides": npz_that_claims("(-1, -100)"),
-    "claims-code": npz_that_claims("__import__('os').system('touch escaped')"),
-    "claims-deep-shape": npz_that_claims("(" * 1_000),
-    "claims-objects": npz_that_claims("(100,)", descr="|O"),
-    "claims-more-than-there-is": npz_that_claims("(200,)"),
+    "claims-ten-to-12": npz_with_header("(1000000000000,)"),
+    "claims-ten-to-24": npz_with_header("(1000000000000, 1000000000000)"),
+    "claims-negative-sides": npz_with_header("(-1, -100)"),
+    "claims-code": npz_with_header("__import__('os').system('touch escaped')"),
+    "claims-deep-shape": npz_with_header("(" * 1_000),
+    "claims-objects": npz_with_header("(100,)", descr="|O"),
+    "claims-more-than-there-is": npz_with_header("(200,)"),
     "cut-short": in_order(npz(images=PIXELS, labels=CLASSES), lambda path: os.truncate(path, 500)),
     "single-array": lambda path: path.write_bytes(_npy(PIXELS)),
-    "page": content("<!doctype html><html>Please log in</html>"),
+    "page": file_with("<!doctype html><html>Please log in</html>"),
 }
 
 
@@ -949,8 +975,8 @@ def _npy(array: np.ndarray) -> bytes:
 # ---- run folders ----
 
 
-def run(change: Maker, name: str) -> Maker:
-    """Return a copy of the valid run in which a maker replaces one file."""
+def run_with(change: Maker, name: str) -> Maker:
+    """Return a maker of the valid run in which `change` replaces one file."""
 
     def make(path: Path) -> None:
         shutil.copytree(RUN, path)
@@ -960,8 +986,8 @@ def run(change: Maker, name: str) -> Maker:
     return make
 
 
-def state(**changes: str) -> Maker:
-    """Return the state of the valid run under a header with these values."""
+def resume_state_with(**changes: str) -> Maker:
+    """Return a maker of the resume state of the valid run with changed header values."""
 
     def make(path: Path) -> None:
         tensors, header = checkpoints.load_tensors(RUN / "resume.safetensors")
@@ -993,30 +1019,32 @@ NOT_STATES = {
     "deep": nested("[", "]"),
 }
 NOT_RUNS: Mapping[str, Maker] = {
-    **{f"log-of-{name}": run(content(text), "log.jsonl") for name, text in LOGS.items()},
+    **{f"log-of-{name}": run_with(file_with(text), "log.jsonl") for name, text in LOGS.items()},
     **{
-        f"config-{name}": run(content(NOT_JSON[name]), "config.json")
+        f"config-{name}": run_with(file_with(NOT_JSON[name]), "config.json")
         for name in ("empty", "deep-lists", "list", "noise", "unknown-key")
     },
     **{
-        f"{name.partition('.')[0]}-is-a-{kind}": run(IRREGULAR[kind], name)
+        f"{name.partition('.')[0]}-is-a-{kind}": run_with(IRREGULAR[kind], name)
         for name in ("config.json", "resume.safetensors", "log.jsonl")
         for kind in ("fifo", "folder", "link-to-zero", "link-loop", "dangling-link")
     },
     **{
-        f"lock-is-a-{kind}": run(IRREGULAR[kind], ".lock")
+        f"lock-is-a-{kind}": run_with(IRREGULAR[kind], ".lock")
         for kind in ("fifo", "folder", "link-to-zero", "dangling-link")
     },
-    "config-missing": run(nothing, "config.json"),
-    "state-missing": run(nothing, "resume.safetensors"),
+    "config-missing": run_with(nothing, "config.json"),
+    "state-missing": run_with(nothing, "resume.safetensors"),
     "config-and-state-missing": in_order(
-        run(nothing, "config.json"), lambda path: (path / "resume.safetensors").unlink()
+        run_with(nothing, "config.json"), lambda path: (path / "resume.safetensors").unlink()
     ),
-    "state-cut-short": run(part_of(RUN / "resume.safetensors", 50_000), "resume.safetensors"),
-    "state-empty": run(content(b""), "resume.safetensors"),
-    "state-is-a-checkpoint": run(lambda path: shutil.copy(LAST, path), "resume.safetensors"),
+    "state-cut-short": run_with(
+        truncated_copy(RUN / "resume.safetensors", 50_000), "resume.safetensors"
+    ),
+    "state-empty": run_with(file_with(b""), "resume.safetensors"),
+    "state-is-a-checkpoint": run_with(lambda path: shutil.copy(LAST, path), "resume.safetensors"),
     **{
-        f"state-{key}-{name}": run(state(**{key: value}), "resume.safetensors")
+        f"state-{key}-{name}": run_with(resume_state_with(**{key: value}), "resume.safetensors")
         for key, names in {
             "epoch": NOT_STATES,
             "step": NOT_STATES,
