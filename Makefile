@@ -35,7 +35,7 @@ test: .venv/.installed-dev  ## the test suite without slow tests, in less than 5
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not browser"
 
 test-slow: .venv/.installed-dev  ## several seeds, the commands of the docs, killed processes, two ranks
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadgroup -m slow
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadscope -m slow
 
 test-data: .venv/.installed-dev  ## tests on real datasets (WMR_DATA_DIR) and checkpoints (WMR_TEST_CHECKPOINTS)
 	$(BIN)/python -m pytest -m data -rs

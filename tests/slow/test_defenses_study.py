@@ -42,7 +42,6 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("defenses study")
 def test_every_adversarial_defense_is_more_robust_than_natural_training(study: Study) -> None:
     assert set(study) == builtin_defenses()
     (natural,) = study["natural"]["a_rob"]
@@ -52,7 +51,6 @@ def test_every_adversarial_defense_is_more_robust_than_natural_training(study: S
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("defenses study")
 @pytest.mark.parametrize("defense", ["free", "fgsm-rs"])
 def test_a_fast_defense_takes_less_than_half_the_time_of_pgd(study: Study, defense: str) -> None:
     assert study[defense]["cost"] < study["pgd"]["cost"] / 2

@@ -15,7 +15,7 @@ from wmr_cli.measures import Estimate
 from wmr_cli.reporting.report import gather_records
 from wmr_cli.storage.records import Record
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("digits study")]
+pytestmark = pytest.mark.slow
 ALPHAS = (0, 2)
 SEEDS = range(3)
 

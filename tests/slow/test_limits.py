@@ -9,7 +9,7 @@ import pytest
 
 from support import synthetic
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("limits")]
+pytestmark = pytest.mark.slow
 ATTEMPTS = 3
 RECORDS = 100
 IMAGES = 10_000

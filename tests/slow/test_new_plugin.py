@@ -9,7 +9,7 @@ import pytest
 
 from support.virtualenvs import ROOT, Environment
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("new plugin")]
+pytestmark = pytest.mark.slow
 REGISTERED_KINDS = {
     "attack": "attack",
     "model": "model",
