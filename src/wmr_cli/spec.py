@@ -31,7 +31,9 @@ _LOCAL = re.compile(
 )
 _NAME = re.compile(r"[^\s:,=()\"']+")
 _ITEM = re.compile(r"(?P<key>[A-Za-z_][\w-]*)=(?P<value>.*)", re.DOTALL)
-_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?\s*", re.ASCII)
+NUMBER_PATTERN = r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?\s*"
+"""Numbers in text; each part of a fraction is one. JSON schemas of settings contain it, too."""
+_NUMBER = re.compile(NUMBER_PATTERN, re.ASCII)
 LARGEST_COUNT = 2**31 - 1
 """Upper bound of every count: epochs, steps, images, processes.
 

@@ -493,6 +493,25 @@ def test_a_number_or_spec_out_of_bounds_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("args", "error", "hint"),
+    [
+        (["evaluate", "run", "--limit", "0"], "--limit", "1 or more"),
+        (["report", "--rho=-1"], "--rho: expected a number >= 0, got -1", "0 or more"),
+        (["sweep", "study.toml", "--jobs", "0"], "--jobs", "1 or more"),
+        (["bench", "--seconds=-3"], "--seconds", "from 0 to 86400"),
+        (["train", "--epochs", "x"], "--epochs: 'x' is not a whole number", "whole number"),
+    ],
+)
+def test_a_hint_names_the_bound_and_no_other_command(
+    args: list[str], error: str, hint: str
+) -> None:
+    complaint = refused(*args)
+    assert error in complaint.error
+    assert hint in complaint.hint
+    assert "wmr train" not in complaint.hint
+
+
 PATHS_BY_COMMAND = {
     "train": ["--config", "--data-dir", "--out"],
     "evaluate x": ["--data-dir", "--out"],

@@ -118,7 +118,10 @@ def test_a_mistake_is_rejected_with_its_place(
 
 
 def test_numbers_may_be_fractions_in_settings_but_not_in_records() -> None:
-    assert find_errors({"eps": "8/255"}, load_schema("train")) == []
+    for text in ("8/255", " 0.3 ", "-1e-3", ".5 / 2"):
+        assert find_errors({"eps": text}, load_schema("train")) == []
+    for text in ("eight", "1/2/3", "", "8/"):
+        assert find_errors({"eps": text}, load_schema("train")) != []
     assert load_schema("record")["$defs"]["Threat"]["properties"]["eps"]["type"] == "number"
 
 
@@ -132,6 +135,15 @@ def test_a_config_may_name_its_schema(tmp_path: Path) -> None:
     other = tmp_path / "config.toml"
     other.write_text("#:schema wmr-train.schema.json\nepochs = 3\n")
     assert resolve({}, other).epochs == 3
+    other.write_text('"$schema" = "wmr-train.schema.json"\nepochs = 3\n')
+    assert resolve({}, other).epochs == 3
+
+
+def test_printed_records_are_valid() -> None:
+    folder = next(STUDIES.glob("records/*/*/evaluations"))
+    printed = json.loads(wmr("report", folder, "--format", "json").stdout)
+    for record in printed["records"] if isinstance(printed, dict) else printed:
+        assert find_errors(record, load_schema("record")) == []
 
 
 def test_a_study_may_name_its_schema(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from wmr_cli.config import (
     setting,
     value_type,
 )
+from wmr_cli.config.setting import TypeHint
 from wmr_cli.errors import BadInput, UnknownName
 
 STRUCTS = [
@@ -174,3 +175,32 @@ def test_an_attack_is_an_evaluation_with_one_value_each() -> None:
 def test_a_config_reads_back_equal() -> None:
     config_with_lists = TrainConfig(milestones=(5, 9), eps=8 / 255, alpha=2.0)
     assert TrainConfig.from_json(config_with_lists.to_json()) == config_with_lists
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "error", "suggestion"),
+    [
+        (0, Count, "`x`: expected a whole number >= 1, got 0", "write 1 or more"),
+        ([0.5, -1], NonNegatives, "`x`: expected a number >= 0, got -1", "write 0 or more"),
+        (0, Annotated[float, Meta(gt=0)], "`x`: expected a number > 0, got 0", "more than 0"),
+        (2, Annotated[float, Meta(ge=0, le=1)], "<= 1, got 2", "from 0 to 1"),
+        (9, Annotated[int, Meta(le=5)] | None, "<= 5, got 9", "write 5 or less"),
+        ([], NonNegatives, "a list of length >= 1", "at least one value"),
+        (True, NonNegative | None, "expected a number, got true or false", "8/255"),
+        ("x", Count, "expected a whole number, got text", "whole number"),
+        (1, bool, "`x`", "true or false"),
+        (1, Color, "`x`", "red, green"),
+    ],
+)
+def test_a_hint_names_the_values_that_a_setting_can_have(
+    value: object, hint: TypeHint, error: str, suggestion: str
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        check_value(value, hint, "`x`")
+    assert error in str(caught.value)
+    assert suggestion in caught.value.hint
+
+
+def test_a_file_keeps_the_position_of_a_wrong_value() -> None:
+    with pytest.raises(BadInput, match=r"^config.toml: eps\[1\]: "):
+        check_value([0.5, -1], NonNegatives, "config.toml: eps")

@@ -139,7 +139,7 @@ def test_check_names_the_broken_ones_and_the_target_that_does_not_exist(
     assert "Traceback" not in built.stderr
     missed = wmr(crowded, tmp_path, "list", "attacks", "wmr-no-such-name")
     assert missed.returncode == 1
-    assert "warning: set aside: " in missed.stderr
+    assert "warning: not loaded: " in missed.stderr
 
 
 def test_one_name_of_each_kind_trains_attacks_and_evaluates(crowded: Path, tmp_path: Path) -> None:

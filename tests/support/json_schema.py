@@ -1,6 +1,7 @@
 """Validate values against a JSON Schema, with `jsonschema` if it is installed."""
 
 import importlib.util
+import re
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -48,6 +49,9 @@ def _check(value: Json, part: JsonSchema, whole: JsonSchema, place: str) -> Iter
             yield f"{place}: too few items"
         for number, item in enumerate(value):
             yield from _check(item, part.get("items", {}), whole, f"{place}[{number}]")
+    elif isinstance(value, str):
+        if not re.search(part.get("pattern", ""), value):
+            yield f"{place}: {value!r} does not match {part['pattern']!r}"
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield from _check_bounds(value, part, place)
 

@@ -161,6 +161,25 @@ def test_a_failing_command_reports_its_error_and_hint(result_file: Path) -> None
     assert f"error: {result.error}\nhint: {result.hint}" in outcome.stderr
 
 
+def test_a_failing_command_reports_its_own_flags(result_file: Path) -> None:
+    Path("run").mkdir()
+    Path("run", "log.jsonl").write_text('{"epoch": 1}\n')
+    arguments = ["train", "--out", "run", "--epochs", "1"]
+    outcome = CliRunner().invoke(app, arguments, prog_name="wmr")
+    assert outcome.exit_code == 2
+    result = read_result(result_file)
+    assert result is not None
+    assert "--overwrite" in result.hint
+    assert "`" not in result.hint
+
+
+def test_a_result_that_cannot_be_written_keeps_the_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(RESULT_FILE_VARIABLE, "/proc/nope/x.json")
+    outcome = CliRunner().invoke(app, ["list", "attacks"], prog_name="wmr")
+    assert outcome.exit_code == 0
+    assert "error: cannot write /proc/nope/x.json" in outcome.stderr
+
+
 def test_a_command_reports_success(result_file: Path) -> None:
     assert CliRunner().invoke(app, ["list", "attacks"], prog_name="wmr").exit_code == 0
     assert read_result(result_file) == CommandResult(status=0)

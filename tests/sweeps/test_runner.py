@@ -104,6 +104,21 @@ def test_a_run_that_another_process_locks_after_its_claim_is_tried_again(
     assert outcomes(sweep) == {"digits-trades-a0-s0": RunDone, "digits-trades-a2-s0": RunDone}
 
 
+def test_a_run_that_stays_locked_is_reported_once(
+    registry: Registry, fake: type[FakeProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wmr_cli.sweeps.runner.RETRY_SECONDS", 0.0)
+    study = write_study(registry)
+    fake.failing = "train"
+    fake.failure = Failure("test is in use", error_class="FolderInUse")
+    events: list[SweepEvent] = []
+    for event in run_study(study, jobs=1):
+        events.append(event)
+        if len(events) == 8:
+            fake.failing = ""
+    assert sorted(waiting_names(events)) == ["digits-trades-a0-s0", "digits-trades-a2-s0"]
+
+
 def test_a_run_with_other_settings_is_refused_with_the_difference(
     registry: Registry, fake: type[FakeProcess]
 ) -> None:
@@ -240,6 +255,8 @@ def test_a_damaged_run_is_refused_and_stops_no_other(
     (failure,) = failures(events)
     assert str(folder / name) in failure.reason
     assert failure.error_class == "BadFile"
+    # a sweep does not have this setting of `wmr train`
+    assert "overwrite" not in failure.hint
 
 
 def test_an_evaluation_without_records_is_a_failure_of_its_run(

@@ -201,7 +201,7 @@ def test_equal_hashes_of_splits_are_refused() -> None:
 def test_a_missing_split_is_named(name: str) -> None:
     source = correct_dataset()
     splits = {other: split for other, split in source.splits.items() if other != name}
-    with pytest.raises(AssertionError, match=f"there is no split '{name}'"):
+    with pytest.raises(AssertionError, match=f"'{name}' is missing"):
         check_dataset(Source(2, (1, 4, 4), splits))
 
 

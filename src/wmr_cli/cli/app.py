@@ -16,7 +16,7 @@ from ..errors import WmrError, out_of_memory
 from ..sweeps.process import start_report
 from . import attack, bench, evaluate, imports, installation, lists, report, sweep, train
 from .console import Terminated, say_error, write
-from .flags import ClickContext, Command, use_flags_of
+from .flags import ClickContext, Command, spell_flags, use_flags_of
 
 _PERMISSION_HINT = "check the permissions, or choose another place"
 _SPACE_HINT = "free some space, or choose another place"
@@ -69,7 +69,8 @@ class Program(TyperGroup):
 
         def fail(error: BaseException, text: str, hint: str) -> int:
             say_error(text, hint)
-            result.set_error(text, hint, type(error).__name__)
+            # with the flags of this command: those of the sweep that reads it are others
+            result.set_error(spell_flags(text), spell_flags(hint), type(error).__name__)
             return 2
 
         try:
@@ -94,7 +95,11 @@ class Program(TyperGroup):
             status = fail(error, problem, HINT_BY_ERRNO[error.errno])
         if not isinstance(status, int):
             status = 0
-        result.write(status)
+        try:
+            result.write(status)
+        except WmrError as error:
+            # the command itself has ended; its status stays
+            say_error(str(error), error.hint)
         sys.exit(status)
 
 

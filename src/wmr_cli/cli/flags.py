@@ -242,7 +242,18 @@ class Command(TyperCommand):
             for text in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(text, str):
                     _check_argument(parameter, text, check)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            flag = error.param
+            text = None if flag is None else given.get(flag.name)
+            # Typer's own message is long and does not contain the value
+            if flag is None or not isinstance(text, str) or flag.bare_type() != "int":
+                raise
+            raise BadInput(
+                f"{flag.opts[0]}: {text!r} is not a whole number",
+                hint="write a whole number such as 10",
+            ) from None
 
     def get_help_option(self, ctx: ClickContext) -> TyperOption | None:
         return _move_to_last_panel(super().get_help_option(ctx), self.params)

@@ -58,7 +58,7 @@ def plugins(context: typer.Context, config: PluginsConfig) -> None:
         offers = "\n".join(f"{kind}s {', '.join(names)}" for kind, names in plugin.offers.items())
         content = escape(offers)
         if plugin.problem:
-            content = f"[red]set aside:[/] {escape(plugin.problem)}"
+            content = f"[red]not loaded:[/] {escape(plugin.problem)}"
         table.add_row(escape(plugin.name), escape(plugin.version), content)
     show(table)
     if not config.check:
@@ -125,7 +125,7 @@ def doctor(config: DoctorConfig) -> None:
     _check_data_dir(find_data_dir(config.data_dir), facts, problems)
     found = load_plugins()
     usable = len(found.plugins) - len(found.broken)
-    facts["plugins"] = f"{usable} in use, {len(found.broken)} set aside"
+    facts["plugins"] = f"{usable} in use, {len(found.broken)} not loaded"
     problems += [f"plugin {plugin.name}: {plugin.problem}" for plugin in found.broken]
     problems += check_targets(found.registry)
     table = make_fact_table(facts)

@@ -38,7 +38,7 @@ def list_names(
 ) -> None:
     """List models, datasets, defenses, attacks, kernels and presets."""
     if what is not None and what not in KIND_BY_PLURAL:
-        raise UnknownName(f"{what!r} is not a kind of names", did_you_mean(what, KIND_BY_PLURAL))
+        raise UnknownName(f"{what!r} is an unknown kind", did_you_mean(what, KIND_BY_PLURAL))
     data_dir = find_data_dir(config.data_dir)
     shows_files = what == "datasets"
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
@@ -104,7 +104,7 @@ def _make_schema(what: str) -> dict[str, Any]:
 
 
 def _describe_files(entry: "Entry", data_dir: Path) -> str:
-    """Return whether the files of a dataset are there; `-` if it needs none."""
+    """Describe how many files of a dataset are on the disk; `-` if it needs none."""
     if not entry.files:
         return "-"
     present = sum((data_dir / file).exists() for file in entry.files)

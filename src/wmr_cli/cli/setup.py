@@ -43,7 +43,7 @@ def load_components(quiet: bool) -> "Registry":
     found = load_plugins()
     if found.broken:
         names = ", ".join(plugin.name for plugin in found.broken)
-        say(f"set aside: {names}; `wmr plugins` shows the reason", quiet=quiet, is_warning=True)
+        say(f"not loaded: {names}; `wmr plugins` shows the reason", quiet=quiet, is_warning=True)
     return found.registry
 
 

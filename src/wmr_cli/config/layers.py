@@ -102,9 +102,8 @@ def read_config_file(path: Path) -> dict[str, Any]:
         ) from None
     if not isinstance(values, dict):
         raise BadFile(f"{path} contains no settings", hint="a config is a table of settings")
-    if path.suffix == ".json":
-        # for editors; in TOML they read the comment `#:schema FILE` instead
-        values.pop(SCHEMA_KEY, None)
+    # for editors; in TOML most of them read the comment `#:schema FILE` instead
+    values.pop(SCHEMA_KEY, None)
     return values
 
 
@@ -219,7 +218,7 @@ def _extract_settings(
             continue
         if setting in layer:
             raise BadInput(
-                f"{place} sets `{setting}` twice: in {text!r} and by itself",
+                f"{place} sets `{setting}` twice: in {text!r} and as a setting",
                 hint="keep one of the two",
             )
         where = f"{parameter} of {text!r}"

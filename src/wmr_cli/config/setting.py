@@ -9,6 +9,7 @@ reference all derive from this declaration.
 """
 
 import math
+import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,14 @@ import msgspec
 from msgspec import Meta
 
 from ..errors import BadInput, UnknownName, did_you_mean
-from ..spec import LARGEST_COUNT, LARGEST_SEED, check_text, parse_number
+from ..spec import (
+    LARGEST_COUNT,
+    LARGEST_SEED,
+    NUMBER_PATTERN,
+    check_text,
+    format_number,
+    parse_number,
+)
 
 TypeHint: TypeAlias = Any
 """A type annotation, possibly `Annotated`, optional or a tuple."""
@@ -43,7 +51,23 @@ CountOrZero = Annotated[int, Meta(ge=0, le=LARGEST_COUNT)]
 Seed = Annotated[int, Meta(ge=0, le=LARGEST_SEED)]
 
 # msgspec writes its error messages with the names of Python types
-_TYPE_NAMES = {"`float`": "a number", "`int`": "a whole number", "`str`": "text"}
+_TYPE_NAMES = {
+    "float": "a number",
+    "int": "a whole number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+    "null": "nothing",
+}
+_BOUND = re.compile(r" (?P<sign>[<>]=?) (?P<bound>\S+)$")
+_HINT_BY_SIGN = {
+    ">=": "write {} or more",
+    ">": "write more than {}",
+    "<=": "write {} or less",
+    "<": "write less than {}",
+}
+_NUMBER_HINT = "write a number such as 0.3 or a fraction such as 8/255"
 
 
 class Struct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -200,14 +224,67 @@ def check_value(value: Value, hint: TypeHint, where: str) -> Value:
             hint=f"numbers are at most {LARGEST_NUMBER:g}, seeds 2**63 - 1",
         ) from None
     except msgspec.ValidationError as error:
-        # "Expected `int` >= 1 - at `$[2]`" becomes "epochs[2]: expected a whole number >= 1"
-        text, _, item = str(error).partition(" - at `$")
-        for type_name, words in _TYPE_NAMES.items():
-            text = text.replace(type_name, words)
-        raise BadInput(
-            f"{where}{item.rstrip('`')}: {text[0].lower()}{text[1:]}",
-            hint="`wmr train --help` explains the settings",
-        ) from None
+        raise _describe_invalid_value(str(error), plain, hint, where) from None
+
+
+def _describe_invalid_value(problem: str, value: Value, hint: TypeHint, where: str) -> BadInput:
+    """Return the error for a user that corresponds to one of msgspec.
+
+    "Expected `int` >= 1 - at `$[2]`" becomes "epochs[2]: expected a whole number >= 1, got 0".
+    """
+    text, _, item = problem.partition(" - at `$")
+    item = item.removesuffix("`")
+    text = re.sub(r"`([^`]*)`", _name_types, text)
+    # the bounds of numbers are floats
+    text = re.sub(r"(\d)\.0$", r"\1", text)
+    index = re.fullmatch(r"\[(\d+)\]", item)
+    if index is not None:
+        value = value[int(index[1])]
+        # flags sort the numbers of a list, so the position would not be that of the user
+        if where.startswith("`"):
+            item = ""
+    bound = _BOUND.search(text)
+    if bound is not None and isinstance(value, int | float):
+        text += f", got {format_number(value)}"
+    return BadInput(
+        f"{where}{item}: {text[0].lower()}{text[1:]}", hint=_suggest_value(hint, bound, value)
+    )
+
+
+def _name_types(match: re.Match[str]) -> str:
+    # optional settings have types such as "int | null"; a user just omits the setting
+    names = [name for name in match[1].split(" | ") if name != "null"] or ["null"]
+    return " or ".join(_TYPE_NAMES.get(name, name) for name in names)
+
+
+def _suggest_value(hint: TypeHint, bound: re.Match[str] | None, value: Value) -> str:
+    """Return a hint that names the values a setting can have."""
+    choices = list_choices(hint)
+    if choices:
+        return f"write one of {', '.join(choices)}"
+    if bound is not None and isinstance(value, int | float):
+        for meta in _list_bounds(hint):
+            # the bound of settings without a bound of their own does not help
+            if meta.ge is not None and meta.le is not None and meta.le < LARGEST_NUMBER:
+                return f"write a number from {format_number(meta.ge)} to {format_number(meta.le)}"
+        return _HINT_BY_SIGN[bound["sign"]].format(bound["bound"])
+    if bound is not None:
+        return "write at least one value"
+    kind = value_type(hint)
+    if kind is float:
+        return _NUMBER_HINT
+    if kind is int:
+        return "write a whole number such as 10"
+    if kind is bool:
+        return "write true or false"
+    return "write text in quotes, or a list of texts" if is_list(hint) else "write text in quotes"
+
+
+def _list_bounds(hint: TypeHint) -> list[Meta]:
+    """Return the declarations of bounds in a type, also those of its parts."""
+    if isinstance(hint, Meta):
+        return [hint]
+    return [meta for part in typing.get_args(hint) for meta in _list_bounds(part)]
 
 
 def _check_choices(value: Value, choices: tuple[str, ...]) -> None:
@@ -232,7 +309,7 @@ def _read_numbers(value: Value, *, is_number: bool) -> Value:
     if isinstance(value, float) and not math.isfinite(value):
         raise BadInput(
             f"{value} is not a finite number",
-            hint="write a number such as 0.3 or a fraction such as 8/255",
+            hint=_NUMBER_HINT,
         )
     return value
 
@@ -247,6 +324,8 @@ def allow_fractions(schema: Value) -> Value:
     if allowed.get("type") == "number":
         # bounds stay: JSON Schema applies them to numbers only
         allowed["type"] = ["number", "string"]
+        # and the pattern to text only
+        allowed["pattern"] = f"^{NUMBER_PATTERN}(/{NUMBER_PATTERN})?$"
     return allowed
 
 

@@ -32,7 +32,7 @@ DATA = "Data and model"
 TRAINING_ATTACK = "Training attack"
 ATTACK = "Attack"
 WEIGHTING = "Weighting"
-OPTIMIZATION = "Optimization"
+OPTIMIZATION = "Optimisation"
 VALIDATION = "Validation"
 METRICS_PANEL = "Metrics"
 RUNS = "Runs"
@@ -104,7 +104,8 @@ DataDir = Annotated[
 TrustedCode = Annotated[
     tuple[str, ...],
     setting(
-        "Allow code that only a file names, by the SHA-256 of the Python file; repeatable.",
+        "Allow local code named in a config, study or checkpoint, by the SHA-256 of the Python"
+        " file; repeatable.",
         DATA,
         "SHA256",
         is_repeated=True,
@@ -363,7 +364,7 @@ class EvaluateConfig(AttackedSplit, frozen=True, kw_only=True):
     rho: Rho = None
     dro_loss: Annotated[
         DroLoss,
-        setting("Loss that DRO maximises; rho and dro_loss add the metric dro.", METRICS_PANEL),
+        setting("Loss that DRO maximises; --rho and --dro-loss add the metric dro.", METRICS_PANEL),
     ] = "ce"
     per_class: Annotated[bool, setting("Also measure every class.", METRICS_PANEL)] = False
     ci: Annotated[

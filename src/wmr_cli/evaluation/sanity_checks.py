@@ -144,7 +144,8 @@ class BackwardCounter(TorchFunctionMode):
 
     A mode sees calls by any imported name. Torch disables it inside its own functions, so that
     `Tensor.backward`, which calls `torch.autograd.backward`, counts once. Releases of torch that
-    do not dispatch `torch.autograd.backward` to modes hide direct calls of that function.
+    do not dispatch `torch.autograd.backward` to modes hide direct calls of that function. A mode
+    belongs to one thread: calls in other threads that the model starts are not counted.
     """
 
     def __init__(self) -> None:

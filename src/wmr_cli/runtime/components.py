@@ -86,7 +86,7 @@ def build_model(
         return model
     if input_shape is None:
         raise BadInput(
-            f"model {spec!r} normalizes its input, which needs input_shape",
+            f"model {spec!r} normalises its input, which needs input_shape",
             hint="give input_shape=(channels, height, width)",
         )
     mean = normalisation.get("mean", (0.0,))

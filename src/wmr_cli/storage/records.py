@@ -472,4 +472,13 @@ def make_schema() -> dict[str, Any]:
             # the reference page links to others
             plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
             properties[field] = {"description": plain, **properties[field]}
+    # `--format json` adds these to a record that it prints; stored records do not have them
+    schema["$defs"]["Record"]["properties"].update(
+        rows={"description": "Path of the rows; printed, not stored.", "type": "string"},
+        worst_of={
+            "description": "Attacks behind a worst case; printed, not stored.",
+            "type": "array",
+            "items": {"type": "string"},
+        },
+    )
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

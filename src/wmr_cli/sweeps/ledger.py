@@ -205,7 +205,13 @@ def _read_status(study: Study, run: Run) -> RunStatus:
         if not is_trained or find_records(path, ledger, each.key) is None
     ]
     # the log has an entry per finished epoch; a new run has none
-    epochs = [entry.get("epoch", 0) for entry in RunFolder(path).read_log()]
+    try:
+        log = RunFolder(path).read_log()
+    except BadFile as error:
+        # the error itself suggests a setting of `wmr train`, which a sweep does not have
+        hint = f"repair the line, or remove {path} and repeat the sweep"
+        raise BadFile(str(error), hint) from None
+    epochs = [entry.get("epoch", 0) for entry in log]
     return RunStatus(max(epochs, default=0), is_trained, tuple(missing))
 
 

@@ -138,9 +138,13 @@ class Sweep:
             if not isinstance(event, RunStarted):
                 self._active.remove(current)
                 self._free_slots.append(current.slot)
+            was_reported = current.run.name in self._retry_times
             if isinstance(event, RunWaiting):
                 self._waiting.append(current.run)
                 self._retry_later(current.run)
+                # reported once, as in `start_runs`
+                if was_reported:
+                    continue
             yield event
 
     def _retry_later(self, run: Run) -> None:

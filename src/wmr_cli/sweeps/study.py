@@ -530,7 +530,7 @@ def _check_table(value: object, place: str) -> Table:
     if not isinstance(value, dict):
         raise BadInput(
             f"{place} is not a table of settings",
-            hint="`wmr sweep --help` names a page with examples",
+            hint="docs/sweeps.md explains study files",
         )
     return value
 

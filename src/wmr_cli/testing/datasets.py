@@ -25,7 +25,7 @@ def check_dataset(source: DataSource) -> None:
     _check_members(source)
     split_of_index: dict[int, str] = {}
     for name in SPLITS:
-        require(name in source.splits, f"there is no split {name!r}")
+        require(name in source.splits, f"the split {name!r} is missing")
         split = source.splits[name]
         _check_labels(name, split, source.num_classes)
         positions = _choose_positions(len(split)).split(IMAGES_PER_BATCH)

@@ -77,8 +77,8 @@ def arrays(
     check_fraction("test", test)
     if classes is not None and not 2 <= classes <= MAX_CLASSES:
         raise BadInput(
-            f"classes={classes} is not a number of classes",
-            hint=f"classes is a number from 2 to {MAX_CLASSES:,}, or left out",
+            f"classes={classes} is out of range",
+            hint=f"write a whole number from 2 to {MAX_CLASSES:,}, or omit classes",
         )
     found = _read_file(path)
     splits: dict[str, MemorySplit] = {}
