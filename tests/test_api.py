@@ -648,6 +648,12 @@ def test_a_model_with_normalization_takes_further_keywords() -> None:
     )
 
 
+def test_an_unknown_kind_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(UnknownName, match="modle") as refused:
+        wmr.create("modle", "digits-cnn")
+    assert "'model'" in refused.value.hint
+
+
 def test_normalization_without_an_input_shape_is_refused() -> None:
     with pytest.raises(BadInput, match="input_shape"):
         wmr.create("model", "digits-cnn:mean=0.5", num_classes=10)

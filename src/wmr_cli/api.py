@@ -23,7 +23,7 @@ from .core.contexts import model_device, on_device, plain_autograd
 from .core.data.loaders import as_split_or_stream
 from .core.nn.fusion import SAMPLE_SIZE
 from .core.protocols import Attack, DataSource, Defense, Kernel, Split
-from .errors import BadInput
+from .errors import BadInput, UnknownName, did_you_mean
 from .evaluation.evaluator import (
     add_log_weights,
     batch_images,
@@ -35,6 +35,7 @@ from .evaluation.tasks import EvaluationRequest, check_request, describe_model, 
 from .local_code import trust_hashes, trust_named
 from .measures import Estimate, Outcome
 from .plugins import load_plugins
+from .registry import KINDS
 from .reporting import report, scoring
 from .reporting.scoring import list_caveats
 from .runtime import components, datasets
@@ -202,6 +203,8 @@ def create(kind: str, spec: str | Spec, **given: Any) -> Any:
     cnn = wmr.create("model", "digits-cnn:mean=0.5,std=0.2", **shapes, hidden=32)
     ```
     """
+    if kind not in KINDS:
+        raise UnknownName(f"no kind is called {kind!r}", hint=did_you_mean(kind, KINDS))
     registry = load_plugins().registry
     parsed = Spec.parse(spec) if isinstance(spec, str) else spec
     # a class that the caller writes in a call is named by the user

@@ -63,6 +63,37 @@ def test_needed_evidence_may_be_any_collection() -> None:
     assert KernelTraits(needs=("index",)).needs == frozenset({"index"})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("norms", ["linf", {"linf", "l1"}, ["max"]])
+def test_norms_that_are_text_or_unknown_are_refused(norms: object) -> None:
+    with pytest.raises(BrokenContract, match="`norms`") as refused:
+        AttackTraits(norms=norms)  # type: ignore[arg-type]
+    assert "linf, l2" in refused.value.hint
+
+
+def test_evidence_that_is_text_is_refused() -> None:
+    with pytest.raises(BrokenContract, match="`needs` is the text 'index'"):
+        KernelTraits(needs="index")  # type: ignore[arg-type]
+
+
+def test_a_trait_as_an_attribute_of_the_class_is_refused() -> None:
+    class Ignored:
+        traits = KernelTraits()
+        differentiable = False
+
+    with pytest.raises(BrokenContract, match="`differentiable`") as refused:
+        read_traits(Ignored(), KernelTraits, "kernel 'mine'")
+    assert "traits = KernelTraits(differentiable=" in refused.value.hint
+
+
+def test_a_parameter_may_be_called_like_a_method_of_0_1() -> None:
+    @dataclass(frozen=True)
+    class Reaching:
+        reach: float = 0.5
+        traits = KernelTraits()
+
+    assert read_traits(Reaching(), KernelTraits, "kernel 'mine'") == KernelTraits()
+
+
 def test_a_parameter_that_a_component_lacks_is_none() -> None:
     assert read_parameter(Startable(), "start_epoch") == 3
     assert read_parameter(Startable(), "steps") is None

@@ -41,7 +41,12 @@ class NoBatch:
     def batch(self, positions): ...
 
 
+class DrawnOf01(MemorySource):
+    drawn = "0"
+
+
 def none(): return None
+def drawn(): return DrawnOf01(2, {"train": SPLIT})
 def no_splits(): return MemorySource(2, None)
 def list_of_splits(): return MemorySource(2, [SPLIT])
 def empty(): return MemorySource(2, {})
@@ -67,6 +72,7 @@ def broken(tmp_path: Path) -> Callable[[str], str]:
     ("name", "problem"),
     [
         ("none", "NoneType"),
+        ("drawn", "`drawn`"),
         ("NoMembers", "NoMembers"),
         ("no_splits", "AttributeError"),
         ("list_of_splits", "AttributeError"),

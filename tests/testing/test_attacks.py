@@ -310,8 +310,21 @@ class UnknownObjective(OneStep):
     traits = AttackTraits(objective="cross-entropy")
 
 
-class UnknownNorm(OneStep):
-    traits = AttackTraits(norms=frozenset({"linf", "l1"}))
+class TraitInTheClass(OneStep):
+    norms = frozenset({"linf"})
+
+
+class MisspeltTrait(OneStep):
+    follow_preset = True
+
+
+class MisspeltAbility(OneStep):
+    def remark(self, num_classes: int) -> list[str]:
+        return ["slow"]
+
+
+class CraftOf01(OneStep):
+    def craft(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -378,7 +391,10 @@ MUTANTS = {
     HoldsModel: "not a network or tensors: model",
     HoldsTensor: "not a network or tensors: radii",
     UnknownObjective: "`objective` is 'cross-entropy'",
-    UnknownNorm: "`norms` has l1",
+    TraitInTheClass: "trait `norms` as an attribute of its class",
+    MisspeltTrait: "`follow_preset`.*`follows_preset`",
+    MisspeltAbility: "`remark`.*`remarks`",
+    CraftOf01: "`craft` of wmr 0.1.*`need_logits`",
     WithoutTraits: r"without `traits`: add `traits = AttackTraits\(\)`",
     TraitsOfAKernel: "`traits` of the attack is a KernelTraits",
     LossOf01: "`loss` of wmr 0.1.*objective",

@@ -113,6 +113,10 @@ class ConstantHash(WrappedSplit):
     sha256 = "0" * 64
 
 
+class MisspeltAbility(WrappedSplit):
+    notes = "a subset"
+
+
 class FewerRows(WrappedSplit):
     def batch(self, positions: Tensor) -> Batch:
         return self.inner.batch(positions[:-1])
@@ -125,6 +129,7 @@ class IndexAsFloats(WrappedSplit):
 
 
 MUTANTS = {
+    "a misspelt ability": (MisspeltAbility, "`notes`.*`note`"),
     "a pixel above 1": (
         lambda split: replace(split, images=with_last(split.images, 1.1)),
         r"images are not in \[0, 1\]",

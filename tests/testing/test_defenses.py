@@ -246,7 +246,23 @@ class ReplaysTwice(CorrectDefense):
         return super().step(learner, batch)
 
 
+class TraitInTheClass(CorrectDefense):
+    weight_factor = 6.0
+
+
+class MisspeltTrait(CorrectDefense):
+    warmup_epoch = 10
+
+
+class MisspeltAbility(CorrectDefense):
+    def states(self) -> dict[str, Tensor]:
+        return {}
+
+
 MUTANTS = {
+    TraitInTheClass: "trait `weight_factor` as an attribute of its class",
+    MisspeltTrait: "`warmup_epoch`.*`warmup_epochs`",
+    MisspeltAbility: "`states`.*`state`",
     NeverSteps: "takes no optimizer step",
     StepsWithoutGradient: "does not change the parameters",
     BackwardPerImage: "not one number",

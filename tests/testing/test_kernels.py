@@ -125,6 +125,23 @@ class LargestMarginOf01(CorrectKernel):
     largest_margin = 10.0
 
 
+class ReachOf01(CorrectKernel):
+    def reach(self, index: Tensor) -> int:
+        return len(index)
+
+
+class TraitInTheClass(CorrectKernel):
+    normalized = True
+
+
+class MisspeltTrait(CorrectKernel):
+    compare_images = True
+
+
+class MisspeltAbility(CorrectKernel):
+    def observes(self, evidence: Evidence) -> None: ...
+
+
 @dataclass(frozen=True)
 class IgnoredStartEpoch(CorrectKernel):
     start_epoch: int = 5
@@ -210,6 +227,10 @@ MUTANTS = {
     NeedsTrainingOf01: "`needs_training` of wmr 0.1.*usable_as_metric=False",
     StartEpochOf01: "`start_epoch` of wmr 0.1",
     LargestMarginOf01: "`largest_margin` of wmr 0.1.*max_margin",
+    ReachOf01: "`reach` of wmr 0.1.*`count_weighted`",
+    TraitInTheClass: "trait `normalized` as an attribute of its class",
+    MisspeltTrait: "`compare_images`.*`compares_images`",
+    MisspeltAbility: "`observes`.*`observe`",
     IgnoredStartEpoch: "`start_epoch` .* differ",
     DifferentiableStepCount: "steps_survived: set the trait `differentiable=False`",
     InfiniteGradient: "gradient of a log-weight is not finite",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
 from ..errors import BrokenContract
+from .norms import NORMS
 
 EvidenceField = Literal["index", "clean_logits", "steps_survived", "loss"]
 """Fields of `Evidence` beside logits and labels."""
@@ -42,7 +43,7 @@ class KernelTraits:
 
     def __post_init__(self) -> None:
         # the dataclass is frozen; plugins may pass a set or a tuple
-        object.__setattr__(self, "needs", _evidence_fields("needs", self.needs))
+        object.__setattr__(self, "needs", _known_names("needs", self.needs, EVIDENCE_FIELDS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,7 @@ class AttackTraits:
     """Its steps and step size are those with which the checkpoint's preset evaluates."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "norms", frozenset(self.norms))
+        object.__setattr__(self, "norms", _known_names("norms", self.norms, NORMS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +85,8 @@ class DefenseTraits:
     """Constant factor of the weighted term; its product with the mean weight is logged."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "provides", _evidence_fields("provides", self.provides))
+        names = _known_names("provides", self.provides, EVIDENCE_FIELDS)
+        object.__setattr__(self, "provides", names)
 
 
 Traits = TypeVar("Traits", KernelTraits, AttackTraits, DefenseTraits)
@@ -114,6 +116,12 @@ _ATTRIBUTES_OF_0_1: dict[type, dict[str, str]] = {
     },
 }
 """Attributes that wmr 0.1 read, and an example of the trait that replaces each."""
+_METHODS_OF_0_1: dict[type, dict[str, str]] = {
+    KernelTraits: {"reach": "rename it to `count_weighted`"},
+    AttackTraits: {"craft": "remove it, and read the keyword `need_logits` of `__call__`"},
+    DefenseTraits: {},
+}
+"""Methods that wmr 0.1 called, and what to do about each."""
 _TRAIT_OF_PARAMETER = {
     "loss": "objective",
     "stops_early": "stops_early",
@@ -123,11 +131,13 @@ _TRAIT_OF_PARAMETER = {
 
 
 def read_traits(component: object, kind: type[Traits], what: str) -> Traits:
-    """Return the traits of a component; refuse one without them, or with attributes of 0.1.
+    """Return the traits of a component.
 
+    Refuse one without traits, with a trait as an attribute of its class, or with names of 0.1.
     `what` describes the component in the error, such as "kernel 'exp'".
     """
     _check_attributes_of_0_1(component, kind, what)
+    _check_ignored_attributes(component, kind, what)
     line = f"traits = {kind.__name__}()"
     traits: object = getattr(component, "traits", None)
     if traits is None:
@@ -167,6 +177,24 @@ def _check_attributes_of_0_1(component: object, kind: type, what: str) -> None:
             )
 
 
+def _check_ignored_attributes(component: object, kind: type[Traits], what: str) -> None:
+    """Refuse a trait beside `traits` in the class, and methods of 0.1: `wmr` reads neither."""
+    # only the class: its parameters are fields, or attributes that `__init__` sets
+    ignored = set(dir(type(component))) - _field_names(component)
+    for field in dataclasses.fields(kind):
+        if field.name in ignored:
+            raise BrokenContract(
+                f"{what} has the trait `{field.name}` as an attribute of its class",
+                hint=f"write `traits = {kind.__name__}({field.name}=…)`",
+            )
+    for name, replacement in _METHODS_OF_0_1[kind].items():
+        if name in ignored:
+            raise BrokenContract(
+                f"{what} has the method `{name}` of wmr 0.1",
+                hint=f"{replacement}; see {MIGRATION_PAGE}",
+            )
+
+
 def _check_state_methods(component: object, what: str) -> None:
     """Refuse `state` without `load_state`, or the reverse: the state would be lost on resume."""
     has_state, has_load = (
@@ -185,12 +213,12 @@ def _field_names(component: object) -> frozenset[str]:
     return frozenset(field.name for field in dataclasses.fields(component))
 
 
-def _evidence_fields(trait: str, names: Iterable[EvidenceField]) -> frozenset[EvidenceField]:
-    """Return the names as a set; refuse any that is not a field of the evidence."""
-    unknown = sorted(set(names) - set(EVIDENCE_FIELDS))
+def _known_names(trait: str, names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
+    """Return the names as a set; refuse text, whose elements are its letters, and unknown names."""
+    hint = f"write a set of names from {', '.join(known)}"
+    if isinstance(names, str):
+        raise BrokenContract(f"the trait `{trait}` is the text {names!r}, not a set", hint=hint)
+    unknown = sorted(set(names) - set(known))
     if unknown:
-        raise BrokenContract(
-            f"`{trait}` names {unknown[0]!r}, which is not a field of the evidence",
-            hint=f"the fields are {', '.join(EVIDENCE_FIELDS)}",
-        )
+        raise BrokenContract(f"the trait `{trait}` has the unknown name {unknown[0]!r}", hint=hint)
     return frozenset(names)

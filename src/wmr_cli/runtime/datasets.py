@@ -18,6 +18,7 @@ from ..core.data.image_files import ImageFileSplit
 from ..core.data.splits import MemorySplit, Source
 from ..core.protocols import DataSource, HasNote, Preparable, Split
 from ..core.run_attack import check_batch
+from ..core.traits import MIGRATION_PAGE
 from ..errors import BadInput, BrokenContract, UnknownName, WmrError, did_you_mean
 from ..registry import Registry
 from ..spec import Spec
@@ -46,6 +47,12 @@ def _check_source(source: DataSource, name: str) -> None:
         "a dataset has splits (by name), num_classes, input_shape, class_names and "
         "random_split_sha256, the last two may be None; see docs/hooks.md"
     )
+    # `dir`: a property of a plugin is found without running it
+    if "drawn" in dir(source):
+        raise BrokenContract(
+            f"dataset {name!r} has the attribute `drawn` of wmr 0.1",
+            hint=f"rename it to `random_split_sha256`; see {MIGRATION_PAGE}",
+        )
     try:
         splits: object = source.splits
         num_classes: Any = source.num_classes

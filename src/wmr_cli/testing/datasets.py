@@ -8,10 +8,12 @@ from torch import Tensor
 from ..core.protocols import DataSource, Split
 from ..core.run_attack import is_in_unit_range
 from ..core.traits import MIGRATION_PAGE
-from .fixtures import require
+from .fixtures import require, require_spelling
 
 SPLITS = ("train", "val", "test")
 IMAGES_PER_BATCH = 500
+SPLIT_ABILITIES = ("index", "note", "prepare", "streams")
+"""Optional members of a split."""
 MAX_CHECKED_IMAGES = 100_000
 """Of a larger split this many images are checked, evenly spaced."""
 
@@ -27,6 +29,7 @@ def check_dataset(source: DataSource) -> None:
     for name in SPLITS:
         require(name in source.splits, f"the split {name!r} is missing")
         split = source.splits[name]
+        require_spelling(split, SPLIT_ABILITIES, f"the split {name!r}")
         _check_labels(name, split, source.num_classes)
         positions = _choose_positions(len(split)).split(IMAGES_PER_BATCH)
         index = torch.cat([_check_batch(name, split, source, rows) for rows in positions])

@@ -1,6 +1,8 @@
 """Shared parts of the checks: a small network, images, a learner, and assertions."""
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 
@@ -20,11 +22,19 @@ from ..core.protocols import (
     Kernel,
     Objective,
 )
-from ..core.traits import KernelTraits, Traits, read_traits
+from ..core.traits import AttackTraits, DefenseTraits, KernelTraits, Traits, read_traits
 from ..errors import BrokenContract
 
 SHAPE = (1, 8, 8)
 CLASSES = 4
+MIN_SIMILARITY = 0.81
+"""Names this similar are a misspelling. `load_state_dict` and `load_state` are 0.8 similar."""
+ABILITIES: Mapping[type, tuple[str, ...]] = {
+    KernelTraits: ("observe", "count_weighted", "state", "load_state"),
+    AttackTraits: ("remarks",),
+    DefenseTraits: ("state", "load_state"),
+}
+"""Optional methods of attacks, kernels and defenses, by the class of their traits."""
 
 
 def tiny_model(num_classes: int = CLASSES, input_shape: tuple[int, int, int] = SHAPE) -> nn.Module:
@@ -144,11 +154,39 @@ def require(is_met: bool | Tensor, problem: str) -> None:
 
 
 def require_traits(component: object, kind: type[Traits], what: str) -> Traits:
-    """Return the traits of a component; raise AssertionError where `wmr` would refuse them."""
+    """Return the traits of a component; raise AssertionError where `wmr` would refuse them.
+
+    A misspelt trait or ability in the class is refused here only: `wmr` would ignore it.
+    """
     try:
-        return read_traits(component, kind, what)
+        traits = read_traits(component, kind, what)
     except BrokenContract as error:
         raise AssertionError(f"{error}: {error.hint}") from error
+    names: list[str] = [field.name for field in dataclasses.fields(kind)]
+    require_spelling(component, (*names, *ABILITIES[kind]), what)
+    return traits
+
+
+def require_spelling(component: object, optional: Sequence[str], what: str) -> None:
+    """Require that no attribute of the class is nearly called like an optional member."""
+    # `norm` is a parameter that `wmr` reads, not a misspelt trait `norms`
+    known = {*optional, "traits", "norm"}
+    for name in sorted(_own_attributes(component) - known):
+        nearest = difflib.get_close_matches(name, optional, n=1, cutoff=MIN_SIMILARITY)
+        require(
+            not nearest,
+            f"{what} has the attribute `{name}`, which `wmr` does not read: "
+            f"did you mean `{''.join(nearest)}`?",
+        )
+
+
+def _own_attributes(component: object) -> set[str]:
+    """Return public attributes of the class and its bases, except fields and those of PyTorch."""
+    bases = [base for base in type(component).__mro__ if base.__module__.split(".")[0] != "torch"]
+    names = {name for base in bases for name in vars(base) if not name.startswith("_")}
+    if dataclasses.is_dataclass(component):
+        names -= {field.name for field in dataclasses.fields(component)}
+    return names
 
 
 def all_close(first: Tensor, second: Tensor, atol: float = 1e-5, rtol: float = 0.0) -> bool:
