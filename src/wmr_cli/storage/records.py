@@ -480,5 +480,9 @@ def make_schema() -> dict[str, Any]:
             "type": "array",
             "items": {"type": "string"},
         },
+        over_seeds={
+            "description": "Results over the training seeds of a model; printed, not stored.",
+            "type": "object",
+        },
     )
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
