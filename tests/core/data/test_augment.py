@@ -84,7 +84,7 @@ def test_images_of_any_shape_keep_it(shape: tuple[int, ...]) -> None:
 
 
 def test_a_batch_at_a_time_is_at_least_five_times_as_fast_as_single_images() -> None:
-    """Compare batches of 128 CIFAR-10 images, alternating; the median ratio counts."""
+    """Compare batches of 128 CIFAR-10 images, alternating; the fastest rounds count."""
     pixels = np.random.default_rng(0).integers(0, 256, (512, 32, 32, 3), dtype=np.uint8)
     split = MemorySplit(
         torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous(),
@@ -105,13 +105,13 @@ def test_a_batch_at_a_time_is_at_least_five_times_as_fast_as_single_images() -> 
         batch = split.batch(positions)
         return augment(batch.images, batch.index, 0)
 
-    ratios = []
+    seconds: dict[str, list[float]] = {"one by one": [], "together": []}
     for _ in range(9):
-        seconds = []
-        for way in (one_by_one, together):
+        for name, way in (("one by one", one_by_one), ("together", together)):
             started = time.perf_counter()
             for positions in torch.arange(512).split(128):
                 assert way(positions).shape == (128, 3, 32, 32)
-            seconds.append(time.perf_counter() - started)
-        ratios.append(seconds[0] / seconds[1])
-    assert sorted(ratios)[4] >= 5, ratios
+            seconds[name].append(time.perf_counter() - started)
+    # the fastest round of each: other processes on the machine can only add time
+    ratio = min(seconds["one by one"]) / min(seconds["together"])
+    assert ratio >= 5, seconds
