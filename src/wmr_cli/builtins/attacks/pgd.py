@@ -75,7 +75,9 @@ class Pgd:
                 # margins decide between restarts, and need logits
                 need_logits=need_logits or self.restarts > 1,
             )
-            result = pick_lower_margin(result, final, batch.labels)
+            if result is not None:
+                final = pick_lower_margin(result, final, batch.labels)
+            result = final
         assert result is not None  # restarts is 1 or more
         return result if need_logits else replace(result, logits=None)
 
