@@ -479,10 +479,8 @@ def test_new_numbers_are_announced_to_screen_readers(report: OpenPage, found: Fo
     report.page.wait_for_function(
         "document.getElementById('announcement').textContent.startsWith('α 1,')"
     )
-    assert (
-        f"plain: A_sa {format_estimate(found['plain'][1].by_alpha[0].a_sa)}"
-        in announcement.text_content()
-    )
+    text = not_none(announcement.text_content())
+    assert f"plain: A_sa {format_estimate(found['plain'][1].by_alpha[0].a_sa)}" in text
 
 
 def press_save(report: OpenPage, plot: str) -> None:
