@@ -101,7 +101,7 @@ def compare_attacks(case: Case, folder: Path, effort: Effort, peers: PeerProcess
         network, images = make_fastest_bare_network(own.plain, to_contiguous(own.batch.images))
         # the same number for both: what `wmr` does beside the passes is overhead
         flops.update(dict.fromkeys((WMR, BARE), count_flops(network, images, case.steps)))
-        left, right = make_matrices(images.device)
+        left, right = make_matrices(images.device, torch.float32)
         work[WMR] = own.attack
         work[BARE] = partial(run_bare_passes, network, images, case.steps)
         work[PEAK] = partial(multiply, left, right)

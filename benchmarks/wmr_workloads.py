@@ -14,7 +14,8 @@ from wmr_cli.core.protocols import Batch
 from wmr_cli.evaluation.run import evaluate
 from wmr_cli.plugins import load_plugins
 from wmr_cli.runtime import components
-from wmr_cli.runtime.fabric import Hardware, launch, synchronize
+from wmr_cli.runtime.accelerators import synchronize
+from wmr_cli.runtime.fabric import Hardware, launch
 from wmr_cli.spec import Spec
 from wmr_cli.storage import checkpoints
 from wmr_cli.training.loop import train_step
@@ -44,7 +45,8 @@ class TrainingWorkload:
     def step(self) -> object:
         """Run a whole training step, including the statistics of the log."""
         self._begin(measure_success=False)
-        return train_step(self.run, self.batch, epoch=0)
+        batch = next(self.run.batches.read([torch.arange(len(self.batch.labels))], epoch=0))
+        return train_step(self.run, batch)
 
     def _begin(self, *, measure_success: bool) -> None:
         self.run.learner.begin_step(

@@ -225,7 +225,7 @@ def _survival(
         measures.worst_rows([records.load_record_rows(*of[attack]) for attack in attacks])
         for of in by_seed.values()
     ]
-    outcomes = [measures.Outcome(measures.correct(rows, "uniform")) for rows in worst]
+    outcomes = [measures.Outcome(measures.is_correct(rows, "uniform")) for rows in worst]
     return dict(zip(by_seed, measures.Resamples(images).of(outcomes), strict=True))
 
 

@@ -122,7 +122,7 @@ def _time_step(run: TrainingSetup, number: int) -> float:
     run.learner.begin_step(
         LATE_EPOCH, number, StepSettings(1e-6), len(positions), measure_success=False
     )
-    train_step(run, run.split.batch(positions), epoch=0)
+    train_step(run, next(run.batches.read([positions], epoch=0)))
     # a defense that replays a batch needs fewer epochs
     return (time.perf_counter() - started) / _replays(run.defense)
 

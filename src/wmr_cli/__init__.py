@@ -79,7 +79,10 @@ def __getattr__(name: str) -> object:
         return importlib.import_module(f".{name}", __name__)
     if name not in _MODULE_OF_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_MODULE_OF_NAME[name]}", __name__), name)
+    value: object = getattr(importlib.import_module(f".{_MODULE_OF_NAME[name]}", __name__), name)
+    # Python calls this function only for names that the module does not hold yet
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

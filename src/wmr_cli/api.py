@@ -38,7 +38,7 @@ from .plugins import load_plugins
 from .registry import KINDS
 from .reporting import report, scoring
 from .reporting.scoring import list_caveats
-from .runtime import components, datasets
+from .runtime import components
 from .spec import Spec
 from .storage import checkpoints, records, torch_files
 from .storage.records import DroRow, Record, Rows
@@ -332,12 +332,7 @@ def evaluate(  # noqa: PLR0913 - keywords of a public function
         origin = data.dataset if hasattr(data, "dataset") else data
         dataset_name = dataset or type(origin).__name__
         task = make_task(checked, registry, checkpoint, images, dataset_name)
-        _warn(datasets.list_dataset_notes(images))
-        _warn(
-            components.list_attack_warnings(
-                task.attack.component, task.attack.eps, checkpoint.num_classes
-            )
-        )
+        _warn(task.list_warnings())
         sample_images = first.images[:SAMPLE_SIZE].to(target_device)
         # from here as in `wmr evaluate`, including fusion
         started = time.perf_counter()

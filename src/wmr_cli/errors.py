@@ -33,7 +33,14 @@ MAX_LISTED_NAMES = 60
 MIN_SIMILARITY = 0.6
 """Ratio of difflib from which on a known name is suggested for a misspelt one."""
 
-_OUT_OF_MEMORY_TEXTS = ("out of memory", "can't allocate memory", "not enough memory")
+_OUT_OF_MEMORY_TEXTS = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    # cuDNN, cuBLAS and cuSOLVER allocate workspaces themselves and return a status code
+    "STATUS_ALLOC_FAILED",
+    "DEVICE_ALLOCATION_FAILED",
+)
 _ALLOCATION_SIZE = re.compile(r"tried to allocate ([\d.,]+ \w+)", re.IGNORECASE)
 
 

@@ -38,7 +38,8 @@ class StepDone(Event):
     step: int
     """Counted from 0, over the whole run."""
     images: int
-    loss: float
+    loss: float | None
+    """The newest one that is known; on a GPU that of the step before."""
 
 
 @dataclass(frozen=True)

@@ -209,3 +209,27 @@ def test_two_processes_measure_together(tmp_path: Path) -> None:
     command += ["--only", "--quiet", "--format", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
     assert json.loads(done.stdout)["devices"] == 2
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("32", torch.float32), ("bf16", torch.bfloat16)])
+def test_the_limit_has_the_precision_of_the_attack(
+    precision: str, dtype: torch.dtype, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = resolve({**SMALL_CONFIG, "precision": precision})
+    run = set_up_training(config, registry, Path(), launch(Hardware("cpu"), precision))
+    seen: set[torch.dtype] = set()
+    multiply = timing.multiply
+    run_bare_passes = timing.run_bare_passes
+
+    def recording_passes(network: nn.Module, images: Tensor, steps: int) -> None:
+        seen.add(network(images).dtype)
+        run_bare_passes(network, images, steps)
+
+    def recording_product(left: Tensor, right: Tensor) -> None:
+        seen.add(left.dtype)
+        multiply(left, right)
+
+    monkeypatch.setattr(bench, "run_bare_passes", recording_passes)
+    monkeypatch.setattr(bench, "multiply", recording_product)
+    bench.add_limits(bench.measure_rates(run, 0), run, 0)
+    assert seen == {dtype}

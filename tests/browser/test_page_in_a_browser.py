@@ -278,7 +278,7 @@ def test_selected_classes_agree_with_python(report: OpenPage, found: Found) -> N
         )
         worst = measures.worst_case(not_none(measures.attacked_losses(selected, "ce")), 0.1)
         assert report.value(name, "ball") == pytest.approx(
-            worst.accuracy(measures.correct(selected, "uniform")), abs=1e-9
+            worst.accuracy(measures.is_correct(selected, "uniform")), abs=1e-9
         )
     assert report.page.locator("#classes-count").inner_text() == "3 of 10"
     report.choose_classes()

@@ -18,9 +18,8 @@ from wmr_cli.builtins.attacks.pgd import Pgd
 from wmr_cli.builtins.attacks.square import Square
 from wmr_cli.builtins.kernels.exp import Exponential
 from wmr_cli.core import rng
-from wmr_cli.core.losses import cross_entropy
+from wmr_cli.core.losses import cross_entropy, get_objective, weighted_objective
 from wmr_cli.core.norms import NORMS
-from wmr_cli.core.objectives import get_objective, weighted_objective
 from wmr_cli.core.protocols import Attack, AttackResult, Batch, Evidence, Objective
 from wmr_cli.errors import BadInput, UnknownName
 from wmr_cli.registry import Registry

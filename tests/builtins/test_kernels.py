@@ -20,8 +20,7 @@ from wmr_cli.builtins.kernels.table import Table
 from wmr_cli.builtins.kernels.wat import Wat
 from wmr_cli.builtins.kernels.worst_case import ChiSquared, Cvar, Tilt
 from wmr_cli.config import TrainConfig
-from wmr_cli.core.losses import cross_entropy
-from wmr_cli.core.objectives import KlObjective
+from wmr_cli.core.losses import KlObjective, cross_entropy
 from wmr_cli.core.pgd import input_gradient
 from wmr_cli.core.protocols import AttackResult, Batch, Evidence, Kernel, Objective
 from wmr_cli.core.traits import AttackTraits

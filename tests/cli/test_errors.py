@@ -403,8 +403,11 @@ def test_text_of_the_user_in_a_flag_is_not_markup() -> None:
             "9 bytes",
         ),
         (MemoryError(), None),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), None),
+        (RuntimeError("CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"), None),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `f(h)`"), None),
     ],
-    ids=["device", "processor", "python"],
+    ids=["device", "processor", "python", "cudnn", "cudnn 9", "cublas"],
 )  # fmt: skip
 @pytest.mark.parametrize("command", ["train", "evaluate", "attack", "bench"])
 def test_out_of_memory_names_the_flag_to_change(

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from wmr_cli.builtins.attacks.apgd import Apgd
 from wmr_cli.builtins.attacks.pgd import Pgd
 from wmr_cli.core.auto_pgd import checkpoints, run_auto_pgd
-from wmr_cli.core.losses import cross_entropy, logit_margin
+from wmr_cli.core.losses import OBJECTIVES, KlObjective, cross_entropy, logit_margin
 from wmr_cli.core.norms import NORMS
-from wmr_cli.core.objectives import OBJECTIVES, KlObjective
 from wmr_cli.core.protocols import AttackResult, Batch, Objective
 
 

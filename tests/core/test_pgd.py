@@ -11,9 +11,8 @@ from torch.nn import functional
 from support.typed import not_none
 from wmr_cli.builtins.attacks.pgd import Pgd
 from wmr_cli.core.contexts import evaluating
-from wmr_cli.core.losses import cross_entropy
+from wmr_cli.core.losses import OBJECTIVES, cross_entropy
 from wmr_cli.core.norms import NORMS
-from wmr_cli.core.objectives import OBJECTIVES
 from wmr_cli.core.pgd import PgdSettings, StartKind, project_to_ball, run_pgd, start_images
 from wmr_cli.core.protocols import Attack, AttackResult, Batch, Objective
 from wmr_cli.core.restarts import pick_lower_margin

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from wmr_cli.builtins.attacks.autoattack import AutoAttack
-from wmr_cli.core.losses import cross_entropy
-from wmr_cli.core.objectives import get_objective
+from wmr_cli.core.losses import cross_entropy, get_objective
 from wmr_cli.core.protocols import AttackResult, Batch
 from wmr_cli.core.restarts import attack_until_misclassified, run_restarts
 from wmr_cli.testing import tiny_batch, tiny_model

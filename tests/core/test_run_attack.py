@@ -251,6 +251,22 @@ def test_an_attack_that_changes_the_model_is_refused(
     assert refused.value.hint
 
 
+def test_buffers_of_several_types_are_compared() -> None:
+    model = small_network()
+    model.register_buffer("mask", torch.tensor([True, False]))
+    model.register_buffer("empty", torch.zeros(0))
+    model.register_buffer("unknown", torch.full((2,), float("nan")))
+    run_damaging_attack(model, lambda model: None)
+    with pytest.raises(BrokenContract, match="changed 'mask'"):
+        run_damaging_attack(model, lambda model: model.mask.logical_not_())
+    with pytest.raises(BrokenContract, match="changed 'unknown'"):
+        run_damaging_attack(model, lambda model: model.unknown.zero_())
+    with pytest.raises(BrokenContract, match="changed 'empty'"):
+        run_damaging_attack(model, lambda model: setattr(model, "empty", torch.zeros(1)))
+    with pytest.raises(BrokenContract, match="changed 'mask'"):
+        run_damaging_attack(model, lambda model: model.register_buffer("mask", None))
+
+
 def test_attack_may_use_forward_and_backward_passes() -> None:
     model = small_network()
     set_value(model.get_buffer("1.running_mean"), float("nan"))

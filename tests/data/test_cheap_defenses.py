@@ -41,7 +41,7 @@ def relative_times(registry: Registry) -> dict[str, float]:
         for name, run in runs.items():
             run.learner.begin_step(0, number, StepSettings(1e-4), len(batch.labels))
             started = time.perf_counter()
-            train_step(run, batch, epoch=0)
+            train_step(run, batch)
             elapsed = time.perf_counter() - started
             seconds[name].append(elapsed / run.defense.traits.replays)
     return {name: median(of_name) / median(seconds["pgd"]) for name, of_name in seconds.items()}

@@ -113,6 +113,7 @@ def test_keys_of_the_log_are_documented() -> None:
     correct = torch.tensor([True, False])
     statistics = EpochStatistics()
     statistics.add(StepReport(values, values, values, correct))
+    statistics.collect()
     assert undocumented(statistics.summary(), "checkpoints.md", "`{}`") == []
 
 

@@ -132,6 +132,41 @@ def test_rank_0_prints_the_crash_of_another_rank(tmp_path: Path) -> None:
     assert failed.stderr.splitlines()[0] == "error: process 1 failed: RuntimeError: boom"
 
 
+OTHER_FOLDER_ON_RANK_1 = """
+import os
+import tempfile
+from torch import nn
+
+
+class Elsewhere(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.layer = nn.Linear(64, num_classes)
+        if os.environ.get("LOCAL_RANK") == "1":
+            os.chdir(tempfile.mkdtemp())
+
+    def forward(self, images):
+        with open(os.environ["PASSES"], "a") as file:
+            file.write(f"{len(images)}\\n")
+        return self.layer(images.flatten(1))
+"""
+
+
+@pytest.mark.slow
+def test_ranks_without_a_shared_folder_fail_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = tmp_path / "passes"
+    monkeypatch.setenv("PASSES", str(passes))
+    (tmp_path / "nets.py").write_text(OTHER_FOLDER_ON_RANK_1, encoding="utf-8")
+    words = ("--model", "nets.py:Elsewhere", "--dataset", "digits", "--eps", "0.1", "--quiet")
+    failed = wmr("evaluate", *words, "--out", "out", "--devices", "2", status=2)
+    assert [line.split(":")[0] for line in failed.stderr.splitlines()] == ["error", "hint"]
+    assert "--out" in failed.stderr
+    # fusion and the output check use a few images; the evaluation has batches of 50 or more
+    assert max(map(int, passes.read_text().split())) < 50
+
+
 def test_a_damaged_chunk_is_measured_again(alone: Path, tiny_run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for name in (file.stem for file in alone.glob("*.json")):

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from support.training import train
 from wmr_cli.config import resolve
 from wmr_cli.core import torchvision_compat
-from wmr_cli.core.losses import cross_entropy
+from wmr_cli.core.losses import cross_entropy, get_objective
 from wmr_cli.core.norms import NORMS
-from wmr_cli.core.objectives import get_objective
 from wmr_cli.core.protocols import Batch
 from wmr_cli.registry import Registry
 from wmr_cli.runtime import components, datasets

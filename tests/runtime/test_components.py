@@ -21,6 +21,7 @@ from wmr_cli.runtime.components import (
     build_kernel,
     build_model,
     list_attack_warnings,
+    list_dataset_notes,
     restore_model,
     spec_without_weights,
 )
@@ -279,3 +280,10 @@ def test_every_installed_kernel_can_be_built(registry: Registry, name: str, tmp_
     (tmp_path / "weights.csv").write_text("index,weight\n1,2\n")
     spec = f"table:path={tmp_path}/weights.csv" if name == "table" else name
     assert build_kernel(registry, spec, None)
+
+
+def test_the_note_of_a_split_reaches_the_user(registry: Registry) -> None:
+    split = registry.create("dataset", "digits", root=Path()).splits["test"]
+    assert list(list_dataset_notes(split)) == []
+    object.__setattr__(split, "note", "half of it is missing")
+    assert list(list_dataset_notes(split)) == ["half of it is missing"]

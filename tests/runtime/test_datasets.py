@@ -12,16 +12,9 @@ import pytest
 
 from wmr_cli.errors import BrokenContract
 from wmr_cli.registry import Registry
-from wmr_cli.runtime.datasets import build_dataset, get_split, list_dataset_notes
+from wmr_cli.runtime.datasets import build_dataset, get_split
 
 uses_local_code = pytest.mark.usefixtures("trusts_local_code")
-
-
-def test_the_note_of_a_split_reaches_the_user(registry: Registry) -> None:
-    split = registry.create("dataset", "digits", root=Path()).splits["test"]
-    assert list(list_dataset_notes(split)) == []
-    object.__setattr__(split, "note", "half of it is missing")
-    assert list(list_dataset_notes(split)) == ["half of it is missing"]
 
 
 BROKEN = """

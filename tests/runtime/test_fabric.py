@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 import wmr_cli
 from wmr_cli.cli.console import say_error
@@ -20,6 +22,7 @@ SOURCE = Path(wmr_cli.__file__).parent
 NAMES = ("cpu", "cuda", "mps", "xpu", "hip", "xla")
 MAY_NAME = {
     "runtime/fabric.py": "selects the device that the user names",
+    "runtime/accelerators.py": "knows what each kind of device can do",
     "core/nn/fusion.py": "selects the memory format that is faster on a device",
     "cli/installation.py": "lists the devices of this machine",
     "sweeps/study.py": "distributes cores among the runs of a study on the CPU",
@@ -168,3 +171,23 @@ def test_only_runtime_uses_fabric_and_torch_distributed() -> None:
     assert uses_fabric("from lightning_fabric import Fabric")
     assert uses_fabric("from torch import distributed")
     assert not uses_fabric("from torch.nn import functional")
+
+
+@pytest.mark.parametrize("precision", ["32", "bf16"])
+def test_a_model_sees_images_that_are_not_rounded(precision: str) -> None:
+    seen: list[Tensor] = []
+
+    class Recorder(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            seen.append(input)
+            return super().forward(input)
+
+    model = Recorder(6, 2)
+    runtime = single_process("cpu", precision)
+    wrapped, _ = runtime.setup(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    images = torch.rand(4, 6)
+    logits = wrapped(images)
+    assert torch.equal(seen[0], images)
+    assert logits.dtype == torch.float32
+    # the arithmetic is still that of the precision
+    assert torch.equal(logits, model(images)) == (precision == "32")

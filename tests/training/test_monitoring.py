@@ -26,7 +26,7 @@ from wmr_cli.training.monitoring import (
     LogEntry,
     MetricLoggers,
     check_loggers,
-    check_loss,
+    check_losses,
     guessing_accuracy,
     locate_errors,
     new_warnings,
@@ -53,7 +53,9 @@ def test_statistics_are_means_over_the_images_of_an_epoch() -> None:
     is_correct = torch.tensor([True, False, False, False])
     weights = torch.tensor([1.0, 2.0, 3.0, 4.0])
     report = StepReport(torch.ones(4), weights, torch.zeros(4), is_correct, was_correct)
-    loss = statistics.add(report, AttackOutcome(was_correct, was_correct & ~is_correct))
+    statistics.add(report, AttackOutcome(was_correct, was_correct & ~is_correct))
+    ((step, loss),) = statistics.collect()
+    assert step == 0
     summary = statistics.summary()
     assert loss == summary["loss"] == 1
     assert summary["train_clean_accuracy"] == 0.75
@@ -68,13 +70,16 @@ def test_restored_statistics_continue_with_equal_sums() -> None:
     uninterrupted = EpochStatistics()
     for seed in range(4):
         uninterrupted.add(make_report(seed))
+    assert [step for step, _ in uninterrupted.collect()] == [0, 1, 2, 3]
     first = EpochStatistics()
     for seed in range(2):
         first.add(make_report(seed))
+    first.collect()
     second = EpochStatistics()
     second.load_state(first.state())
     for seed in range(2, 4):
         second.add(make_report(seed))
+    assert [step for step, _ in second.collect()] == [2, 3]
     assert second.summary() == uninterrupted.summary()
 
 
@@ -184,9 +189,9 @@ def test_the_default_training_does_not_warn(registry: Registry, tmp_path: Path) 
 
 
 def test_a_loss_that_is_not_finite_is_refused_with_its_place() -> None:
-    check_loss(1.5, epoch=0, step=0)
+    assert check_losses([(0, 1.5), (1, 0.5)], epoch=0) == 0.5
     with pytest.raises(BrokenContract, match="epoch 3, step 8"):
-        check_loss(float("nan"), epoch=2, step=7)
+        check_losses([(6, 1.5), (7, float("nan"))], epoch=2)
 
 
 def test_an_error_inside_a_step_is_located() -> None:

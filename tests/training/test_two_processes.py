@@ -34,6 +34,17 @@ class Normed(nn.Sequential):
         )
 
 
+class PartlyUnused(Smooth):
+    def __init__(self, num_classes):
+        super().__init__(num_classes)
+        self.unused = nn.Linear(3, 3)
+
+    def forward(self, images):
+        for layer in list(self)[:4]:
+            images = layer(images)
+        return images
+
+
 class Broken(nn.Sequential):
     def __init__(self, num_classes):
         super().__init__(nn.Flatten(), nn.Linear(64, num_classes))
@@ -250,6 +261,17 @@ def test_slurm_starts_the_processes() -> None:
     assert [stdout.count("last.safetensors") for stdout, _ in outputs] == [1, 0]
     train(*BRIEF, *L2, *SMOOTH, "--out", "two", "--devices", "2")
     assert_bit_identical("two", "by-slurm")
+
+
+@pytest.mark.slow
+def test_parameters_without_a_gradient_stay_as_they_are() -> None:
+    words = (*BRIEF, *L2, "--model", "nets.py:PartlyUnused")
+    train(*words, "--out", "one")
+    train(*words, "--out", "two", "--devices", "2")
+    one, two = load_weights("one"), load_weights("two")
+    assert torch.equal(one["unused.weight"], two["unused.weight"])
+    for name, tensor in one.items():
+        torch.testing.assert_close(two[name], tensor, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

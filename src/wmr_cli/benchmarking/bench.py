@@ -1,23 +1,25 @@
 """Measure the speed of attack and training, its distance from the limit, and other settings."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import torch
+from torch import Tensor, nn
 
 from ..config import TrainConfig
 from ..core.losses import cross_entropy
-from ..core.nn.fusion import MEMORY_FORMATS, to_memory_format
+from ..core.nn.fusion import MEMORY_FORMATS
 from ..core.protocols import Batch
 from ..core.traits import read_parameter
 from ..errors import out_of_memory
 from ..events import Event, Message
 from ..registry import Registry
+from ..runtime.accelerators import synchronize
 from ..runtime.distributed import Ranks
-from ..runtime.fabric import Hardware, has_accelerator, launch, synchronize
+from ..runtime.fabric import Hardware, has_accelerator, launch
 from ..runtime.processes import count_usable_cores
 from ..training.loop import train_step
 from ..training.optimization import StepSettings
@@ -93,6 +95,7 @@ class Workload:
     """A batch to attack and to train on, divided among the ranks, with this many threads each."""
 
     run: TrainingSetup
+    positions: Tensor
     batch: Batch
     images: int
     """over all ranks"""
@@ -106,10 +109,9 @@ class Workload:
         images = images or run.config.batch_size
         # modulo: a batch may be larger than a small dataset
         positions = run.runtime.ranks.share(torch.arange(images) % len(run.split))
-        batch = run.split.batch(positions).to(run.runtime.device)
-        batch = replace(batch, images=to_memory_format(batch.images, run.memory_format))
+        batch = next(run.batches.read([positions], epoch=0))
         threads = threads or torch.get_num_threads()
-        return cls(run=run, batch=batch, images=images, threads=threads)
+        return cls(run=run, positions=positions, batch=batch, images=images, threads=threads)
 
     def attack(self) -> None:
         """Run the attack of a training step, and compute the logits of its result."""
@@ -120,7 +122,8 @@ class Workload:
     def step(self) -> None:
         """Run a whole training step."""
         self._begin(measure_success=False)
-        train_step(self.run, self.batch, epoch=0)
+        batch = next(self.run.batches.read([self.positions], epoch=0))
+        train_step(self.run, batch)
         self._end()
 
     def _begin(self, *, measure_success: bool) -> None:
@@ -180,9 +183,16 @@ def add_limits(found: Bench, run: TrainingSetup, seconds: float) -> Bench:
     networks = {
         layout: make_bare_network(run.model, load.batch.images, layout) for layout in MEMORY_FORMATS
     }
-    left, right = make_matrices(run.runtime.device)
+    # the precision of attacks: float16 has none of its own, see `attack_autocast`
+    dtype = torch.bfloat16 if run.config.precision == "bf16" else torch.float32
+    left, right = make_matrices(run.runtime.device, dtype)
+
+    def run_passes(network: nn.Module, images: Tensor) -> None:
+        with run.learner.attack_autocast():
+            run_bare_passes(network, images, found.steps)
+
     work: dict[str, Work] = {
-        layout: partial(run_bare_passes, network, images, found.steps)
+        layout: partial(run_passes, network, images)
         for layout, (network, images) in networks.items()
     }
     work["attack"] = load.attack

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..core.nn.fusion import prepare_for_attack, to_memory_format
-from ..runtime.fabric import synchronize
+from ..runtime.accelerators import synchronize
 
 MATRIX_SIDE = 2048
 """Rows and columns of the matrices whose product measures the peak. They exceed most caches."""
@@ -111,9 +111,9 @@ def count_flops(network: nn.Module, images: Tensor, steps: int) -> int:
     return steps * per_step + int(forward.get_total_flops())
 
 
-def make_matrices(device: torch.device) -> Tensor:
+def make_matrices(device: torch.device, dtype: torch.dtype) -> Tensor:
     """Return two matrices to multiply, (2, side, side)."""
-    return torch.rand(2, MATRIX_SIDE, MATRIX_SIDE, device=device)
+    return torch.rand(2, MATRIX_SIDE, MATRIX_SIDE, device=device, dtype=dtype)
 
 
 def multiply(left: Tensor, right: Tensor) -> None:

@@ -147,9 +147,8 @@ class BarView:
         speed = self._speed(task)
         # the bar counts steps, users compare images per second
         rate = _format_rate(None if speed is None else speed * event.images)
-        self._progress.update(
-            epoch, description=f"epoch {event.epoch}", rate=f"loss {event.loss:.3f}, {rate}"
-        )
+        loss = "" if event.loss is None else f"loss {event.loss:.3f}, "
+        self._progress.update(epoch, description=f"epoch {event.epoch}", rate=f"{loss}{rate}")
 
     def _draw_epoch(self, event: EpochDone, task: TaskID, epoch: TaskID) -> None:
         # epochs without validation keep showing the last result

@@ -17,29 +17,27 @@ from .data.splits import (
     holdout_mask,
 )
 from .losses import (
+    OBJECTIVES,
+    KlObjective,
     cross_entropy,
+    cw_loss,
+    dlr_loss,
+    get_objective,
     kernel_loss,
     kl_divergence,
     log_probabilities,
     logit_margin,
     margin,
+    margin_loss,
     probability_margin,
+    ranking_scores,
+    select_rows,
     upcast_half,
+    weighted_objective,
     widest_float_dtype,
 )
 from .nn.preprocessing import Normalized, Resized
 from .norms import NORMS, Norm
-from .objectives import (
-    OBJECTIVES,
-    KlObjective,
-    cw_loss,
-    dlr_loss,
-    get_objective,
-    margin_loss,
-    ranking_scores,
-    select_rows,
-    weighted_objective,
-)
 from .pgd import (
     PgdSettings,
     UniformStartPgd,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from .losses import ranking_scores
 from .norms import Norm
-from .objectives import ranking_scores
 from .pgd import input_gradient, project_to_ball
 from .protocols import AttackResult, Batch, Objective
 from .restarts import is_stronger

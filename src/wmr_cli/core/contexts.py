@@ -1,4 +1,4 @@
-"""Context managers: modes of models and of autograd that are always restored, and progress."""
+"""Context managers: modes of models, autograd and arithmetic, always restored; and progress."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -67,6 +67,34 @@ def plain_autograd(device: torch.device) -> Iterator[None]:
     # tensors of inference mode can never take part in autograd
     with torch.inference_mode(False), no_autocast:
         yield
+
+
+@contextmanager
+def exact_float32() -> Iterator[None]:
+    """Compute in float32 without TF32, by deterministic algorithms."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.backends.cudnn.flags(
+            enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+        ):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def tuned_convolutions() -> Iterator[None]:
+    """Let cuDNN time its algorithms for every shape of a convolution, and use the fastest.
+
+    Two runs may then differ in rounding. It has no effect on other devices.
+    """
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def model_device(model: nn.Module) -> torch.device:

@@ -65,9 +65,10 @@ def input_gradient(
     # callers may be inside `no_grad`
     with torch.enable_grad():
         logits = model(images)
-        # the sum, not the mean: an image's gradient must not depend on the batch size
+        values = objective(logits, labels)
+        # of the sum, not the mean: an image's gradient must not depend on the batch size
         # `grad`, not `backward`: it leaves the gradients of the parameters alone
-        (gradient,) = torch.autograd.grad(objective(logits, labels).sum(), images)
+        (gradient,) = torch.autograd.grad(values, images, torch.ones_like(values))
     return gradient, logits.detach()
 
 

@@ -31,8 +31,12 @@ class Batch:
         self, device: Any, memory_format: torch.memory_format = torch.contiguous_format
     ) -> "Batch":
         """Return the same on this device, with the images in this memory format."""
-        images = to_memory_format(self.images.to(device), memory_format)
-        return Batch(images, self.labels.to(device), self.index.to(device))
+        # the host does not wait for copies from pinned memory
+        images, labels, index = (
+            part.to(device, non_blocking=part.is_pinned())
+            for part in (self.images, self.labels, self.index)
+        )
+        return Batch(to_memory_format(images, memory_format), labels, index)
 
     def select(self, rows: Tensor) -> "Batch":
         """Return the images of these rows, with their labels and indices."""

@@ -7,8 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from .losses import logit_margin
-from .objectives import ranking_scores
+from .losses import logit_margin, ranking_scores
 from .protocols import AttackResult, Batch, Objective
 
 Attempt = Callable[[Tensor], AttackResult]

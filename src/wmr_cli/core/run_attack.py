@@ -247,25 +247,19 @@ def require_unchanged(model: nn.Module, attack: Attack) -> Iterator[None]:
     parameters = {path: _version(parameter) for path, parameter in model.named_parameters()}
     # by value, because batch-norm updates its statistics without a new version; buffers are small.
     # In train mode these updates are intended.
-    buffers = {}
-    if not any(modes):
-        buffers = {path: buffer.clone() for path, buffer in model.named_buffers()}
+    buffers = None if any(modes) else BufferSnapshot.take(model)
     yield
     hint = "an attack must not change the model, nor may its forward pass in eval mode"
     if modes != [module.training for module in model.modules()]:
         raise BrokenContract(f"{name} changed the mode of the model", hint=hint)
     new_parameters = {path: _version(parameter) for path, parameter in model.named_parameters()}
-    new_buffers = dict(model.named_buffers())
     changed = [
         path
         for path in parameters.keys() | new_parameters.keys()
         if parameters.get(path) != new_parameters.get(path)
     ]
-    changed += [
-        path
-        for path, buffer in buffers.items()
-        if path not in new_buffers or not _is_identical(buffer, new_buffers[path])
-    ]
+    if buffers is not None:
+        changed += buffers.list_changes(model)
     if changed:
         raise BrokenContract(f"{name} changed {min(changed)!r} of the model", hint=hint)
 
@@ -278,8 +272,61 @@ def _version(parameter: nn.Parameter) -> tuple[int | bool, ...]:
     return (*own, id(parameter.grad), parameter.grad._version)
 
 
-def _is_identical(before: Tensor, after: Tensor) -> bool:
-    """Return whether two tensors are equal, where NaN equals NaN."""
-    if before.shape != after.shape:
-        return False
-    return bool(torch.where(before.isnan(), after.isnan(), before == after).all())
+@dataclass(frozen=True, eq=False)
+class BufferSnapshot:
+    """Values of all buffers of a model, as one tensor per type and device.
+
+    Many small copies and comparisons would take longer on a GPU than the attack step.
+    """
+
+    paths: dict[tuple[torch.dtype, torch.device], list[str]]
+    shapes: dict[str, torch.Size]
+    values: dict[tuple[torch.dtype, torch.device], Tensor]
+
+    @classmethod
+    def take(cls, model: nn.Module) -> "BufferSnapshot":
+        """Copy the current values."""
+        buffers = dict(model.named_buffers())
+        paths: dict[tuple[torch.dtype, torch.device], list[str]] = {}
+        for path, buffer in buffers.items():
+            paths.setdefault((buffer.dtype, buffer.device), []).append(path)
+        shapes = {path: buffer.shape for path, buffer in buffers.items()}
+        values = {kind: _join(buffers, of_kind) for kind, of_kind in paths.items()}
+        return cls(paths, shapes, values)
+
+    def list_changes(self, model: nn.Module) -> list[str]:
+        """Return the paths of buffers that were removed, replaced by another kind, or changed."""
+        buffers = dict(model.named_buffers())
+        replaced = [
+            path
+            for kind, of_kind in self.paths.items()
+            for path in of_kind
+            if path not in buffers
+            or (buffers[path].dtype, buffers[path].device) != kind
+            or buffers[path].shape != self.shapes[path]
+        ]
+        if replaced:
+            return replaced
+        masks = {
+            # NaN equals NaN, and nothing else differs from itself
+            kind: (old != new) & ((old == old) | (new == new))
+            for kind, old in self.values.items()
+            for new in [_join(buffers, self.paths[kind])]
+        }
+        if not masks:
+            return []
+        # one result for all: each result that the host reads is a wait for the device
+        device = next(iter(masks.values())).device
+        if not bool(torch.stack([mask.any().to(device) for mask in masks.values()]).any()):
+            return []
+        changed = []
+        for kind, mask in masks.items():
+            sizes = [self.shapes[path].numel() for path in self.paths[kind]]
+            parts = zip(self.paths[kind], mask.split(sizes), strict=True)
+            changed += [path for path, part in parts if bool(part.any())]
+        return changed
+
+
+def _join(buffers: dict[str, Tensor], paths: list[str]) -> Tensor:
+    """Return the values of these buffers as one vector."""
+    return torch.cat([buffers[path].flatten() for path in paths])

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from .. import measures
 from ..config import EvaluateConfig
-from ..core.contexts import evaluating
+from ..core.contexts import evaluating, exact_float32
 from ..core.data.splits import read_ahead
+from ..core.losses import get_objective, weighted_objective
 from ..core.nn.fusion import SAMPLE_SIZE
 from ..core.norms import NORMS
-from ..core.objectives import get_objective, weighted_objective
 from ..core.protocols import AttackResult, Batch, Objective
 from ..core.rng import derive_seed
 from ..core.run_attack import (
@@ -28,7 +28,7 @@ from ..core.run_attack import (
 from ..errors import BadInput
 from ..events import AttackDone, EvaluationStarted, Event, ImagesDone, Message
 from ..registry import Registry
-from ..runtime import components, datasets
+from ..runtime import components
 from ..runtime.fabric import single_process
 from ..storage.atomic import check_writable, resolve_output
 from ..storage.checkpoints import save_tensors
@@ -93,13 +93,7 @@ def attack(
     checkpoint, source = yield from open_checkpoint(path, config, registry, data_dir)
     # the first attack and eps; the command accepts one of each
     task = next(plan_tasks(checkpoint, config, registry, data_dir, source))
-    warnings = [
-        *datasets.list_dataset_notes(task.images.split),
-        *components.list_attack_warnings(
-            task.attack.component, task.attack.eps, checkpoint.num_classes
-        ),
-    ]
-    for text in warnings:
+    for text in task.list_warnings():
         yield Message(text, is_warning=True)
     if weighted and not task.attack.has_margins:
         raise BadInput(
@@ -127,7 +121,7 @@ def attack(
     done = 0
     batches = task.images.positions.split(config.batch_size)
     for batch in read_ahead(task.images.split, batches):
-        with components.exact_float32():
+        with exact_float32():
             part = attack_batch(
                 task,
                 evaluator.model,

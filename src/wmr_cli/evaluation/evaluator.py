@@ -18,13 +18,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .. import __version__
-from ..core.contexts import evaluating
+from ..core.contexts import evaluating, exact_float32
 from ..core.data.loaders import BatchStream, rebatch
 from ..core.data.splits import read_ahead
-from ..core.losses import cross_entropy, logit_margin, probability_margin
+from ..core.losses import (
+    cross_entropy,
+    get_objective,
+    logit_margin,
+    probability_margin,
+    weighted_objective,
+)
 from ..core.nn.fusion import prepare_for_attack
 from ..core.norms import NORMS
-from ..core.objectives import get_objective, weighted_objective
 from ..core.protocols import Attack, Batch, Evidence, Kernel, Objective, Split
 from ..core.rng import derive_seed
 from ..core.run_attack import (
@@ -39,7 +44,6 @@ from ..errors import BadInput
 from ..measures import MARGIN_KERNEL, at_alpha
 from ..reporting import scoring
 from ..runtime import components
-from ..runtime.components import exact_float32
 from ..storage.checkpoints import IMPORTED_DEFENSE
 from ..storage.records import (
     AttackFacts,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config import EvaluateConfig, TrainConfig, resolve
+from ..core.contexts import exact_float32
 from ..core.nn.preprocessing import Normalized, unwrap_preprocessing
 from ..core.protocols import DataSource
 from ..core.run_attack import check_batch, check_logits
@@ -245,7 +246,7 @@ def _try_on_images(registry: Registry, checkpoint: Checkpoint, source: DataSourc
     split = source.splits[name]
     batch = split.batch(torch.arange(min(NUM_TRIED_IMAGES, len(split))))
     check_batch(batch, source.num_classes)
-    with torch.no_grad(), components.exact_float32():
+    with torch.no_grad(), exact_float32():
         check_logits(model(batch.images), batch.index, source.num_classes)
 
 

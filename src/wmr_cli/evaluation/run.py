@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
+from uuid import uuid4
 
 import msgspec
 from torch import Tensor
@@ -15,13 +16,15 @@ from ..config import EvaluateConfig
 from ..core.data.splits import read_ahead
 from ..core.nn.fusion import SAMPLE_SIZE
 from ..core.rng import derive_seed
+from ..errors import RunFolderError
 from ..events import EvaluationDone, EvaluationStarted, Event, ImagesDone, Message
 from ..measures import worst_rows
 from ..registry import Registry
 from ..reporting import scoring
 from ..reporting.scoring import list_caveats
-from ..runtime import components, datasets
+from ..runtime import components
 from ..runtime.datasets import share_split
+from ..runtime.distributed import Ranks
 from ..runtime.fabric import Hardware, Runtime, launch
 from ..storage import records
 from ..storage.atomic import check_writable, lock_folder, refuse_link, watch_folder
@@ -45,6 +48,9 @@ WORST_CASE_SPEC = "worst"
 
 Its id is a hash that includes this word: with another word, stored records would not be found.
 """
+
+SHARED_FOLDER_SECONDS = 10.0
+"""How long a rank waits for a file of rank 0 to appear; network file systems cache folders."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,13 +106,7 @@ def evaluate(
     by_threat: dict[tuple[str, float], list[tuple[EvaluationTask, Record]]] = {}
     for planned in tasks:
         task = replace(planned, images=replace(planned.images, split=split))
-        warnings = [
-            *datasets.list_dataset_notes(split),
-            *components.list_attack_warnings(
-                task.attack.component, task.attack.eps, checkpoint.num_classes
-            ),
-        ]
-        for text in warnings:
+        for text in task.list_warnings():
             yield Message(text, is_warning=True)
         record = yield from load_or_measure(task, session)
         if record is not None:
@@ -166,6 +166,7 @@ def measure(
                 refuse_link(unfinished)
                 stack.enter_context(lock_folder(unfinished))
                 remove_stale_files(unfinished, jobs if session.resume else [])
+        check_shared_folder(unfinished, ranks)
         if not ranks.is_first:
             # rank 0 holds the lock; the others only refuse to write if the folder is moved
             stack.enter_context(watch_folder(unfinished))
@@ -194,6 +195,35 @@ def measure(
         # last: after a crash before this line, the chunks are complete and can be resumed
         shutil.rmtree(unfinished, ignore_errors=True)
     return record
+
+
+def check_shared_folder(folder: Path, ranks: Ranks) -> None:
+    """Raise on all ranks unless all of them see one folder: rank 0 reads all rows from it."""
+    if ranks.count == 1:
+        return
+    # a random name: every node may have a folder of this path from an earlier attempt
+    nonce = folder / f"{ranks.broadcast(uuid4().hex)}.nonce"
+    with ExitStack() as stack:
+        with ranks.collective():
+            if ranks.is_first:
+                nonce.touch()
+                stack.callback(nonce.unlink, missing_ok=True)
+        with ranks.collective():
+            if not _appears(nonce):
+                raise RunFolderError(
+                    f"rank {ranks.index} does not see the folder of rank 0: {folder}",
+                    hint="set `out` to a folder that all nodes share",
+                )
+
+
+def _appears(path: Path) -> bool:
+    """Whether a path exists, now or after the file system has updated its caches."""
+    deadline = time.monotonic() + SHARED_FOLDER_SECONDS
+    while not path.exists():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from .. import measures
-from ..core.contexts import evaluating
+from ..core.contexts import evaluating, exact_float32
 from ..core.data.splits import balanced_subset
+from ..core.losses import get_objective
 from ..core.norms import NORMS
-from ..core.objectives import get_objective
 from ..core.protocols import Attack, Batch, Objective
 from ..core.run_attack import ThreatModel, predictions, run_attack
 from ..core.traits import read_parameter
@@ -67,7 +67,7 @@ class CheckedModel:
         threat = ThreatModel(NORMS[evaluator.norm], eps, evaluator.num_classes)
         correct = []
         for batch in self.batches:
-            with evaluating(evaluator.model), components.exact_float32():
+            with evaluating(evaluator.model), exact_float32():
                 attacked = run_attack(
                     attack, evaluator.model, batch, objective, threat, seed=evaluator.seed
                 )
@@ -113,7 +113,8 @@ def _check_outputs(checked: CheckedModel) -> Check:
         logits = torch.cat([model(batch.images) for batch in checked.batches])
     is_in_range = ((logits >= 0) & (logits <= 1)).all(dim=1)
     sums_to_one = (logits.sum(dim=1) - 1).abs() < 1e-4
-    fraction = float((is_in_range & sums_to_one).double().mean())
+    # to the CPU first: not every device has float64
+    fraction = float((is_in_range & sums_to_one).cpu().double().mean())
     # one image is enough to pass: logits may lie in [0, 1] and sum to one by chance
     return _make_check(
         "outputs are logits",
@@ -127,7 +128,7 @@ def _check_determinism(checked: CheckedModel) -> Check:
     """Check that the model is not stochastic: that would need expectation over transformation."""
     model = checked.evaluator.model
     largest = 0.0
-    with torch.no_grad(), evaluating(model), components.exact_float32():
+    with torch.no_grad(), evaluating(model), exact_float32():
         for batch in checked.batches:
             largest = max(largest, float((model(batch.images) - model(batch.images)).abs().max()))
     # not exactly zero: some GPU kernels add in a varying order
@@ -184,7 +185,7 @@ def _check_gradients(checked: CheckedModel) -> Check:
     objective = get_objective(checked.task.attack.component.traits.objective)
     model = checked.evaluator.model
     unusable = [_has_no_gradient(model, batch, objective) for batch in checked.batches]
-    fraction = float(torch.cat(unusable).double().mean())
+    fraction = float(torch.cat(unusable).cpu().double().mean())
     return _make_check(
         "gradients are there",
         fraction,
@@ -196,7 +197,7 @@ def _check_gradients(checked: CheckedModel) -> Check:
 def _has_no_gradient(model: nn.Module, batch: Batch, objective: Objective) -> Tensor:
     """Return for each image whether its gradient is zero or not finite, (N,)."""
     images = batch.images.clone().requires_grad_()
-    with evaluating(model), components.exact_float32():
+    with evaluating(model), exact_float32():
         (gradient,) = torch.autograd.grad(objective(model(images), batch.labels).sum(), images)
     flat = gradient.flatten(1)
     return (flat == 0).all(dim=1) | ~flat.isfinite().all(dim=1)

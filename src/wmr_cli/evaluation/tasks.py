@@ -108,6 +108,13 @@ class EvaluationTask:
         seeds = f", {self.config.repeats} seeds" if self.config.repeats > 1 else ""
         return f"{name} under {attack}, eps {format_number(self.attack.eps)}{seeds}"
 
+    def list_warnings(self) -> Iterator[str]:
+        """Yield what the user should know about the images and the attack."""
+        yield from components.list_dataset_notes(self.images.split)
+        yield from components.list_attack_warnings(
+            self.attack.component, self.attack.eps, self.checkpoint.num_classes
+        )
+
     @property
     def id(self) -> str:
         """Hash of everything that determines the result."""

@@ -5,14 +5,25 @@ A_rob, A_sa and A_tr are in `intervals.py`.
 """
 
 from .accuracy import (
+    MARGIN_KERNEL,
     Accuracies,
     Outcome,
     RunningAccuracy,
     WeightedAccuracy,
+    accuracy,
+    at_alpha,
+    attacked_losses,
+    crafted_accuracy,
+    crafted_outcome,
     exponential_log_weights,
+    is_correct,
     normalized_weights,
     plain_accuracy,
+    plain_outcome,
+    sampled_accuracy,
+    sampled_outcome,
     weighted_accuracy,
+    worst_rows,
 )
 from .bootstrap import Difference, Resampled, Resamples, bootstrap, mean_of
 from .calibration import (
@@ -32,19 +43,6 @@ from .intervals import (
     seeds_interval,
     spread,
     wilson,
-)
-from .rows import (
-    MARGIN_KERNEL,
-    accuracy,
-    at_alpha,
-    attacked_losses,
-    correct,
-    crafted_accuracy,
-    crafted_outcome,
-    plain_outcome,
-    sampled_accuracy,
-    sampled_outcome,
-    worst_rows,
 )
 
 __all__ = [
@@ -67,10 +65,10 @@ __all__ = [
     "calibrated_accuracy",
     "calibrated_losses",
     "calibrating_temperature",
-    "correct",
     "crafted_accuracy",
     "crafted_outcome",
     "exponential_log_weights",
+    "is_correct",
     "logit_delta",
     "mean_estimate",
     "mean_of",

@@ -3,15 +3,14 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .accuracy import Floats, exponential_log_weights, weighted_accuracy
+from .accuracy import Floats, Rows, exponential_log_weights, is_correct, weighted_accuracy
 from .intervals import Estimate
-from .rows import Rows, correct
 
 
 def tempered_accuracy(rows: Rows, alpha: float, temperature: float) -> Estimate:
     """Return A_sa with all logits divided by `temperature`, which changes no prediction."""
     margins = probability_margins(rows["uniform/logits"], rows["label"], temperature)
-    return weighted_accuracy(exponential_log_weights(margins, alpha), correct(rows, "uniform"))
+    return weighted_accuracy(exponential_log_weights(margins, alpha), is_correct(rows, "uniform"))
 
 
 def calibrated_accuracy(rows: Rows, alpha: float) -> Estimate:
@@ -90,7 +89,7 @@ def ranked_accuracy(rows: Rows, alpha: float) -> Estimate:
     margins = np.zeros(len(ranks))
     if len(values) > 1:
         margins = 2 * ranks / max(len(ranks) - 1, 1) - 1
-    return weighted_accuracy(exponential_log_weights(margins, alpha), correct(rows, "uniform"))
+    return weighted_accuracy(exponential_log_weights(margins, alpha), is_correct(rows, "uniform"))
 
 
 def probability_margins(logits: ArrayLike, labels: ArrayLike, temperature: float = 1.0) -> Floats:

@@ -120,7 +120,7 @@ def score_dro(rows: Rows, config: EvaluateConfig) -> list[DroRow]:
     # one infinite loss would be the worst case at every radius
     if losses is None or not np.isfinite(losses).all():
         return []
-    correct = measures.correct(rows, "uniform")
+    correct = measures.is_correct(rows, "uniform")
     rhos = measures.RHOS if config.rho is None else config.rho
     return [
         DroRow(

@@ -6,7 +6,6 @@ import inspect
 import platform
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -16,11 +15,10 @@ from torch import nn
 
 from ..config import TrainConfig
 from ..core.data.augment import Augmentation
-from ..core.losses import cross_entropy
+from ..core.losses import cross_entropy, get_objective
 from ..core.nn.preprocessing import Normalized
 from ..core.norms import NORMS
-from ..core.objectives import get_objective
-from ..core.protocols import Attack, Defense, Evidence, HasRemarks, Kernel
+from ..core.protocols import Attack, Defense, Evidence, HasNote, HasRemarks, Kernel, Split
 from ..core.run_attack import check_log_weights
 from ..core.traits import AttackTraits, DefenseTraits, KernelTraits, read_parameter, read_traits
 from ..errors import BadFile, BadInput, BrokenContract, UnknownName, did_you_mean
@@ -241,6 +239,12 @@ def check_attack_traits(attack: Attack, what: str, norm: str) -> None:
         )
 
 
+def list_dataset_notes(split: Split) -> Iterator[str]:
+    """Yield what the user should know about a split."""
+    if isinstance(split, HasNote) and split.note is not None:
+        yield split.note
+
+
 def list_attack_warnings(
     attack: Attack | None, eps: float, num_classes: int | None = None
 ) -> Iterator[str]:
@@ -405,20 +409,6 @@ def _check_callable(
     except ValueError:
         # callables that are written in C have no signature
         return
-
-
-@contextmanager
-def exact_float32() -> Iterator[None]:
-    """Compute in float32 without TF32, by deterministic algorithms."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with torch.backends.cudnn.flags(
-            enabled=True, benchmark=False, deterministic=True, allow_tf32=False
-        ):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def installed_versions() -> dict[str, str]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..config import TrainConfig
 from ..core.data.image_files import ImageFileSplit
 from ..core.data.splits import MemorySplit, Source
-from ..core.protocols import DataSource, HasNote, Preparable, Split
+from ..core.protocols import DataSource, Preparable, Split
 from ..core.run_attack import check_batch
 from ..core.traits import MIGRATION_PAGE
 from ..errors import BadInput, BrokenContract, UnknownName, WmrError, did_you_mean
@@ -141,12 +141,6 @@ def check_splits(source: DataSource, config: TrainConfig) -> None:
         if name != "test":
             positions = torch.arange(min(len(split), config.batch_size))
             check_batch(split.batch(positions), source.num_classes)
-
-
-def list_dataset_notes(split: Split) -> Iterator[str]:
-    """Yield what the user should know about a split."""
-    if isinstance(split, HasNote) and split.note is not None:
-        yield split.note
 
 
 def share_dataset(source: DataSource, ranks: Ranks) -> DataSource:

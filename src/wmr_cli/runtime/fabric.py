@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from .processes import signal_when_parent_dies
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+    from lightning_fabric.plugins.precision.precision import Precision
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 KEEP_MEMORY = "WMR_KEEP_MEMORY"
@@ -33,7 +34,8 @@ M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 MMAP_THRESHOLDS = (2**30, 2**25)
 """Bytes; older versions of glibc accept only the second."""
-PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+PRECISIONS: dict[str, Literal["bf16-mixed", "16-mixed"]] = {"bf16": "bf16-mixed", "16": "16-mixed"}
+"""Fabric's names of the mixed precisions."""
 EVALUATION_TIMEOUT = timedelta(days=30)
 """In an evaluation a rank may wait for all chunks of another."""
 
@@ -166,10 +168,35 @@ def _make_fabric(hardware: Hardware, precision: str, timeout: timedelta) -> "Fab
         devices=devices if number is None else [number],
         num_nodes=nodes,
         strategy=DDPStrategy(**options) if devices * nodes > 1 else "auto",
-        precision=PRECISIONS[precision],  # type: ignore[arg-type]
         # without an environment Fabric looks for one, and warns if `srun` is installed but unused
-        plugins=[] if read_launcher() else [LightningEnvironment()],
+        plugins=[
+            _make_precision(precision, kind),
+            *([] if read_launcher() else [LightningEnvironment()]),
+        ],
     )
+
+
+def _make_precision(precision: str, kind: str) -> "Precision":
+    """Return Fabric's plugin for a precision, on this kind of device."""
+    from lightning_fabric.plugins.precision.amp import MixedPrecision
+    from lightning_fabric.plugins.precision.precision import Precision
+
+    if precision == "32":
+        return Precision()
+
+    class Autocast(MixedPrecision):
+        """Autocast that leaves the inputs of a model as they are.
+
+        Fabric rounds them to half precision. Preprocessing layers would then see other images
+        than those of the attack, outside the ε-ball.
+        """
+
+        def convert_input(self, data: Any) -> Any:  # noqa: ANN401 - any structure of tensors
+            return data
+
+    if kind == "auto":
+        kind = next((name for name in ("cuda", "mps") if _has(name)), "cpu")
+    return Autocast(PRECISIONS[precision], device=kind)
 
 
 def _parse_device(device: str) -> tuple[str, int | None]:
@@ -286,9 +313,3 @@ def keep_memory() -> bool:
     # large blocks from the heap instead of mmap, and a heap that is never trimmed
     accepts_threshold = any(mallopt(M_MMAP_THRESHOLD, size) for size in MMAP_THRESHOLDS)
     return bool(accepts_threshold and mallopt(M_TRIM_THRESHOLD, -1))
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until a device has finished its queue; the CPU has none."""
-    if device.type != "cpu":
-        torch.get_device_module(device).synchronize()

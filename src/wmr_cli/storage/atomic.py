@@ -9,14 +9,12 @@ follows links.
 import contextlib
 import errno
 import fcntl
-import hashlib
-import json
 import os
 import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -305,20 +303,6 @@ def _is_same(path: Path, descriptor: int) -> bool:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except OSError:
         return False
-
-
-def content_hash(
-    parts: Iterable[tuple[str, str, Sequence[int], bytes]], header: Mapping[str, str]
-) -> str:
-    """SHA-256 of a header and of tensors: name, type, shape and bytes, in the order of names.
-
-    Hashes of this form are stored in files, so that the encoding cannot change.
-    """
-    digest = hashlib.sha256(json.dumps(sorted(header.items())).encode())
-    for name, kind, shape, content in parts:
-        digest.update(json.dumps([name, kind, list(shape)]).encode())
-        digest.update(content)
-    return digest.hexdigest()
 
 
 def _umask() -> int:

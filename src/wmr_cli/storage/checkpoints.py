@@ -23,8 +23,8 @@ from ..config import TrainConfig
 from ..core.norms import NORMS
 from ..errors import BadFile
 from ..reading import check_regular, is_folder, parse_json
-from .atomic import content_hash, write_atomically
-from .records import MAX_CLASSES, MAX_EPS
+from .atomic import write_atomically
+from .records import MAX_CLASSES, MAX_EPS, content_hash
 
 SCHEMA = "1"
 # Headers beyond these limits are damaged. They are refused before a model of that size is built.

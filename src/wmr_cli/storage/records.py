@@ -1,8 +1,8 @@
 """Evaluation records and their per-image rows.
 
 A record is a JSON file. Its rows are a safetensors file of the same name, with one entry per image
-in every tensor. Nothing here imports torch, because `wmr report` reads records and has to start
-quickly.
+in every tensor. `content_hash` identifies tensors by their values. Nothing here imports torch,
+because `wmr report` reads records and has to start quickly.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from operator import itemgetter
 from pathlib import Path
@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from ..errors import BadFile
 from ..measures import Estimate
 from ..reading import check_regular, decode_json, is_folder, read_bytes
-from .atomic import content_hash, write_atomically, write_text
+from .atomic import write_atomically, write_text
 
 SCHEMA = 1
 RECORD_NAME = re.compile("[0-9a-f]{16}")
@@ -423,6 +423,20 @@ def has_valid_rows(path: Path, images: int | None = None) -> bool:
     if images is None:
         return True
     return next(_find_row_problems(rows, images, ("index", "label")), None) is None
+
+
+def content_hash(
+    parts: Iterable[tuple[str, str, Sequence[int], bytes]], header: Mapping[str, str]
+) -> str:
+    """SHA-256 of a header and of tensors: name, type, shape and bytes, in the order of names.
+
+    Hashes of this form are stored in files, so that the encoding cannot change.
+    """
+    digest = hashlib.sha256(json.dumps(sorted(header.items())).encode())
+    for name, kind, shape, content in parts:
+        digest.update(json.dumps([name, kind, list(shape)]).encode())
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def _rows_hash(rows: Rows) -> str:

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core.contexts import evaluating
-from ..core.losses import cross_entropy
+from ..core.losses import OBJECTIVES, KlObjective, cross_entropy, select_rows
 from ..core.norms import NORMS
-from ..core.objectives import OBJECTIVES, KlObjective, select_rows
 from ..core.protocols import Attack, AttackResult, Batch, HasRemarks, Objective
 from ..core.run_attack import exceeds_eps, is_in_unit_range
 from ..core.traits import AttackTraits, read_parameter

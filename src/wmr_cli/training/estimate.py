@@ -8,6 +8,7 @@ import torch
 
 from ..core.protocols import ObservesValidation, Split
 from ..runtime import datasets
+from ..runtime.accelerators import synchronize
 from .loop import count_steps, make_batches, train_step
 from .optimization import StepSettings
 from .setup import TrainingSetup
@@ -62,8 +63,9 @@ def _seconds_per_step(run: TrainingSetup) -> float:
         last_epoch = run.schedule_config.epochs - 1
         settings = StepSettings(run.config.lr)
         run.learner.begin_step(last_epoch, number, settings, len(positions), measure_success=False)
-        train_step(run, run.split.batch(ranks.share(positions)), epoch=0)
+        train_step(run, next(run.batches.read([ranks.share(positions)], epoch=0)))
         timed_steps += number > 0
+    synchronize(run.runtime.device)
     # an epoch of a single batch has only the warm-up step to time
     return (time.perf_counter() - started) / max(timed_steps, 1)
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from ..config import TrainConfig
 from ..core.contexts import evaluating
-from ..core.losses import cross_entropy
+from ..core.losses import WeightedObjective, cross_entropy
 from ..core.nn.fusion import PreparedModel
 from ..core.norms import NORMS
-from ..core.objectives import WeightedObjective
 from ..core.protocols import Attack, AttackResult, Batch, Evidence, Kernel, Objective
 from ..core.rng import derive_seed
 from ..core.run_attack import ThreatModel, run_attack
@@ -103,12 +102,17 @@ class FabricLearner:
         logits: Tensor = self._wrapped_model(images)
         return logits
 
-    @contextmanager
-    def attack_mode(self) -> Iterator[nn.Module]:
+    def attack_autocast(self) -> AbstractContextManager[None]:
+        """Compute in the precision of attacks inside."""
         # float16 rounds the small gradients of confident images to zero, and the loss scale
         # that prevents this applies to parameter gradients only
-        is_half = self._config.precision == "16"
-        with nullcontext() if is_half else self._runtime.autocast():
+        if self._config.precision == "16":
+            return nullcontext()
+        return self._runtime.autocast()
+
+    @contextmanager
+    def attack_mode(self) -> Iterator[nn.Module]:
+        with self.attack_autocast():
             if self._config.attack_mode == "train":
                 yield self.model
             else:

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from ..config import TrainConfig
-from ..core.data.splits import read_ahead
-from ..core.nn.fusion import to_memory_format
+from ..core.contexts import tuned_convolutions
 from ..core.protocols import Batch, Split
 from ..core.rng import derive_seed
-from ..core.run_attack import check_batch, check_report
+from ..core.run_attack import check_report
 from ..events import (
     EpochDone,
     Event,
@@ -27,6 +26,7 @@ from ..events import (
     TrainingStopped,
 )
 from ..registry import Registry
+from ..runtime.accelerators import copies_without_blocking
 from ..runtime.fabric import Hardware, launch
 from ..storage.runs import RunFolder
 from .checkpointing import (
@@ -42,7 +42,7 @@ from .monitoring import (
     LogEntry,
     MetricLoggers,
     check_loggers,
-    check_loss,
+    check_losses,
     guessing_accuracy,
     locate_errors,
     new_warnings,
@@ -95,6 +95,7 @@ def train(
     epochs = run.schedule_config.epochs
     guessing = guessing_accuracy(run.split.labels)
     with ExitStack() as stack:
+        stack.enter_context(tuned_convolutions())
         # nothing was written so far: a mistake in the settings leaves no trace
         folder, progress = open_training(
             stack, run, path, resume=options.resume, overwrite=options.overwrite
@@ -143,8 +144,8 @@ def train_steps(
     steps = count_steps(run)
     interval = max(1, min(MAX_SUCCESS_INTERVAL, steps // MIN_SUCCESS_MEASUREMENTS))
     remaining = make_batches(run.split, run.config, epoch)[progress.step_in_epoch :]
-    # images that are read from files are read while the step before is computed
-    reader = read_ahead(run.split, [ranks.share(positions) for positions in remaining])
+    reader = run.batches.read([ranks.share(positions) for positions in remaining], epoch)
+    loss: float | None = None
     for positions in remaining:
         # over the whole run: schedules and random numbers follow from it
         global_step = epoch * steps + progress.step_in_epoch
@@ -157,37 +158,38 @@ def train_steps(
         )
         # a rank that fails must inform those that wait for it in a collective operation
         with locate_errors(epoch, progress.step_in_epoch), ranks.propagate_errors():
-            loss = train_step(run, next(reader), epoch)
-        # the mean loss is equal on all ranks, so that all of them raise
-        check_loss(loss, epoch, progress.step_in_epoch)
+            losses = train_step(run, next(reader))
+        newest = check_losses(losses, epoch)
+        loss = loss if newest is None else newest
         progress = replace(progress, step_in_epoch=progress.step_in_epoch + 1)
         yield StepDone(epoch + 1, global_step, len(positions), loss)
 
         # the largest request of all ranks: saving is a collective operation
         request = ranks.max(signals.request)
         if request == SAVE_REQUEST:
+            check_losses(run.statistics.collect(ranks), epoch)
             save_state(folder, run, progress)
             signals.note_saved()
         elif request:
             break
+    check_losses(run.statistics.collect(ranks), epoch)
     return progress
 
 
-def train_step(run: TrainingSetup, batch: Batch, epoch: int) -> float:
-    """Run one step on this rank's part of a batch, and return the mean loss of all ranks."""
-    check_batch(batch, run.source.num_classes)
-    batch = batch.to(run.runtime.device)
-    # augmented on the device, by a function of (seed, epoch, index): independent of the batch
-    seed = derive_seed("augment", run.config.seed, epoch)
-    images = run.augment(batch.images, batch.index, seed)
-    images = to_memory_format(images, run.learner.attack_model.memory_format)
-    report = run.defense.step(run.learner, replace(batch, images=images))
+def train_step(run: TrainingSetup, batch: Batch) -> list[tuple[int, float]]:
+    """Run one step on this rank's part of a batch.
+
+    Return the steps of the epoch whose statistics have arrived, each with the mean loss of all
+    ranks: this step, or the one before on a GPU.
+    """
+    report = run.defense.step(run.learner, batch)
     check_report(run.defense, report, len(batch.labels))
-    # an exchange between ranks: all of them must reach this line
-    loss = run.statistics.add(report, run.learner.attack_outcome, run.runtime.ranks)
     if run.average is not None:
         run.average.update(run.model)
-    return loss
+    run.statistics.add(report, run.learner.attack_outcome)
+    # an exchange between ranks: all of them must reach this line
+    leave = int(copies_without_blocking(run.runtime.device))
+    return run.statistics.collect(run.runtime.ranks, leave=leave)
 
 
 def make_batches(split: Split, config: TrainConfig, epoch: int) -> tuple[Tensor, ...]:

@@ -3,9 +3,11 @@
 import importlib.util
 import math
 import shutil
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from torch import Tensor
 from ..core.protocols import StepReport
 from ..errors import BadFile, BadInput, BrokenContract, RunFolderError, WmrError
 from ..reporting.tables.escaping import inert_text
+from ..runtime.accelerators import HostCopy
 from ..runtime.distributed import Ranks
 from ..runtime.fabric import make_logger
 from ..storage.atomic import refuse_link
@@ -56,6 +59,7 @@ class EpochStatistics:
     """Sums over the steps of an epoch and all ranks.
 
     They are in float64 and in the order of the steps, so that a resumed run logs the same numbers.
+    On a GPU the values of a step are read while the next one runs, so that the host need not wait.
     """
 
     def __init__(self) -> None:
@@ -67,15 +71,26 @@ class EpochStatistics:
         self._steps = 0
         self._relative_sample_size = 0.0
         self._largest_weight = 0.0
+        self._waiting: deque[StepValues] = deque()
 
-    def add(
-        self, report: StepReport, outcome: AttackOutcome | None = None, ranks: Ranks = ONE_RANK
-    ) -> float:
+    def add(self, report: StepReport, outcome: AttackOutcome | None = None) -> None:
+        """Start the copy of a step's values to the CPU; `collect` adds them to the sums."""
+        self._waiting.append(StepValues.copy(report, outcome))
+
+    def collect(self, ranks: Ranks = ONE_RANK, *, leave: int = 0) -> list[tuple[int, float]]:
+        """Add all steps but the newest `leave`, over all ranks, to the sums.
+
+        Return the number of each step in the epoch, and its mean loss.
+        """
+        collected = []
+        while len(self._waiting) > leave:
+            number = self._steps
+            collected.append((number, self._add_values(self._waiting.popleft(), ranks)))
+        return collected
+
+    def _add_values(self, values: "StepValues", ranks: Ranks) -> float:
         """Add a step of every rank, and return its mean loss."""
-        largest_weight = report.weights.max().cpu().double()
-        # one exchange per step: the largest weight travels with the sums
-        own = torch.cat([_sum_images(report, outcome), largest_weight[None]])
-        of_ranks = ranks.all_gather(own)
+        of_ranks = ranks.all_gather(values.sum_images())
         sums = of_ranks[:, :-1].sum(dim=0)
         step = dict(zip(SUMS, sums.tolist(), strict=True))
         self._sums += sums
@@ -113,7 +128,7 @@ class EpochStatistics:
         return entry
 
     def state(self) -> dict[str, Tensor]:
-        """Return the sums so far, for a checkpoint in the middle of an epoch."""
+        """Return the sums of the steps collected so far."""
         others = [self._steps, self._relative_sample_size, self._largest_weight]
         return {"sums": self._sums, "others": torch.tensor(others, dtype=torch.float64)}
 
@@ -124,26 +139,60 @@ class EpochStatistics:
         self._steps = int(steps)
 
 
-def _sum_images(report: StepReport, outcome: AttackOutcome | None) -> Tensor:
-    """Sum this rank's images, in the order of `SUMS`."""
-    # float32 sums over many images lose digits
-    losses = report.losses.cpu().double()
-    weights = report.weights.cpu().double()
-    margins = report.margins.cpu().double()
-    correct = report.correct.cpu()
-    sums: list[Tensor | int] = [
-        len(losses),
-        losses.sum(),
-        correct.sum(),
-        margins.sum(),
-        weights.sum(),
-        weights.square().sum(),
-        weights[~correct].sum(),
-    ]
-    clean_correct = report.clean_correct
-    sums += (0, 0) if clean_correct is None else (len(clean_correct), clean_correct.sum())
-    sums += (0, 0) if outcome is None else (outcome.was_correct.sum(), outcome.was_flipped.sum())
-    return torch.stack([torch.as_tensor(value, dtype=torch.float64).cpu() for value in sums])
+@dataclass(frozen=True, eq=False)
+class StepValues:
+    """Values per image of a training step, on their way to the CPU."""
+
+    flat: HostCopy
+    sizes: dict[str, int]
+    """Number of values by name, in their order in `flat`."""
+
+    @classmethod
+    def copy(cls, report: StepReport, outcome: AttackOutcome | None) -> "StepValues":
+        """Start the copy of all values of a step, as one tensor."""
+        optional = {
+            "clean_correct": report.clean_correct,
+            "was_correct": None if outcome is None else outcome.was_correct,
+            "was_flipped": None if outcome is None else outcome.was_flipped,
+        }
+        parts = {
+            "losses": report.losses,
+            "weights": report.weights,
+            "margins": report.margins,
+            "correct": report.correct,
+            **{name: values for name, values in optional.items() if values is not None},
+        }
+        sizes = {name: len(values) for name, values in parts.items()}
+        dtype = reduce(torch.promote_types, (values.dtype for values in parts.values()))
+        flat = torch.cat([values.to(report.losses.device, dtype) for values in parts.values()])
+        return cls(HostCopy.start(flat), sizes)
+
+    def sum_images(self) -> Tensor:
+        """Return the sums over this rank's images, in the order of `SUMS`, and the largest weight.
+
+        Wait for the copy if it is not complete.
+        """
+        # float32 sums over many images lose digits
+        parts = self.flat.wait().double().split(list(self.sizes.values()))
+        values = dict(zip(self.sizes, parts, strict=True))
+        none = torch.zeros(0, dtype=torch.float64)
+        weights = values["weights"]
+        clean_correct = values.get("clean_correct", none)
+        sums = [
+            torch.tensor(len(weights)),
+            values["losses"].sum(),
+            values["correct"].sum(),
+            values["margins"].sum(),
+            weights.sum(),
+            weights.square().sum(),
+            weights[values["correct"] == 0].sum(),
+            torch.tensor(len(clean_correct)),
+            clean_correct.sum(),
+            values.get("was_correct", none).sum(),
+            values.get("was_flipped", none).sum(),
+            weights.max(),
+        ]
+        return torch.stack([value.double() for value in sums])
 
 
 COLLAPSED_EPOCHS = 2
@@ -167,11 +216,17 @@ FULL_SUCCESS = (
 )
 
 
-def check_loss(loss: float, epoch: int, step: int) -> None:
-    """Raise if a loss is not finite: no further step can repair the weights."""
-    if not math.isfinite(loss):
-        place = f"epoch {epoch + 1}, step {step + 1}"
-        raise BrokenContract(f"{place}: the loss is not finite", hint=DIVERGED_HINT)
+def check_losses(losses: Iterable[tuple[int, float]], epoch: int) -> float | None:
+    """Raise if the loss of a step is not finite: no further step can repair the weights.
+
+    Return the last loss, if there is one. Mean losses are equal on all ranks, so that all raise.
+    """
+    last = None
+    for step, last in losses:
+        if not math.isfinite(last):
+            place = f"epoch {epoch + 1}, step {step + 1}"
+            raise BrokenContract(f"{place}: the loss is not finite", hint=DIVERGED_HINT)
+    return last
 
 
 @contextmanager

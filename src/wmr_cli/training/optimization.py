@@ -7,11 +7,14 @@ import math
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..config import TrainConfig
+from ..core.contexts import model_device
+from ..runtime.accelerators import has_fused_optimizer
 
 ONE_CYCLE_PEAK = 0.3
 """Fraction of the run after which the learning rate of `one-cycle` falls."""
@@ -29,13 +32,17 @@ class StepSettings:
 
 
 def make_optimizer(config: TrainConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """Make SGD with momentum, Adam or AdamW."""
+    """Make SGD with momentum, Adam or AdamW, for a model that is on its device."""
     groups = parameter_groups(config, model)
-    decay = config.weight_decay
+    options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay}
+    # Fabric cannot clip gradients that a fused optimizer has to unscale
+    is_unscaled = config.precision != "16" or config.clip_grad is None
+    if has_fused_optimizer(model_device(model)) and is_unscaled:
+        options["fused"] = True
     if config.optimizer == "sgd":
-        return torch.optim.SGD(groups, config.lr, momentum=config.momentum, weight_decay=decay)
+        return torch.optim.SGD(groups, momentum=config.momentum, **options)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    return kind(groups, config.lr, weight_decay=decay)
+    return kind(groups, **options)
 
 
 def parameter_groups(config: TrainConfig, model: nn.Module) -> list[dict[str, object]]:
@@ -120,13 +127,17 @@ class WeightAverage:
         decay = min(self._decay, (1 + self._updates) / (10 + self._updates))
         pairs = zip(self.model.state_dict().values(), model.state_dict().values(), strict=True)
         # tied weights appear several times in a state dict, and must be updated once
-        distinct = {mean.data_ptr(): (mean, new) for mean, new in pairs}
-        for mean, new in distinct.values():
-            if mean.is_floating_point():
-                mean.lerp_(new, 1 - decay)
-            else:
-                # counters, such as num_batches_tracked
-                mean.copy_(new)
+        distinct = {mean.data_ptr(): (mean, new) for mean, new in pairs}.values()
+        weights = [(mean, new) for mean, new in distinct if mean.is_floating_point()]
+        # such as num_batches_tracked
+        counters = [(mean, new) for mean, new in distinct if not mean.is_floating_point()]
+        # one launch for all tensors of a type instead of one for each
+        if weights:
+            torch._foreach_lerp_(
+                [mean for mean, _ in weights], [new for _, new in weights], 1 - decay
+            )
+        if counters:
+            torch._foreach_copy_([mean for mean, _ in counters], [new for _, new in counters])
 
     def state(self) -> dict[str, Tensor]:
         """Return the averaged weights and the number of updates."""

@@ -1,15 +1,16 @@
 """Build and check all parts of a training run before anything is written."""
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..config import TrainConfig
 from ..core.contexts import evaluating
-from ..core.data.augment import Augmentation
 from ..core.nn.fusion import SAMPLE_SIZE, PreparedModel, prepare_for_attack, to_memory_format
 from ..core.protocols import Attack, Batch, DataSource, Defense, Kernel, Split
 from ..core.rng import derive_seed
@@ -22,6 +23,7 @@ from ..runtime.datasets import share_dataset
 from ..runtime.distributed import Ranks
 from ..runtime.fabric import Runtime
 from ..spec import Spec
+from .batches import TrainingBatches, place_on_device
 from .learner import FabricLearner
 from .monitoring import EpochStatistics
 from .optimization import WeightAverage, make_optimizer
@@ -42,17 +44,22 @@ class TrainingSetup:
     source: DataSource
     split: Split
     """The training images."""
+    batches: TrainingBatches
     model: nn.Module
     attack: Attack
     kernel: Kernel
     defense: Defense
     optimizer: torch.optim.Optimizer
     learner: FabricLearner
-    augment: Augmentation
     average: WeightAverage | None
     statistics: EpochStatistics
     validation_attack: Attack
     validation_kernel: Kernel
+
+    @cached_property
+    def validation_split(self) -> Split:
+        """The validation images, on the device if they fit there."""
+        return place_on_device(datasets.get_split(self.source, "val"), self.runtime.device)
 
     @property
     def memory_format(self) -> torch.memory_format:
@@ -83,7 +90,7 @@ class TrainingSetup:
 
     def list_warnings(self) -> Iterator[str]:
         """Yield warnings about settings that are allowed but probably not intended."""
-        yield from datasets.list_dataset_notes(self.split)
+        yield from components.list_dataset_notes(self.split)
         attack = self.attack if self.defense.traits.uses_attack else None
         yield from components.list_attack_warnings(attack, self.config.eps, self.source.num_classes)
         if self.config.select != "none" and not self.config.validate_every:
@@ -123,13 +130,15 @@ def set_up_training(
     compatibility.check_covers_split(kernel, split)
     compatibility.check_observed_split(kernel, source, config)
 
-    optimizer = make_optimizer(config, model)
     sample = split.batch(torch.arange(min(SAMPLE_SIZE, len(split)))).to(runtime.device)
     attack_model = prepare_model(model, sample, config, defense, compile_model=compile_model)
+    optimizer = make_optimizer(config, model)
     # copied before compilation: the average is validated, not trained
     average = WeightAverage(model, config.ema) if config.ema else None
     if compile_model:
         model.compile()
+    if runtime.ranks.count > 1:
+        freeze_unused_parameters(model, sample.images)
     learner = FabricLearner(
         runtime,
         config,
@@ -147,13 +156,20 @@ def set_up_training(
         schedule_config=schedule_config,
         source=source,
         split=split,
+        batches=TrainingBatches(
+            split,
+            device=runtime.device,
+            num_classes=source.num_classes,
+            augment=components.build_augmentation(config.augment, source.input_shape),
+            seed=config.seed,
+            memory_format=attack_model.memory_format,
+        ),
         model=model,
         attack=attack,
         kernel=kernel,
         defense=defense,
         optimizer=optimizer,
         learner=learner,
-        augment=components.build_augmentation(config.augment, source.input_shape),
         average=average,
         statistics=EpochStatistics(),
         validation_attack=build_validation_attack(registry, config),
@@ -193,6 +209,29 @@ def prepare_model(
         fuse=config.fold and can_fuse,
         converts_weights=True,
     )
+
+
+def freeze_unused_parameters(model: nn.Module, images: Tensor) -> None:
+    """Freeze the parameters that the logits do not depend on.
+
+    In one process they have no gradient and the optimizer skips them. Several processes would wait
+    for their gradients until they fail.
+    """
+    is_used: set[str] = set()
+    # both modes: auxiliary heads are used in train mode only, and stochastic depth skips layers
+    for mode in (True, False):
+        # a copy: a pass in train mode changes the statistics of batch-norm
+        copied = copy.deepcopy(model).train(mode)
+        parameters = {name: each for name, each in copied.named_parameters() if each.requires_grad}
+        gradients = torch.autograd.grad(
+            copied(images).sum(), list(parameters.values()), allow_unused=True
+        )
+        is_used |= {
+            name for name, each in zip(parameters, gradients, strict=True) if each is not None
+        }
+    for name, parameter in model.named_parameters():
+        if name not in is_used:
+            parameter.requires_grad_(False)
 
 
 def try_model(

@@ -12,7 +12,6 @@ from ..core.nn.fusion import SAMPLE_SIZE
 from ..core.protocols import Evidence, ObservesValidation
 from ..core.rng import derive_seed
 from ..evaluation.evaluator import Evaluator, stack_rows
-from ..runtime import datasets
 from ..storage.records import Rows
 from .setup import TrainingSetup, validation_alpha
 
@@ -44,7 +43,7 @@ def validate_if_due(run: TrainingSetup, epoch: int) -> dict[str, Any]:
 def evaluate_validation_set(run: TrainingSetup, model: nn.Module) -> Rows:
     """Evaluate the `val` split, divided among the ranks; every rank returns all rows."""
     ranks = run.runtime.ranks
-    split = datasets.get_split(run.source, "val")
+    split = run.validation_split
     evaluator = make_validation_evaluator(run, model)
     positions = ranks.share(torch.arange(len(split)))
     batch_size = max(run.config.batch_size // ranks.count, 1)
@@ -60,7 +59,7 @@ def evaluate_validation_set(run: TrainingSetup, model: nn.Module) -> Rows:
 def make_validation_evaluator(run: TrainingSetup, model: nn.Module) -> Evaluator:
     """Make the evaluator of a model with the validation attack."""
     config = run.config
-    split = datasets.get_split(run.source, "val")
+    split = run.validation_split
     sample = split.batch(torch.arange(min(SAMPLE_SIZE, len(split)))).to(run.runtime.device)
     evaluator = Evaluator(
         model=model,

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.auto_pgd import run_auto_pgd
-from ...core.norms import NORMS
-from ...core.objectives import (
+from ...core.losses import (
     MAX_TARGETS,
     MIN_DLR_CLASSES,
     MIN_TARGETED_DLR_CLASSES,
@@ -19,6 +18,7 @@ from ...core.objectives import (
     most_likely_targets,
     select_rows,
 )
+from ...core.norms import NORMS
 from ...core.pgd import start_images
 from ...core.protocols import AttackResult, Batch, Objective
 from ...core.restarts import attack_until_misclassified, run_restarts

@@ -6,8 +6,8 @@ from typing import Literal
 import torch
 from torch import nn
 
+from ...core.losses import get_objective
 from ...core.norms import NORMS
-from ...core.objectives import get_objective
 from ...core.pgd import PgdSettings, run_pgd
 from ...core.protocols import AttackResult, Batch, Objective
 from ...core.traits import AttackTraits

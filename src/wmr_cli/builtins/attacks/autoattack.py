@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from ...core.objectives import get_objective
+from ...core.losses import get_objective
 from ...core.protocols import AttackResult, Batch, Objective
 from ...core.restarts import attack_until_misclassified
 from ...core.traits import AttackTraits

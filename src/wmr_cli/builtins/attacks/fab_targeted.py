@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from ...core.losses import MAX_TARGETS, most_likely_targets, targeted_margin_loss
 from ...core.norms import NORMS
-from ...core.objectives import MAX_TARGETS, most_likely_targets, targeted_margin_loss
 from ...core.pgd import input_gradient
 from ...core.protocols import AttackResult, Batch, Objective
 from ...core.restarts import attack_until_misclassified

@@ -6,8 +6,8 @@ from typing import Literal
 
 from torch import nn
 
+from ...core.losses import get_objective
 from ...core.norms import NORMS
-from ...core.objectives import get_objective
 from ...core.pgd import GAUSS_SCALE, PgdSettings, StartKind, run_pgd, start_images
 from ...core.protocols import AttackResult, Batch, Objective
 from ...core.restarts import pick_lower_margin

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core import rng, square
-from ...core.objectives import get_objective, ranking_scores, select_rows
+from ...core.losses import get_objective, ranking_scores, select_rows
 from ...core.protocols import AttackResult, Batch, Objective
 from ...core.restarts import is_stronger, run_restarts
 from ...core.traits import AttackTraits

@@ -5,8 +5,7 @@ from typing import Literal
 
 import torch
 
-from ...core.losses import cross_entropy, kl_divergence, log_probabilities
-from ...core.objectives import KlObjective
+from ...core.losses import KlObjective, cross_entropy, kl_divergence, log_probabilities
 from ...core.protocols import Batch, Learner, Objective, StepReport
 from ...core.traits import DefenseTraits
 from ...core.weighted_step import step_weighted, weight_terms

@@ -22,19 +22,20 @@ class Augmentation:
     flips: bool = False
 
     def __call__(self, images: Tensor, index: Tensor, seed: int) -> Tensor:
-        """Augment images (N, C, H, W) on the device where they are."""
+        """Augment images (N, C, H, W) on their device, by numbers drawn on that of the index."""
         if not (self.padding or self.flips):
             return images
         height, width = images.shape[2:]
-        down, right, flip = random_words(index, 3, seed).to(images.device).unbind(dim=1)
+        down, right, flip = random_words(index, 3, seed).unbind(dim=1)
         offsets = 2 * self.padding + 1
-        rows = (down % offsets)[:, None] + torch.arange(height, device=images.device)
+        # the highest of 32 random bits decides; `%` of such numbers was wrong on MPS in torch 2.7
+        drawn = torch.stack([down % offsets, right % offsets, flip >> 31])
+        down, right, flip = drawn.to(images.device)[:, :, None]
+        rows = down + torch.arange(height, device=images.device)
         columns = torch.arange(width, device=images.device)
         if self.flips:
-            # the highest of 32 random bits decides
-            is_mirrored = (flip >> 31)[:, None].bool()
-            columns = torch.where(is_mirrored, columns.flip(0), columns)
-        columns = (right % offsets)[:, None] + columns
+            columns = torch.where(flip.bool(), columns.flip(0), columns)
+        columns = right + columns
         if self.padding:
             mode = "constant" if self.border == "zero" else "reflect"
             images = functional.pad(images, (self.padding,) * 4, mode=mode)

@@ -17,7 +17,7 @@ from ...errors import BadFile, BadInput
 from ...reading import open_regular
 from ..contexts import report_progress
 from ..protocols import Batch
-from .splits import to_unit_floats
+from .loaders import to_unit_floats
 
 if TYPE_CHECKING:
     from PIL.Image import Image

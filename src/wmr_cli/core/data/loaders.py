@@ -1,4 +1,4 @@
-"""Streams of batches: images from any iterable, read once and in order."""
+"""Streams of batches from any iterable, and the conversion of images to floats in [0, 1]."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampl
 
 from ...errors import BadInput
 from ..protocols import Batch, Split
-from .splits import to_unit_floats
 
 BATCH_FORMAT = (
     "give (images, labels) or (images, labels, index): "
@@ -114,6 +113,13 @@ def as_split_or_stream(
             hint="write [(images, labels)] for a single batch",
         )
     return BatchStream(data)
+
+
+def to_unit_floats(images: Tensor) -> Tensor:
+    """Convert uint8 to float32 in [0, 1]; return floats as they are."""
+    if images.dtype == torch.uint8:
+        return images.float() / 255
+    return images
 
 
 def read_batch(item: object, first: int, where: str) -> Batch:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...errors import BadInput
 from ..protocols import Batch, Split, StreamsImages
+from .loaders import to_unit_floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,9 +31,14 @@ class MemorySplit:
 
     def batch(self, positions: Tensor) -> Batch:
         """Return the images at these positions, as float32 in [0, 1]."""
+        positions = positions.to(self.images.device)
         return Batch(
             to_unit_floats(self.images[positions]), self.labels[positions], self.index[positions]
         )
+
+    def to(self, device: torch.device) -> "MemorySplit":
+        """Return the split on a device, with the images as they are stored."""
+        return MemorySplit(self.images.to(device), self.labels.to(device), self.index.to(device))
 
     def subset(self, positions: Tensor) -> "MemorySplit":
         """Return the split of the images at these positions."""
@@ -47,13 +53,6 @@ class MemorySplit:
             # the buffer itself: tobytes() would copy the whole dataset
             digest.update(part.contiguous().numpy().data)
         return digest.hexdigest()
-
-
-def to_unit_floats(images: Tensor) -> Tensor:
-    """Convert uint8 to float32 in [0, 1]; return floats as they are."""
-    if images.dtype == torch.uint8:
-        return images.float() / 255
-    return images
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +81,14 @@ class Source:
     class_names: tuple[str, ...] | None = None
     random_split_sha256: str | None = None
     """A hash of the training images where the splits were chosen at random."""
+
+
+class ReadsBatches(Protocol):
+    """The part of a split that reading needs."""
+
+    def batch(self, positions: Tensor) -> Batch:
+        """Return the images at these positions (N,)."""
+        ...
 
 
 class SubsettableSplit(Split, Protocol):
@@ -118,7 +125,7 @@ class LazySplits(Mapping[str, Split]):
         return len(self._makers)
 
 
-def read_ahead(split: Split, order: Iterable[Tensor]) -> Iterator[Batch]:
+def read_ahead(split: ReadsBatches, order: Iterable[Tensor]) -> Iterator[Batch]:
     """Yield batches in this order; read the next one in a thread if images come from files."""
     if not (isinstance(split, StreamsImages) and split.streams):
         yield from map(split.batch, order)
@@ -210,8 +217,10 @@ def _shuffle_with_class_ranks(labels: Tensor, seed: int) -> tuple[Tensor, Tensor
     """Return all positions in random order, and for each the number of its class before it."""
     # its own generator: the global one is seeded for the run
     shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    # a stable sort groups the classes and keeps the random order within each
+    sorted_labels, order = labels[shuffled].sort(stable=True)
+    class_sizes = sorted_labels.unique_consecutive(return_counts=True)[1]
+    first_of_class = (class_sizes.cumsum(0) - class_sizes).repeat_interleave(class_sizes)
     rank_in_class = torch.empty_like(shuffled)
-    for label in labels.unique():
-        is_member = labels[shuffled] == label
-        rank_in_class[is_member] = torch.arange(int(is_member.sum()))
+    rank_in_class[order] = torch.arange(len(labels)) - first_of_class
     return shuffled, rank_in_class

@@ -87,7 +87,7 @@ def worst_classes(group: ComparableGroup) -> list[int]:
 
 def _correct(result: SeedResult) -> NDArray[np.bool_]:
     is_attacked = "uniform/prediction" in result.rows
-    return measures.correct(result.rows, "uniform" if is_attacked else "clean")
+    return measures.is_correct(result.rows, "uniform" if is_attacked else "clean")
 
 
 def _outcome_of_class(outcome_of: OutcomeOf, label: int, result: SeedResult) -> Outcome | None:

@@ -85,7 +85,7 @@ def worst_case_curve(result: SeedResult, rhos: Sequence[float]) -> WorstCaseCurv
     """Compute the exact worst case at each radius."""
     losses = measures.attacked_losses(result.rows, loss_of(result))
     assert losses is not None
-    correct = measures.correct(result.rows, "uniform")
+    correct = measures.is_correct(result.rows, "uniform")
     cases = list(measures.worst_cases(losses, rhos))
     return WorstCaseCurve(
         loss=np.array([case.value for case in cases]),

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from ...errors import BadFile
-from ...measures import MARGIN_KERNEL, correct
+from ...measures import MARGIN_KERNEL, is_correct
 from ...spec import format_number
 from ...storage.adversarial_images import AdversarialImageFile, find_adversarial_images
 from ...storage.records import Record, Rows, load_record_rows
@@ -275,7 +275,7 @@ def _select_rows(rows: Rows, record: Record) -> dict[str, NDArray[Any]]:
     arrays = {"index": to_smallest_uint(rows["index"]), "label": to_smallest_uint(rows["label"])}
     if "clean/prediction" in rows:
         # a bit per image instead of a prediction
-        arrays["clean"] = np.packbits(correct(rows, "clean"), bitorder="little")
+        arrays["clean"] = np.packbits(is_correct(rows, "clean"), bitorder="little")
     if "uniform/prediction" in rows:
         arrays["prediction"] = to_smallest_uint(rows["uniform/prediction"])
     if "uniform/margin" in rows:

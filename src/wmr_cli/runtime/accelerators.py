@@ -1,0 +1,69 @@
+"""What an accelerator can do: its free memory, copies that do not block, a fused optimizer."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+UNKNOWN_MEMORY = 4 * 2**30
+"""Assumed free bytes of an accelerator that does not report them."""
+
+
+def is_accelerator(device: torch.device) -> bool:
+    """Whether tensors of this device are outside the memory of the host."""
+    return device.type != "cpu"
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the free bytes of an accelerator, or a cautious guess where they are unknown."""
+    if device.type == "cuda":
+        free: int = torch.cuda.mem_get_info(device)[0]
+        return free
+    if device.type == "mps":
+        return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
+    return UNKNOWN_MEMORY
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a device has finished its queue; the CPU has none."""
+    if is_accelerator(device):
+        torch.get_device_module(device).synchronize()
+
+
+def copies_without_blocking(device: torch.device) -> bool:
+    """Whether the host goes on while pinned memory is copied to or from this device."""
+    return device.type == "cuda"
+
+
+def has_fused_optimizer(device: torch.device) -> bool:
+    """Whether one kernel should update all parameters.
+
+    The CPU has such a kernel too. It would only change the rounding of earlier versions.
+    """
+    return device.type not in ("cpu", "mps")
+
+
+@dataclass(frozen=True, eq=False)
+class HostCopy:
+    """A tensor on its way to the host."""
+
+    values: Tensor
+    is_complete: torch.cuda.Event | None = None
+
+    @classmethod
+    def start(cls, values: Tensor) -> "HostCopy":
+        """Start to copy; the host goes on if the device allows it."""
+        if not copies_without_blocking(values.device):
+            return cls(values.cpu())
+        # only a copy to pinned memory lets the host go on
+        on_host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        on_host.copy_(values, non_blocking=True)
+        is_complete = torch.cuda.Event()
+        is_complete.record()
+        return cls(on_host, is_complete)
+
+    def wait(self) -> Tensor:
+        """Return the values on the host, once all of them have arrived."""
+        if self.is_complete is not None:
+            self.is_complete.synchronize()
+        return self.values

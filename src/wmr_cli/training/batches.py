@@ -1,0 +1,114 @@
+"""Batches of the training set on the device, checked and augmented."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..core.data.augment import Augmentation
+from ..core.data.splits import MemorySplit, read_ahead
+from ..core.nn.fusion import to_memory_format
+from ..core.protocols import Batch, Split, StreamsImages
+from ..core.rng import derive_seed
+from ..core.run_attack import check_batch
+from ..runtime.accelerators import copies_without_blocking, free_memory, is_accelerator
+
+MAX_MEMORY_FRACTION = 0.25
+"""A split is copied to the device if it needs at most this fraction of its free memory."""
+CHECK_SIZE = 1024
+"""Images that are checked at once before a split is copied."""
+
+
+class TrainingBatches:
+    """Batches of a split, as tensors on the device in one memory format.
+
+    A split in memory that fits on the device is copied there once, as it is stored: usually as
+    bytes. A batch of it then copies positions and random offsets from the host, but no images.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        *,
+        device: torch.device,
+        num_classes: int,
+        augment: Augmentation,
+        seed: int,
+        memory_format: torch.memory_format,
+    ) -> None:
+        self._device = device
+        self._augment = augment
+        self._seed = seed
+        self._memory_format = memory_format
+        self._on_host = CheckedSplit(split, num_classes, pins=copies_without_blocking(device))
+        self._on_device: MemorySplit | None = None
+        self._host_index = torch.empty(0)
+        if isinstance(split, MemorySplit) and fits_on_device(split, device):
+            # checked here and not per batch: a check on the device makes the host wait
+            for positions in torch.arange(len(split)).split(CHECK_SIZE):
+                check_batch(split.batch(positions), num_classes)
+            self._host_index = split.index
+            self._on_device = split.to(device)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the whole split is on an accelerator."""
+        return self._on_device is not None
+
+    def read(self, order: Iterable[Tensor], epoch: int) -> Iterator[Batch]:
+        """Yield the batches at these positions, augmented for this epoch."""
+        seed = derive_seed("augment", self._seed, epoch)
+        for batch, host_index in self._load(order):
+            # drawn on the CPU and applied on the device, as a function of (seed, epoch, index)
+            images = self._augment(batch.images, host_index, seed)
+            yield replace(batch, images=to_memory_format(images, self._memory_format))
+
+    def _load(self, order: Iterable[Tensor]) -> Iterator[tuple[Batch, Tensor]]:
+        """Yield batches on the device, each with its index (N,) on the host."""
+        if self._on_device is None:
+            for batch in read_ahead(self._on_host, order):
+                yield batch.to(self._device), batch.index
+            return
+        for positions in order:
+            yield self._on_device.batch(positions), self._host_index[positions]
+
+
+@dataclass(frozen=True)
+class CheckedSplit:
+    """A split whose batches are checked, and pinned in memory for a fast copy to a GPU.
+
+    Both happen where the batch is read: in a thread if the images come from files.
+    """
+
+    split: Split
+    num_classes: int
+    pins: bool
+
+    @property
+    def streams(self) -> bool:
+        """Whether images are read from files for every batch."""
+        return isinstance(self.split, StreamsImages) and self.split.streams
+
+    def batch(self, positions: Tensor) -> Batch:
+        """Return the images at these positions (N,)."""
+        batch = self.split.batch(positions)
+        check_batch(batch, self.num_classes)
+        if not self.pins:
+            return batch
+        # labels too: any copy from other memory makes the host wait
+        return Batch(batch.images.pin_memory(), batch.labels.pin_memory(), batch.index.pin_memory())
+
+
+def place_on_device(split: Split, device: torch.device) -> Split:
+    """Return the split with its images on the device, if they are in memory and fit there."""
+    if isinstance(split, MemorySplit) and fits_on_device(split, device):
+        return split.to(device)
+    return split
+
+
+def fits_on_device(split: MemorySplit, device: torch.device) -> bool:
+    """Whether an accelerator has enough free memory for all images."""
+    if not is_accelerator(device):
+        return False
+    return split.images.nbytes <= MAX_MEMORY_FRACTION * free_memory(device)
