@@ -320,7 +320,12 @@ def build_kernel(registry: Registry, spec: str, alpha: float | None, **params: A
     has_alpha = registry.accepts("kernel", parsed.name, "alpha")
     # alpha 0 is the unweighted baseline of a sweep, which a kernel without alpha equals
     if alpha and not has_alpha:
-        raise BadInput(f"kernel {parsed.name!r} has no alpha", hint="leave out `alpha`")
+        names = registry.names("kernel")
+        others = ", ".join(name for name in names if registry.accepts("kernel", name, "alpha"))
+        raise BadInput(
+            f"kernel {parsed.name!r} has no alpha",
+            hint=f"leave out `alpha`, or set a `kernel` that has it: {others}",
+        )
     if alpha is not None and has_alpha:
         params["alpha"] = alpha
     kernel: Kernel = registry.create("kernel", parsed, **params)
