@@ -21,7 +21,7 @@ from ..errors import UnknownName, did_you_mean
 from .protocols import Evidence, HoldsRows, Kernel, Objective, RanksImages
 
 CW_CONFIDENCE = 50.0
-"""Lead of another class, in logits, at which the `cw` loss stops growing."""
+"""The `cw` loss stops growing where the best other logit exceeds the true one by this much."""
 MIN_DLR_CLASSES = 3
 """The DLR loss divides by the difference between the first and the third logit."""
 MIN_TARGETED_DLR_CLASSES = 4
@@ -80,10 +80,11 @@ def log_probabilities(logits: Tensor) -> Tensor:
     return upcast_half(logits).log_softmax(dim=1)
 
 
-def kl_divergence(target: Tensor, log_probs: Tensor) -> Tensor:
+def kl_divergence(target_log_probs: Tensor, log_probs: Tensor) -> Tensor:
     """KL(target || other) from two log-probabilities (N, C)."""
     # log_target: a probability that underflows to 0 would give 0 * -inf = NaN
-    return functional.kl_div(log_probs, target, reduction="none", log_target=True).sum(dim=1)
+    divergence = functional.kl_div(log_probs, target_log_probs, reduction="none", log_target=True)
+    return divergence.sum(dim=1)
 
 
 def kernel_loss(evidence: Evidence) -> Tensor:
@@ -183,7 +184,7 @@ class WeightedObjective:
 
     exp(a - stopgrad(a)) * loss has the value of the loss, and the gradient of exp(a) * loss
     divided by exp(a). Steps per image ignore the scale of a gradient (sign, unit norm), so the
-    iterates are the same. A detached weight would cancel entirely.
+    iterates are the same. A detached weight would be such a scale, and so have no effect.
     """
 
     loss: Objective
@@ -201,7 +202,7 @@ class WeightedObjective:
         return change.exp() * values
 
     def rank(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """log(weight * loss), (N,), which the value does not contain."""
+        """Return log(weight * loss), (N,). The value of a call is the loss without its weight."""
         values = self.loss(logits, labels)
         log_weights = self.kernel(Evidence(logits, labels, loss=values))
         # a logarithm in float32 would make close losses equal
@@ -279,7 +280,7 @@ def get_objective(loss: str) -> Objective:
 
 def weighted_objective(loss: str, kernel: Kernel) -> Objective:
     """Return the objective of A_tr for an attack with this `loss`."""
-    # weights without gradient cancel in the attack
+    # without a gradient, a weight only scales the gradient of its image, which steps ignore
     if not kernel.traits.differentiable:
         return get_objective(loss)
     return WeightedObjective(_NON_NEGATIVE.get(loss) or get_objective(loss), kernel)

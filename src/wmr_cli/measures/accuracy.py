@@ -71,7 +71,7 @@ class WeightedAccuracy:
             )
         if np.isnan(logs).any() or (logs == np.inf).any():
             position = int(np.flatnonzero(~(logs < np.inf))[0])
-            raise ValueError(f"log-weight {position} is not a number or -inf")
+            raise ValueError(f"log-weight {position} is {logs[position]}, not finite or -inf")
         # an image of weight 0 is never sampled; -inf minus a peak of -inf would be NaN
         has_weight = logs > -np.inf
         hit = hit[has_weight]
@@ -118,7 +118,7 @@ class WeightedAccuracy:
     def value(self) -> float:
         """Weighted fraction of correct images."""
         if self.images == 0:
-            raise ValueError("no images were seen")
+            raise ValueError("no image has a weight above 0")
         # exactly 0 or 1 if all images agree: the division could round to a value beside it
         if self.hits in (0, self.images):
             return float(self.hits > 0)
@@ -126,9 +126,9 @@ class WeightedAccuracy:
 
     @property
     def ess(self) -> float:
-        """Effective sample size (Kish): the number of equally weighted images it is worth."""
+        """Effective sample size (Kish): the variance is that of so many equally weighted images."""
         if self.images == 0:
-            raise ValueError("no images were seen")
+            raise ValueError("no image has a weight above 0")
         return self.total**2 / self.total_squared
 
     @property
@@ -250,7 +250,9 @@ class RunningAccuracy:
             raise ValueError(f"{vector.size} numbers are not those of {len(made._states)} alphas")
         made._images = int(vector[0])
         made._hits = int(vector[1])
-        for alpha, state in zip(made._states, vector[2:].reshape(-1, 7).tolist(), strict=True):
+        state_size = len(dataclasses.fields(WeightedAccuracy))
+        states = vector[2:].reshape(-1, state_size).tolist()
+        for alpha, state in zip(made._states, states, strict=True):
             peak, total, correct, total_squared, correct_squared, images, hits = state
             made._states[alpha] = WeightedAccuracy(
                 peak=peak,

@@ -128,7 +128,7 @@ class EpochStatistics:
         return entry
 
     def state(self) -> dict[str, Tensor]:
-        """Return the sums of the steps collected so far."""
+        """Return the sums of the steps collected so far; `collect` all of them before."""
         others = [self._steps, self._relative_sample_size, self._largest_weight]
         return {"sums": self._sums, "others": torch.tensor(others, dtype=torch.float64)}
 
@@ -198,8 +198,9 @@ class StepValues:
 COLLAPSED_EPOCHS = 2
 """Warn after this many epochs at chance in a row."""
 CHANCE_RATIO = 1.15
+"""An accuracy up to this multiple of guessing is at chance, within `CHANCE_MARGIN`."""
 CHANCE_MARGIN = 0.02
-"""An accuracy is at chance below this multiple of guessing, but only within this distance of it."""
+"""An accuracy at chance exceeds guessing by at most this fraction of the images."""
 COLLAPSE_CAUSES = (
     "usual causes: a learning rate that is too high (halve `lr`, or add `warmup=0.05` or"
     " `clip_grad=1`), an attack at full strength from the first step (`eps_ramp=0.4`), weights that"
@@ -222,10 +223,11 @@ def check_losses(losses: Iterable[tuple[int, float]], epoch: int) -> float | Non
     Return the last loss, if there is one. Mean losses are equal on all ranks, so that all raise.
     """
     last = None
-    for step, last in losses:
-        if not math.isfinite(last):
+    for step, loss in losses:
+        if not math.isfinite(loss):
             place = f"epoch {epoch + 1}, step {step + 1}"
             raise BrokenContract(f"{place}: the loss is not finite", hint=DIVERGED_HINT)
+        last = loss
     return last
 
 
@@ -246,7 +248,7 @@ def guessing_accuracy(labels: Tensor) -> float:
 
 
 def new_warnings(entries: list[LogEntry], guessing: float, eps: float) -> Iterator[str]:
-    """Yield warnings about the last epoch of a log that the epoch before did not cause."""
+    """Yield the warnings of the last epoch of a log that the epoch before it does not have."""
     now = _find_causes(entries, guessing, eps)
     before = _find_causes(entries[:-1], guessing, eps)
     for cause, text in now.items():
