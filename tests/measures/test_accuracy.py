@@ -280,9 +280,9 @@ def test_accuracy_without_any_weight_is_refused() -> None:
     nothing = WeightedAccuracy.of([-math.inf, -math.inf], [True, False])
     assert nothing == WeightedAccuracy()
     for ask in (lambda: nothing.value, lambda: nothing.ess, nothing.estimate):
-        with pytest.raises(ValueError, match="no images"):
+        with pytest.raises(ValueError, match="no image"):
             ask()
-    with pytest.raises(ValueError, match="no images"):
+    with pytest.raises(ValueError, match="no image"):
         weighted_accuracy([-math.inf], [True])
 
 
@@ -320,7 +320,7 @@ def test_vectors_of_two_lengths_are_refused(
 
 
 def test_accuracy_of_no_images_is_refused() -> None:
-    with pytest.raises(ValueError, match="no images"):
+    with pytest.raises(ValueError, match="no image"):
         weighted_accuracy([], [])
     with pytest.raises(ValueError, match="image"):
         plain_accuracy([])
@@ -463,7 +463,7 @@ def test_invalid_update_leaves_a_running_accuracy_unchanged() -> None:
     bad: list[tuple[ArrayLike, ArrayLike | None, str]] = [
         ([True, False], [0.1], "length"),
         ([True], None, "margins"),
-        ([True], [float("nan")], "not a number"),
+        ([True], [float("nan")], "log-weight 0"),
         ([[True]], [[0.1]], "per image"),
     ]
     for hits, margins, problem in bad:
