@@ -7,6 +7,8 @@ from torch import Tensor
 
 UNKNOWN_MEMORY = 4 * 2**30
 """Assumed free bytes of an accelerator that does not report them."""
+ASYNCHRONOUS_DEVICES = ("cuda",)
+"""Devices that copy from and to pinned memory while the host goes on."""
 
 
 def is_accelerator(device: torch.device) -> bool:
@@ -32,7 +34,7 @@ def synchronize(device: torch.device) -> None:
 
 def copies_without_blocking(device: torch.device) -> bool:
     """Whether the host goes on while pinned memory is copied to or from this device."""
-    return device.type == "cuda"
+    return device.type in ASYNCHRONOUS_DEVICES
 
 
 def has_fused_optimizer(device: torch.device) -> bool:
@@ -48,7 +50,7 @@ class HostCopy:
     """A tensor on its way to the host."""
 
     values: Tensor
-    is_complete: torch.cuda.Event | None = None
+    is_complete: torch.Event | None = None
 
     @classmethod
     def start(cls, values: Tensor) -> "HostCopy":
@@ -58,7 +60,7 @@ class HostCopy:
         # only a copy to pinned memory lets the host go on
         on_host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
         on_host.copy_(values, non_blocking=True)
-        is_complete = torch.cuda.Event()
+        is_complete = torch.get_device_module(values.device).Event()
         is_complete.record()
         return cls(on_host, is_complete)
 

@@ -26,6 +26,7 @@ from .processes import signal_when_parent_dies
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
     from lightning_fabric.plugins.precision.precision import Precision
+    from lightning_fabric.strategies.strategy import Strategy
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 KEEP_MEMORY = "WMR_KEEP_MEMORY"
@@ -152,7 +153,6 @@ def single_process(device: str = "auto", precision: str = "32") -> Runtime:
 def _make_fabric(hardware: Hardware, precision: str, timeout: timedelta) -> "Fabric":
     from lightning_fabric import Fabric
     from lightning_fabric.plugins.environments.lightning import LightningEnvironment
-    from lightning_fabric.strategies.ddp import DDPStrategy
 
     kind, number = _parse_device(hardware.device)
     if precision == "16" and not has_accelerator(kind):
@@ -161,19 +161,28 @@ def _make_fabric(hardware: Hardware, precision: str, timeout: timedelta) -> "Fab
     if not has_accelerator(kind) and os.environ.get(KEEP_MEMORY) != "0":
         keep_memory()
     devices, nodes = _count_devices_and_nodes(hardware)
-    # buffers are averaged by the learner after each step, not broadcast before each forward pass
-    options: dict[str, Any] = {"timeout": timeout, _buffer_option(): False}
     return Fabric(
         accelerator=kind,
         devices=devices if number is None else [number],
         num_nodes=nodes,
-        strategy=DDPStrategy(**options) if devices * nodes > 1 else "auto",
+        strategy=_make_strategy(kind, devices * nodes, timeout),
         # without an environment Fabric looks for one, and warns if `srun` is installed but unused
         plugins=[
             _make_precision(precision, kind),
             *([] if read_launcher() else [LightningEnvironment()]),
         ],
     )
+
+
+def _make_strategy(kind: str, count: int, timeout: timedelta) -> "Strategy | Literal['auto']":
+    """Return Fabric's strategy for this many processes on this kind of device."""
+    from lightning_fabric.strategies.ddp import DDPStrategy
+
+    if count == 1:
+        return "auto"
+    # buffers are averaged by the learner after each step, not broadcast before each forward pass
+    options: dict[str, Any] = {"timeout": timeout, _buffer_option(): False}
+    return DDPStrategy(**options)
 
 
 def _make_precision(precision: str, kind: str) -> "Precision":
