@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import (
     _DummyBackendModule,
@@ -214,6 +213,9 @@ class EmulatedTensor(Tensor):
     def numpy(self, *, force: bool = False) -> NDArray[Any]:
         raise TypeError(f"{find_place()}: can't convert a tensor of {NAME} to numpy, use .cpu()")
 
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
     def __array__(self, dtype: object = None) -> NDArray[Any]:
         return self.numpy()
 
@@ -264,7 +266,7 @@ class DeviceMode(TorchDispatchMode):
         if func in PINNING:
             return PINNING[func](*args, **kwargs)
         if is_emulated(kwargs.get("device")) or any(
-            isinstance(leaf, EmulatedTensor) for leaf in pytree.tree_leaves((args, kwargs))
+            isinstance(tensor, EmulatedTensor) for tensor in list_tensors(args, kwargs)
         ):
             return dispatch(func, args, kwargs)
         if kwargs.get("pin_memory"):
@@ -367,7 +369,8 @@ def count_launches(func: OpOverload, args: Sequence[Any]) -> int:
         of_tensors = [each for each in lists if isinstance(each[0], Tensor)]
         # numbers of steps are passed beside the lists
         wide = [each for each in of_tensors if each[0].numel() > 1] or of_tensors
-        return count_multi_tensor_launches(of_tensors[0], len(wide))
+        has_outputs = not name.endswith("_")
+        return count_multi_tensor_launches(of_tensors[0], len(wide) + has_outputs)
     return 1
 
 
@@ -397,11 +400,9 @@ def dispatch(func: OpOverload, args: Any, kwargs: Any) -> Any:
         return func.decompose(*args, **kwargs)
     if func in PINNING:
         return PINNING[func](*args, **kwargs)
-    leaves = pytree.tree_leaves((args, kwargs))
-    on_device = [leaf for leaf in leaves if isinstance(leaf, EmulatedTensor)]
-    on_host = [
-        leaf for leaf in leaves if isinstance(leaf, Tensor) and not isinstance(leaf, EmulatedTensor)
-    ]
+    tensors = list_tensors(args, kwargs)
+    on_device = [tensor for tensor in tensors if isinstance(tensor, EmulatedTensor)]
+    on_host = [tensor for tensor in tensors if not isinstance(tensor, EmulatedTensor)]
     check_devices(func, args, on_device, on_host)
     if func in WAITING:
         wait_for_device("item" if func is aten._local_scalar_dense.default else str(func))
@@ -416,10 +417,7 @@ def dispatch(func: OpOverload, args: Any, kwargs: Any) -> Any:
     launches = count_launches(func, args)
     if launches:
         note_launches(func.overloadpacket.__name__, launches)
-    plain_args, plain_kwargs = pytree.tree_map_only(
-        EmulatedTensor, lambda tensor: tensor.values, (args, kwargs)
-    )
-    result = func(*plain_args, **plain_kwargs)
+    result = func(*unwrap(args), **unwrap(kwargs))
     written = written_arguments(func)
     if written is None:
         return wrap(result) if to_device else result
@@ -429,9 +427,36 @@ def dispatch(func: OpOverload, args: Any, kwargs: Any) -> Any:
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def wrap(result: Any) -> Any:
+def list_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """Return all tensors among the arguments of an operation."""
+    # torch.utils._pytree does the same for any structure, at twice the time of the operation
+    tensors = []
+    for arg in (*args, *kwargs.values()):
+        if isinstance(arg, Tensor):
+            tensors.append(arg)
+        elif isinstance(arg, (list, tuple)):
+            tensors += [each for each in arg if isinstance(each, Tensor)]
+    return tensors
+
+
+def unwrap(value: Any) -> Any:
+    """Return the values of tensors of the device."""
+    if isinstance(value, EmulatedTensor):
+        return value.values
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(unwrap, value))
+    if isinstance(value, dict):
+        return {name: unwrap(each) for name, each in value.items()}
+    return value
+
+
+def wrap(value: Any) -> Any:
     """Return the tensors of a result as tensors of the device."""
-    return pytree.tree_map_only(Tensor, _wrap_tensor, result)
+    if isinstance(value, Tensor):
+        return _wrap_tensor(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(wrap, value))
+    return value
 
 
 def _wrap_tensor(tensor: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from emulated.measuring import check_resumed_run, make_config, save_images
 from support.builtin_names import list_builtins
 from wmr_cli.registry import Registry
 
-pytestmark = [pytest.mark.emulated, pytest.mark.usefixtures("any_device")]
+pytestmark = pytest.mark.emulated
 
 SPECS = {
     "free": "free:m=2",
@@ -18,8 +18,8 @@ SPECS = {
     "gairat": "gairat:start-epoch=0",
     "mail": "mail:start-epoch=0",
     "table": "table:path={table}",
-    "authors-eval": "authors-eval:steps=2,restarts=2",
-    "autoattack": "autoattack:steps=2,queries=10",
+    "authors-eval": "authors-eval:restarts=2",
+    "autoattack": "autoattack:queries=10",
     "square": "square:queries=10",
 }
 """Components with fewer steps than their defaults, without burn-in, or with a parameter."""
@@ -35,26 +35,30 @@ def spec_of(name: str, folder: Path) -> str:
     return SPECS.get(name, name).format(table=folder / "table.csv")
 
 
+@pytest.mark.usefixtures("any_device")
 @pytest.mark.parametrize("name", list_builtins("defense"))
-def test_every_defense_resumes(
-    name: str, dataset: str, registry: Registry, tmp_path: Path
-) -> None:
+def test_every_defense_resumes(name: str, dataset: str, registry: Registry, tmp_path: Path) -> None:
     config = make_config(dataset, defense=spec_of(name, tmp_path), augment="crop:1,flip")
     check_resumed_run(config, tmp_path, registry)
 
 
+@pytest.mark.usefixtures("any_device")
 @pytest.mark.parametrize("name", list_builtins("kernel"))
 def test_every_kernel_resumes(name: str, dataset: str, registry: Registry, tmp_path: Path) -> None:
     config = make_config(dataset, defense="trades", kernel=spec_of(name, tmp_path))
     check_resumed_run(config, tmp_path, registry)
 
 
+@pytest.mark.usefixtures("any_device")
 @pytest.mark.parametrize("name", list_builtins("attack"))
 def test_every_attack_resumes(name: str, dataset: str, registry: Registry, tmp_path: Path) -> None:
-    config = make_config(dataset, attack=spec_of(name, tmp_path))
+    # some attacks have no steps to set
+    steps = 2 if registry.accepts("attack", name, "steps") else None
+    config = make_config(dataset, attack=spec_of(name, tmp_path), steps=steps)
     check_resumed_run(config, tmp_path, registry)
 
 
+@pytest.mark.usefixtures("cuda_like")
 @pytest.mark.parametrize("precision", ["32", "bf16", "16"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 def test_every_precision_and_optimizer_resumes(
@@ -66,9 +70,18 @@ def test_every_precision_and_optimizer_resumes(
     check_resumed_run(make_config(dataset, **settings), tmp_path, registry)
 
 
-def test_a_model_with_batch_norm_resumes_and_validates(
-    dataset: str, registry: Registry, tmp_path: Path
+@pytest.mark.usefixtures("cuda_like")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": "resnet20"},
+        {"model": "resnet20", "attack_mode": "train"},
+        {"layout": "channels-last"},
+        {"validate_every": 1, "select": "sa"},
+    ],
+    ids=str,
+)
+def test_other_settings_resume(
+    settings: dict[str, Any], dataset: str, registry: Registry, tmp_path: Path
 ) -> None:
-    check_resumed_run(
-        make_config(dataset, model="resnet20", validate_every=1), tmp_path, registry
-    )
+    check_resumed_run(make_config(dataset, **settings), tmp_path, registry)

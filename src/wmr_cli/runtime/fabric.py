@@ -75,6 +75,8 @@ class Runtime:
         self, model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
         """Wrap model and optimizer for this precision and these ranks."""
+        # a program may train several times with one runtime
+        self.loss_scale.reset()
         wrapped_model, wrapped_optimizer = self._fabric.setup(model, optimizer)
         return wrapped_model, wrapped_optimizer
 
@@ -104,6 +106,11 @@ class LossScale:
 
     def __init__(self, fabric: "Fabric") -> None:
         self._precision = fabric.strategy.precision
+        self._initial = self._precision.state_dict()
+
+    def reset(self) -> None:
+        """Return to the scale of a new run."""
+        self._precision.load_state_dict(self._initial)
 
     def state(self) -> dict[str, Tensor]:
         """Return the scale and its counters."""
