@@ -16,10 +16,6 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.backend_registration import (
-    _DummyBackendModule,
-    _setup_privateuseone_for_python_backend,
-)
 
 import wmr_cli
 
@@ -143,10 +139,28 @@ class Event:
         finish(self._before)
 
 
-class DeviceModule(_DummyBackendModule):
+class DeviceModule:
     """What `torch.get_device_module` returns for the device."""
 
     Event = Event
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def is_available(self) -> bool:
+        return True
+
+    def current_device(self) -> int:
+        return 0
+
+    def device_count(self) -> int:
+        return 1
+
+    def manual_seed_all(self, seed: int) -> None:
+        pass
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
 
     def synchronize(self, device: object = None) -> None:
         wait_for_device("synchronize")
@@ -169,24 +183,26 @@ class DeviceModule(_DummyBackendModule):
 
 @cache
 def register_device() -> torch.device:
-    """Register the device with torch, once per process, and return it."""
-    from torch.utils import _foreach_utils
+    """Register the device with torch (2.9 or newer), once per process, and return it."""
+    from torch.utils import _foreach_utils, backend_registration
 
-    _setup_privateuseone_for_python_backend(NAME, backend_module=DeviceModule())
+    backend_registration._setup_privateuseone_for_python_backend(
+        NAME, backend_module=DeviceModule()
+    )
     # parameters stay the same objects when a module moves, as they do on CUDA
     torch.__future__.set_swap_module_params_on_conversion(True)
     # a tensor with a type of its own: torch would update one parameter at a time
     sys.modules["torch.optim.optimizer"]._foreach_supported_types.append(EmulatedTensor)
-    _foreach_utils._foreach_supported_types.append(EmulatedTensor)
+    _foreach_utils._foreach_supported_types.append(EmulatedTensor)  # type: ignore[arg-type]
     # a thread of the autograd engine has no frames of `wmr_cli`
     torch.autograd.set_multithreading_enabled(False)
     return torch.device(NAME, 0)
 
 
 class EmulatedTensor(Tensor):
-    """A tensor of the device. `values` are in memory of the CPU."""
+    """A tensor of the device. `held` has its values, in memory of the CPU."""
 
-    values: Tensor
+    held: Tensor
 
     @staticmethod
     def __new__(cls, values: Tensor) -> "EmulatedTensor":
@@ -202,13 +218,13 @@ class EmulatedTensor(Tensor):
         return made
 
     def __init__(self, values: Tensor) -> None:
-        self.values = values
+        self.held = values
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
-        return f"EmulatedTensor({self.values!r})"
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
+        return f"EmulatedTensor({self.held!r})"
 
     def data_ptr(self) -> int:
-        return self.values.data_ptr()
+        return self.held.data_ptr()
 
     def numpy(self, *, force: bool = False) -> NDArray[Any]:
         raise TypeError(f"{find_place()}: can't convert a tensor of {NAME} to numpy, use .cpu()")
@@ -220,21 +236,21 @@ class EmulatedTensor(Tensor):
         return self.numpy()
 
     @property
-    def data(self) -> Tensor:  # type: ignore[override]  # an attribute of torch.Tensor
+    def data(self) -> Tensor:
         return self.detach()
 
     @data.setter
     def data(self, new: Tensor) -> None:
         if isinstance(new, EmulatedTensor):
             torch.Tensor.data.__set__(self, new)  # type: ignore[attr-defined]
-            self.values = new.values
+            self.held = new.held
         else:
             # back to the CPU: the object stays, and its contents are exchanged
             torch.utils.swap_tensors(self, nn.Parameter(new, self.requires_grad))
 
     def __deepcopy__(self, memo: dict[int, object]) -> "EmulatedTensor":
         if id(self) not in memo:
-            copied = EmulatedTensor(self.values.detach().clone())
+            copied = EmulatedTensor(self.held.detach().clone())
             if isinstance(self, nn.Parameter):
                 copied = nn.Parameter(copied, self.requires_grad)  # type: ignore[assignment]
             else:
@@ -245,7 +261,7 @@ class EmulatedTensor(Tensor):
         return found
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]  # not static
         cls, func: OpOverload, types: object, args: Any = (), kwargs: Any = None
     ) -> Any:
         return dispatch(func, args, kwargs or {})
@@ -276,7 +292,7 @@ class DeviceMode(TorchDispatchMode):
 
 def is_emulated(device: object) -> bool:
     """Whether this argument names the device."""
-    return device is not None and torch.device(device).type == NAME  # type: ignore[call-overload,no-any-return]
+    return device is not None and torch.device(device).type == NAME  # type: ignore[call-overload]
 
 
 def pin(tensor: Tensor, device: object = None) -> Tensor:
@@ -442,7 +458,7 @@ def list_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]
 def unwrap(value: Any) -> Any:
     """Return the values of tensors of the device."""
     if isinstance(value, EmulatedTensor):
-        return value.values
+        return value.held
     if isinstance(value, (list, tuple)):
         return type(value)(map(unwrap, value))
     if isinstance(value, dict):
@@ -478,12 +494,8 @@ def check_devices(
             return
         raise RuntimeError(f"{find_place()}: a tensor of the CPU is indexed by one of the device")
     # numbers are passed to a kernel by value
-    if all(tensor.dim() == 0 for tensor in on_host) and not func.overloadpacket.__name__ in (
-        "cat",
-        "stack",
-        "gather",
-        "scatter",
-    ):
+    takes_scalars = func.overloadpacket.__name__ not in ("cat", "gather", "scatter")
+    if takes_scalars and all(tensor.dim() == 0 for tensor in on_host):
         return
     raise RuntimeError(
         f"{find_place()}: Expected all tensors to be on the same device, but found at least two"
@@ -529,12 +541,12 @@ def copy_between(func: OpOverload, args: Any, kwargs: Any, *, to_device: bool) -
     if isinstance(target, EmulatedTensor):
         is_blocking = not (does_not_block and is_pinned(source) and STATE.is_asynchronous)
         note_copy_from_host("copy from the host", source, is_blocking=is_blocking)
-        target.values.copy_(source)
+        target.held.copy_(source)
     elif does_not_block and is_pinned(target) and STATE.is_asynchronous:
         copy_later(target, source)
     else:
         wait_for_device("copy to the host")
-        target.copy_(source.values)
+        target.copy_(source.held)
     return target
 
 
@@ -546,7 +558,7 @@ def _to_copy(source: Tensor, kwargs: Any, *, to_device: bool) -> Tensor:
         note_copy_from_host("copy from the host", source, is_blocking=is_blocking)
         return _wrap_tensor(aten._to_copy.default(source, **options))
     assert isinstance(source, EmulatedTensor)
-    copied: Tensor = aten._to_copy.default(source.values, **options)
+    copied: Tensor = aten._to_copy.default(source.held, **options)
     if does_not_block and STATE.is_asynchronous:
         # torch allocates pinned memory for such a copy
         target = pin(copied)
@@ -558,7 +570,7 @@ def _to_copy(source: Tensor, kwargs: Any, *, to_device: bool) -> Tensor:
 
 def copy_later(target: Tensor, source: EmulatedTensor) -> None:
     """Queue a copy to pinned memory; until it arrives, the target has no valid values."""
-    values = source.values.detach().clone()
+    values = source.held.detach().clone()
     if target.is_floating_point():
         target.fill_(torch.nan)
     elif target.dtype == torch.bool:

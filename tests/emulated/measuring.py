@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from emulated.device import NAME, Log, recorded
 from support.training import train
@@ -126,7 +127,7 @@ def measure_step(config: TrainConfig, folder: Path, registry: Registry) -> Measu
     input_gradient = pgd.input_gradient
     with pytest.MonkeyPatch.context() as patch, recorded() as log:
 
-        def note_start(*args: Any) -> Any:
+        def note_start(*args: Any) -> tuple[Tensor, Tensor]:
             starts.append((log.launches.copy(), log.waits.copy()))
             return input_gradient(*args)
 

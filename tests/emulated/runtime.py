@@ -91,7 +91,8 @@ def _register(library: torch.library.Library, name: str, cast: Any) -> None:
 @cache
 def register_accelerator() -> None:
     """Make Fabric accept the device, once per process."""
-    from lightning_fabric.accelerators import ACCELERATOR_REGISTRY, Accelerator
+    from lightning_fabric.accelerators import ACCELERATOR_REGISTRY
+    from lightning_fabric.accelerators.accelerator import Accelerator
 
     class EmulatedAccelerator(Accelerator):
         def setup_device(self, device: torch.device) -> None:
@@ -129,7 +130,7 @@ def emulation(*, like_mps: bool = False) -> Iterator[torch.device]:
 
     It behaves as CUDA does, or as MPS: without float64 and without asynchronous copies.
     """
-    from lightning_fabric.strategies import SingleDeviceStrategy
+    from lightning_fabric.strategies.single_device import SingleDeviceStrategy
 
     device = register_device()
     register_autocast()
@@ -142,7 +143,7 @@ def emulation(*, like_mps: bool = False) -> Iterator[torch.device]:
             return SingleDeviceStrategy(device)
         return make_strategy(kind, *args, **kwargs)
 
-    with pytest.MonkeyPatch.context() as patch, DeviceMode():
+    with pytest.MonkeyPatch.context() as patch, DeviceMode():  # type: ignore[no-untyped-call]
         patch.setattr(fabric, "DEVICES", (*fabric.DEVICES, NAME))
         patch.setattr(fabric, "_make_strategy", make_emulated_strategy)
         patch.setattr(STATE, "has_float64", not like_mps)

@@ -40,7 +40,7 @@ def record(action: Callable[[], object]) -> Log:
 def test_operands_of_two_devices_are_refused(
     operation: Callable[[Tensor, Tensor], object],
 ) -> None:
-    with pytest.raises(RuntimeError, match="device|CPU"):
+    with pytest.raises(RuntimeError, match=r"device|CPU"):
         operation(on_device(0, 1), torch.ones(2))
 
 

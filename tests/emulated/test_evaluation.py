@@ -1,6 +1,7 @@
 """Evaluations on the emulated device have the rows of those on the CPU."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ def spec_of(attack: str) -> str:
 
 
 def check_equal(found: Rows, expected: Rows) -> None:
-    """The emulated device computes with the kernels of the CPU: the rows are bit-identical."""
+    """Compare bit by bit: the emulated device computes with the kernels of the CPU."""
     assert found.keys() == expected.keys()
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values, err_msg=name)
@@ -127,7 +128,7 @@ def test_the_host_does_not_wait_for_each_step_of_an_evaluation() -> None:
 @pytest.mark.usefixtures("cuda_like", "_one_memory_format")
 def test_a_model_on_the_device_is_evaluated_there() -> None:
     batch = tiny_batch(30)
-    settings = {"eps": 0.05, "attack": "pgd:steps=3"}
+    settings: dict[str, Any] = {"eps": 0.05, "attack": "pgd:steps=3"}
     expected = wmr_cli.evaluate(tiny_model(), [(batch.images, batch.labels)], **settings)
     images, labels = batch.images.to(NAME), batch.labels.to(NAME)
     found = wmr_cli.evaluate(tiny_model().to(NAME), [(images, labels)], **settings)

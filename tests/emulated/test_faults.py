@@ -231,7 +231,7 @@ def train_without_float64(folder: Path, registry: Registry) -> None:
 def evaluate(folder: Path, registry: Registry) -> None:
     batch = tiny_batch(6)
     data = [(batch.images, batch.labels)]
-    wmr_cli.evaluate(tiny_model(), data, eps=0.02, attack="fgsm", device=NAME)
+    wmr_cli.evaluate(tiny_model(), data, eps=5 / 255, attack="fgsm", device=NAME)
 
 
 def measure(folder: Path, registry: Registry) -> None:

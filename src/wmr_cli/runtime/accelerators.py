@@ -1,6 +1,7 @@
 """What an accelerator can do: its free memory, copies that do not block, a fused optimizer."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -45,12 +46,20 @@ def has_fused_optimizer(device: torch.device) -> bool:
     return device.type not in ("cpu", "mps")
 
 
+class Waitable(Protocol):
+    """An event of a device."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has reached the event."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class HostCopy:
     """A tensor on its way to the host."""
 
     values: Tensor
-    is_complete: torch.Event | None = None
+    is_complete: Waitable | None = None
 
     @classmethod
     def start(cls, values: Tensor) -> "HostCopy":
