@@ -1,6 +1,10 @@
 """The emulated device has the rules of CUDA, and counts what CUDA would do."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +15,7 @@ from emulated.device import NAME, EmulatedTensor, Log, count_multi_tensor_launch
 from emulated.runtime import emulation
 from wmr_cli.runtime.accelerators import HostCopy
 
+TESTS = Path(__file__).parents[1]
 pytestmark = [pytest.mark.emulated, pytest.mark.usefixtures("cuda_like")]
 
 
@@ -182,3 +187,31 @@ def test_a_module_keeps_its_parameters_when_it_moves() -> None:
     layer.to("cpu")
     assert layer.weight is weight
     assert torch.equal(weight, values)
+
+
+def run_python(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=TESTS.parent,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return done.stdout
+
+
+def test_importing_these_tests_does_not_register_the_device() -> None:
+    modules = [f"emulated.{file.stem}" for file in sorted(Path(__file__).parent.glob("[!_]*.py"))]
+    imports = "; ".join(f"import {module}" for module in modules)
+    name = "torch._C._get_privateuse1_backend_name()"
+    assert len(modules) > 5
+    assert run_python("-c", f"{imports}; import torch; print({name})").split() == ["privateuseone"]
+
+
+def test_these_tests_do_not_run_beside_others() -> None:
+    both = ("tests/emulated/test_device.py", "tests/test_spec.py")
+    listed = run_python("-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q", *both)
+    assert "tests/test_spec.py" in listed
+    assert "tests/emulated" not in listed

@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import wmr_cli
 from emulated.device import NAME, recorded
 from emulated.measuring import make_config, save_images
 from support.builtin_names import list_builtins
+from support.cli_runner import wmr
 from support.training import train
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.core.nn import fusion
@@ -134,3 +136,15 @@ def test_a_model_on_the_device_is_evaluated_there() -> None:
     found = wmr_cli.evaluate(tiny_model().to(NAME), [(images, labels)], **settings)
     assert found.record.device == NAME
     check_equal(found.rows, expected.rows)
+
+
+@pytest.mark.usefixtures("any_device", "_one_memory_format")
+def test_saved_adversarial_images_are_those_of_the_cpu(registry: Registry, tmp_path: Path) -> None:
+    list(train(make_config(save_images(tmp_path)), tmp_path / "run", registry, device="cpu"))
+    for device in ("cpu", NAME):
+        attack = ("attack", tmp_path / "run", "--attack", "pgd", "--steps", 2)
+        save = ("--save", tmp_path / f"{device}.safetensors", "--save-uint8")
+        wmr(*attack, "--device", device, *save)
+    found = load_file(tmp_path / f"{NAME}.safetensors")
+    for name, values in load_file(tmp_path / "cpu.safetensors").items():
+        assert torch.equal(found[name], values), name
