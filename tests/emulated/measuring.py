@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,9 +22,21 @@ from wmr_cli.registry import Registry
 from wmr_cli.storage import checkpoints
 
 BUDGETS = Path(__file__).parent / "budgets.json"
-UPDATE = "WMR_UPDATE_BUDGETS"
-"""Environment variable: 1 writes the measured numbers to budgets.json."""
 KINDS = ("launches", "waits", "bytes_from_host")
+SETTINGS: dict[str, dict[str, Any]] = {
+    "resnet18-pgd": {"model": "resnet18", "kernel": "none", "steps": 10, "ema": 0},
+    "resnet18-trades-bf16": {
+        "model": "resnet18",
+        "defense": "trades",
+        "steps": 10,
+        "precision": "bf16",
+        "augment": "crop:1,flip",
+    },
+    "small": {},
+    "resnet20-pgd": {"model": "resnet20", "augment": "crop:1,flip"},
+    "cnn-cifar10": {"augment": "crop:4,flip", "batch_size": 128},
+}
+"""Settings that have a budget, beside those of `make_config`."""
 TIMES = ("images_per_second",)
 """Entries of a log that no two runs share."""
 
@@ -146,10 +157,19 @@ def measure_step(config: TrainConfig, folder: Path, registry: Registry) -> Measu
     return measured
 
 
+def measure_setting(name: str, folder: Path, registry: Registry) -> Measured:
+    """Return the events of one training step with these settings."""
+    settings = SETTINGS[name]
+    if "batch_size" in settings:
+        dataset = save_images(folder, 3 * settings["batch_size"], 3, 32)
+    else:
+        # the number of events does not depend on the size of the images
+        dataset = save_images(folder, channels=3)
+    return measure_step(make_config(dataset, **settings), folder / "run", registry)
+
+
 def check_budget(name: str, measured: Measured) -> None:
     """Compare with budgets.json; a difference is reported with its files and lines."""
-    if os.environ.get(UPDATE) == "1":
-        write_budget(name, measured)
     budget = json.loads(BUDGETS.read_text(encoding="utf-8"))[name]
     found = measured.numbers()
     higher = {key for key, number in found.items() if number > budget[key]}
@@ -163,7 +183,7 @@ def check_budget(name: str, measured: Measured) -> None:
         raise AssertionError("\n".join(report))
     if lower:
         report = [line for line, key in zip(lines, found, strict=True) if key in lower]
-        hint = f"lower the numbers: run these tests with {UPDATE}=1"
+        hint = "lower the numbers: run test_budgets.py with WMR_UPDATE_BUDGETS=1"
         raise AssertionError("\n".join([*report, hint]))
 
 

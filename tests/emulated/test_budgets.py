@@ -1,11 +1,19 @@
 """Launches, waits of the host and bytes from the host in one training step."""
 
+import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from emulated.measuring import check_budget, make_config, measure_step, save_images
+from emulated import measuring
+from emulated.device import Log
+from emulated.measuring import (
+    SETTINGS,
+    Measured,
+    check_budget,
+    measure_setting,
+    write_budget,
+)
 from wmr_cli.registry import Registry
 
 pytestmark = [pytest.mark.emulated, pytest.mark.usefixtures("cuda_like")]
@@ -14,30 +22,13 @@ MAX_WAITS = 8
 MAX_LAUNCHES_PER_PGD_STEP = 110
 MAX_LAUNCHES_OF_TRADES = 3300
 MAX_BYTES_FROM_HOST = 10_000
-SETTINGS: dict[str, dict[str, Any]] = {
-    "resnet18-pgd": {"model": "resnet18", "kernel": "none", "steps": 10, "ema": 0},
-    "resnet18-trades-bf16": {
-        "model": "resnet18",
-        "defense": "trades",
-        "steps": 10,
-        "precision": "bf16",
-        "augment": "crop:1,flip",
-    },
-    "resnet20-pgd": {"model": "resnet20", "augment": "crop:1,flip"},
-    "cnn-cifar10": {"augment": "crop:4,flip", "batch_size": 128},
-}
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_training_step_stays_within_its_budget(
     name: str, registry: Registry, tmp_path: Path
 ) -> None:
-    settings = SETTINGS[name]
-    if "batch_size" in settings:
-        dataset = save_images(tmp_path, 384, 3, 32)
-    else:
-        dataset = save_images(tmp_path, channels=3)
-    measured = measure_step(make_config(dataset, **settings), tmp_path / "run", registry)
+    measured = measure_setting(name, tmp_path, registry)
     numbers = measured.numbers()
     assert numbers["launches_per_pgd_step"] > 0
     # limits that no budget may exceed
@@ -49,4 +40,26 @@ def test_a_training_step_stays_within_its_budget(
         assert numbers["launches_per_pgd_step"] <= MAX_LAUNCHES_PER_PGD_STEP
     if name == "resnet18-trades-bf16":
         assert numbers["launches"] <= MAX_LAUNCHES_OF_TRADES
+    if os.environ.get("WMR_UPDATE_BUDGETS") == "1":
+        write_budget(name, measured)
     check_budget(name, measured)
+
+
+@pytest.mark.parametrize("kind", ["launches", "waits", "bytes_from_host"])
+@pytest.mark.parametrize("number", [2, 4])
+def test_a_changed_number_is_reported_with_its_place(
+    number: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "BUDGETS", tmp_path / "budgets.json")
+
+    def make_measured(number: int) -> Measured:
+        measured = Measured(Log())
+        measured.step.counter(kind)["add", "core/pgd.py:7"] = number
+        return measured
+
+    write_budget("one", make_measured(3))
+    check_budget("one", make_measured(3))
+    message = "core/pgd.py:7" if number > 3 else "lower"
+    with pytest.raises(AssertionError, match=message) as found:
+        check_budget("one", make_measured(number))
+    assert f"{kind} is {number}, not 3" in str(found.value)

@@ -17,7 +17,7 @@ from emulated.measuring import (
     check_budget,
     check_resumed_run,
     make_config,
-    measure_step,
+    measure_setting,
     save_images,
 )
 from emulated.runtime import emulation
@@ -235,13 +235,11 @@ def evaluate(folder: Path, registry: Registry) -> None:
 
 
 def measure(folder: Path, registry: Registry) -> None:
-    dataset = save_images(folder, channels=3)
-    check_budget("small", measure_step(make_config(dataset), folder / "run", registry))
+    check_budget("small", measure_setting("small", folder, registry))
 
 
 def measure_with_batch_norm(folder: Path, registry: Registry) -> None:
-    config = make_config(save_images(folder, channels=3), model="resnet20", augment="crop:1,flip")
-    check_budget("resnet20-pgd", measure_step(config, folder / "run", registry))
+    check_budget("resnet20-pgd", measure_setting("resnet20-pgd", folder, registry))
 
 
 CHECKS: dict[str, Callable[[Path, Registry], None]] = {
