@@ -11,7 +11,7 @@ RUN := runs/digits-trades-a2-s0
 # one thread per test process, because the processes share the cores
 TEST_ENV := OMP_NUM_THREADS=1
 
-.PHONY: demo help check lint test test-slow test-data test-browser test-gpu test-peers \
+.PHONY: demo help check lint test test-slow test-data test-browser test-gpu test-emulated test-peers \
   test-plugins test-release bench reproduction docs clean
 
 demo: .venv/.installed  ## train, evaluate and report on the embedded digits
@@ -29,10 +29,10 @@ UNIT_TESTS += tests/testing/test_registered_components.py tests/docs/test_genera
 UNIT_TESTS += --ignore tests/builtins/test_timm_runs.py
 
 check: lint  ## lint, unit tests, contracts of all built-ins, in less than 90 seconds
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -q -m "not slow and not gpu and not browser" $(UNIT_TESTS)
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -q -m "not slow and not gpu and not browser and not emulated" $(UNIT_TESTS)
 
 test: .venv/.installed-dev  ## the test suite without slow tests, in less than 5 minutes
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not browser"
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not browser and not emulated"
 
 test-slow: .venv/.installed-dev  ## several seeds, the commands of the docs, killed processes, two ranks
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadscope -m slow
@@ -45,6 +45,10 @@ test-browser: .venv/.installed-browser  ## HTML reports in Chromium; WMR_CHROMIU
 
 test-gpu: .venv/.installed-dev  ## the main tests on the accelerator of this machine
 	$(BIN)/python -m pytest -m gpu -rs
+
+# in processes of their own: the device changes the global state of torch
+test-emulated: .venv/.installed-dev  ## every component on an emulated accelerator, with budgets of its work
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m emulated tests/emulated
 
 test-peers: .venv-peers/.installed  ## compare attacks and measures with other libraries
 	$(TEST_ENV) $(PEERS)/python -m pytest -m peers -rP

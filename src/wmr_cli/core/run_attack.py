@@ -4,7 +4,7 @@ All checks are cheap. An error names the component, or the image by its index in
 """
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -44,6 +44,24 @@ def raise_for_images(is_invalid: Tensor, index: Tensor, problem: str, hint: str 
         raise BrokenContract(f"image {image}: {problem}", hint=hint)
 
 
+@dataclass(frozen=True, eq=False)
+class ImageCheck:
+    """The images (N,) that violate a condition, and the error for the first of them."""
+
+    is_invalid: Tensor
+    problem: str
+    hint: str = ""
+
+
+def raise_for_checks(checks: Sequence[ImageCheck], index: Tensor) -> None:
+    """Raise BrokenContract for the first check that an image does not pass."""
+    # one result for all checks: each result that the host reads is a wait for the device
+    if not bool(torch.stack([check.is_invalid for check in checks]).any()):
+        return
+    for check in checks:
+        raise_for_images(check.is_invalid, index, check.problem, check.hint)
+
+
 def check_batch(batch: Batch, num_classes: int) -> None:
     """Check types and shapes of a batch, images in [0, 1] and labels in [0, C)."""
     hint = (
@@ -57,18 +75,17 @@ def check_batch(batch: Batch, num_classes: int) -> None:
     if not batch.images.is_floating_point() or not has_integers:
         shapes = ", ".join(f"{part.dtype} {tuple(part.shape)}" for part in parts)
         raise BrokenContract(f"the dataset returned a batch of {shapes}", hint=hint)
-    raise_for_images(
+    pixels = ImageCheck(
         ~is_in_unit_range(batch.images),
-        batch.index,
         "its pixels are not in [0, 1]",
         "scale images to [0, 1]; normalisation belongs inside the model",
     )
-    raise_for_images(
+    labels = ImageCheck(
         (batch.labels < 0) | (batch.labels >= num_classes),
-        batch.index,
         f"its label is not in 0…{num_classes - 1}",
         "number the classes from 0",
     )
+    raise_for_checks((pixels, labels), batch.index)
 
 
 def _check_tensors(owner: str, result: object, names: tuple[str, ...], hint: str) -> None:
@@ -90,20 +107,33 @@ def _are_integers(values: Tensor, count: int) -> bool:
 
 def check_logits(logits: Tensor, index: Tensor, num_classes: int) -> None:
     """Check that outputs are one finite logit per class and image."""
+    _check_logit_shape(logits, len(index), num_classes)
+    raise_for_checks((_find_infinite_logits(logits),), index)
+
+
+def _check_logit_shape(logits: Tensor, count: int, num_classes: int) -> None:
+    """Check that outputs are one logit per class and image."""
     if not isinstance(logits, Tensor):
         raise BrokenContract(
             f"the model returned a {type(logits).__name__}",
             hint="a model returns one tensor of logits",
         )
-    if logits.shape != (len(index), num_classes) or num_classes < 2:
+    if logits.shape != (count, num_classes) or num_classes < 2:
         raise BrokenContract(
             f"the model returned outputs of shape {tuple(logits.shape)} "
-            f"for {len(index)} images of {num_classes} classes",
+            f"for {count} images of {num_classes} classes",
             hint="a model returns logits (images, classes), for at least two classes",
         )
+
+
+def _find_infinite_logits(logits: Tensor) -> ImageCheck:
+    """Find images with a logit that is not finite."""
     # argmax would silently choose a class that is NaN
-    hint = "the model has diverged, or its weights are damaged"
-    raise_for_images(~logits.isfinite().all(dim=1), index, "its logits are not finite", hint)
+    return ImageCheck(
+        ~logits.isfinite().all(dim=1),
+        "its logits are not finite",
+        "the model has diverged, or its weights are damaged",
+    )
 
 
 def check_log_weights(kernel: object, log_weights: Tensor, count: int) -> None:
@@ -164,9 +194,11 @@ def run_attack(
     with _reporting_failures(attack), require_unchanged(model, attack):
         result = attack(model, batch, objective, seed=seed, need_logits=need_logits)
     _check_result(attack, result, batch, need_logits=need_logits)
-    _check_images(attack, result.images, batch, threat)
+    checks = _find_invalid_images(attack, result.images, batch, threat)
     if result.logits is not None:
-        check_logits(result.logits, batch.index, threat.num_classes)
+        _check_logit_shape(result.logits, len(batch.index), threat.num_classes)
+        checks.append(_find_infinite_logits(result.logits))
+    raise_for_checks(checks, batch.index)
     return result
 
 
@@ -196,8 +228,10 @@ def _check_result(attack: Attack, result: AttackResult, batch: Batch, *, need_lo
         )
 
 
-def _check_images(attack: Attack, images: Tensor, batch: Batch, threat: ThreatModel) -> None:
-    """Check that adversarial images are in the ε-ball and in [0, 1]."""
+def _find_invalid_images(
+    attack: Attack, images: Tensor, batch: Batch, threat: ThreatModel
+) -> list[ImageCheck]:
+    """Find adversarial images outside the ε-ball or [0, 1]."""
     name = type(attack).__name__
     if images.shape != batch.images.shape:
         shapes = f"{tuple(images.shape)} from {tuple(batch.images.shape)}"
@@ -205,19 +239,19 @@ def _check_images(attack: Attack, images: Tensor, batch: Batch, threat: ThreatMo
             f"{name} made images of shape {shapes}",
             hint="an attack returns images of the shape it was given",
         )
-    raise_for_images(
-        ~is_in_unit_range(images),
-        batch.index,
-        f"{name} left [0, 1]",
-        "clamp the images of the attack to [0, 1]",
-    )
     radius = "" if isinstance(threat.eps, Tensor) else f" of radius {threat.eps:g}"
-    raise_for_images(
-        exceeds_eps(threat.norm.size(images - batch.images), threat.eps),
-        batch.index,
-        f"{name} left the ε-ball{radius}",
-        "project the perturbation into the ε-ball",
-    )
+    return [
+        ImageCheck(
+            ~is_in_unit_range(images),
+            f"{name} left [0, 1]",
+            "clamp the images of the attack to [0, 1]",
+        ),
+        ImageCheck(
+            exceeds_eps(threat.norm.size(images - batch.images), threat.eps),
+            f"{name} left the ε-ball{radius}",
+            "project the perturbation into the ε-ball",
+        ),
+    ]
 
 
 @contextmanager

@@ -1,12 +1,15 @@
 """What an accelerator can do: its free memory, copies that do not block, a fused optimizer."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 UNKNOWN_MEMORY = 4 * 2**30
 """Assumed free bytes of an accelerator that does not report them."""
+ASYNCHRONOUS_DEVICES = ("cuda",)
+"""Devices that copy from and to pinned memory while the host goes on."""
 
 
 def is_accelerator(device: torch.device) -> bool:
@@ -32,7 +35,7 @@ def synchronize(device: torch.device) -> None:
 
 def copies_without_blocking(device: torch.device) -> bool:
     """Whether the host goes on while pinned memory is copied to or from this device."""
-    return device.type == "cuda"
+    return device.type in ASYNCHRONOUS_DEVICES
 
 
 def has_fused_optimizer(device: torch.device) -> bool:
@@ -43,12 +46,20 @@ def has_fused_optimizer(device: torch.device) -> bool:
     return device.type not in ("cpu", "mps")
 
 
+class Waitable(Protocol):
+    """An event of a device."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has reached the event."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class HostCopy:
     """A tensor on its way to the host."""
 
     values: Tensor
-    is_complete: torch.cuda.Event | None = None
+    is_complete: Waitable | None = None
 
     @classmethod
     def start(cls, values: Tensor) -> "HostCopy":
@@ -58,7 +69,7 @@ class HostCopy:
         # only a copy to pinned memory lets the host go on
         on_host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
         on_host.copy_(values, non_blocking=True)
-        is_complete = torch.cuda.Event()
+        is_complete = torch.get_device_module(values.device).Event()
         is_complete.record()
         return cls(on_host, is_complete)
 

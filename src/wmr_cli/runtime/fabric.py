@@ -26,6 +26,7 @@ from .processes import signal_when_parent_dies
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
     from lightning_fabric.plugins.precision.precision import Precision
+    from lightning_fabric.strategies.strategy import Strategy
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 KEEP_MEMORY = "WMR_KEEP_MEMORY"
@@ -74,6 +75,8 @@ class Runtime:
         self, model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
         """Wrap model and optimizer for this precision and these ranks."""
+        # a program may train several times with one runtime
+        self.loss_scale.reset()
         wrapped_model, wrapped_optimizer = self._fabric.setup(model, optimizer)
         return wrapped_model, wrapped_optimizer
 
@@ -103,6 +106,11 @@ class LossScale:
 
     def __init__(self, fabric: "Fabric") -> None:
         self._precision = fabric.strategy.precision
+        self._initial = self._precision.state_dict()
+
+    def reset(self) -> None:
+        """Return to the scale of a new run."""
+        self._precision.load_state_dict(self._initial)
 
     def state(self) -> dict[str, Tensor]:
         """Return the scale and its counters."""
@@ -152,7 +160,6 @@ def single_process(device: str = "auto", precision: str = "32") -> Runtime:
 def _make_fabric(hardware: Hardware, precision: str, timeout: timedelta) -> "Fabric":
     from lightning_fabric import Fabric
     from lightning_fabric.plugins.environments.lightning import LightningEnvironment
-    from lightning_fabric.strategies.ddp import DDPStrategy
 
     kind, number = _parse_device(hardware.device)
     if precision == "16" and not has_accelerator(kind):
@@ -161,19 +168,28 @@ def _make_fabric(hardware: Hardware, precision: str, timeout: timedelta) -> "Fab
     if not has_accelerator(kind) and os.environ.get(KEEP_MEMORY) != "0":
         keep_memory()
     devices, nodes = _count_devices_and_nodes(hardware)
-    # buffers are averaged by the learner after each step, not broadcast before each forward pass
-    options: dict[str, Any] = {"timeout": timeout, _buffer_option(): False}
     return Fabric(
         accelerator=kind,
         devices=devices if number is None else [number],
         num_nodes=nodes,
-        strategy=DDPStrategy(**options) if devices * nodes > 1 else "auto",
+        strategy=_make_strategy(kind, devices * nodes, timeout),
         # without an environment Fabric looks for one, and warns if `srun` is installed but unused
         plugins=[
             _make_precision(precision, kind),
             *([] if read_launcher() else [LightningEnvironment()]),
         ],
     )
+
+
+def _make_strategy(kind: str, count: int, timeout: timedelta) -> "Strategy | Literal['auto']":
+    """Return Fabric's strategy for this many processes on this kind of device."""
+    from lightning_fabric.strategies.ddp import DDPStrategy
+
+    if count == 1:
+        return "auto"
+    # buffers are averaged by the learner after each step, not broadcast before each forward pass
+    options: dict[str, Any] = {"timeout": timeout, _buffer_option(): False}
+    return DDPStrategy(**options)
 
 
 def _make_precision(precision: str, kind: str) -> "Precision":

@@ -71,7 +71,11 @@ class TrainingBatches:
                 yield batch.to(self._device), batch.index
             return
         for positions in order:
-            yield self._on_device.batch(positions), self._host_index[positions]
+            index = self._host_index[positions]
+            if copies_without_blocking(self._device):
+                positions = positions.pin_memory()
+                index = index.pin_memory()
+            yield self._on_device.batch(positions), index
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,11 @@ class Augmentation:
         offsets = 2 * self.padding + 1
         # the highest of 32 random bits decides; `%` of such numbers was wrong on MPS in torch 2.7
         drawn = torch.stack([down % offsets, right % offsets, flip >> 31])
-        down, right, flip = drawn.to(images.device)[:, :, None]
+        # where the index is pinned, the host does not wait for this copy either
+        if index.is_pinned():
+            drawn = drawn.pin_memory()
+        drawn = drawn.to(images.device, non_blocking=index.is_pinned())
+        down, right, flip = drawn[:, :, None]
         rows = down + torch.arange(height, device=images.device)
         columns = torch.arange(width, device=images.device)
         if self.flips:
