@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from ..errors import BadInput
 from ..reading import decode_json
-from ..spec import MAX_DEVICES, MAX_MINUTES, MAX_NODES
+from ..spec import MAX_DEVICES, MAX_MINUTES, MAX_NODES, MAX_THREADS
 from .setting import (
     Count,
     CountOrZero,
@@ -85,6 +85,15 @@ DeviceCount = Annotated[
 NodeCount = Annotated[
     Annotated[int, Meta(ge=1, le=MAX_NODES)] | None,
     setting("Number of machines.", HARDWARE, "N", default="1"),
+]
+ThreadCount = Annotated[
+    Annotated[int, Meta(ge=1, le=MAX_THREADS)] | None,
+    setting(
+        "Threads that decode image files, per process.",
+        HARDWARE,
+        "N",
+        default="the cores that each process may use",
+    ),
 ]
 Compile = Annotated[bool, setting("Compile the model first: slow to start, then faster.", HARDWARE)]
 SaveMinutes = Annotated[
@@ -284,6 +293,7 @@ class HardwareFlags(Struct, frozen=True, kw_only=True):
     device: Device = "auto"
     devices: DeviceCount = None
     nodes: NodeCount = None
+    threads: ThreadCount = None
 
 
 class TrainFlags(Struct, frozen=True, kw_only=True):

@@ -63,6 +63,11 @@ def check_batch(batch: Batch, num_classes: int) -> None:
         "its pixels are not in [0, 1]",
         "scale images to [0, 1]; normalisation belongs inside the model",
     )
+    check_stored_batch(batch, num_classes)
+
+
+def check_stored_batch(batch: Batch, num_classes: int) -> None:
+    """Check the labels of a batch whose images are bytes: all bytes are valid pixels."""
     raise_for_images(
         (batch.labels < 0) | (batch.labels >= num_classes),
         batch.index,

@@ -90,9 +90,10 @@ def evaluate(
     used as it is built. Several attacks with the same norm and eps give one more record: their
     worst case. Only rank 0 yields EvaluationDone.
     """
-    checkpoint, source = yield from open_checkpoint(path, config, registry, data_dir)
+    threads = hardware.count_threads()
+    checkpoint, source = yield from open_checkpoint(path, config, registry, data_dir, threads)
     # all tasks before any work: an error in the last one must not appear after hours
-    tasks = list(plan_tasks(checkpoint, config, registry, data_dir, source))
+    tasks = list(plan_tasks(checkpoint, config, registry, data_dir, source, threads))
     runtime = launch(hardware)
     folder = out or choose_folder(checkpoint)
     # a folder that the user names may be a link

@@ -150,12 +150,15 @@ def plan_tasks(
     registry: Registry,
     data_dir: Path,
     source: DataSource | None = None,
+    threads: int | None = None,
 ) -> Iterator[EvaluationTask]:
     """Yield a task for each attack and eps of `config`. `source` is the dataset if it is loaded."""
     config = _make_canonical(config, registry)
     dataset = config.dataset or registry.canonical_spec("dataset", checkpoint.dataset)
     if source is None:
-        source = datasets.build_dataset(registry, dataset, data_dir, checkpoint.config.split_seed)
+        source = datasets.build_dataset(
+            registry, dataset, data_dir, checkpoint.config.split_seed, threads=threads
+        )
     # before any image is read: a split may be large or be read from files
     check_dataset(checkpoint, source, config)
     split = datasets.get_split(source, config.split)

@@ -23,14 +23,29 @@ from ..errors import BadInput, BrokenContract, UnknownName, WmrError, did_you_me
 from ..registry import Registry
 from ..spec import Spec
 from .distributed import Ranks
+from .processes import count_usable_cores
 
 SPLIT_MEMBERS = ("__len__", "batch", "labels", "sha256")
 
 
-def build_dataset(registry: Registry, spec: str, data_dir: Path, split_seed: int = 0) -> DataSource:
-    """Build a dataset. The seed selects its validation set, if the dataset has a random one."""
+def build_dataset(
+    registry: Registry,
+    spec: str,
+    data_dir: Path,
+    split_seed: int = 0,
+    *,
+    threads: int | None = None,
+) -> DataSource:
+    """Build a dataset.
+
+    The seed selects its validation set, if the dataset has a random one. Image files are decoded
+    by `threads` threads, or by one per core that this process may use.
+    """
     parsed = Spec.parse(spec)
-    injected = {"root": data_dir, "split_seed": split_seed}
+    injected: dict[str, object] = {"root": data_dir, "split_seed": split_seed}
+    # `workers` in the spec has precedence
+    if "workers" not in parsed.params and registry.declares("dataset", parsed.name, "workers"):
+        injected["workers"] = threads or count_usable_cores()
     accepted = {
         name: value
         for name, value in injected.items()
