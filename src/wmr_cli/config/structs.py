@@ -201,7 +201,7 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
         Count, setting("Images per step, over all devices.", OPTIMIZATION, "N")
     ] = 64
     augment: Annotated[
-        str, setting("Data augmentation such as crop:4,flip, or none.", DATA, "LIST")
+        str, setting("Data augmentation such as crop:4,flip, resized-crop,flip or none.", DATA, "LIST")
     ] = "none"
     # apart from `seed`, so that runs with different seeds have the same validation set
     split_seed: Annotated[
