@@ -192,7 +192,7 @@ def measure(
             yield Message("checking whether the attack was weak rather than the model strong")
             checks = list(run_checks(task, session.registry, evaluator, rows, runtime.device))
             record = msgspec.structs.replace(record, checks=checks)
-        records.save(target, record, rows)
+        records.save(target, record, records.drop_logits(rows) if task.is_compact else rows)
         # last: after a crash before this line, the chunks are complete and can be resumed
         shutil.rmtree(unfinished, ignore_errors=True)
     return record

@@ -73,7 +73,7 @@ def draw_boxes(
     aspects = (math.log(LARGEST_ASPECT) * exponents).exp()
     widths = (areas * aspects).sqrt().round()
     heights = (areas / aspects).sqrt().round()
-    fits = (0 < widths) & (widths <= width) & (0 < heights) & (heights <= height)
+    fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
     # argmax of equal values is the first one
     first = fits.int().argmax(dim=1, keepdim=True)
     # otherwise the largest box in the centre whose ratio is allowed
