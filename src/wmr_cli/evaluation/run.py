@@ -23,7 +23,7 @@ from ..registry import Registry
 from ..reporting import scoring
 from ..reporting.scoring import list_caveats
 from ..runtime import components
-from ..runtime.datasets import share_split
+from ..runtime.datasets import share_hash, share_split
 from ..runtime.distributed import Ranks
 from ..runtime.fabric import Hardware, Runtime, launch
 from ..storage import records
@@ -102,6 +102,7 @@ def evaluate(
     session = Session(registry=registry, runtime=runtime, folder=folder, resume=resume)
     # from here on the ranks of a machine hold one copy of the images
     split = share_split(lambda: tasks[0].images.split, runtime.ranks)
+    split = share_hash(split, runtime.ranks)
     # frees this rank's own copy
     del source
     by_threat: dict[tuple[str, float], list[tuple[EvaluationTask, Record]]] = {}

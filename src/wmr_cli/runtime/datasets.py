@@ -204,6 +204,22 @@ def share_split(make: Callable[[], Split], ranks: Ranks, *, prepares: bool = Fal
     return split
 
 
+def share_hash(split: Split, ranks: Ranks) -> Split:
+    """Return a split whose hash is known, computed on the first rank of each node.
+
+    Other splits than image files, which are read for it, are returned as they are.
+    """
+    # not a subclass, which may be copied in another way
+    if ranks.count == 1 or type(split) is not ImageFileSplit:
+        return split
+    found = ""
+    with ranks.collective():
+        if ranks.is_first_of_node:
+            found = split.sha256
+    of_node = {node: sha256 for node, sha256 in ranks.gather_objects((ranks.node, found)) if sha256}
+    return split.with_sha256(of_node[ranks.node])
+
+
 def _shareable_tensors(split: Split) -> dict[str, Tensor]:
     """Return the tensors from which other ranks can make a split, or nothing."""
     # not a subclass, which may have more than these tensors

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 import torch
@@ -160,6 +160,30 @@ def _file_hash(path: Path) -> bytes:
         ) from None
 
 
+@dataclass(frozen=True)
+class FilePaths(Sequence[Path]):
+    """Paths that are kept as text, which needs a quarter of the memory."""
+
+    names: list[str]
+
+    @classmethod
+    def of(cls, paths: Sequence[Path]) -> "FilePaths":
+        """Return the same paths as text."""
+        return paths if isinstance(paths, FilePaths) else cls([str(path) for path in paths])
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, position: int) -> Path: ...
+    @overload
+    def __getitem__(self, position: slice) -> "FilePaths": ...
+    def __getitem__(self, position: int | slice) -> "Path | FilePaths":
+        if isinstance(position, slice):
+            return FilePaths(self.names[position])
+        return Path(self.names[position])
+
+
 @dataclass(frozen=True, eq=False)
 class ImageFileSplit:
     """Image files, their labels (N,) and indices (N,). All decode to one shape (C, H, W)."""
@@ -245,7 +269,8 @@ class ImageFileSplit:
 
     def subset(self, positions: Tensor) -> "ImageFileSplit":
         """Return the split of the images at these positions."""
-        paths = [self.paths[position] for position in positions.tolist()]
+        names = FilePaths.of(self.paths).names
+        paths = FilePaths([names[position] for position in positions.tolist()])
         return replace(
             self, paths=paths, labels=self.labels[positions], index=self.index[positions]
         )
@@ -262,6 +287,12 @@ class ImageFileSplit:
         other = replace(self)
         # cached properties live in __dict__, which a frozen dataclass does not protect
         other.__dict__.update(_pixels=pixels, _is_read=torch.ones(len(self), dtype=torch.bool))
+        return other
+
+    def with_sha256(self, sha256: str) -> "ImageFileSplit":
+        """Return the same split with its hash, which another process has computed."""
+        other = replace(self)
+        other.__dict__.update(sha256=sha256)
         return other
 
     @cached_property
