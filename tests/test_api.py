@@ -683,3 +683,11 @@ def test_a_keyword_that_a_model_lacks_is_named() -> None:
         wmr.create(
             "model", "small-cnn:mean=0.5", num_classes=10, input_shape=(1, 28, 28), hidden=32
         )
+
+
+def test_rows_of_a_result_are_compact_on_request(
+    result: Result, tiny_run: Path, test_images: Split
+) -> None:
+    compact = wmr.evaluate(wmr.load(tiny_run), test_images, rows="compact", **SETTINGS)
+    assert compact.rows.keys() == {name for name in result.rows if not name.endswith("/logits")}
+    assert compact.record.by_alpha == result.record.by_alpha

@@ -18,7 +18,13 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from . import measures
-from .config import METRICS, EvaluateConfig, EvaluationSettings, default_data_dir
+from .config import (
+    METRICS,
+    EvaluateConfig,
+    EvaluationSettings,
+    RowsContent,
+    default_data_dir,
+)
 from .core.contexts import model_device, on_device, plain_autograd
 from .core.data.loaders import as_split_or_stream
 from .core.nn.fusion import SAMPLE_SIZE
@@ -269,6 +275,7 @@ def evaluate(  # noqa: PLR0913 - keywords of a public function
     num_classes: int | None = None,
     name: str | None = None,
     dataset: str | None = None,
+    rows: RowsContent | None = None,
 ) -> Result:
     """Measure a model under an attack, like `wmr evaluate`.
 
@@ -289,6 +296,7 @@ def evaluate(  # noqa: PLR0913 - keywords of a public function
     - `device` is that of the model, unless you give another. The model is moved back afterwards.
     - `num_classes`, if given, must be the number of outputs of the model.
     - `name` and `dataset` are the names of model and images in tables.
+    - `rows` is `compact` for rows without logits, which is the default above 200 classes.
 
     ```python
     import wmr_cli as wmr
@@ -312,6 +320,7 @@ def evaluate(  # noqa: PLR0913 - keywords of a public function
         metrics=metrics,
         batch_size=batch_size,
         seed=seed,
+        rows=rows,
     )
     checked = check_request(request, registry)
     images = as_split_or_stream(data, batch_size)
@@ -338,20 +347,20 @@ def evaluate(  # noqa: PLR0913 - keywords of a public function
         started = time.perf_counter()
         evaluator = make_evaluator(task, model, sample_images)
         parts = list(evaluator.evaluate_batches(chain([first], batches), target_device))
-        rows = add_log_weights(task, stack_rows(parts))
+        measured = add_log_weights(task, stack_rows(parts))
         seconds = time.perf_counter() - started
     # the number of images of a stream is known only now
     selection = replace(task.images, positions=torch.arange(len(images)))
     record = make_record(
         replace(task, images=selection),
-        rows,
+        measured,
         repeats=[],
         seconds=seconds,
         images_per_second=len(images) / seconds,
         device=target_device.type,
     )
     _warn(list_caveats(record))
-    return Result(record, rows)
+    return Result(record, measured)
 
 
 def _warn(texts: Iterable[str]) -> None:

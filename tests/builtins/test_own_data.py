@@ -1,5 +1,6 @@
 """Image folders and arrays of the user: layouts, splits and errors."""
 
+import hashlib
 import io
 import os
 import pickle
@@ -181,6 +182,28 @@ def test_note_names_a_class_without_images_in_a_split(
     assert "owl" in note
     assert str(tmp_path / "pics" / "test") in note
     assert source.splits["train"].note is None
+
+
+@pytest.mark.parametrize("is_relative", [False, True])
+def test_images_are_numbered_by_the_parts_of_their_paths(
+    make: Callable[..., Any], tmp_path: Path, is_relative: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("b.png", "b/c.png", "b!/c.PNG", "a/z/y.png", "a.x/z.png", "é.png", "B.png")
+    for place in ("cat", "dog"):
+        for name in names:
+            file = tmp_path / "pics" / place / "sub" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (4, 4)).save(file)
+    monkeypatch.chdir(tmp_path / "pics")
+    root = Path() if is_relative else tmp_path / "pics"
+    source = make(f"folder:path={root}")
+    expected = sorted(root.rglob("*.[pP][nN][gG]"))
+    assert len(expected) == 14
+    assert list(source.splits["all"].paths) == expected
+    digest = hashlib.sha256()
+    for path in source.splits["train"].paths:
+        digest.update(os.fsencode(path.relative_to(root)) + b"\0")
+    assert source.random_split_sha256 == digest.hexdigest()
 
 
 def test_random_splits_have_a_hash_of_their_training_images(

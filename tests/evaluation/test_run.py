@@ -16,6 +16,7 @@ from wmr_cli import measures
 from wmr_cli.config import EvaluateConfig, TrainConfig
 from wmr_cli.core.protocols import Batch
 from wmr_cli.errors import BadInput, RunFolderError
+from wmr_cli.evaluation import tasks
 from wmr_cli.evaluation.evaluator import (
     Evaluator,
     make_evaluator,
@@ -116,6 +117,89 @@ def test_rows_have_the_documented_names_types_and_order(done: EvaluationDone) ->
     assert all(len(values) == 550 for values in rows.values())
     assert np.array_equal(np.sort(rows["index"]), rows["index"])
     assert rows["uniform/logits"].shape == (550, 10)
+
+
+def test_compact_rows_are_the_full_ones_without_logits(
+    done: EvaluationDone, tiny_run: Path, registry: Registry, tmp_path: Path
+) -> None:
+    # resumed as well: chunks of compact rows are complete
+    walk = evaluate(
+        tiny_run,
+        EvaluateConfig(alpha_test=(0.0, 1.0, 2.0), steps=3, rows="compact"),
+        registry,
+        data_dir=Path(),
+        hardware=Hardware("cpu"),
+        out=tmp_path,
+    )
+    while not (isinstance(next(walk), ImagesDone) and list(tmp_path.rglob("*.safetensors"))):
+        pass
+    stop(walk)
+    (compact,) = run_evaluation(tiny_run, registry, tmp_path, resume=True, rows="compact")
+    rows = records.load_record_rows(compact.rows.with_suffix(".json"), compact.record)
+    full = records.load_rows(done.rows)
+    assert rows.keys() == {name for name in full if not name.endswith("/logits")}
+    for name, values in rows.items():
+        assert np.array_equal(values, full[name])
+    same = {"id": "", "created": "", "seconds": 0, "images_per_second": 0, "config": {}}
+    assert msgspec.structs.replace(compact.record, **same) == msgspec.structs.replace(
+        done.record, **same
+    )
+    # 50,000 images need less than 100 MB, whatever the number of classes
+    assert sum(values.nbytes for values in rows.values()) / 550 * 50_000 < 10e6
+
+
+def test_rows_of_many_classes_are_compact_by_default(
+    tiny_run: Path, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plan(**settings: Any) -> tuple[str, bool]:
+        config = EvaluateConfig(limit=40, steps=1, **settings)
+        task = next(plan_tasks(checkpoints.load(tiny_run), config, registry, Path()))
+        return task.id, task.is_compact
+
+    few = plan()
+    assert few == plan(rows="full")
+    requested = plan(rows="compact")
+    monkeypatch.setattr(tasks, "MAX_CLASSES_IN_FULL_ROWS", 9)
+    assert plan() == requested
+    assert plan(rows="full") == few
+    assert (few[1], requested[1]) == (False, True)
+    # a kernel that compares images reads the logits of all of them
+    assert plan(kernel="cvar")[1] is False
+    with pytest.raises(BadInput, match="cvar") as refused:
+        plan(kernel="cvar", rows="compact")
+    assert "rows" in str(refused.value.hint)
+
+
+def test_checks_repeats_and_the_worst_case_equal_those_of_full_rows(
+    tiny_run: Path, registry: Registry, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {
+        "attacks": ("pgd", "fgsm"),
+        "steps": None,
+        "limit": 40,
+        "checks": True,
+        "repeats": 2,
+        "per_class": True,
+        "kernel": "focal",
+        "alpha_test": None,
+        "metrics": ("nat", "rob", "sa", "tr", "dro"),
+    }
+    for kernel in ({}, {"kernel": "exp", "alpha_test": (1.0,)}):
+        full, compact = (
+            run_evaluation(tiny_run, registry, tmp_path, rows=rows, **settings | kernel)
+            for rows in ("full", "compact")
+        )
+        assert [attack_name(done.record) for done in full] == [
+            attack_name(done.record) for done in compact
+        ]
+        assert len(full) == 3
+        for one, other in zip(full, compact, strict=True):
+            assert one.record.checks == other.record.checks
+            assert one.record.repeats == other.record.repeats
+            assert one.record.by_alpha == other.record.by_alpha
+            assert one.record.dro == other.record.dro
+            assert one.record.per_class == other.record.per_class
+            assert not [name for name in records.load_rows(other.rows) if "logits" in name]
 
 
 def test_margins_and_losses_follow_from_the_stored_logits(done: EvaluationDone) -> None:
@@ -246,6 +330,7 @@ def test_an_evaluation_in_progress_cannot_be_started_again(
         {"ci": "bootstrap"},
         {"fold": False},
         {"layout": "contiguous"},
+        {"rows": "compact"},
     ],
 )
 def test_settings_that_change_the_result_change_the_id(

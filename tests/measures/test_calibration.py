@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from wmr_cli import measures
 from wmr_cli.core.losses import probability_margin
+from wmr_cli.errors import BadInput
 
 LABEL = np.array([0, 1, 2, 0])
 
@@ -196,3 +197,16 @@ def test_equal_margins_have_equal_ranks() -> None:
 def test_temperature_must_be_positive() -> None:
     with pytest.raises(ValueError, match="not positive"):
         measures.probability_margins([[0.0, 1.0]], [0], 0.0)
+
+
+def test_compact_rows_allow_no_other_temperature() -> None:
+    compact = {name: values for name, values in STRONG.items() if name != "uniform/logits"}
+    for compute in (
+        lambda: measures.tempered_accuracy(compact, 1.0, 2.0),
+        lambda: measures.calibrated_accuracy(compact, 1.0),
+        lambda: measures.calibrated_losses(compact, "ce"),
+    ):
+        with pytest.raises(BadInput) as refused:
+            compute()
+        assert "rows=full" in str(refused.value.hint)
+    assert measures.ranked_accuracy(compact, 1.0) == measures.ranked_accuracy(STRONG, 1.0)

@@ -131,6 +131,8 @@ def test_a_model_with_any_keyword_gets_classes_and_shape_only(
         ("crop:4", Augmentation(4)),
         ("crop:4,flip", Augmentation(4, flips=True)),
         ("flip, crop:2:reflect", Augmentation(2, "reflect", flips=True)),
+        ("resized-crop", Augmentation(smallest_area=0.08)),
+        ("flip,resized-crop:0.25", Augmentation(flips=True, smallest_area=0.25)),
     ],
 )
 def test_an_augmentation_is_parsed(text: str, expected: Augmentation) -> None:
@@ -142,6 +144,14 @@ def test_an_augmentation_is_parsed(text: str, expected: Augmentation) -> None:
 )
 def test_an_unknown_augmentation_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="augmentation"):
+        build_augmentation(text, (3, 8, 8))
+
+
+@pytest.mark.parametrize(
+    "text", ["resized-crop:0", "resized-crop:1.5", "resized-crop:1.2.3", "crop:1,resized-crop"]
+)
+def test_an_impossible_resized_crop_is_refused(text: str) -> None:
+    with pytest.raises(BadInput):
         build_augmentation(text, (3, 8, 8))
 
 

@@ -148,9 +148,10 @@ import json
 from pathlib import Path
 import numpy as np, torch
 from PIL import Image
+from wmr_cli.core.data import image_files
 from wmr_cli.core.data.image_files import Decoder, ImageFileSplit
 from wmr_cli.core.data.splits import Source
-from wmr_cli.runtime.datasets import share_dataset
+from wmr_cli.runtime.datasets import share_dataset, share_hash
 from wmr_cli.runtime.fabric import Hardware, launch
 
 ranks = launch(Hardware("cpu", 2)).ranks
@@ -168,7 +169,11 @@ source.splits["train"].prepare()
 pixels = source.splits["train"].batch(numbers).images
 result = {"decoded": len(decoded), "pixels": (255 * pixels[:, 0, 0, 0]).round().tolist()}
 result["type"] = type(source.splits["val"]).__name__
-result["is_equal"] = source.splits["train"].sha256 == split.sha256
+hashed, file_hash = [], image_files._file_hash
+image_files._file_hash = lambda path: hashed.append(path) or file_hash(path)
+shared = share_hash(split, ranks).sha256
+result["hashed"] = len(hashed)
+result["is_equal"] = source.splits["train"].sha256 == split.sha256 == shared
 with open(f"rank{ranks.index}.json", "w") as file:
     json.dump(result, file)
 ranks.barrier()
@@ -221,6 +226,8 @@ def test_image_files_are_decoded_by_rank_0_only(tmp_path: Path) -> None:
     first, second = run_two_ranks(tmp_path, SHARE_IMAGE_FILES)
     assert first.pop("decoded") == 12
     assert second.pop("decoded") == 0
+    assert first.pop("hashed") == 12
+    assert second.pop("hashed") == 0
     pixels = [20.0 * number for number in range(12)]
     expected = {"pixels": pixels, "type": "ImageFileSplit", "is_equal": True}
     assert first == expected

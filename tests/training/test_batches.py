@@ -1,12 +1,15 @@
 """Training batches: equal from the host and from the device, checked, augmented."""
 
 import threading
+from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 from wmr_cli.core.data.augment import Augmentation
+from wmr_cli.core.data.image_files import Decoder, ImageFileSplit
 from wmr_cli.core.data.splits import MemorySplit
 from wmr_cli.core.protocols import Batch
 from wmr_cli.errors import BrokenContract
@@ -89,6 +92,44 @@ def test_a_split_is_copied_if_it_needs_a_quarter_of_the_free_memory(
     monkeypatch.setattr(batches, "free_memory", lambda device: free)
     assert batches.fits_on_device(make_split(), torch.device("meta")) is fits
     assert not batches.fits_on_device(make_split(), CPU)
+
+
+def test_bytes_are_copied_and_pinned_before_they_become_floats(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pinned: list[torch.dtype] = []
+    threads: set[int] = set()
+
+    def pin(values: Tensor) -> Tensor:
+        pinned.append(values.dtype)
+        threads.add(threading.get_ident())
+        return values
+
+    monkeypatch.setattr(Tensor, "pin_memory", pin)
+    expected = read(make_batches(make_split()), 0)
+    assert not pinned
+    monkeypatch.setattr(batches, "copies_without_blocking", lambda device: True)
+    for one, other in zip(read(make_batches(make_split()), 0), expected, strict=True):
+        assert torch.equal(one.images, other.images)
+    assert pinned.count(torch.uint8) == len(ORDER)
+    assert torch.float32 not in pinned
+    assert threading.get_ident() not in threads
+
+
+@pytest.mark.usefixtures("keep_splits_on_device")
+def test_image_files_in_memory_are_copied_to_the_device(tmp_path: Path) -> None:
+    paths = []
+    for number in range(10):
+        paths.append(tmp_path / f"{number}.png")
+        Image.new("RGB", (8, 8), (20 * number, 0, 0)).save(paths[-1])
+    numbers = torch.arange(10)
+    files = ImageFileSplit(paths, numbers % 3, numbers, Decoder(), (3, 8, 8))
+    place = batches.place_on_device
+    assert place(files, CPU) is files
+    files.prepare()
+    placed = place(files, CPU)
+    assert isinstance(placed, MemorySplit)
+    assert torch.equal(placed.batch(numbers).images, files.batch(numbers).images)
 
 
 def test_batches_from_files_are_read_in_another_thread() -> None:

@@ -34,6 +34,7 @@ from wmr_cli.training.checkpointing import PerRankState
 from wmr_cli.training.loop import train_step
 from wmr_cli.training.optimization import StepSettings
 from wmr_cli.training.setup import TrainingSetup, set_up_training
+from wmr_cli.training.validation import evaluate_validation_set
 
 MODEL = "digits-cnn:width=2,hidden=8"
 DEFENSE_SPECS = {
@@ -331,6 +332,18 @@ def test_wat_observes_the_validation_set_after_every_epoch(
     assert not any(name.startswith("val_") for entry in log for name in entry), (
         "the validation set is not used"
     )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "prefixes"), [("exp", set()), ("wat", {"clean/logits", "uniform/logits"})]
+)
+def test_validation_gathers_logits_only_for_kernels_that_observe_them(
+    kernel: str, prefixes: set[str], few: tuple[str, Path], registry: Registry
+) -> None:
+    config = make_config(few, "pgd", kernel)
+    parts = set_up_training(config, registry, Path(), launch(Hardware("cpu")))
+    rows = evaluate_validation_set(parts, parts.model)
+    assert {name for name in rows if name.endswith("/logits")} == prefixes
 
 
 def test_the_log_has_beta_times_the_mean_weight_of_a_divergence(

@@ -57,7 +57,7 @@ def evaluate(
             config,
             registry,
             data_dir=find_data_dir(flags.data_dir),
-            hardware=Hardware(hardware.device, hardware.devices, hardware.nodes),
+            hardware=Hardware(**msgspec.structs.asdict(hardware)),
             out=flags.out,
             resume=flags.resume,
         )

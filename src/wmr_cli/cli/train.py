@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
+
 from ..config import (
     SPECS,
     HardwareFlags,
@@ -109,7 +111,12 @@ class Session:
             runtime = launch(self.make_hardware(), self.config.precision)
             data_dir = find_data_dir(flags.data_dir)
             run = set_up_training(
-                self.config, self.registry, data_dir, runtime, compile_model=flags.compile
+                self.config,
+                self.registry,
+                data_dir,
+                runtime,
+                compile_model=flags.compile,
+                threads=self.make_hardware().count_threads(),
             )
             expected = estimate(run)
         if is_first():
@@ -125,7 +132,7 @@ class Session:
         """Return the devices that the flags name."""
         from ..runtime.fabric import Hardware
 
-        return Hardware(self.hardware.device, self.hardware.devices, self.hardware.nodes)
+        return Hardware(**msgspec.structs.asdict(self.hardware))
 
     def suggest_cpu_preset(self) -> None:
         """Name the preset for machines without accelerator, if the dataset has one."""

@@ -29,6 +29,7 @@ from .setting import (
     value_type,
 )
 from .structs import (
+    MAX_CLASSES_IN_FULL_ROWS,
     METRICS,
     PANELS,
     AttackConfig,
@@ -50,6 +51,7 @@ from .structs import (
     PluginsConfig,
     ReportConfig,
     ReportContent,
+    RowsContent,
     SaveMinutes,
     SweepConfig,
     TrainConfig,
@@ -59,6 +61,7 @@ from .structs import (
 
 __all__ = [
     "COMMAND_LINE",
+    "MAX_CLASSES_IN_FULL_ROWS",
     "METRICS",
     "PANELS",
     "SCHEMA_DIALECT",
@@ -87,6 +90,7 @@ __all__ = [
     "PluginsConfig",
     "ReportConfig",
     "ReportContent",
+    "RowsContent",
     "SaveMinutes",
     "Seed",
     "Setting",

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from ..errors import BadInput
 from ..reading import decode_json
-from ..spec import MAX_DEVICES, MAX_MINUTES, MAX_NODES
+from ..spec import MAX_DEVICES, MAX_MINUTES, MAX_NODES, MAX_THREADS
 from .setting import (
     Count,
     CountOrZero,
@@ -51,6 +51,9 @@ METRICS: tuple[Metric, ...] = ("nat", "rob", "sa", "tr")
 """Default metrics; `dro` is computed only on request."""
 Layout = Literal["auto", "channels-last", "contiguous"]
 DroLoss = Literal["ce", "margin", "zero-one"]
+RowsContent = Literal["full", "compact"]
+MAX_CLASSES_IN_FULL_ROWS = 200
+"""Rows of more classes hold no logits unless they are requested: these take 99 % of the space."""
 PaperTable = Literal["auto", "mnist", "cifar10", "tiny-imagenet", "all"]
 RecordFormat = Literal["table", "markdown", "csv", "json"]
 ReportFormat = Literal["table", "markdown", "latex", "csv", "json", "html"]
@@ -85,6 +88,15 @@ DeviceCount = Annotated[
 NodeCount = Annotated[
     Annotated[int, Meta(ge=1, le=MAX_NODES)] | None,
     setting("Number of machines.", HARDWARE, "N", default="1"),
+]
+ThreadCount = Annotated[
+    Annotated[int, Meta(ge=1, le=MAX_THREADS)] | None,
+    setting(
+        "Threads that decode image files, per process.",
+        HARDWARE,
+        "N",
+        default="the cores that each process may use",
+    ),
 ]
 Compile = Annotated[bool, setting("Compile the model first: slow to start, then faster.", HARDWARE)]
 SaveMinutes = Annotated[
@@ -192,7 +204,8 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
         Count, setting("Images per step, over all devices.", OPTIMIZATION, "N")
     ] = 64
     augment: Annotated[
-        str, setting("Data augmentation such as crop:4,flip, or none.", DATA, "LIST")
+        str,
+        setting("Data augmentation: crop:4,flip, resized-crop,flip or none.", DATA, "LIST"),
     ] = "none"
     # apart from `seed`, so that runs with different seeds have the same validation set
     split_seed: Annotated[
@@ -284,6 +297,7 @@ class HardwareFlags(Struct, frozen=True, kw_only=True):
     device: Device = "auto"
     devices: DeviceCount = None
     nodes: NodeCount = None
+    threads: ThreadCount = None
 
 
 class TrainFlags(Struct, frozen=True, kw_only=True):
@@ -373,6 +387,14 @@ class EvaluateConfig(AttackedSplit, frozen=True, kw_only=True):
     checks: Annotated[
         bool, setting("Check for signs of a weak attack (gradient masking).", METRICS_PANEL)
     ] = False
+    rows: Annotated[
+        RowsContent | None,
+        setting(
+            "Store logits in the rows (full), or all other quantities only (compact).",
+            OUTPUT,
+            default=f"full up to {MAX_CLASSES_IN_FULL_ROWS} classes",
+        ),
+    ] = None
     layout: MemoryLayout = "auto"
     fold: Fold = True
 

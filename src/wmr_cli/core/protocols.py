@@ -19,6 +19,14 @@ from .norms import Norm
 from .traits import AttackTraits, DefenseTraits, KernelTraits
 
 
+def to_unit_floats(images: Tensor) -> Tensor:
+    """Convert uint8 to float32 in [0, 1]; return floats as they are."""
+    if images.dtype != torch.uint8:
+        return images
+    # a tensor as divisor: GPUs multiply by the reciprocal of a number, which rounds differently
+    return images.float().div_(torch.full((), 255.0, device=images.device))
+
+
 @dataclass(frozen=True)
 class Batch:
     """Images (N, C, H, W) in [0, 1], labels (N,), and each image's index (N,) in its dataset."""
@@ -30,13 +38,16 @@ class Batch:
     def to(
         self, device: Any, memory_format: torch.memory_format = torch.contiguous_format
     ) -> "Batch":
-        """Return the same on this device, with the images in this memory format."""
+        """Return the same on this device, with the images as floats in this memory format.
+
+        Bytes are converted on the device: they are a quarter of the data to copy.
+        """
         # the host does not wait for copies from pinned memory
         images, labels, index = (
             part.to(device, non_blocking=part.is_pinned())
             for part in (self.images, self.labels, self.index)
         )
-        return Batch(to_memory_format(images, memory_format), labels, index)
+        return Batch(to_memory_format(to_unit_floats(images), memory_format), labels, index)
 
     def select(self, rows: Tensor) -> "Batch":
         """Return the images of these rows, with their labels and indices."""

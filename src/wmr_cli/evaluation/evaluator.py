@@ -53,6 +53,7 @@ from ..storage.records import (
     RepeatRow,
     Rows,
     Threat,
+    drop_logits,
 )
 from .tasks import EvaluationTask
 
@@ -153,6 +154,8 @@ class Evaluator:
     """True adds one weighted attack per alpha, which A_tr needs."""
     stores_log_weights: bool = False
     """False for the exponential kernel, whose log-weights follow from the stored margins."""
+    logit_prefixes: frozenset[str] | None = None
+    """Prefixes of the rows that hold logits, such as `uniform`; None for all."""
     memory_format: torch.memory_format = torch.contiguous_format
     clean_logits: dict[bytes, Tensor] | None = None
     """Clean logits by image index, shared between attacks on the same images."""
@@ -172,7 +175,9 @@ class Evaluator:
             rows |= _score_logits("clean", self._clean_logits(batch), batch.labels)
             if self.is_attacked:
                 rows |= self._evaluate_attack(batch)
-        return rows
+        if self.logit_prefixes is None:
+            return rows
+        return drop_logits(rows, keep=self.logit_prefixes)
 
     def evaluate_batches(self, batches: Iterable[Batch], device: torch.device) -> Iterator[Rows]:
         """Compute the rows of each batch on `device`, in float32 without TF32."""
@@ -241,6 +246,7 @@ def make_evaluator(task: EvaluationTask, model: nn.Module, sample_images: Tensor
         has_margins=task.attack.has_margins,
         runs_weighted_attack="tr" in metrics,
         stores_log_weights=task.config.kernel != MARGIN_KERNEL,
+        logit_prefixes=task.logit_prefixes,
     )
     return evaluator.prepare(sample_images, layout=task.config.layout, fuse=task.config.fold)
 

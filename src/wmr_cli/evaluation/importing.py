@@ -63,7 +63,11 @@ def import_weights(request: ImportRequest, registry: Registry, data_dir: Path) -
 
 
 def open_checkpoint(
-    path: Path | None, config: EvaluateConfig, registry: Registry, data_dir: Path
+    path: Path | None,
+    config: EvaluateConfig,
+    registry: Registry,
+    data_dir: Path,
+    threads: int | None = None,
 ) -> Generator[Event, None, tuple[Checkpoint, DataSource | None]]:
     """Return the checkpoint to evaluate, and its dataset if that had to be loaded.
 
@@ -85,7 +89,7 @@ def open_checkpoint(
     # before the dataset, which may have to be downloaded
     weights = None if path is None else read_weights(path)
     source = datasets.build_dataset(
-        registry, train_config.dataset, data_dir, train_config.split_seed
+        registry, train_config.dataset, data_dir, train_config.split_seed, threads=threads
     )
     if weights is None:
         checkpoint = yield from _build_with_own_weights(

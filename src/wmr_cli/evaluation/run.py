@@ -23,7 +23,7 @@ from ..registry import Registry
 from ..reporting import scoring
 from ..reporting.scoring import list_caveats
 from ..runtime import components
-from ..runtime.datasets import share_split
+from ..runtime.datasets import share_hash, share_split
 from ..runtime.distributed import Ranks
 from ..runtime.fabric import Hardware, Runtime, launch
 from ..storage import records
@@ -90,9 +90,10 @@ def evaluate(
     used as it is built. Several attacks with the same norm and eps give one more record: their
     worst case. Only rank 0 yields EvaluationDone.
     """
-    checkpoint, source = yield from open_checkpoint(path, config, registry, data_dir)
+    threads = hardware.count_threads()
+    checkpoint, source = yield from open_checkpoint(path, config, registry, data_dir, threads)
     # all tasks before any work: an error in the last one must not appear after hours
-    tasks = list(plan_tasks(checkpoint, config, registry, data_dir, source))
+    tasks = list(plan_tasks(checkpoint, config, registry, data_dir, source, threads))
     runtime = launch(hardware)
     folder = out or choose_folder(checkpoint)
     # a folder that the user names may be a link
@@ -101,6 +102,7 @@ def evaluate(
     session = Session(registry=registry, runtime=runtime, folder=folder, resume=resume)
     # from here on the ranks of a machine hold one copy of the images
     split = share_split(lambda: tasks[0].images.split, runtime.ranks)
+    split = share_hash(split, runtime.ranks)
     # frees this rank's own copy
     del source
     by_threat: dict[tuple[str, float], list[tuple[EvaluationTask, Record]]] = {}
@@ -191,7 +193,7 @@ def measure(
             yield Message("checking whether the attack was weak rather than the model strong")
             checks = list(run_checks(task, session.registry, evaluator, rows, runtime.device))
             record = msgspec.structs.replace(record, checks=checks)
-        records.save(target, record, rows)
+        records.save(target, record, records.drop_logits(rows) if task.is_compact else rows)
         # last: after a crash before this line, the chunks are complete and can be resumed
         shutil.rmtree(unfinished, ignore_errors=True)
     return record

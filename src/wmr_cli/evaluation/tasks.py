@@ -16,7 +16,14 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from ..config import METRICS, EvaluateConfig, Metric, TrainConfig
+from ..config import (
+    MAX_CLASSES_IN_FULL_ROWS,
+    METRICS,
+    EvaluateConfig,
+    Metric,
+    RowsContent,
+    TrainConfig,
+)
 from ..core.data.loaders import BatchStream
 from ..core.data.splits import balanced_subset
 from ..core.norms import NORMS
@@ -97,6 +104,22 @@ class EvaluationTask:
         return any(kernel.traits.compares_images for kernel in self.kernels.values())
 
     @property
+    def is_compact(self) -> bool:
+        """Whether the rows of the record hold no logits."""
+        if self.config.rows is not None:
+            return self.config.rows == "compact"
+        has_many_classes = self.checkpoint.num_classes > MAX_CLASSES_IN_FULL_ROWS
+        return has_many_classes and not self.compares_images
+
+    @property
+    def logit_prefixes(self) -> frozenset[str] | None:
+        """Prefixes of the rows whose logits the evaluation itself needs; None for all."""
+        if not self.is_compact:
+            return None
+        # the check of the temperature
+        return frozenset({"uniform"} if self.config.checks else ())
+
+    @property
     def label(self) -> str:
         """Text for the progress bar."""
         file = self.checkpoint.path
@@ -135,6 +158,9 @@ class EvaluationTask:
         # a stored record without checks must not be reused for an evaluation with them
         if self.config.checks:
             determining["checks"] = True
+        # by content, not by setting: a record with the requested rows is found either way
+        if self.is_compact:
+            determining["rows"] = "compact"
         # defaults are left out, so that new settings do not change the ids of stored records
         defaults = EvaluateConfig()
         for name in LATER_SETTINGS:
@@ -150,12 +176,15 @@ def plan_tasks(
     registry: Registry,
     data_dir: Path,
     source: DataSource | None = None,
+    threads: int | None = None,
 ) -> Iterator[EvaluationTask]:
     """Yield a task for each attack and eps of `config`. `source` is the dataset if it is loaded."""
     config = _make_canonical(config, registry)
     dataset = config.dataset or registry.canonical_spec("dataset", checkpoint.dataset)
     if source is None:
-        source = datasets.build_dataset(registry, dataset, data_dir, checkpoint.config.split_seed)
+        source = datasets.build_dataset(
+            registry, dataset, data_dir, checkpoint.config.split_seed, threads=threads
+        )
     # before any image is read: a split may be large or be read from files
     check_dataset(checkpoint, source, config)
     split = datasets.get_split(source, config.split)
@@ -164,6 +193,7 @@ def plan_tasks(
     kernels = make_kernels(registry, config, checkpoint)
     for kernel in kernels.values():
         compatibility.check_covers_split(kernel, split, positions)
+        _check_rows(kernel, config)
     for settings in list_attacks(registry, config, checkpoint):
         attack = _build_attack(settings, registry, restarts=config.restarts)
         specs = {
@@ -333,6 +363,15 @@ def _check_usable_as_metric(kernel: Kernel, name: str) -> None:
         raise BadInput(problem, hint=hint)
 
 
+def _check_rows(kernel: Kernel, config: EvaluateConfig) -> None:
+    """Refuse compact rows for kernels that compare images, which read the stored logits."""
+    if config.rows == "compact" and kernel.traits.compares_images:
+        raise BadInput(
+            f"kernel {config.kernel!r} compares images, which needs their logits",
+            hint="set `rows=full`",
+        )
+
+
 def choose_positions(split: Split, limit: int | None) -> Tensor:
     """Return all positions, or a class-balanced subset that is the same for every checkpoint."""
     if limit is None or limit >= len(split):
@@ -403,6 +442,7 @@ class EvaluationRequest:
     metrics: Sequence[str]
     batch_size: int
     seed: int
+    rows: RowsContent | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -439,6 +479,7 @@ def check_request(request: EvaluationRequest, registry: Registry) -> CheckedRequ
         rho=rhos or None,
         batch_size=request.batch_size,
         seed=request.seed,
+        rows=request.rows,
     )
     return CheckedRequest(attack=attack, config=config)
 
@@ -477,6 +518,7 @@ def make_task(
     kernels = make_kernels(registry, config, checkpoint)
     for kernel in kernels.values():
         compatibility.check_covers_split(kernel, images)
+        _check_rows(kernel, config)
     specs = {"kernel": config.kernel}
     attack_spec = Spec.parse(attack.spec)
     # a class of the caller's own is not registered and has no version

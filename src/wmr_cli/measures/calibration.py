@@ -1,15 +1,18 @@
 """Measure how A_sa depends on the scale of the logits: temperature, calibration, ranks."""
 
-import numpy as np
-from numpy.typing import ArrayLike
+from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..errors import BadInput
 from .accuracy import Floats, Rows, exponential_log_weights, is_correct, weighted_accuracy
 from .intervals import Estimate
 
 
 def tempered_accuracy(rows: Rows, alpha: float, temperature: float) -> Estimate:
     """Return A_sa with all logits divided by `temperature`, which changes no prediction."""
-    margins = probability_margins(rows["uniform/logits"], rows["label"], temperature)
+    margins = probability_margins(_attacked_logits(rows), rows["label"], temperature)
     return weighted_accuracy(exponential_log_weights(margins, alpha), is_correct(rows, "uniform"))
 
 
@@ -18,7 +21,7 @@ def calibrated_accuracy(rows: Rows, alpha: float) -> Estimate:
 
     The interval does not include the uncertainty of the temperature.
     """
-    temperature = calibrating_temperature(rows["uniform/logits"], rows["label"])
+    temperature = calibrating_temperature(_attacked_logits(rows), rows["label"])
     return tempered_accuracy(rows, alpha, temperature)
 
 
@@ -30,7 +33,7 @@ def calibrated_losses(rows: Rows, name: str) -> Floats:
     if name not in ("ce", "margin"):
         raise ValueError(f"{name!r} is not a loss that depends on the scale of logits")
     labels = rows["label"]
-    logits = np.asarray(rows["uniform/logits"], dtype=np.float64)
+    logits = np.asarray(_attacked_logits(rows), dtype=np.float64)
     values = logits / calibrating_temperature(logits, labels)
     images = np.arange(len(values))
     true = values[images, labels]
@@ -40,6 +43,15 @@ def calibrated_losses(rows: Rows, name: str) -> Floats:
         return np.asarray(highest + np.log(np.exp(values - highest[:, None]).sum(axis=1)) - true)
     values[images, labels] = -np.inf
     return np.asarray(values.max(axis=1) - true)
+
+
+def _attacked_logits(rows: Rows) -> NDArray[Any]:
+    if "uniform/logits" not in rows:
+        raise BadInput(
+            "the rows hold no logits, so that their scale cannot be changed",
+            hint="evaluate with `rows=full`",
+        )
+    return rows["uniform/logits"]
 
 
 def calibrating_temperature(logits: ArrayLike, labels: ArrayLike) -> float:

@@ -23,13 +23,15 @@ from ..core.run_attack import check_log_weights
 from ..core.traits import AttackTraits, DefenseTraits, KernelTraits, read_parameter, read_traits
 from ..errors import BadFile, BadInput, BrokenContract, UnknownName, did_you_mean
 from ..registry import SHARED_PARAMS, Registry
-from ..spec import Spec, format_number
+from ..spec import Spec, format_number, parse_number
 from ..storage.checkpoints import Checkpoint
 
 MAX_LOG_WEIGHT = 80.0
 """exp of more than 88 overflows float32, and the loss is multiplied with it."""
 MAX_ROUNDING = 5e-4
 """An eps within this distance of a multiple of 1/255 was probably meant to be that multiple."""
+SMALLEST_AREA = 0.08
+"""Smallest fraction of an image that `resized-crop` keeps, as in torchvision."""
 RECORD_FIELDS = ("norm", "eps", "restarts")
 """Parameters of an attack that a record stores in fields of their own."""
 RECORDED_PACKAGES = (
@@ -114,15 +116,20 @@ def _injected_params(
 def build_augmentation(text: str, input_shape: tuple[int, int, int]) -> Augmentation:
     """Parse `crop:4,flip`: random crops after padding by 4 pixels, and random flips.
 
-    `crop:4:reflect` pads by mirroring the border. `none` is neither crops nor flips.
+    `crop:4:reflect` pads by mirroring the border. `resized-crop` resizes a random box of at least
+    8 % of the image, `resized-crop:0.25` of at least a quarter. `none` is neither crops nor flips.
     """
+    smallest_area: float | None = None
     padding = 0
     border: Literal["zero", "reflect"] = "zero"
     flips = False
     words = [] if text == "none" else text.split(",")
     for word in words:
         crop = re.fullmatch("crop:([0-9]+)(:zero|:reflect)?", word.strip())
-        if crop is not None:
+        resized = re.fullmatch("resized-crop(?::([0-9.]+))?", word.strip())
+        if resized is not None:
+            smallest_area = _parse_area(resized[1])
+        elif crop is not None:
             padding = int(crop[1])
             border = "reflect" if crop[2] == ":reflect" else "zero"
         elif word.strip() == "flip":
@@ -130,15 +137,29 @@ def build_augmentation(text: str, input_shape: tuple[int, int, int]) -> Augmenta
         else:
             raise BadInput(
                 f"unknown augmentation {word!r}",
-                hint="write crop:4, crop:4:reflect, flip, several joined by commas, or none",
+                hint="write crop:4, crop:4:reflect, resized-crop, flip, several joined by commas,"
+                " or none",
             )
+    if padding and smallest_area is not None:
+        raise BadInput("crop and resized-crop exclude each other", hint="keep one of the two")
     side = min(input_shape[1:])
     if padding >= side:
         raise BadInput(
             f"a crop of {padding} pixels may remove all of an image of side {side}",
             hint="use a smaller crop",
         )
-    return Augmentation(padding, border, flips)
+    return Augmentation(padding, border, flips, smallest_area)
+
+
+def _parse_area(text: str | None) -> float:
+    """Return the smallest area of a random box, as a fraction of the image."""
+    area = SMALLEST_AREA if text is None else parse_number(text)
+    if not 0 < area <= 1:
+        raise BadInput(
+            f"a box of {area:g} of the image cannot be cropped",
+            hint="resized-crop:0.25 crops a quarter of the image or more",
+        )
+    return area
 
 
 def spec_without_weights(registry: Registry, spec: str) -> str:

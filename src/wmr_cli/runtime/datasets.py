@@ -23,14 +23,29 @@ from ..errors import BadInput, BrokenContract, UnknownName, WmrError, did_you_me
 from ..registry import Registry
 from ..spec import Spec
 from .distributed import Ranks
+from .processes import count_usable_cores
 
 SPLIT_MEMBERS = ("__len__", "batch", "labels", "sha256")
 
 
-def build_dataset(registry: Registry, spec: str, data_dir: Path, split_seed: int = 0) -> DataSource:
-    """Build a dataset. The seed selects its validation set, if the dataset has a random one."""
+def build_dataset(
+    registry: Registry,
+    spec: str,
+    data_dir: Path,
+    split_seed: int = 0,
+    *,
+    threads: int | None = None,
+) -> DataSource:
+    """Build a dataset.
+
+    The seed selects its validation set, if the dataset has a random one. Image files are decoded
+    by `threads` threads, or by one per core that this process may use.
+    """
     parsed = Spec.parse(spec)
-    injected = {"root": data_dir, "split_seed": split_seed}
+    injected: dict[str, object] = {"root": data_dir, "split_seed": split_seed}
+    # `workers` in the spec has precedence
+    if "workers" not in parsed.params and registry.declares("dataset", parsed.name, "workers"):
+        injected["workers"] = threads or count_usable_cores()
     accepted = {
         name: value
         for name, value in injected.items()
@@ -187,6 +202,22 @@ def share_split(make: Callable[[], Split], ranks: Ranks, *, prepares: bool = Fal
                 split = make()
     assert split is not None
     return split
+
+
+def share_hash(split: Split, ranks: Ranks) -> Split:
+    """Return a split whose hash is known, computed on the first rank of each node.
+
+    Other splits than image files, which are read for it, are returned as they are.
+    """
+    # not a subclass, which may be copied in another way
+    if ranks.count == 1 or type(split) is not ImageFileSplit:
+        return split
+    found = ""
+    with ranks.collective():
+        if ranks.is_first_of_node:
+            found = split.sha256
+    of_node = {node: sha256 for node, sha256 in ranks.gather_objects((ranks.node, found)) if sha256}
+    return split.with_sha256(of_node[ranks.node])
 
 
 def _shareable_tensors(split: Split) -> dict[str, Tensor]:

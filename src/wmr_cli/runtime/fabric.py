@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..errors import BadInput
 from .distributed import Ranks, read_launcher
-from .processes import signal_when_parent_dies
+from .processes import count_granted_cores, signal_when_parent_dies
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -48,6 +48,14 @@ class Hardware:
     device: str = "auto"
     devices: int | None = None
     nodes: int | None = None
+    threads: int | None = None
+    """Threads of each process that decode images; None for its part of the granted cores."""
+
+    def count_threads(self) -> int:
+        """Return how many threads of each process decode images."""
+        if self.threads is not None:
+            return self.threads
+        return count_granted_cores(_count_devices_and_nodes(self)[0])
 
 
 class Runtime:

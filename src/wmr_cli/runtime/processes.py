@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import signal
 
 PR_SET_PDEATHSIG = 1
@@ -19,3 +20,19 @@ def count_usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def count_granted_cores(local_processes: int) -> int:
+    """Count the cores for each process of a run, from the affinity and from Slurm.
+
+    `local_processes` is how many processes of the run this machine has.
+    """
+    cores = count_usable_cores()
+    granted = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    # Slurm may grant cores without binding the process to them
+    if re.fullmatch("0*[1-9][0-9]{0,8}", granted):
+        cores = min(cores, int(granted))
+        # a task of Slurm is one process, or the one that starts all others
+        if os.environ.get("SLURM_NTASKS", "1") != "1":
+            return cores
+    return max(1, cores // local_processes)

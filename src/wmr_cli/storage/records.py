@@ -10,7 +10,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from operator import itemgetter
 from pathlib import Path
@@ -298,6 +298,19 @@ def _list_estimates(record: Record) -> Iterator[Estimate]:
     for estimate in found:
         if estimate is not None:
             yield estimate
+
+
+def drop_logits(rows: Rows, keep: Collection[str] = ()) -> Rows:
+    """Return rows without logits, except under the prefixes to keep.
+
+    Predictions, margins and losses are exact without them. Only the scale of the logits cannot be
+    changed afterwards.
+    """
+    return {
+        name: values
+        for name, values in rows.items()
+        if _quantity_of(name) != "logits" or name.rpartition("/")[0] in keep
+    }
 
 
 def save_rows(path: Path, rows: Rows) -> None:

@@ -1,17 +1,19 @@
 """Batches of the training set on the device, checked and augmented."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ..core.data.augment import Augmentation
-from ..core.data.splits import MemorySplit, read_ahead
+from ..core.data.image_files import ImageFileSplit
+from ..core.data.splits import BatchReader, MemorySplit, open_reader, read_ahead
 from ..core.nn.fusion import to_memory_format
 from ..core.protocols import Batch, Split, StreamsImages
 from ..core.rng import derive_seed
-from ..core.run_attack import check_batch
+from ..core.run_attack import check_batch, check_stored_batch
 from ..runtime.accelerators import copies_without_blocking, free_memory, is_accelerator
 
 MAX_MEMORY_FRACTION = 0.25
@@ -44,12 +46,13 @@ class TrainingBatches:
         self._on_host = CheckedSplit(split, num_classes, pins=copies_without_blocking(device))
         self._on_device: MemorySplit | None = None
         self._host_index = torch.empty(0)
-        if isinstance(split, MemorySplit) and fits_on_device(split, device):
+        in_memory = find_images_in_memory(split)
+        if in_memory is not None and fits_on_device(in_memory, device):
             # checked here and not per batch: a check on the device makes the host wait
-            for positions in torch.arange(len(split)).split(CHECK_SIZE):
-                check_batch(split.batch(positions), num_classes)
-            self._host_index = split.index
-            self._on_device = split.to(device)
+            for positions in torch.arange(len(in_memory)).split(CHECK_SIZE):
+                check_batch(in_memory.batch(positions), num_classes)
+            self._host_index = in_memory.index
+            self._on_device = in_memory.to(device)
 
     @property
     def on_device(self) -> bool:
@@ -82,7 +85,7 @@ class TrainingBatches:
 class CheckedSplit:
     """A split whose batches are checked, and pinned in memory for a fast copy to a GPU.
 
-    Both happen where the batch is read: in a thread if the images come from files.
+    Both happen where the batch is read: in a thread if the images come from files or are pinned.
     """
 
     split: Split
@@ -91,13 +94,24 @@ class CheckedSplit:
 
     @property
     def streams(self) -> bool:
-        """Whether images are read from files for every batch."""
-        return isinstance(self.split, StreamsImages) and self.split.streams
+        """Whether batches take long enough to read that threads should read them ahead."""
+        return self.pins or (isinstance(self.split, StreamsImages) and self.split.streams)
 
     def batch(self, positions: Tensor) -> Batch:
         """Return the images at these positions (N,)."""
-        batch = self.split.batch(positions)
-        check_batch(batch, self.num_classes)
+        return self._check(self.split.batch(positions))
+
+    @contextmanager
+    def open_reader(self) -> Iterator[BatchReader]:
+        """Read, check and pin batches, as bytes where the split can."""
+        with open_reader(self.split) as read:
+            yield lambda positions: self._check(read(positions))
+
+    def _check(self, batch: Batch) -> Batch:
+        if batch.images.dtype == torch.uint8:
+            check_stored_batch(batch, self.num_classes)
+        else:
+            check_batch(batch, self.num_classes)
         if not self.pins:
             return batch
         # labels too: any copy from other memory makes the host wait
@@ -106,9 +120,21 @@ class CheckedSplit:
 
 def place_on_device(split: Split, device: torch.device) -> Split:
     """Return the split with its images on the device, if they are in memory and fit there."""
-    if isinstance(split, MemorySplit) and fits_on_device(split, device):
-        return split.to(device)
+    in_memory = find_images_in_memory(split)
+    if in_memory is not None and fits_on_device(in_memory, device):
+        return in_memory.to(device)
     return split
+
+
+def find_images_in_memory(split: Split) -> MemorySplit | None:
+    """Return a split over all images of this one, if they are in memory as they are stored."""
+    if isinstance(split, MemorySplit):
+        return split
+    # not a subclass, which may change what a batch is
+    if type(split) is not ImageFileSplit:
+        return None
+    pixels = split.pixels_in_memory
+    return None if pixels is None else MemorySplit(pixels, split.labels, split.index)
 
 
 def fits_on_device(split: MemorySplit, device: torch.device) -> bool:

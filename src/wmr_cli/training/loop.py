@@ -84,7 +84,12 @@ def train(
     runtime = launch(options.hardware, config.precision, RANK_TIMEOUT)
     ranks = runtime.ranks
     run = set_up_training(
-        config, registry, options.data_dir, runtime, compile_model=options.compile_model
+        config,
+        registry,
+        options.data_dir,
+        runtime,
+        compile_model=options.compile_model,
+        threads=options.hardware.count_threads(),
     )
     for text in run.list_warnings():
         yield Message(text, is_warning=True)

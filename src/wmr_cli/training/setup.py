@@ -104,13 +104,14 @@ def set_up_training(
     runtime: Runtime,
     *,
     compile_model: bool = False,
+    threads: int | None = None,
 ) -> TrainingSetup:
     """Build all parts of a run, check that they fit together, and try the model on a few images."""
     # seed first: initial weights are drawn while the model is built
     torch.manual_seed(derive_seed("model", config.seed))
 
     # data before the model: they determine the number of outputs and the shape of inputs
-    source = load_dataset(config, registry, data_dir, runtime.ranks)
+    source = load_dataset(config, registry, data_dir, runtime.ranks, threads)
     split = datasets.get_split(source, "train")
     compatibility.check_batch_size(config, len(split), runtime.ranks.count)
 
@@ -180,10 +181,12 @@ def set_up_training(
 
 
 def load_dataset(
-    config: TrainConfig, registry: Registry, data_dir: Path, ranks: Ranks
+    config: TrainConfig, registry: Registry, data_dir: Path, ranks: Ranks, threads: int | None
 ) -> DataSource:
     """Load the dataset once per node, and check the splits that training reads."""
-    source = datasets.build_dataset(registry, config.dataset, data_dir, config.split_seed)
+    source = datasets.build_dataset(
+        registry, config.dataset, data_dir, config.split_seed, threads=threads
+    )
     source = share_dataset(source, ranks)
     datasets.check_splits(source, config)
     return source

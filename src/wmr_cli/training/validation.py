@@ -15,6 +15,9 @@ from ..evaluation.evaluator import Evaluator, stack_rows
 from ..storage.records import Rows
 from .setup import TrainingSetup, validation_alpha
 
+OBSERVED_LOGITS = frozenset({"clean", "uniform"})
+"""Rows whose logits are the evidence of a kernel that observes the validation set."""
+
 
 def validate_if_due(run: TrainingSetup, epoch: int) -> dict[str, Any]:
     """Validate the model and its averaged weights after this epoch, counted from 1.
@@ -72,6 +75,10 @@ def make_validation_evaluator(run: TrainingSetup, model: nn.Module) -> Evaluator
         kernels={validation_alpha(config): run.validation_kernel},
         # a second attack on the weighted objective, only if its accuracy selects the best weights
         runs_weighted_attack=config.select == "tr",
+        # ranks exchange all rows, and only a kernel that observes them needs logits
+        logit_prefixes=OBSERVED_LOGITS
+        if isinstance(run.kernel, ObservesValidation)
+        else frozenset(),
     )
     return evaluator.prepare(sample.images, layout=config.layout, fuse=config.fold)
 

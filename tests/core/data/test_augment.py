@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from scipy.stats import chisquare
+from scipy.stats import chisquare, ks_2samp
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from wmr_cli.core.data.augment import Augmentation
+from wmr_cli.core.data.augment import Augmentation, crop_and_resize, draw_boxes
 from wmr_cli.core.data.splits import MemorySplit
 from wmr_cli.core.torchvision_compat import torchvision
 
@@ -70,6 +70,56 @@ def test_an_image_is_changed_the_same_in_any_batch() -> None:
     rows = torch.tensor([13, 2, 7])
     assert torch.equal(augment(images[rows], index[rows], seed=5), whole[rows])
     assert not torch.equal(augment(images, index, seed=6), whole)
+
+
+@pytest.mark.parametrize(("height", "width"), [(40, 56), (32, 32), (10, 60), (60, 10)])
+@pytest.mark.parametrize("area", [0.08, 0.5])
+def test_boxes_have_the_distribution_of_torchvision(height: int, width: int, area: float) -> None:
+    boxes = draw_boxes(torch.arange(3000), height, width, seed=3, smallest_area=area)
+    image = torch.empty(1, height, width)
+    torch.manual_seed(0)
+    draw = transforms.RandomResizedCrop.get_params
+    expected = np.array([draw(image, [area, 1], [3 / 4, 4 / 3]) for _ in range(3000)])
+    assert (boxes[:, :2] >= 0).all()
+    assert (boxes[:, :2] + boxes[:, 2:] <= torch.tensor([height, width])).all()
+    top, left, box_height, box_width = boxes.double().numpy().T
+    drawn = {
+        "area": (box_height * box_width, expected[:, 2] * expected[:, 3]),
+        "aspect": (box_width / box_height, expected[:, 3] / expected[:, 2]),
+        "top": (top, expected[:, 0]),
+        "left": (left, expected[:, 1]),
+    }
+    for name, (ours, theirs) in drawn.items():
+        assert ks_2samp(ours, theirs).pvalue > 0.001, name
+
+
+@pytest.mark.parametrize(
+    "box", [(0, 0, 20, 28), (3, 5, 9, 7), (0, 1, 20, 3), (19, 27, 1, 1), (2, 0, 17, 26)]
+)
+def test_boxes_are_resized_as_by_torchvision(box: tuple[int, int, int, int]) -> None:
+    images = torch.rand(2, 3, 20, 28, generator=torch.Generator().manual_seed(0))
+    boxes = torch.tensor([box, (1, 2, 15, 20)])
+    resized = crop_and_resize(images, boxes)
+    for image, place, ours in zip(images, boxes.tolist(), resized, strict=True):
+        expected = transforms.functional.resized_crop(image, *place, [20, 28], antialias=True)
+        assert (ours - expected).abs().max() < 2e-6
+
+
+def test_a_resized_crop_depends_on_seed_and_index_alone() -> None:
+    images = torch.rand(20, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    index = torch.arange(100, 120)
+    augment = Augmentation(flips=True, smallest_area=0.08)
+    whole = augment(images, index, seed=5)
+    rows = torch.tensor([13, 2, 7])
+    assert torch.equal(augment(images[rows], index[rows], seed=5), whole[rows])
+    assert not torch.equal(augment(images, index, seed=6), whole)
+    assert whole.shape == images.shape
+    assert ((whole >= 0) & (whole <= 1)).all()
+    unflipped = Augmentation(smallest_area=0.08)(images, index, seed=5)
+    is_flipped = (unflipped.flip(3) == whole).flatten(1).all(dim=1)
+    is_same = (unflipped == whole).flatten(1).all(dim=1)
+    assert (is_flipped ^ is_same).all()
+    assert is_flipped.any()
 
 
 def test_no_augmentation_is_none() -> None:

@@ -3,7 +3,8 @@
 import contextlib
 import hashlib
 import random
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from support.miniature_datasets import make_image_folder
 from support.special_files import IRREGULAR, time_limit
 from support.typed import stop
 from wmr_cli.core.contexts import watch_progress
-from wmr_cli.core.data import image_files
+from wmr_cli.core.data import image_files, splits
 from wmr_cli.core.data.image_files import Decoder, ImageFileSplit
 from wmr_cli.core.data.splits import read_ahead
 from wmr_cli.core.protocols import Batch
@@ -179,7 +180,9 @@ def test_streamed_batches_equal_those_in_memory(
     monkeypatch.setattr(image_files, "MAX_BYTES_IN_MEMORY", 0)
     assert (streams_when_small, split.streams) == (False, True)
     for streamed, kept in zip(read_ahead(split, order), in_memory, strict=True):
-        assert torch.equal(streamed.images, kept.images)
+        assert streamed.images.dtype == torch.uint8
+        assert torch.equal(streamed.to("cpu").images, kept.images)
+        assert torch.equal(split.batch(kept.index - 100).images, kept.images)
         assert torch.equal(streamed.labels, kept.labels)
         assert torch.equal(streamed.index, kept.index)
 
@@ -205,26 +208,69 @@ def test_small_split_is_read_once(tmp_path: Path) -> None:
     assert first.images.dtype == torch.float32
 
 
-def test_streaming_split_is_read_one_batch_ahead(
+@pytest.mark.parametrize(("memory", "ahead"), [(1 << 20, 4), (2 * 768, 2), (1, 1)])
+def test_batches_are_read_ahead_within_a_memory_limit(
+    memory: int, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(splits, "MAX_BYTES_AHEAD", memory)
+    requested: list[int] = []
+
+    class Streamed:
+        streams = True
+
+        def batch(self, positions: Tensor) -> Batch:
+            images = torch.zeros(len(positions), 3, 16, 16, dtype=torch.uint8)
+            return Batch(images, positions, positions)
+
+    def order() -> Iterator[Tensor]:
+        for position in range(12):
+            requested.append(position)
+            yield torch.tensor([position])
+
+    batches = read_ahead(Streamed(), order())
+    for position in range(8):
+        assert next(batches).index.tolist() == [position]
+        assert len(requested) <= position + 1 + ahead
+    assert len(requested) == 8 + ahead
+    assert [int(batch.index) for batch in batches] == [8, 9, 10, 11]
+
+
+def test_one_pool_of_threads_decodes_all_batches_and_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(image_files, "MAX_BYTES_IN_MEMORY", 0)
-    split = make_split(tmp_path)
-    read: list[int] = []
-    read_batch = ImageFileSplit.batch
+    split = make_split(tmp_path, workers=2)
+    decoding: set[int] = set()
+    decode = Decoder.__call__
 
-    def keep_position(self: ImageFileSplit, positions: Tensor) -> Batch:
-        read.append(int(positions))
-        return read_batch(self, positions)
+    def note_thread(self: Decoder, path: Path) -> Tensor:
+        decoding.add(threading.get_ident())
+        return decode(self, path)
 
-    monkeypatch.setattr(ImageFileSplit, "batch", keep_position)
-    batches = read_ahead(split, torch.arange(4).split(1))
-    assert next(batches).index.tolist() == [split.index[0]]
-    assert next(batches).index.tolist() == [split.index[1]]
+    monkeypatch.setattr(Decoder, "__call__", note_thread)
+    before = threading.active_count()
+    batches = read_ahead(split, torch.arange(12).split(2))
+    next(batches)
+    # two decode, two wait for them
+    assert threading.active_count() <= before + 4
     stop(batches)
-    assert read in ([0, 1], [0, 1, 2])
-    assert len(list(read_ahead(split, torch.arange(4).split(1)))) == 4
-    assert read[-4:] == [0, 1, 2, 3]
+    assert threading.active_count() == before
+    decoding.clear()
+    assert len(list(read_ahead(split, torch.arange(12).split(2)))) == 6
+    assert len(decoding) <= 2
+    assert threading.active_count() == before
+
+
+def test_a_subclass_that_changes_batches_is_read_by_its_own_method(tmp_path: Path) -> None:
+    class Inverted(ImageFileSplit):
+        def batch(self, positions: Tensor) -> Batch:
+            batch = super().batch(positions)
+            return Batch(1 - batch.images, batch.labels, batch.index)
+
+    split = make_split(tmp_path)
+    inverted = Inverted(split.paths, split.labels, split.index, split.decoder, split.shape)
+    (read,) = read_ahead(inverted, [torch.arange(3)])
+    assert torch.equal(read.images, 1 - split.batch(torch.arange(3)).images)
 
 
 def test_error_in_the_reading_thread_is_raised(
@@ -233,8 +279,10 @@ def test_error_in_the_reading_thread_is_raised(
     monkeypatch.setattr(image_files, "MAX_BYTES_IN_MEMORY", 0)
     split = make_split(tmp_path)
     split.paths[4].write_bytes(b"damaged")
+    before = threading.active_count()
     with pytest.raises(BadFile, match=split.paths[4].name):
         list(read_ahead(split, torch.arange(12).split(3)))
+    assert threading.active_count() == before
 
 
 def test_check_finds_an_image_of_another_size(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...core.data.image_files import IMAGE_SUFFIXES, Decoder, ImageFileSplit
+from ...core.data.image_files import IMAGE_SUFFIXES, Decoder, FilePaths, ImageFileSplit
 from ...core.data.splits import Source, add_missing_splits, check_fraction
 from ...errors import BadFile, BadInput
 from ...reading import is_folder
@@ -114,9 +114,11 @@ def _note_empty_classes(labels: Tensor, class_names: list[str], place: Path) -> 
 def _hash_names(split: ImageFileSplit, path: Path) -> str:
     """Hash the names of the images of a split."""
     digest = hashlib.sha256()
-    for image in split.paths:
+    # FilePaths of this folder: a path object for each name would take seconds
+    start = len(str(path / "x")) - 1
+    for name in FilePaths.of(split.paths).names:
         # NUL separates names: no file name contains it
-        digest.update(os.fsencode(image.relative_to(path)) + b"\0")
+        digest.update(os.fsencode(name[start:]) + b"\0")
     return digest.hexdigest()
 
 
@@ -166,7 +168,7 @@ def _list_classes(place: Path) -> list[str]:
     return names
 
 
-def _list_images(place: Path, class_names: list[str]) -> tuple[list[Path], Tensor]:
+def _list_images(place: Path, class_names: list[str]) -> tuple[FilePaths, Tensor]:
     """Return paths and labels (N,), class by class in the order of names."""
     # an image of an unknown class has no label
     unknown = [folder.name for folder in _list_folders(place) if folder.name not in class_names]
@@ -175,29 +177,25 @@ def _list_images(place: Path, class_names: list[str]) -> tuple[list[Path], Tenso
             f"{place} has classes that the training set does not have: {', '.join(unknown[:5])}",
             hint=f"the classes are {', '.join(class_names[:9])}",
         )
-    paths: list[Path] = []
-    labels: list[int] = []
-    for label, name in enumerate(class_names):
+    paths: list[str] = []
+    sizes: list[int] = []
+    for name in class_names:
         found = _list_class(place / name)
         paths += found
-        labels += [label] * len(found)
+        sizes.append(len(found))
     if not paths:
         raise BadFile(
             f"{place} has no images", hint=f"image files end in {', '.join(IMAGE_SUFFIXES)}"
         )
-    return paths, torch.tensor(labels)
+    return FilePaths(paths), torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
 
 
-def _list_class(folder: Path) -> list[Path]:
+def _list_class(folder: Path) -> list[str]:
     """Return the images of one class; an existing folder must have some."""
     if not folder.exists():
         return []
-    images = sorted(
-        path
-        for path in _walk(folder)
-        if path.suffix.lower() in IMAGE_SUFFIXES
-        and not any(part.startswith(IGNORED_PREFIXES) for part in path.relative_to(folder).parts)
-    )
+    # by the parts of a path: a separator sorts before all other characters
+    images = sorted(_find_images(folder), key=lambda name: name.replace(os.sep, "\0"))
     if not images:
         raise BadFile(
             f"{folder} has no images",
@@ -206,8 +204,11 @@ def _list_class(folder: Path) -> list[Path]:
     return images
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    """Yield all files below a folder, through links."""
+def _find_images(folder: Path) -> Iterator[str]:
+    """Yield the paths of all images below a folder, through links.
+
+    Paths are text: there may be millions of them.
+    """
     visited: set[str] = set()
     for place, folders, names in os.walk(folder, followlinks=True):
         # each folder once: links can form cycles
@@ -217,7 +218,13 @@ def _walk(folder: Path) -> Iterator[Path]:
             continue
         visited.add(real)
         folders.sort()
-        yield from (Path(place) / name for name in names)
+        inside = Path(place).relative_to(folder)
+        if any(part.startswith(IGNORED_PREFIXES) for part in inside.parts):
+            continue
+        for name in names:
+            is_ignored = name.startswith(IGNORED_PREFIXES)
+            if name.lower().endswith(IMAGE_SUFFIXES) and not is_ignored:
+                yield f"{place}{os.sep}{name}"
 
 
 def _list_folders(path: Path) -> list[Path]:

@@ -1,5 +1,6 @@
 """Random crops and flips of a whole batch, as a pure function of (seed, image index)."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -7,22 +8,34 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..contexts import exact_float32
 from ..rng import random_words
+
+LARGEST_ASPECT = 4 / 3
+"""Ratio of the sides of a random box, at most; the same as in torchvision."""
+BOX_ATTEMPTS = 10
+"""Boxes that are drawn until one fits into the image; the same as in torchvision."""
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Shift images by up to `padding` pixels in both directions, and mirror half of them.
+    """Crop images at random, or shift them by up to `padding` pixels, and mirror half of them.
 
     All offsets are equally likely. New pixels at the border are black, or mirrored at the edge.
+    With `smallest_area`, a box of at least this fraction of the image is resized to the whole.
     """
 
     padding: int = 0
     border: Literal["zero", "reflect"] = "zero"
     flips: bool = False
+    smallest_area: float | None = None
 
     def __call__(self, images: Tensor, index: Tensor, seed: int) -> Tensor:
         """Augment images (N, C, H, W) on their device, by numbers drawn on that of the index."""
+        if self.smallest_area is not None:
+            height, width = images.shape[2:]
+            boxes = draw_boxes(index, height, width, seed, self.smallest_area)
+            images = crop_and_resize(images, boxes)
         if not (self.padding or self.flips):
             return images
         height, width = images.shape[2:]
@@ -47,3 +60,62 @@ class Augmentation:
         flat = (rows[:, :, None] * images.shape[3] + columns[:, None, :]).flatten(1)
         picked = images.flatten(2).gather(2, flat[:, None, :].expand(-1, images.shape[1], -1))
         return picked.reshape(*picked.shape[:2], height, width)
+
+
+def draw_boxes(
+    index: Tensor, height: int, width: int, seed: int, smallest_area: float = 0.08
+) -> Tensor:
+    """Draw a box (top, left, height, width) for each index (N,), as (N, 4) on its device.
+
+    The distribution is that of torchvision's RandomResizedCrop: the area is uniform, the ratio of
+    width to height is log-uniform in [3/4, 4/3], and the position is uniform.
+    """
+    # step 1: the words of step 0 shift and mirror
+    words = random_words(index, 2 * BOX_ATTEMPTS + 2, seed, step=1).double() * 2**-32
+    areas = height * width * (smallest_area + (1 - smallest_area) * words[:, :BOX_ATTEMPTS])
+    exponents = 2 * words[:, BOX_ATTEMPTS:-2] - 1
+    aspects = (math.log(LARGEST_ASPECT) * exponents).exp()
+    widths = (areas * aspects).sqrt().round()
+    heights = (areas / aspects).sqrt().round()
+    fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
+    # argmax of equal values is the first one
+    first = fits.int().argmax(dim=1, keepdim=True)
+    # otherwise the largest box in the centre whose ratio is allowed
+    widest = min(width, round(height * LARGEST_ASPECT))
+    highest = min(height, round(width * LARGEST_ASPECT))
+    has_box = fits.any(dim=1)
+    box_width = widths.gather(1, first)[:, 0].where(has_box, widest)
+    box_height = heights.gather(1, first)[:, 0].where(has_box, highest)
+    top = (words[:, -2] * (height - box_height + 1)).floor()
+    left = (words[:, -1] * (width - box_width + 1)).floor()
+    top = top.where(has_box, (height - highest) // 2)
+    left = left.where(has_box, (width - widest) // 2)
+    return torch.stack([top, left, box_height, box_width], dim=1).long()
+
+
+def crop_and_resize(images: Tensor, boxes: Tensor) -> Tensor:
+    """Resize the box (top, left, height, width) of each image to the size of the image.
+
+    Bilinear with antialiasing, as `interpolate(..., antialias=True)` of the box alone. (N, C, H, W)
+    and (N, 4) to (N, C, H, W).
+    """
+    boxes = boxes.to(images.device, images.dtype)
+    rows = _resizing_weights(boxes[:, 0], boxes[:, 2], images.shape[2])
+    columns = _resizing_weights(boxes[:, 1], boxes[:, 3], images.shape[3])
+    with exact_float32():
+        # two products of matrices: boxes of different sizes stay one batch
+        resized = rows[:, None] @ (images @ columns.transpose(1, 2)[:, None])
+    # weights sum to 1 up to rounding
+    return resized.clamp(0, 1)
+
+
+def _resizing_weights(starts: Tensor, sizes: Tensor, length: int) -> Tensor:
+    """Return the weights (N, length, length) of input pixels in each output pixel."""
+    pixels = torch.arange(length, device=starts.device, dtype=starts.dtype) + 0.5
+    scales = sizes / length
+    centres = starts[:, None] + scales[:, None] * pixels
+    # a triangle of one input pixel, or of one output pixel where that is larger
+    distances = (pixels - centres[:, :, None]) / scales.clamp(min=1)[:, None, None]
+    is_inside = (pixels > starts[:, None]) & (pixels < (starts + sizes)[:, None])
+    weights = (1 - distances.abs()).clamp(min=0) * is_inside[:, None]
+    return weights / weights.sum(dim=2, keepdim=True)

@@ -2,22 +2,24 @@
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ...errors import BadFile, BadInput
 from ...reading import open_regular
 from ..contexts import report_progress
-from ..protocols import Batch
-from .loaders import to_unit_floats
+from ..protocols import Batch, to_unit_floats
+from .splits import BatchReader
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -48,7 +50,10 @@ class Decoder:
     resize: int | None = None
 
     def __call__(self, path: Path) -> Tensor:
-        image = self.resize_and_crop(_open_image(path).convert(_MODE_OF_CHANNELS[self.channels]))
+        image = _open_image(path)
+        mode = _MODE_OF_CHANNELS[self.channels]
+        # `convert` copies even where nothing changes
+        image = self.resize_and_crop(image if image.mode == mode else image.convert(mode))
         pixels = torch.from_numpy(np.array(image))
         return pixels.reshape(image.height, image.width, self.channels).permute(2, 0, 1)
 
@@ -63,11 +68,15 @@ class Decoder:
         # torchvision rounds the longer side down, and the offsets of the crop to even
         other = side * longer // shorter
         new_size = (side, other) if image.width <= image.height else (other, side)
-        if new_size != image.size:
-            image = image.resize(new_size, Resampling.BILINEAR)
-        left = round((image.width - self.size) / 2)
-        top = round((image.height - self.size) / 2)
-        return image.crop((left, top, left + self.size, top + self.size))
+        left = round((new_size[0] - self.size) / 2)
+        top = round((new_size[1] - self.size) / 2)
+        # Pillow resizes rows, then columns: columns outside the crop need not be resized
+        if new_size[0] != image.width:
+            image = image.resize((new_size[0], image.height), Resampling.BILINEAR)
+        image = image.crop((left, 0, left + self.size, image.height))
+        if new_size[1] != image.height:
+            image = image.resize((self.size, new_size[1]), Resampling.BILINEAR)
+        return image.crop((0, top, self.size, top + self.size))
 
     def shape(self, path: Path) -> tuple[int, int, int]:
         """Return the shape (C, H, W) of the decoded image, from the header of its file."""
@@ -89,7 +98,8 @@ def _open_image(path: Path, *, loads: bool = True) -> "Image":
                 file.load()
                 if file.mode in _TRANSPARENT_MODES or "transparency" in file.info:
                     image = _drop_alpha(file, path)
-                else:
+                # images of these formats need neither their file nor a copy once they are loaded
+                elif file.format not in ("JPEG", "PNG"):
                     image = file.copy()
     except BadFile:
         raise
@@ -150,6 +160,30 @@ def _file_hash(path: Path) -> bytes:
         ) from None
 
 
+@dataclass(frozen=True)
+class FilePaths(Sequence[Path]):
+    """Paths that are kept as text, which needs a quarter of the memory."""
+
+    names: list[str]
+
+    @classmethod
+    def of(cls, paths: Sequence[Path]) -> "FilePaths":
+        """Return the same paths as text."""
+        return paths if isinstance(paths, FilePaths) else cls([str(path) for path in paths])
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, position: int) -> Path: ...
+    @overload
+    def __getitem__(self, position: slice) -> "FilePaths": ...
+    def __getitem__(self, position: int | slice) -> "Path | FilePaths":
+        if isinstance(position, slice):
+            return FilePaths(self.names[position])
+        return Path(self.names[position])
+
+
 @dataclass(frozen=True, eq=False)
 class ImageFileSplit:
     """Image files, their labels (N,) and indices (N,). All decode to one shape (C, H, W)."""
@@ -179,13 +213,45 @@ class ImageFileSplit:
 
     def batch(self, positions: Tensor) -> Batch:
         """Return the images at these positions, as float32 in [0, 1]."""
-        if self.streams:
-            with self._make_pool() as pool:
-                images = torch.stack(list(pool.map(self._decode, positions.tolist())))
-        else:
-            self._read(positions)
-            images = self._pixels[positions]
-        return Batch(to_unit_floats(images), self.labels[positions], self.index[positions])
+        with self._open_own_reader() as read:
+            batch = read(positions)
+        return replace(batch, images=to_unit_floats(batch.images))
+
+    def open_reader(self) -> AbstractContextManager[BatchReader]:
+        """Read batches as uint8, with threads that all batches share."""
+        # a subclass may change what a batch is
+        if type(self) is not ImageFileSplit:
+            return nullcontext(self.batch)
+        return self._open_own_reader()
+
+    @contextmanager
+    def _open_own_reader(self) -> Iterator[BatchReader]:
+        if not self.streams:
+            yield self._read_kept
+            return
+        pool = self._make_pool()
+        try:
+            yield partial(self._read_files, pool)
+        finally:
+            # batches that were read ahead are not needed after an error or a stop
+            pool.shutdown(cancel_futures=True)
+
+    def _read_kept(self, positions: Tensor) -> Batch:
+        """Return images that stay in memory."""
+        self._read(positions)
+        return Batch(self._pixels[positions], self.labels[positions], self.index[positions])
+
+    def _read_files(self, pool: ThreadPoolExecutor, positions: Tensor) -> Batch:
+        """Decode images in a pool of threads."""
+        pixels = np.empty((len(positions), *self.shape), dtype=np.uint8)
+
+        def store(number: int, position: int) -> None:
+            # by NumPy: torch would start threads of its own for every decoding thread
+            pixels[number] = self._decode(position)
+
+        # all results: the first error is raised
+        list(pool.map(store, range(len(positions)), positions.tolist()))
+        return Batch(torch.from_numpy(pixels), self.labels[positions], self.index[positions])
 
     def prepare(self) -> None:
         """Read everything that is kept in memory now, to find damaged files before a run."""
@@ -203,7 +269,8 @@ class ImageFileSplit:
 
     def subset(self, positions: Tensor) -> "ImageFileSplit":
         """Return the split of the images at these positions."""
-        paths = [self.paths[position] for position in positions.tolist()]
+        names = FilePaths.of(self.paths).names
+        paths = FilePaths([names[position] for position in positions.tolist()])
         return replace(
             self, paths=paths, labels=self.labels[positions], index=self.index[positions]
         )
@@ -220,6 +287,12 @@ class ImageFileSplit:
         other = replace(self)
         # cached properties live in __dict__, which a frozen dataclass does not protect
         other.__dict__.update(_pixels=pixels, _is_read=torch.ones(len(self), dtype=torch.bool))
+        return other
+
+    def with_sha256(self, sha256: str) -> "ImageFileSplit":
+        """Return the same split with its hash, which another process has computed."""
+        other = replace(self)
+        other.__dict__.update(sha256=sha256)
         return other
 
     @cached_property
@@ -250,8 +323,10 @@ class ImageFileSplit:
         if not missing:
             return
 
+        pixels = self._pixels.numpy()
+
         def store(position: int) -> None:
-            self._pixels[position].copy_(self._decode(position))
+            pixels[position] = self._decode(position)
 
         with self._make_pool() as pool:
             for done, _ in enumerate(pool.map(store, missing), start=1):
@@ -262,10 +337,10 @@ class ImageFileSplit:
         # threads suffice: Pillow releases the GIL while it decodes and resizes
         return ThreadPoolExecutor(self.workers or os.cpu_count())
 
-    def _decode(self, position: int) -> Tensor:
+    def _decode(self, position: int) -> NDArray[np.uint8]:
         path = self.paths[position]
-        pixels = self.decoder(path)
-        self._check_shape(path, tuple(pixels.shape))
+        pixels: NDArray[np.uint8] = self.decoder(path).numpy()
+        self._check_shape(path, pixels.shape)
         return pixels
 
     def _check_shape(self, path: Path, shape: tuple[int, ...]) -> None:

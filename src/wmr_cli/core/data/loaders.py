@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
 
 from ...errors import BadInput
-from ..protocols import Batch, Split
+from ..protocols import Batch, Split, to_unit_floats
 
 BATCH_FORMAT = (
     "give (images, labels) or (images, labels, index): "
@@ -113,13 +113,6 @@ def as_split_or_stream(
             hint="write [(images, labels)] for a single batch",
         )
     return BatchStream(data)
-
-
-def to_unit_floats(images: Tensor) -> Tensor:
-    """Convert uint8 to float32 in [0, 1]; return floats as they are."""
-    if images.dtype == torch.uint8:
-        return images.float() / 255
-    return images
 
 
 def read_batch(item: object, first: int, where: str) -> Batch:

@@ -1,18 +1,29 @@
 """Splits of datasets: in memory, made on first use, read ahead, and chosen at random by class."""
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from ...errors import BadInput
-from ..protocols import Batch, Split, StreamsImages
-from .loaders import to_unit_floats
+from ..protocols import Batch, Split, StreamsImages, to_unit_floats
+
+MAX_BATCHES_AHEAD = 4
+"""Batches that are read from files while earlier ones are used."""
+MAX_BYTES_AHEAD = 512 << 20
+"""Fewer batches are read ahead if their images need more memory than this."""
+READERS = 2
+"""While one thread waits for the last images of a batch, another starts the next batch."""
+
+BatchReader = Callable[[Tensor], Batch]
+"""Return the images at positions (N,), as uint8 in 0…255 or as floats in [0, 1]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +47,17 @@ class MemorySplit:
         return Batch(
             to_unit_floats(self.images[positions]), self.labels[positions], self.index[positions]
         )
+
+    def open_reader(self) -> AbstractContextManager[BatchReader]:
+        """Read batches as they are stored: `Batch.to` converts bytes on the device."""
+        # a subclass may change what a batch is
+        if type(self) is not MemorySplit:
+            return nullcontext(self.batch)
+        return nullcontext(self._stored_batch)
+
+    def _stored_batch(self, positions: Tensor) -> Batch:
+        positions = positions.to(self.images.device)
+        return Batch(self.images[positions], self.labels[positions], self.index[positions])
 
     def to(self, device: torch.device) -> "MemorySplit":
         """Return the split on a device, with the images as they are stored."""
@@ -92,6 +114,15 @@ class ReadsBatches(Protocol):
         ...
 
 
+@runtime_checkable
+class OpensReader(Protocol):
+    """A split that reads faster while a reader is open."""
+
+    def open_reader(self) -> AbstractContextManager[BatchReader]:
+        """Return a function that reads batches; its threads end with the block."""
+        ...
+
+
 class SubsettableSplit(Split, Protocol):
     """A split that can be divided."""
 
@@ -126,21 +157,43 @@ class LazySplits(Mapping[str, Split]):
         return len(self._makers)
 
 
+def open_reader(split: ReadsBatches) -> AbstractContextManager[BatchReader]:
+    """Return a function that reads batches of a split, as bytes where the split can."""
+    if isinstance(split, OpensReader):
+        return split.open_reader()
+    return nullcontext(split.batch)
+
+
 def read_ahead(split: ReadsBatches, order: Iterable[Tensor]) -> Iterator[Batch]:
-    """Yield batches in this order; read the next one in a thread if images come from files."""
+    """Yield batches in this order; read the next ones in threads if images come from files.
+
+    Images may be bytes: `Batch.to` converts them to floats.
+    """
     if not (isinstance(split, StreamsImages) and split.streams):
-        yield from map(split.batch, order)
+        with open_reader(split) as read:
+            yield from map(read, order)
         return
-    # one batch ahead hides the reading, and holds at most two batches in memory
-    with ThreadPoolExecutor(max_workers=1) as reader:
-        waiting: Future[Batch] | None = None
-        for positions in order:
-            following = reader.submit(split.batch, positions)
-            if waiting is not None:
-                yield waiting.result()
-            waiting = following
-        if waiting is not None:
-            yield waiting.result()
+    waiting: deque[Future[Batch]] = deque()
+    limit = 1
+    # the reader closes first: its threads end before the others wait for them
+    with ThreadPoolExecutor(READERS) as threads, open_reader(split) as read:
+        try:
+            for positions in order:
+                waiting.append(threads.submit(read, positions))
+                if len(waiting) > limit:
+                    batch = waiting.popleft().result()
+                    limit = _count_batches_ahead(batch)
+                    yield batch
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def _count_batches_ahead(batch: Batch) -> int:
+    """Return how many batches of this size are read ahead."""
+    return max(1, min(MAX_BATCHES_AHEAD, MAX_BYTES_AHEAD // max(batch.images.nbytes, 1)))
 
 
 def holdout_mask(labels: Tensor, fraction: float, seed: int) -> Tensor:
