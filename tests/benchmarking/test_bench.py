@@ -16,6 +16,7 @@ from wmr_cli.benchmarking.bench import BenchOptions, Workload
 from wmr_cli.benchmarking.results import BenchDone, Trial
 from wmr_cli.cli import app
 from wmr_cli.config import resolve
+from wmr_cli.core.nn.compilation import Compiler
 from wmr_cli.core.nn.fusion import MEMORY_FORMATS
 from wmr_cli.core.protocols import Batch, Defense, StepReport
 from wmr_cli.registry import Registry
@@ -134,7 +135,13 @@ def test_bfloat16_and_a_compiled_network_are_tried(
     run: TrainingSetup, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled: list[nn.Module] = []
-    monkeypatch.setattr(nn.Module, "compile", lambda self: compiled.append(self))
+
+    def record(self: Compiler, network: nn.Module) -> nn.Module:
+        compiled.append(network)
+        return network
+
+    monkeypatch.setattr(Compiler, "compile_network", record)
+    monkeypatch.setattr(Compiler, "run_step", lambda self, step, *args: step(*args))
     options = BenchOptions(device="cpu", seconds=0)
     trials = list(bench.try_precisions(run, registry, Path(), options))
     assert [trial.setting for trial in trials] == ["--precision bf16", "--compile"]

@@ -43,6 +43,11 @@ def has_fused_optimizer(device: torch.device) -> bool:
     return device.type not in ("cpu", "mps")
 
 
+def has_device_graphs(device: torch.device) -> bool:
+    """Whether a compiled function can be launched as one graph of kernels."""
+    return device.type == "cuda"
+
+
 @dataclass(frozen=True, eq=False)
 class HostCopy:
     """A tensor on its way to the host."""
