@@ -324,7 +324,7 @@ def test_the_roofline_is_the_slower_one_of_computing_and_memory(
 
 
 def test_the_table_has_rows_of_an_accelerator_only_there(
-    run: TrainingSetup, capsys: pytest.CaptureFixture[str]
+    run: TrainingSetup,
 ) -> None:
     rates = bench.measure_rates(run, 0)
     on_gpu = msgspec.structs.replace(
