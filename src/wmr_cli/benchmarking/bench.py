@@ -23,7 +23,7 @@ from ..runtime.accelerators import count_device_calls, is_accelerator, synchroni
 from ..runtime.distributed import Ranks
 from ..runtime.fabric import Hardware, has_accelerator, launch
 from ..runtime.processes import count_usable_cores
-from ..training.loop import train_step
+from ..training.loop import train_step, warn_of_eager_steps
 from ..training.optimization import StepSettings
 from ..training.setup import TrainingSetup, set_up_training
 from .results import Bench, BenchDone, Rate, Trial, recommend_commands, try_processes
@@ -74,6 +74,7 @@ def bench(
         f"measuring {config.model} on {config.dataset}, {config.defense}, batch {config.batch_size}"
     )
     found = add_device_calls(measure_rates(run, options.seconds), run)
+    yield from warn_of_eager_steps(run)
     # several ranks cannot start processes of their own to compare with
     if not options.only_given and runtime.ranks.count == 1:
         yield Message("measuring the limit: bare passes and a matrix product")

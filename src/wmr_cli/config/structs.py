@@ -86,7 +86,7 @@ NodeCount = Annotated[
     Annotated[int, Meta(ge=1, le=MAX_NODES)] | None,
     setting("Number of machines.", HARDWARE, "N", default="1"),
 ]
-Compile = Annotated[bool, setting("Compile the model first: slow to start, then faster.", HARDWARE)]
+Compile = Annotated[bool, setting("Compile model and attack: slow start, then faster.", HARDWARE)]
 SaveMinutes = Annotated[
     Annotated[float, Meta(ge=0, le=MAX_MINUTES)],
     setting("Checkpoint every M minutes; 0: only after epochs.", OUTPUT, "M"),
