@@ -43,7 +43,7 @@ test-data: .venv/.installed-dev  ## tests on real datasets (WMR_DATA_DIR) and ch
 test-browser: .venv/.installed-browser  ## HTML reports in Chromium; WMR_CHROMIUM sets its path
 	$(TEST_ENV) $(BIN)/python -m pytest -m browser -rs
 
-test-gpu: .venv/.installed-dev  ## the main tests on the accelerator of this machine
+test-gpu: .venv/.installed-dev  ## the tests of the accelerator of this machine, with a summary for an issue
 	$(BIN)/python -m pytest -m gpu -rs
 
 # in processes of their own: the device changes the global state of torch

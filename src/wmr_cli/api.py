@@ -33,6 +33,7 @@ from .errors import BadInput, UnknownName, did_you_mean
 from .evaluation.evaluator import (
     add_log_weights,
     batch_images,
+    choose_chunk_size,
     make_evaluator,
     make_record,
     stack_rows,
@@ -326,7 +327,8 @@ def evaluate(  # noqa: PLR0913 - keywords of a public function
     images = as_split_or_stream(data, batch_size)
     target_device = model_device(model) if device is None else torch.device(device)
     with on_device(model, target_device), plain_autograd(target_device):
-        batches = batch_images(images, batch_size)
+        chunk_size = choose_chunk_size(batch_size, target_device)
+        batches = batch_images(images, batch_size, chunk_size)
         # the first batch has the shape of the images, which the description of the model needs
         first = next(batches, None)
         if first is None:
@@ -358,6 +360,7 @@ def evaluate(  # noqa: PLR0913 - keywords of a public function
         seconds=seconds,
         images_per_second=len(images) / seconds,
         device=target_device.type,
+        deterministic=not evaluator.nondeterministic,
     )
     _warn(list_caveats(record))
     return Result(record, measured)

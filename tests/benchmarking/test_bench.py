@@ -3,9 +3,11 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,11 +16,15 @@ from typer.testing import CliRunner
 from wmr_cli.benchmarking import bench, results, timing
 from wmr_cli.benchmarking.bench import BenchOptions, Workload
 from wmr_cli.benchmarking.results import BenchDone, Trial
+from wmr_cli.builtins.models.digits_cnn import DigitsCnn
 from wmr_cli.cli import app
+from wmr_cli.cli.bench import make_rate_table
 from wmr_cli.config import resolve
+from wmr_cli.core.nn.compilation import Compiler
 from wmr_cli.core.nn.fusion import MEMORY_FORMATS
 from wmr_cli.core.protocols import Batch, Defense, StepReport
 from wmr_cli.registry import Registry
+from wmr_cli.runtime.accelerators import DeviceCalls
 from wmr_cli.runtime.fabric import Hardware, launch
 from wmr_cli.training.learner import FabricLearner
 from wmr_cli.training.setup import TrainingSetup, set_up_training
@@ -134,7 +140,13 @@ def test_bfloat16_and_a_compiled_network_are_tried(
     run: TrainingSetup, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled: list[nn.Module] = []
-    monkeypatch.setattr(nn.Module, "compile", lambda self: compiled.append(self))
+
+    def record(self: Compiler, network: nn.Module) -> nn.Module:
+        compiled.append(network)
+        return network
+
+    monkeypatch.setattr(Compiler, "compile_network", record)
+    monkeypatch.setattr(Compiler, "run_step", lambda self, step, *args: step(*args))
     options = BenchOptions(device="cpu", seconds=0)
     trials = list(bench.try_precisions(run, registry, Path(), options))
     assert [trial.setting for trial in trials] == ["--precision bf16", "--compile"]
@@ -233,3 +245,89 @@ def test_the_limit_has_the_precision_of_the_attack(
     monkeypatch.setattr(bench, "multiply", recording_product)
     bench.add_limits(bench.measure_rates(run, 0), run, 0)
     assert seen == {dtype}
+
+
+def count_steps_as_calls(work: Callable[[], object], device: torch.device) -> DeviceCalls:
+    """Count forward passes of the network instead of launches."""
+    forward = DigitsCnn.forward
+    passes = 0
+
+    def counting_forward(self: DigitsCnn, images: Tensor) -> Tensor:
+        nonlocal passes
+        passes += 1
+        return forward(self, images)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(DigitsCnn, "forward", counting_forward)
+        work()
+    return DeviceCalls(launches=passes, waits=2 * passes)
+
+
+def test_calls_are_counted_per_step_of_the_attack_and_of_training(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "count_device_calls", count_steps_as_calls)
+    # in train mode attacks use the module itself, whose passes are counted
+    config = resolve({**SMALL_CONFIG, "steps": 3, "defense": "pgd", "attack_mode": "train"})
+    run = set_up_training(config, registry, Path(), launch(Hardware("cpu")))
+    found = bench.add_device_calls(bench.measure_rates(run, 0), run)
+    assert (found.launches_per_attack_step, found.waits_per_attack_step) == (1, 2)
+    # three of the attack and one to train
+    assert (found.launches_per_step, found.waits_per_step) == (4, 8)
+
+
+def test_calls_of_the_cuda_runtime_are_counted_by_name() -> None:
+    names = [
+        *("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernelEx", "cudaGraphLaunch"),
+        *("cudaMemcpyAsync", "cudaMemsetAsync", "cudaStreamSynchronize", "cudaEventSynchronize"),
+        *("aten::add", "cudaDeviceSynchronize", "cudaStreamIsCapturing", "cudaEventRecord"),
+    ]
+    assert DeviceCalls.from_names(names) == DeviceCalls(launches=6, waits=2)
+
+
+def test_a_cpu_has_no_calls_and_no_roofline(run: TrainingSetup) -> None:
+    rates = bench.measure_rates(run, 0)
+    found = bench.add_limits(bench.add_device_calls(rates, run), run, 0)
+    for value in (found.launches_per_step, found.waits_per_step, found.share_of_roofline):
+        assert value is None
+
+
+def test_an_accelerator_has_a_roofline(run: TrainingSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "is_accelerator", lambda device: True)
+    monkeypatch.setattr(bench, "BLOCK_BYTES", 2**20)
+    found = bench.add_limits(bench.measure_rates(run, 0), run, 0)
+    assert found.share_of_roofline is not None
+    assert 0 < found.share_of_roofline < 10
+
+
+@pytest.mark.parametrize(
+    ("flops_per_second", "bytes_per_second", "seconds"),
+    [
+        # 5 x 8 by 8 x 3, forward three times and backward to the input twice
+        (1.0, 1e9, 5 * 2 * 5 * 8 * 3),
+        (1e9, 1.0, 5 * 4 * (5 * 8 + 8 * 3 + 5 * 3)),
+    ],
+)
+def test_the_roofline_is_the_slower_one_of_computing_and_memory(
+    flops_per_second: float, bytes_per_second: float, seconds: float
+) -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(8, 3, bias=False), nn.ReLU())
+    network.requires_grad_(False)
+    found = timing.estimate_roofline(
+        network,
+        torch.zeros(5, 2, 2, 2),
+        2,
+        flops_per_second=flops_per_second,
+        bytes_per_second=bytes_per_second,
+    )
+    assert found == pytest.approx(seconds)
+
+
+def test_the_table_has_rows_of_an_accelerator_only_there(
+    run: TrainingSetup,
+) -> None:
+    rates = bench.measure_rates(run, 0)
+    on_gpu = msgspec.structs.replace(
+        rates, launches_per_attack_step=82, launches_per_step=2470, waits_per_step=8
+    )
+    assert make_rate_table(on_gpu).row_count == make_rate_table(rates).row_count + 2

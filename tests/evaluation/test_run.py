@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from torch import Tensor
 from support.typed import not_none, stop
 from wmr_cli import measures
 from wmr_cli.config import EvaluateConfig, TrainConfig
+from wmr_cli.core.contexts import prefer_determinism
 from wmr_cli.core.protocols import Batch
 from wmr_cli.errors import BadInput, RunFolderError
-from wmr_cli.evaluation import tasks
+from wmr_cli.evaluation import evaluator, tasks
 from wmr_cli.evaluation.evaluator import (
+    CHUNK_SIZE,
     Evaluator,
     make_evaluator,
     split_into_batches,
@@ -245,10 +248,9 @@ def test_rows_do_not_depend_on_the_order_of_chunks(
 ) -> None:
     config = EvaluateConfig(alpha_test=(0.0, 1.0, 2.0), steps=3)
     task = next(plan_tasks(checkpoints.load(tiny_run), config, registry, Path()))
-    evaluator = make_evaluator(
-        task, restore_model(registry, task.checkpoint), task.images.first(8).images
-    )
-    parts = split_into_chunks(task.images.positions)
+    model = restore_model(registry, task.checkpoint)
+    made = make_evaluator(task, model, task.images.first(8).images)
+    parts = split_into_chunks(task.images.positions, CHUNK_SIZE)
     assert len(parts) == 8
     assert {len(part) for part in parts} == {69, 68}
 
@@ -257,7 +259,7 @@ def test_rows_do_not_depend_on_the_order_of_chunks(
     ) -> Rows:
         return stack_rows(
             [
-                evaluator.evaluate_batch(task.images.split.batch(part))
+                made.evaluate_batch(task.images.split.batch(part))
                 for part in split_into_batches(chunk, 550, config.batch_size)
             ]
         )
@@ -615,3 +617,72 @@ def test_a_linked_folder_in_a_run_is_refused(
     with pytest.raises(RunFolderError, match="symbolic link"):
         list(evaluate(path, config, registry, data_dir=Path(), hardware=Hardware("cpu")))
     assert [file.name for file in victim.iterdir()] == ["precious.safetensors"]
+
+
+def need_unordered_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let rows need an operation that has no deterministic algorithm, on CPUs neither."""
+    evaluate_batch = Evaluator.evaluate_batch
+
+    def put_and_evaluate(self: Evaluator, batch: Batch) -> Rows:
+        torch.zeros(4).put_(torch.tensor([0]), torch.ones(1))
+        return evaluate_batch(self, batch)
+
+    monkeypatch.setattr(Evaluator, "evaluate_batch", put_and_evaluate)
+
+
+def test_the_mode_of_algorithms_is_restored_and_ignored_on_cpus(
+    tiny_run: Path, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_unordered_sums(monkeypatch)
+    (done,) = run_evaluation(tiny_run, registry, tmp_path, limit=20, steps=1)
+    assert done.record.deterministic
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_records_of_an_accelerator_state_that_rows_are_not_deterministic(
+    tiny_run: Path, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluator, "is_accelerator", lambda device: True)
+    need_unordered_sums(monkeypatch)
+    done = run_evaluation(
+        tiny_run, registry, tmp_path, limit=20, steps=None, attacks=("pgd:steps=1", "fgsm")
+    )
+    # the third is their worst case
+    assert [each.record.deterministic for each in done] == [False, False, False]
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_records_of_an_accelerator_are_deterministic_without_such_operations(
+    tiny_run: Path, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluator, "is_accelerator", lambda device: True)
+    (done,) = run_evaluation(tiny_run, registry, tmp_path, limit=20, steps=1)
+    assert done.record.deterministic
+
+
+def test_rows_of_an_interrupted_evaluation_count_for_determinism(
+    tiny_run: Path, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluator, "is_accelerator", lambda device: True)
+    settings: dict[str, Any] = {"limit": 64, "steps": 1, "alpha_test": (1.0,)}
+    config = EvaluateConfig(**settings)
+    with monkeypatch.context() as patched:
+        need_unordered_sums(patched)
+        walk = evaluate(
+            tiny_run, config, registry, data_dir=Path(), hardware=Hardware("cpu"), out=tmp_path
+        )
+        while not (isinstance(next(walk), ImagesDone) and list(tmp_path.rglob("*.safetensors"))):
+            pass
+        stop(walk)
+    # the chunk of the first attempt is kept or measured again
+    (resumed,) = run_evaluation(tiny_run, registry, tmp_path, resume=True, **settings)
+    assert resumed.record.deterministic is False
+    (again,) = run_evaluation(tiny_run, registry, tmp_path / "again", **settings)
+    assert again.record.deterministic is True
+
+
+def test_warnings_about_other_things_are_not_lost() -> None:
+    found: set[str] = set()
+    with pytest.warns(UserWarning, match="of a plugin"), prefer_determinism(found):
+        warnings.warn("a warning of a plugin", stacklevel=1)
+    assert found == set()

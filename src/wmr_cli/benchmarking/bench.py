@@ -1,9 +1,11 @@
 """Measure the speed of attack and training, its distance from the limit, and other settings."""
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import torch
@@ -17,18 +19,21 @@ from ..core.traits import read_parameter
 from ..errors import out_of_memory
 from ..events import Event, Message
 from ..registry import Registry
-from ..runtime.accelerators import synchronize
+from ..runtime.accelerators import count_device_calls, is_accelerator, synchronize
 from ..runtime.distributed import Ranks
 from ..runtime.fabric import Hardware, has_accelerator, launch
 from ..runtime.processes import count_usable_cores
-from ..training.loop import train_step
+from ..training.loop import train_step, warn_of_eager_steps
 from ..training.optimization import StepSettings
 from ..training.setup import TrainingSetup, set_up_training
 from .results import Bench, BenchDone, Rate, Trial, recommend_commands, try_processes
 from .timing import (
+    BLOCK_BYTES,
     PRODUCT_FLOPS,
     Work,
+    copy_block,
     count_flops,
+    estimate_roofline,
     make_bare_network,
     make_matrices,
     multiply,
@@ -68,7 +73,8 @@ def bench(
     yield Message(
         f"measuring {config.model} on {config.dataset}, {config.defense}, batch {config.batch_size}"
     )
-    found = measure_rates(run, options.seconds)
+    found = add_device_calls(measure_rates(run, options.seconds), run)
+    yield from warn_of_eager_steps(run)
     # several ranks cannot start processes of their own to compare with
     if not options.only_given and runtime.ranks.count == 1:
         yield Message("measuring the limit: bare passes and a matrix product")
@@ -118,6 +124,12 @@ class Workload:
         self._begin(measure_success=True)
         self.run.learner.attack(self.batch, cross_entropy)
         self._end()
+
+    def attack_with_steps(self, steps: int) -> None:
+        """Run the attack with another number of steps, without a last forward pass."""
+        self._begin(measure_success=False)
+        shorter = dataclasses.replace(cast(Any, self.run.attack), steps=steps)
+        self.run.learner.attack(self.batch, cross_entropy, own=shorter)
 
     def step(self) -> None:
         """Run a whole training step."""
@@ -177,6 +189,35 @@ def measure_rates(run: TrainingSetup, seconds: float) -> Bench:
     )
 
 
+def add_device_calls(found: Bench, run: TrainingSetup) -> Bench:
+    """Count launches and waits of the host per step, on devices where they can be counted."""
+    load = Workload.make(run)
+    device = run.runtime.device
+    whole = count_device_calls(load.step, device)
+    if whole is None:
+        return found
+    found = msgspec.structs.replace(
+        found, launches_per_step=whole.launches, waits_per_step=whole.waits
+    )
+    attack: object = run.attack
+    if not dataclasses.is_dataclass(attack) or read_parameter(run.attack, "steps") is None:
+        return found
+    # the difference: an attack also has a start, and checks of its result
+    calls = []
+    for steps in (1, 2):
+        # once to warm up: the first call may compile
+        load.attack_with_steps(steps)
+        calls.append(count_device_calls(partial(load.attack_with_steps, steps), device))
+    shorter, longer = calls
+    if shorter is None or longer is None:
+        return found
+    return msgspec.structs.replace(
+        found,
+        launches_per_attack_step=longer.launches - shorter.launches,
+        waits_per_attack_step=longer.waits - shorter.waits,
+    )
+
+
 def add_limits(found: Bench, run: TrainingSetup, seconds: float) -> Bench:
     """Compare the attack with its bare passes, and these with a matrix product."""
     load = Workload.make(run)
@@ -197,13 +238,29 @@ def add_limits(found: Bench, run: TrainingSetup, seconds: float) -> Bench:
     }
     work["attack"] = load.attack
     work["product"] = partial(multiply, left, right)
+    has_roofline = is_accelerator(run.runtime.device)
+    if has_roofline:
+        block = torch.zeros(2, BLOCK_BYTES, dtype=torch.uint8, device=run.runtime.device)
+        work["copy"] = partial(copy_block, block[0], block[1])
     # twice the time, because four functions are compared instead of two
     times = time_work(work, 2 * seconds, run.runtime.ranks)
     layout = min(MEMORY_FORMATS, key=lambda name: quartiles(times[name]).median)
     # ratio of operations: what the matrix product would need for those of the bare passes
     work_ratio = PRODUCT_FLOPS / count_flops(*networks[layout], found.steps)
+    share_of_roofline = None
+    if has_roofline:
+        with run.learner.attack_autocast():
+            fastest = estimate_roofline(
+                *networks[layout],
+                found.steps,
+                flops_per_second=PRODUCT_FLOPS / min(times["product"]),
+                # a copy reads and writes
+                bytes_per_second=2 * BLOCK_BYTES / min(times["copy"]),
+            )
+        share_of_roofline = fastest / quartiles(times["attack"]).median
     return msgspec.structs.replace(
         found,
+        share_of_roofline=share_of_roofline,
         limit=image_rate(times[layout], load.images),
         share_of_limit=time_ratio(times[layout], times["attack"]).median,
         layout=layout,

@@ -54,6 +54,7 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
 
     `limit` is the rate of the attack's bare passes, in the memory format `layout` that is fastest.
     `share_of_peak` is their operations per second, divided by those of a matrix product.
+    Launches, waits of the host, and the fraction of the roofline are null on a CPU.
     """
 
     model: str
@@ -72,6 +73,11 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
     layout: str | None = None
     peak_gflops: float | None = None
     share_of_peak: float | None = None
+    launches_per_attack_step: int | None = None
+    launches_per_step: int | None = None
+    waits_per_attack_step: int | None = None
+    waits_per_step: int | None = None
+    share_of_roofline: float | None = None
     tried: list[Trial] = []
     recommended: list[str] = []
 

@@ -8,11 +8,14 @@ import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from ..core.nn.fusion import prepare_for_attack, to_memory_format
 from ..runtime.accelerators import synchronize
@@ -23,6 +26,8 @@ PRODUCTS = 4
 """Number of matrix products per measurement."""
 PRODUCT_FLOPS = PRODUCTS * 2 * MATRIX_SIDE**3
 """Floating-point operations of one measurement."""
+BLOCK_BYTES = 2**28
+"""Size of the block whose copy measures the bandwidth of memory. It exceeds all caches."""
 Work = Callable[[], object]
 """A function to be timed. It returns when its work is complete, also on an accelerator."""
 
@@ -109,6 +114,61 @@ def count_flops(network: nn.Module, images: Tensor, steps: int) -> int:
         network(images.detach().requires_grad_() + 0).sum().backward()
     per_step = int(forward_and_backward.get_total_flops())
     return steps * per_step + int(forward.get_total_flops())
+
+
+class Roofline(TorchDispatchMode):
+    """Adds up the shortest time of all convolutions and matrix products inside.
+
+    It is the longer of the time to compute and the time to read operands and write results. Other
+    operations count as nothing: a perfect compiler would make them part of these.
+    """
+
+    def __init__(self, flops_per_second: float, bytes_per_second: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seconds = 0.0
+        self._flops_per_second = flops_per_second
+        self._bytes_per_second = bytes_per_second
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401 - torch gives operators no public type
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - whatever the operator returns
+        result = func(*args, **(kwargs or {}))
+        count = flop_registry.get(func._overloadpacket)
+        if count is not None:
+            flops = count(*args, **(kwargs or {}), out_val=result)
+            tensors = [each for each in tree_leaves((args, result)) if isinstance(each, Tensor)]
+            num_bytes = sum(each.numel() * each.element_size() for each in tensors)
+            self.seconds += max(flops / self._flops_per_second, num_bytes / self._bytes_per_second)
+        return result
+
+
+def estimate_roofline(
+    network: nn.Module,
+    images: Tensor,
+    steps: int,
+    *,
+    flops_per_second: float,
+    bytes_per_second: float,
+) -> float:
+    """Return the seconds that `run_bare_passes` would take at the roofline."""
+    forward = Roofline(flops_per_second, bytes_per_second)
+    with forward, torch.no_grad():
+        network(images)
+    step = Roofline(flops_per_second, bytes_per_second)
+    current = images.detach().requires_grad_()
+    with step:
+        torch.autograd.grad(network(current).sum(), current)
+    return steps * step.seconds + forward.seconds
+
+
+def copy_block(source: Tensor, target: Tensor) -> None:
+    """Copy a large block inside the memory of a device."""
+    target.copy_(source)
+    synchronize(target.device)
 
 
 def make_matrices(device: torch.device, dtype: torch.dtype) -> Tensor:

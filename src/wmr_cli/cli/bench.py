@@ -115,7 +115,17 @@ def make_rate_table(found: "Bench") -> Table:
         facts["limit"] = f"{limit}: forward and backward passes alone, {found.layout}"
         reached = f"the passes reach {100 * found.share_of_peak:.0f} %"
         facts["peak"] = f"{peak:,.0f} GFLOP/s in a matrix product; {reached}"
+    if found.share_of_roofline is not None:
+        facts["roofline"] = f"the attack reaches {100 * found.share_of_roofline:.0f} %"
+    if found.launches_per_step is not None:
+        facts["launches"] = _format_calls(found.launches_per_attack_step, found.launches_per_step)
+        facts["host waits"] = _format_calls(found.waits_per_attack_step, found.waits_per_step)
     return make_fact_table(facts)
+
+
+def _format_calls(in_attack_step: int | None, in_step: int | None) -> str:
+    of_step = f"{in_step:,} per training step"
+    return of_step if in_attack_step is None else f"{in_attack_step:,} per attack step, {of_step}"
 
 
 def make_trial_table(found: "Bench") -> Table:

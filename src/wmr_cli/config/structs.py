@@ -98,7 +98,7 @@ ThreadCount = Annotated[
         default="the cores that each process may use",
     ),
 ]
-Compile = Annotated[bool, setting("Compile the model first: slow to start, then faster.", HARDWARE)]
+Compile = Annotated[bool, setting("Compile model and attack: slow start, then faster.", HARDWARE)]
 SaveMinutes = Annotated[
     Annotated[float, Meta(ge=0, le=MAX_MINUTES)],
     setting("Checkpoint every M minutes; 0: only after epochs.", OUTPUT, "M"),

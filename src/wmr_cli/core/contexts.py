@@ -1,5 +1,6 @@
 """Context managers: modes of models, autograd and arithmetic, always restored; and progress."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -81,6 +82,33 @@ def exact_float32() -> Iterator[None]:
             yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def prefer_determinism(exceptions: set[str]) -> Iterator[None]:
+    """Use deterministic algorithms inside, and collect the warnings of operations without one."""
+    was_enabled = torch.are_deterministic_algorithms_enabled()
+    was_warning = torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    with warnings.catch_warnings(record=True) as caught:
+        # every operation, also if an earlier batch has already warned
+        warnings.simplefilter("always")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        # a kernel per allocation, to find code that reads memory before it writes it
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(was_enabled, warn_only=was_warning)
+            torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
+    for warning in caught:
+        text = str(warning.message)
+        if "use_deterministic_algorithms" in text:
+            exceptions.add(text)
+        else:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
 
 
 @contextmanager

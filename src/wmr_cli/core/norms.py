@@ -60,7 +60,11 @@ class L2:
         return lengths
 
     def project(self, delta: Tensor, eps: Radius) -> Tensor:
-        return delta * (eps / self._nonzero_size(delta)).clamp(max=1)
+        size = self._nonzero_size(delta)
+        # torch divides a number by a tensor like this, and a number is a tensor when compiled
+        is_number = not isinstance(eps, Tensor) or eps.ndim == 0
+        scale = size.reciprocal() * eps if is_number else eps / size
+        return delta * scale.clamp(max=1)
 
     def direction(self, gradient: Tensor) -> Tensor:
         # divided by its largest entry first: small gradients would underflow when squared

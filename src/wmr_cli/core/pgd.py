@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from . import rng
+from .nn.compilation import compile_step
 from .norms import Norm, Radius
 from .protocols import AttackResult, Batch, Objective
 from .restarts import pick_lower_margin
@@ -84,18 +85,44 @@ def pgd_steps(
 
     `on_iterate` receives every iterate before the last one, with its logits.
     """
-    norm = settings.norm
+    take_step = compile_step(pgd_step, like=batch.images)
     images = start.detach()
     steps_survived = torch.zeros_like(batch.labels)
     for _ in range(settings.steps):
-        gradient, logits = input_gradient(model, images, batch.labels, objective)
-        # count with the logits of the gradient's forward pass: no extra pass is needed
-        steps_survived = steps_survived + (logits.argmax(dim=1) == batch.labels)
+        moved, steps_survived, logits = take_step(
+            model,
+            images,
+            steps_survived,
+            batch.images,
+            batch.labels,
+            objective,
+            settings.norm,
+            settings.eps,
+            settings.step,
+        )
         if on_iterate is not None:
             on_iterate(AttackResult(images, steps_survived, logits))
-        moved = images + settings.step * norm.direction(gradient)
-        images = project_to_ball(batch.images, moved, norm, settings.eps)
+        images = moved
     return AttackResult(images, steps_survived)
+
+
+def pgd_step(  # noqa: PLR0913 - a compiler needs all tensors as arguments
+    model: nn.Module,
+    images: Tensor,
+    steps_survived: Tensor,
+    clean_images: Tensor,
+    labels: Tensor,
+    objective: Objective,
+    norm: Norm,
+    eps: Radius,
+    step: Radius,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the next iterate and its count of steps, with the logits of this one."""
+    gradient, logits = input_gradient(model, images, labels, objective)
+    # count with the logits of the gradient's forward pass: no extra pass is needed
+    steps_survived = steps_survived + (logits.argmax(dim=1) == labels)
+    moved = images + step * norm.direction(gradient)
+    return project_to_ball(clean_images, moved, norm, eps), steps_survived, logits
 
 
 def run_pgd(

@@ -1,15 +1,17 @@
 """Cut images into batches, evaluate batches to rows, one per image, and rows to a record.
 
 The rounding errors of an image depend on the size of the batch that it is in. Sizes of batches are
-a function of the number of images and of `batch_size` alone. So the numbers are bit-identical for
-any number of ranks, after a resume, and for streams.
+a function of the number of images, of `batch_size` and of the kind of device alone. So the numbers
+are bit-identical for any number of ranks, after a resume, and for streams. On an accelerator this
+needs deterministic operations, which the record states.
 """
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import chain, cycle
+from itertools import chain, cycle, repeat
 
 import msgspec
 import numpy as np
@@ -18,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .. import __version__
-from ..core.contexts import evaluating, exact_float32
+from ..core.contexts import evaluating, exact_float32, prefer_determinism
 from ..core.data.loaders import BatchStream, rebatch
 from ..core.data.splits import read_ahead
 from ..core.losses import (
@@ -44,6 +46,7 @@ from ..errors import BadInput
 from ..measures import MARGIN_KERNEL, at_alpha
 from ..reporting import scoring
 from ..runtime import components
+from ..runtime.accelerators import is_accelerator
 from ..storage.checkpoints import IMPORTED_DEFENSE
 from ..storage.records import (
     AttackFacts,
@@ -64,11 +67,18 @@ MAX_EVEN_CHUNKS = 8
 """Fewer images than this many full chunks are divided evenly, so that all ranks have work."""
 
 
-def split_into_chunks(positions: Tensor) -> tuple[Tensor, ...]:
-    """Divide positions (N,) into chunks. Their sizes depend on N alone."""
+def choose_chunk_size(batch_size: int, device: torch.device) -> int:
+    """Return the largest chunk: on an accelerator at least a batch, so that it can be filled."""
+    return max(CHUNK_SIZE, batch_size) if is_accelerator(device) else CHUNK_SIZE
+
+
+def split_into_chunks(positions: Tensor, chunk_size: int) -> tuple[Tensor, ...]:
+    """Divide positions (N,) into chunks. Their sizes depend on N and `chunk_size` alone."""
     count = len(positions)
     parts: tuple[Tensor, ...]
-    if _has_many_chunks(count):
+    if chunk_size > CHUNK_SIZE:
+        parts = positions.split(chunk_size)
+    elif _has_many_chunks(count):
         parts = positions.split(CHUNK_SIZE)
     else:
         # evenly: in a last chunk of 5 to 11 images, sums would depend on the number of threads
@@ -79,7 +89,9 @@ def split_into_chunks(positions: Tensor) -> tuple[Tensor, ...]:
 def split_into_batches(chunk: Tensor, images: int, batch_size: int) -> tuple[Tensor, ...]:
     """Divide a chunk of an evaluation of this number of images into batches."""
     parts: tuple[Tensor, ...]
-    if _has_many_chunks(images):
+    if batch_size >= CHUNK_SIZE:
+        parts = chunk.split(batch_size)
+    elif _has_many_chunks(images):
         # the last chunk as if it were full, so that streams need no length
         per_chunk = _divide_up(CHUNK_SIZE, batch_size)
         parts = chunk.split(_divide_up(CHUNK_SIZE, per_chunk))
@@ -88,15 +100,19 @@ def split_into_batches(chunk: Tensor, images: int, batch_size: int) -> tuple[Ten
     return parts
 
 
-def batch_images(images: Split | BatchStream, batch_size: int) -> Iterator[Batch]:
+def batch_images(images: Split | BatchStream, batch_size: int, chunk_size: int) -> Iterator[Batch]:
     """Yield all images in the batches of an evaluation.
 
     A stream is read ahead until it is known whether it has many chunks.
     """
     if not isinstance(images, BatchStream):
-        yield from read_ahead(images, _batch_positions(len(images), batch_size))
+        positions = _batch_positions(len(images), batch_size, chunk_size)
+        yield from read_ahead(images, positions)
         return
     arriving = iter(images)
+    if chunk_size > CHUNK_SIZE:
+        yield from rebatch(arriving, repeat(chunk_size))
+        return
     buffered = deque[Batch]()
     while not _has_many_chunks(max(len(images), images.min_length)):
         batch = next(arriving, None)
@@ -109,7 +125,7 @@ def batch_images(images: Split | BatchStream, batch_size: int) -> Iterator[Batch
     # the sizes of full chunks repeat
     if _has_many_chunks(count):
         count = CHUNK_SIZE * MAX_EVEN_CHUNKS
-    sizes = cycle(map(len, _batch_positions(count, batch_size)))
+    sizes = cycle(map(len, _batch_positions(count, batch_size, chunk_size)))
     yield from rebatch(chain(_pop_all(buffered), arriving), sizes)
 
 
@@ -122,9 +138,9 @@ def _divide_up(dividend: int, divisor: int) -> int:
     return -(-dividend // divisor)
 
 
-def _batch_positions(images: int, batch_size: int) -> Iterator[Tensor]:
+def _batch_positions(images: int, batch_size: int, chunk_size: int) -> Iterator[Tensor]:
     """Yield the positions of each batch."""
-    for chunk in split_into_chunks(torch.arange(images)):
+    for chunk in split_into_chunks(torch.arange(images), chunk_size):
         yield from split_into_batches(chunk, images, batch_size)
 
 
@@ -159,6 +175,8 @@ class Evaluator:
     memory_format: torch.memory_format = torch.contiguous_format
     clean_logits: dict[bytes, Tensor] | None = None
     """Clean logits by image index, shared between attacks on the same images."""
+    nondeterministic: set[str] = field(default_factory=set)
+    """Warnings of operations that have no deterministic algorithm on an accelerator."""
 
     def prepare(self, sample_images: Tensor, *, layout: str, fuse: bool) -> "Evaluator":
         """Choose memory format and fused model, verified on a few images (N, C, H, W)."""
@@ -183,7 +201,10 @@ class Evaluator:
         """Compute the rows of each batch on `device`, in float32 without TF32."""
         for batch in batches:
             # not around the yield: the caller's code must keep its own precision
-            with exact_float32():
+            with ExitStack() as stack:
+                stack.enter_context(exact_float32())
+                if is_accelerator(device):
+                    stack.enter_context(prefer_determinism(self.nondeterministic))
                 rows = self.evaluate_batch(batch.to(device, self.memory_format))
             yield rows
 
@@ -293,6 +314,7 @@ def make_record(
     seconds: float,
     images_per_second: float,
     device: str,
+    deterministic: bool | None,
 ) -> Record:
     """Score the rows and list everything that determined them."""
     checkpoint = task.checkpoint
@@ -336,6 +358,7 @@ def make_record(
         attack=AttackFacts(spec=attack.spec, seed=config.seed, restarts=attack.restarts),
         kernel=config.kernel,
         device=device,
+        deterministic=deterministic,
         # always, see exact_float32; the field exists since wmr 0.1
         precision="32",
         a_nat=scores.a_nat,

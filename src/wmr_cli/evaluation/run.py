@@ -33,6 +33,7 @@ from ..storage.records import AttackFacts, Record, RepeatRow, Rows
 from .evaluator import (
     Evaluator,
     add_log_weights,
+    choose_chunk_size,
     make_evaluator,
     make_record,
     split_into_batches,
@@ -49,6 +50,8 @@ WORST_CASE_SPEC = "worst"
 Its id is a hash that includes this word: with another word, stored records would not be found.
 """
 
+NONDETERMINISTIC = "nondeterministic"
+"""A file beside unfinished rows, if any of them needed an operation that is not deterministic."""
 SHARED_FOLDER_SECONDS = 10.0
 """How long a rank waits for a file of rank 0 to appear; network file systems cache folders."""
 
@@ -158,7 +161,8 @@ def measure(
     ranks = runtime.ranks
     evaluator = session.build_evaluator(task)
     unfinished = target.with_suffix(".partial")
-    jobs = make_jobs(task, unfinished)
+    chunk_size = choose_chunk_size(task.config.batch_size, runtime.device)
+    jobs = make_jobs(task, unfinished, chunk_size)
     yield EvaluationStarted(task.label, count_images(jobs))
     with ExitStack() as stack:
         # an error of rank 0 must end all ranks, not leave them waiting
@@ -188,6 +192,7 @@ def measure(
             # of all ranks: each evaluates about as many images as rank 0
             images_per_second=ranks.count * num_evaluated / seconds,
             device=runtime.device.type,
+            deterministic=not (unfinished / NONDETERMINISTIC).exists(),
         )
         if task.config.checks:
             yield Message("checking whether the attack was weak rather than the model strong")
@@ -237,12 +242,12 @@ class Job:
     file: Path
 
 
-def make_jobs(task: EvaluationTask, folder: Path) -> list[Job]:
+def make_jobs(task: EvaluationTask, folder: Path, chunk_size: int) -> list[Job]:
     """Return all chunks of all seeds, in a fixed order.
 
     A file is named after its images and seed, so that files of other chunk sizes are not reused.
     """
-    parts = split_into_chunks(task.images.positions)
+    parts = split_into_chunks(task.images.positions, chunk_size)
     bounds = list(pairwise([0, *accumulate(map(len, parts))]))
     first_seed = task.config.seed
     jobs = []
@@ -265,6 +270,8 @@ def remove_stale_files(folder: Path, resumed: Sequence[Job]) -> None:
     for file in folder.glob("*.safetensors"):
         if file not in sizes or not records.has_valid_rows(file, sizes[file]):
             file.unlink()
+    if not resumed:
+        (folder / NONDETERMINISTIC).unlink(missing_ok=True)
 
 
 def run_jobs(
@@ -291,6 +298,9 @@ def run_jobs(
             if job.seed != task.config.seed:
                 # repeats are scored and deleted: keep only the rows that their scores need
                 rows = scoring.keep_scoring_rows(rows, compares_images=task.compares_images)
+            # before the rows: this rank or another may resume from them
+            if evaluator.nondeterministic:
+                (job.file.parent / NONDETERMINISTIC).touch()
             records.save_rows(job.file, rows)
         yield ImagesDone(_count_finished(jobs), total)
     return num_evaluated
@@ -313,6 +323,14 @@ def score_repeats(task: EvaluationTask, jobs: Sequence[Job]) -> list[RepeatRow]:
         rows = add_log_weights(task, load_rows_of_seed(jobs, seed))
         repeats.append(scoring.score_repeat(rows, task.config, list(task.kernels), seed))
     return repeats
+
+
+def _all_deterministic(found: Sequence[Record]) -> bool | None:
+    """Return whether all records are deterministic, or None if that is not known."""
+    states = {record.deterministic for record in found}
+    if None in states:
+        return None
+    return False not in states
 
 
 def record_worst_case(
@@ -341,6 +359,7 @@ def record_worst_case(
             seconds=seconds,
             images_per_second=first.dataset.n / seconds,
             device=first.device,
+            deterministic=_all_deterministic([record for _, record in measured]),
         )
         record = msgspec.structs.replace(
             record,

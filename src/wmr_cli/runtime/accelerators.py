@@ -1,11 +1,22 @@
-"""What an accelerator can do: its free memory, copies that do not block, a fused optimizer."""
+"""What an accelerator can do: its free memory, asynchronous copies, kernels and their launches."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+LAUNCHES = (
+    "cudaLaunchKernel",
+    "cuLaunchKernel",
+    "cudaGraphLaunch",
+    "cudaMemcpyAsync",
+    "cudaMemset",
+)
+"""Beginnings of the names of calls that send work to a GPU."""
+WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaMemcpy")
+"""Calls that return when the GPU has finished. `cudaDeviceSynchronize` ends each measurement."""
 UNKNOWN_MEMORY = 4 * 2**30
 """Assumed free bytes of an accelerator that does not report them."""
 ASYNCHRONOUS_DEVICES = ("cuda",)
@@ -46,6 +57,11 @@ def has_fused_optimizer(device: torch.device) -> bool:
     return device.type not in ("cpu", "mps")
 
 
+def has_device_graphs(device: torch.device) -> bool:
+    """Whether a compiled function can be launched as one graph of kernels."""
+    return device.type == "cuda"
+
+
 class Waitable(Protocol):
     """An event of a device."""
 
@@ -78,3 +94,31 @@ class HostCopy:
         if self.is_complete is not None:
             self.is_complete.synchronize()
         return self.values
+
+
+@dataclass(frozen=True)
+class DeviceCalls:
+    """How often the host sends work to a device, and how often it waits for the device."""
+
+    launches: int
+    waits: int
+
+    @classmethod
+    def from_names(cls, names: Iterable[str]) -> "DeviceCalls":
+        """Count calls of the CUDA runtime by their names."""
+        called = list(names)
+        return cls(
+            launches=sum(name.startswith(LAUNCHES) for name in called),
+            waits=sum(name in WAITS for name in called),
+        )
+
+
+def count_device_calls(work: Callable[[], object], device: torch.device) -> DeviceCalls | None:
+    """Run some work and count its calls, or return None on a device that cannot be profiled."""
+    if device.type != "cuda":
+        return None
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        work()
+        synchronize(device)
+    return DeviceCalls.from_names(event.name for event in profile.events() or ())

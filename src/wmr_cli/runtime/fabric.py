@@ -175,6 +175,9 @@ def _make_fabric(hardware: Hardware, precision: str, timeout: timedelta) -> "Fab
     # before the first large allocation
     if not has_accelerator(kind) and os.environ.get(KEEP_MEMORY) != "0":
         keep_memory()
+    # before the first product: cuBLAS is deterministic only with workspaces of a fixed size
+    if has_accelerator(kind):
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     devices, nodes = _count_devices_and_nodes(hardware)
     return Fabric(
         accelerator=kind,

@@ -173,6 +173,7 @@ class Record(Struct, frozen=True, kw_only=True):
     attack: AttackFacts
     kernel: str
     device: str
+    deterministic: bool | None = None
     precision: str
     a_nat: Estimate
     a_rob: Estimate | None

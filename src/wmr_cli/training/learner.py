@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..config import TrainConfig
 from ..core.contexts import evaluating
 from ..core.losses import WeightedObjective, cross_entropy
+from ..core.nn.compilation import Compiler, compiling_steps
 from ..core.nn.fusion import PreparedModel
 from ..core.norms import NORMS
 from ..core.protocols import Attack, AttackResult, Batch, Evidence, Kernel, Objective
@@ -42,11 +43,15 @@ class FabricLearner:
         kernel: Kernel,
         num_classes: int,
         attack_model: PreparedModel | None = None,
+        compiler: Compiler | None = None,
     ) -> None:
         self._runtime = runtime
         self._ranks = runtime.ranks
         self._config = config
-        self._wrapped_model, self._optimizer = runtime.setup(model, optimizer)
+        self.compiler = compiler
+        """Compiles the passes of training and the steps of attacks, but no other passes."""
+        trained = model if compiler is None else compiler.compile_network(model)
+        self._wrapped_model, self._optimizer = runtime.setup(trained, optimizer)
         self._full_attack = attack
         self._full_kernel = kernel
         self._num_classes = num_classes
@@ -66,6 +71,7 @@ class FabricLearner:
         self._attack = attack
         self._batch_size = 1
         self._measure_success = False
+        self._kernel_is_scaled = False
 
     def begin_step(
         self,
@@ -90,7 +96,9 @@ class FabricLearner:
         self._attack = scale_params(self._full_attack, settings.eps_fraction, "eps", "step")
         if epoch < self._full_kernel.traits.start_epoch:
             self.kernel = EqualWeights()
+            self._kernel_is_scaled = False
         else:
+            self._kernel_is_scaled = settings.alpha_fraction != 1
             self.kernel = scale_params(self._full_kernel, settings.alpha_fraction, "alpha")
         # dropout and the like follow from (seed, step, rank): checkpoints need no generator state
         torch.manual_seed(derive_seed("step", self.seed, step_index, self._ranks.index))
@@ -99,7 +107,11 @@ class FabricLearner:
         self.model.train()
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self._wrapped_model(images)
+        logits: Tensor
+        if self.compiler is None:
+            logits = self._wrapped_model(images)
+        else:
+            logits = self.compiler.run(self._wrapped_model, images)
         return logits
 
     def attack_autocast(self) -> AbstractContextManager[None]:
@@ -131,7 +143,10 @@ class FabricLearner:
             attack = own
             own_eps = read_parameter(own, "eps")
             eps = self.eps if own_eps is None else own_eps
-        with self.attack_mode() as model:
+        # a ramp of the kernel gives every step another objective
+        is_ramping = isinstance(objective, WeightedObjective) and self._kernel_is_scaled
+        compiler = None if is_ramping else self.compiler
+        with self.attack_mode() as model, compiling_steps(compiler):
             result = run_attack(
                 attack,
                 model,

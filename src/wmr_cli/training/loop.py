@@ -166,6 +166,7 @@ def train_steps(
             losses = train_step(run, next(reader))
         newest = check_losses(losses, epoch)
         loss = loss if newest is None else newest
+        yield from warn_of_eager_steps(run)
         progress = replace(progress, step_in_epoch=progress.step_in_epoch + 1)
         yield StepDone(epoch + 1, global_step, len(positions), loss)
 
@@ -179,6 +180,13 @@ def train_steps(
             break
     check_losses(run.statistics.collect(ranks), epoch)
     return progress
+
+
+def warn_of_eager_steps(run: TrainingSetup) -> Iterator[Message]:
+    """Yield once what is not compiled, although the user asked for it."""
+    if run.learner.compiler is not None:
+        for problem in run.learner.compiler.take_problems():
+            yield Message(problem, is_warning=True)
 
 
 def train_step(run: TrainingSetup, batch: Batch) -> list[tuple[int, float]]:

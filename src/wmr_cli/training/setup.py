@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..config import TrainConfig
 from ..core.contexts import evaluating
+from ..core.nn.compilation import Compiler
 from ..core.nn.fusion import SAMPLE_SIZE, PreparedModel, prepare_for_attack, to_memory_format
 from ..core.protocols import Attack, Batch, DataSource, Defense, Kernel, Split
 from ..core.rng import derive_seed
@@ -18,7 +19,7 @@ from ..core.run_attack import check_logits
 from ..core.traits import read_parameter
 from ..measures import MARGIN_KERNEL
 from ..registry import Registry
-from ..runtime import compatibility, components, datasets
+from ..runtime import accelerators, compatibility, components, datasets
 from ..runtime.datasets import share_dataset
 from ..runtime.distributed import Ranks
 from ..runtime.fabric import Runtime
@@ -134,12 +135,13 @@ def set_up_training(
     sample = split.batch(torch.arange(min(SAMPLE_SIZE, len(split)))).to(runtime.device)
     attack_model = prepare_model(model, sample, config, defense, compile_model=compile_model)
     optimizer = make_optimizer(config, model)
-    # copied before compilation: the average is validated, not trained
     average = WeightAverage(model, config.ema) if config.ema else None
-    if compile_model:
-        model.compile()
     if runtime.ranks.count > 1:
         freeze_unused_parameters(model, sample.images)
+    try_model(model, attack_model, sample, source.num_classes)
+    compiler = None
+    if compile_model:
+        compiler = Compiler(uses_graphs=accelerators.has_device_graphs(runtime.device))
     learner = FabricLearner(
         runtime,
         config,
@@ -149,8 +151,8 @@ def set_up_training(
         attack=attack,
         kernel=kernel,
         num_classes=source.num_classes,
+        compiler=compiler,
     )
-    try_model(model, attack_model, sample, source.num_classes)
     return TrainingSetup(
         runtime=runtime,
         config=config,

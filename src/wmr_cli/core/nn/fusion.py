@@ -189,7 +189,7 @@ def try_fuse(
     differ from those of the fused model on the first of these images (N, C, H, W).
     """
     has_hooks = any(getattr(module, table) for module in model.modules() for table in HOOK_TABLES)
-    # a compiled model is fused by its compiler already
+    # a model that its author compiles is fused by the compiler already
     if has_hooks or model._compiled_call_impl is not None:
         return None
     images = to_memory_format(images[:SAMPLE_SIZE], memory_format)
