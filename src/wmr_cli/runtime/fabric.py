@@ -8,6 +8,8 @@ import logging
 import os
 import re
 import signal
+import socket
+import subprocess
 import sys
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -20,7 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import BadInput
-from .distributed import Ranks, read_launcher
+from .distributed import Ranks, leave_group, read_launcher, watch_failures
+from .failures import LOOPBACK, watch_child
 from .processes import signal_when_parent_dies
 
 if TYPE_CHECKING:
@@ -133,15 +136,45 @@ def launch(
     importlib.import_module("lightning_fabric")
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     fabric = _make_fabric(hardware, precision, timeout)
-    is_child = os.environ.get("LOCAL_RANK", "0") != "0" and not read_launcher()
-    if is_child and sys.platform == "linux":
-        # exit when rank 0 dies: a rank that waits inside a collective notices nothing else
-        signal_when_parent_dies(signal.SIGKILL)
+    devices, nodes = _count_devices_and_nodes(hardware)
+    if devices * nodes > 1 and not read_launcher():
+        if "LOCAL_RANK" not in os.environ:
+            _start_local_ranks(devices, nodes)
+        elif os.environ["LOCAL_RANK"] != "0" and sys.platform == "linux":
+            # before the ranks are connected, a rank notices nothing else
+            signal_when_parent_dies(signal.SIGKILL)
     fabric.launch()
+    runtime = Runtime(fabric)
     if fabric.world_size > 1:
+        watch_failures(runtime.ranks)
         # the threads of the process group must end before the interpreter does
-        atexit.register(torch.distributed.destroy_process_group)
-    return Runtime(fabric)
+        atexit.register(leave_group)
+    return runtime
+
+
+def _start_local_ranks(devices: int, nodes: int) -> None:
+    """Start the other ranks of this machine; each runs the command of this process.
+
+    Fabric would start them too. It would also kill this process, without a message, as soon as
+    one of them ends with an error.
+    """
+    with socket.socket() as unused:
+        unused.bind(("", 0))
+        port = unused.getsockname()[1]
+    os.environ.setdefault("MASTER_ADDR", LOOPBACK)
+    os.environ.setdefault("MASTER_PORT", str(port))
+    os.environ.setdefault("NODE_RANK", os.environ.get("GROUP_RANK", "0"))
+    # Fabric takes a process with this variable for one that somebody else has started
+    os.environ["LOCAL_RANK"] = "0"
+    os.environ["WORLD_SIZE"] = str(devices * nodes)
+    program = [os.path.abspath(sys.argv[0])]
+    spec = vars(sys.modules["__main__"]).get("__spec__")
+    if spec is not None:  # python -m
+        program = ["-m", spec.name]
+    for rank in range(1, devices):
+        command = [sys.executable, *program, *sys.argv[1:]]
+        child = subprocess.Popen(command, env={**os.environ, "LOCAL_RANK": str(rank)})
+        watch_child(child, rank)
 
 
 def single_process(device: str = "auto", precision: str = "32") -> Runtime:
