@@ -167,7 +167,7 @@ def _start_local_ranks(devices: int, nodes: int) -> None:
     # Fabric takes a process with this variable for one that somebody else has started
     os.environ["LOCAL_RANK"] = "0"
     os.environ["WORLD_SIZE"] = str(devices * nodes)
-    program = [os.path.abspath(sys.argv[0])]
+    program = [str(Path(sys.argv[0]).absolute())]
     spec = vars(sys.modules["__main__"]).get("__spec__")
     if spec is not None:  # python -m
         program = ["-m", spec.name]

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from subprocess import Popen
+from typing import Never
 
 RESUME_HINT = "continue from the last checkpoint with `resume=True`"
 FAILED_STATUS = 2
@@ -197,7 +198,7 @@ def watch_child(child: "Popen[bytes]", rank: int) -> None:
     threading.Thread(target=wait, daemon=True, name=f"rank-{rank}").start()
 
 
-def end_process(status: int) -> None:
+def end_process(status: int) -> Never:
     """End this process at once. Interpreter shutdown can abort in threads of torch."""
     # os._exit does not flush
     for stream in (sys.stdout, sys.stderr):
