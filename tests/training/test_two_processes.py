@@ -337,7 +337,7 @@ class Failing(nn.Sequential):
             MemorySplit.batch = lambda *args: fail()
         return FailInBackward.apply(logits) if PLACE == "backward" else logits
 """
-FAILING_WORDS = (*BRIEF, "--attack", "pgd:steps=1", "--model", "failing.py:Failing", "--out", "run")
+FAILING_WORDS = (*BRIEF, "--model", "failing.py:Failing", "--out", "run")
 EXIT_SECONDS = 20
 """How soon all ranks must have ended after the failure, on a busy machine."""
 

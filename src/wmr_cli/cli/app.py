@@ -197,7 +197,15 @@ def program(
         write(context.get_help())
 
 
+SCHEDULER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
+"""How schedulers announce the end of a job; SIGUSR2 is that of submitit."""
+
+
 def _terminate(number: int, frame: object) -> None:
+    # a scheduler signals every process, and a parent passes the signal on: the second one
+    # must not interrupt what the first one has started
+    for announcement in SCHEDULER_SIGNALS:
+        signal.signal(announcement, signal.SIG_IGN)
     raise Terminated(128 + signal.SIGTERM)
 
 
@@ -207,8 +215,7 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     # child processes (`python -m`) must not import modules or plugins from the current folder
     os.environ["PYTHONSAFEPATH"] = "1"
-    # schedulers announce the end of a job with SIGUSR1
-    for number in (signal.SIGTERM, signal.SIGUSR1):
+    for number in (signal.SIGTERM, *SCHEDULER_SIGNALS):
         signal.signal(number, _terminate)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

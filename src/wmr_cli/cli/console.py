@@ -24,7 +24,7 @@ RANK_VARIABLES = ("LOCAL_RANK", "RANK", "NODE_RANK", "GROUP_RANK")
 
 
 class Terminated(SystemExit):
-    """The process received SIGTERM or SIGUSR1; the state is saved on the way out."""
+    """The process received SIGTERM, SIGUSR1 or SIGUSR2; the state is saved on the way out."""
 
 
 def results() -> Console:

@@ -6,7 +6,6 @@ All methods of `Ranks` do nothing, or return their input, when there is one proc
 import os
 import re
 import secrets
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -179,10 +178,9 @@ def exit_rank(status: object) -> None:
         leave_group()
         failures.end_process(code)
     failures.ignore_termination()
-    # closes the connections, which ends the waits of other ranks. It may wait for them itself
-    threading.Thread(target=torch.distributed.destroy_process_group, daemon=True).start()
+    # the group is not destroyed: that would wait, for ranks that have failed
     failures.report_if_due(watch)
-    watch.wait_for_rank_0()
+    watch.wait_for_answer()
     failures.end_process(failures.FAILED_STATUS)
 
 

@@ -28,6 +28,7 @@ from .processes import signal_when_parent_dies
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+    from lightning_fabric.accelerators.accelerator import Accelerator
     from lightning_fabric.plugins.precision.precision import Precision
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -196,8 +197,9 @@ def _make_fabric(hardware: Hardware, precision: str, timeout: timedelta) -> "Fab
     devices, nodes = _count_devices_and_nodes(hardware)
     # buffers are averaged by the learner after each step, not broadcast before each forward pass
     options: dict[str, Any] = {"timeout": timeout, _buffer_option(): False}
+    is_bound = kind != "cpu" and _has_own_gpu(devices)
     return Fabric(
-        accelerator=kind,
+        accelerator=_make_own_gpu() if is_bound else kind,
         devices=devices if number is None else [number],
         num_nodes=nodes,
         strategy=DDPStrategy(**options) if devices * nodes > 1 else "auto",
@@ -207,6 +209,25 @@ def _make_fabric(hardware: Hardware, precision: str, timeout: timedelta) -> "Fab
             *([] if read_launcher() else [LightningEnvironment()]),
         ],
     )
+
+
+def _has_own_gpu(devices: int) -> bool:
+    """Whether a launcher has started several processes and lets each see its GPU only."""
+    return devices > 1 and read_launcher() is not None and torch.cuda.device_count() == 1
+
+
+def _make_own_gpu() -> "Accelerator":
+    """Return Fabric's accelerator with device 0 in every process, as `--gpus-per-task=1` needs."""
+    from lightning_fabric.accelerators.cuda import CUDAAccelerator
+
+    class OwnGpu(CUDAAccelerator):
+        """The only visible GPU; Fabric would look for the one with the local rank as its index."""
+
+        @staticmethod
+        def parse_devices(devices: object) -> list[int]:
+            return [0] * int(str(devices))
+
+    return OwnGpu()
 
 
 def _make_precision(precision: str, kind: str) -> "Precision":
@@ -263,7 +284,7 @@ def _count_devices_and_nodes(hardware: Hardware) -> tuple[int, int]:
         )
     # processes on a CPU share its cores, so their number has no limit
     present = torch.cuda.device_count() if _has("cuda") else 1
-    if devices > present and has_accelerator(kind):
+    if devices > present and has_accelerator(kind) and not _has_own_gpu(devices):
         gpus = "there is 1 GPU" if present == 1 else f"there are {present} GPUs"
         raise BadInput(
             f"{gpus}, not {devices}",

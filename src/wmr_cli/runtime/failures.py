@@ -2,7 +2,8 @@
 
 Collective operations cannot carry an error: the other ranks may already wait inside one that the
 failed rank never joins. So every rank has a socket to rank 0 and a thread that reads it. A rank
-that is killed closes its socket. Rank 0 reports the failure, and the others end silently after it.
+that is killed closes its socket. Rank 0 reports the failure. The others end as soon as rank 0
+knows it, which closes their connections, so that rank 0 does not wait for them either.
 """
 
 import json
@@ -23,8 +24,8 @@ FAILED_STATUS = 2
 """Exit status of all ranks after a failure."""
 UNWIND_SECONDS = 5.0
 """How long the main thread may take to notice a failure itself and to clean up."""
-REPORT_SECONDS = 20.0
-"""How long other ranks wait until rank 0 has reported a failure and ended."""
+ANSWER_SECONDS = 15.0
+"""How long a rank that has failed waits until rank 0 has received its message."""
 CONNECT_SECONDS = 120.0
 LOOPBACK = "127.0.0.1"
 LENGTH_BYTES = 4
@@ -86,8 +87,8 @@ class FailureWatch:
         self._failure: Failure | None = None
         self._is_known = threading.Event()
         self._is_reported = threading.Event()
-        self._have_ended = threading.Event()
-        """Set when no peer is left: elsewhere than on rank 0, when rank 0 has ended."""
+        self._is_answered = threading.Event()
+        """Set elsewhere than on rank 0, when rank 0 knows the failure or has ended."""
         self._has_lost_rank_0 = False
         threading.Thread(target=self._read_peers, daemon=True, name="failure-watch").start()
 
@@ -101,6 +102,7 @@ class FailureWatch:
         if is_connection_error(error):
             # another rank has failed; its reason is better than this effect of it
             self._is_known.wait(UNWIND_SECONDS)
+        ignore_termination()
         self._accept(own)
 
     def take(self) -> Failure | None:
@@ -116,10 +118,10 @@ class FailureWatch:
         """Announce that this rank ends without a failure."""
         self._send_to_peers(b"")
 
-    def wait_for_rank_0(self) -> None:
-        """Wait until rank 0 has ended: launchers kill it as soon as another rank has failed."""
+    def wait_for_answer(self) -> None:
+        """Wait until rank 0 knows the failure: launchers stop it as soon as another rank ends."""
         if self.index:
-            self._have_ended.wait(REPORT_SECONDS)
+            self._is_answered.wait(ANSWER_SECONDS)
 
     def _accept(self, failure: Failure) -> None:
         """Remember the first failure, pass it on, and see to it that this process ends."""
@@ -138,8 +140,7 @@ class FailureWatch:
             if not report_if_due(self):
                 # the main thread has reported it, and may still clean up
                 time.sleep(UNWIND_SECONDS)
-        else:
-            self.wait_for_rank_0()
+        self.wait_for_answer()
         end_process(FAILED_STATUS)
 
     def _send_to_peers(self, payload: bytes) -> None:
@@ -159,6 +160,8 @@ class FailureWatch:
                 for key, _ in selector.select():
                     rank = int(key.data)
                     message = _receive(self._peers[rank])
+                    if self.index and message != b"":
+                        self._is_answered.set()
                     if message is None:
                         selector.unregister(key.fileobj)
                         if rank not in finished:
@@ -167,11 +170,10 @@ class FailureWatch:
                         self._accept(Failure(**json.loads(message)))
                     else:
                         finished.add(rank)
-        self._have_ended.set()
 
     def _note_death(self, rank: int) -> None:
         with self._lock:
-            # after a failure, rank 0 ends first and has reported it
+            # after a failure that is known, rank 0 has received and reported it
             self._has_lost_rank_0 = rank == 0 and self._failure is None
         self._accept(
             Failure(

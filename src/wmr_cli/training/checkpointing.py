@@ -285,8 +285,8 @@ def _make_optimizer_state(
     return {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
 
 
-DEFERRED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-"""Ctrl-C, a request to end, and the warning of Slurm before the time limit."""
+DEFERRED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""Ctrl-C, a request to end, and the warnings of Slurm and submitit before the time limit."""
 SAVE_REQUEST = 1
 """Less than the number of any deferred signal, so that the largest request of all ranks wins."""
 
