@@ -6,6 +6,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,9 @@ from torch import Tensor, nn
 import wmr_cli
 from wmr_cli.cli.console import say_error
 from wmr_cli.errors import BadInput
+from wmr_cli.runtime import fabric
 from wmr_cli.runtime.distributed import read_launcher
-from wmr_cli.runtime.fabric import single_process
+from wmr_cli.runtime.fabric import Hardware, launch, single_process
 
 SOURCE = Path(wmr_cli.__file__).parent
 NAMES = ("cpu", "cuda", "mps", "xpu", "hip", "xla")
@@ -136,6 +139,77 @@ def test_an_invalid_count_of_processes_is_refused(
     assert caught.value.hint
     # `say_error` reads the rank from the same variables, and must not fail
     say_error("the error itself")
+
+
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "none",
+    "LOCAL_WORLD_SIZE": "4",
+    "WORLD_SIZE": "8",
+    "RANK": "6",
+    "LOCAL_RANK": "2",
+    "GROUP_RANK": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+}
+SRUN = {
+    "SLURM_NTASKS": "8",
+    "SLURM_NTASKS_PER_NODE": "4",
+    "SLURM_NNODES": "2",
+    "SLURM_NODEID": "1",
+    "SLURM_PROCID": "6",
+    "SLURM_LOCALID": "2",
+    "SLURM_JOB_ID": "1",
+    "SLURM_STEP_ID": "0",
+    "SLURM_JOB_NAME": "train",
+    "SLURM_NODELIST": "node[1-2]",
+}
+
+
+@pytest.fixture
+def set_gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Return a function that makes torch report a number of GPUs."""
+
+    def set_count(count: int) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr("lightning_fabric.accelerators.cuda.num_cuda_devices", lambda: count)
+
+    for name in (*TORCHRUN, *SRUN):
+        monkeypatch.delenv(name, raising=False)
+    return set_count
+
+
+@pytest.mark.parametrize("environment", [TORCHRUN, SRUN], ids=["torchrun", "srun"])
+@pytest.mark.parametrize(("visible", "index"), [(1, 0), (4, 2)])
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_a_process_uses_the_only_gpu_it_sees_or_that_of_its_local_rank(
+    device: str,
+    visible: int,
+    index: int,
+    environment: dict[str, str],
+    set_gpus: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    set_gpus(visible)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    # as `launch` does, without the processes
+    made = fabric._make_fabric(Hardware(device), "32", timedelta(minutes=1))
+    assert made.device == torch.device("cuda", index)
+    assert (made.world_size, made.global_rank, made.local_rank) == (8, 6, 2)
+
+
+def test_more_processes_than_visible_gpus_are_refused(
+    set_gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_gpus(1)
+    with pytest.raises(BadInput, match="GPU"):
+        launch(Hardware("cuda", devices=2))
+    set_gpus(2)
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(BadInput, match="GPU"):
+        launch(Hardware("cuda"))
 
 
 @pytest.mark.parametrize("device", ["cuda:²", "cuda:" + "9" * 5000, "cuda:-1"])

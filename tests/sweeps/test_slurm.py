@@ -1,16 +1,22 @@
 """Slurm jobs: when a sweep ends early, it cancels the jobs that it has submitted."""
 
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from submitit.core.utils import CommandFunction
 
 from wmr_cli.errors import BadInput
 from wmr_cli.registry import Registry
 from wmr_cli.sweeps import slurm
 from wmr_cli.sweeps.process import CommandResult, Failure
 from wmr_cli.sweeps.runner import RunFailed, SweepEvents
+from wmr_cli.sweeps.slurm import JobCommand, JobQueue
 from wmr_cli.sweeps.study import Study, read_study
 
 pytest.importorskip("submitit")
@@ -19,21 +25,23 @@ pytest.importorskip("submitit")
 class FakeExecutor:
     """An executor that accepts `capacity` jobs and refuses the next one."""
 
+    cluster = "local"
+
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.cancelled: list[str] = []
         self.ends_at_once = False
 
-    def submit(self, call: CommandFunction) -> SimpleNamespace:
+    def submit(self, call: JobCommand) -> SimpleNamespace:
         if self.capacity == 0:
             raise RuntimeError("sbatch: error:\n no such partition")
         self.capacity -= 1
-        name = call.command[call.command.index("--run") + 1]
+        name = call.words[call.words.index("--run") + 1]
         return SimpleNamespace(
             job_id=name,
             state="FAILED",
             done=lambda: self.ends_at_once,
-            cancel=lambda: self.cancelled.append(name),
+            cancel=lambda check: self.cancelled.append(name),
             stderr=lambda: "starting\nslurmstepd: error: out of memory\n",
             stdout=lambda: "",
             paths=SimpleNamespace(stderr=Path("job.err")),
@@ -97,3 +105,69 @@ def test_a_failed_job_is_explained_by_its_result_file_or_its_log(
     events = list(submit_to(executor, study, monkeypatch))
     failures = [event.failure for event in events if isinstance(event, RunFailed)]
     assert failures[0] == failure
+
+
+SAVING_COMMAND = """
+import os, signal, sys, time
+from pathlib import Path
+
+def save(number, frame):
+    Path("saved").write_text(os.environ["WMR_RESULT_FILE"])
+    sys.exit(143)
+
+signal.signal(signal.SIGUSR2, save)
+Path("ready").touch()
+time.sleep(60)
+"""
+
+
+def test_a_job_that_runs_out_of_time_lets_its_command_save() -> None:
+    command = JobCommand((sys.executable, "-c", SAVING_COMMAND), Path("result.json"))
+    resumed = []
+
+    # as submitit does: in a signal handler, while the main thread waits for the command
+    def requeue(number: int, frame: object) -> None:
+        resumed.append(command.checkpoint())
+
+    def warn() -> None:
+        while not Path("ready").exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGUSR2)
+
+    previous = signal.signal(signal.SIGUSR2, requeue)
+    warning = threading.Thread(target=warn)
+    warning.start()
+    with pytest.raises(RuntimeError, match="143"):
+        command()
+    warning.join()
+    signal.signal(signal.SIGUSR2, previous)
+    assert Path("saved").read_text() == "result.json"
+    (submission,) = resumed
+    assert pickle.loads(pickle.dumps(submission.function)) == command
+
+
+@pytest.fixture
+def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a `squeue` first on the PATH that prints a file, and fails without it."""
+    program = tmp_path / "bin" / "squeue"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ncat {tmp_path}/queue\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(slurm, "QUEUE_SECONDS", 0)
+    return tmp_path / "queue"
+
+
+def test_states_of_jobs_need_no_accounting(squeue: Path) -> None:
+    result = Path("7.pkl")
+    queue = JobQueue()
+    assert not queue.has_ended("8", Path("8.pkl")), "the controller does not answer"
+    squeue.write_text("7 RUNNING\n8 TIMEOUT\n9 FAILED\n")
+    assert queue.has_ended("8", Path("8.pkl"))
+    assert queue.state("8") == "TIMEOUT"
+    assert not queue.has_ended("7", result)
+    result.touch()
+    assert queue.has_ended("7", result), "its result file exists before its state changes"
+    result.unlink()
+    squeue.write_text("")
+    assert queue.has_ended("7", result), "Slurm has forgotten it"

@@ -283,6 +283,139 @@ def test_an_error_of_one_process_is_reported_once_with_its_place() -> None:
     assert "logits are not finite" in failed.stderr
 
 
+FAILING = """
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from wmr_cli.core.data.splits import MemorySplit
+
+PLACE = os.environ["FAILING_PLACE"]
+IS_FAILING = os.environ.get("LOCAL_RANK") == os.environ["FAILING_RANK"]
+
+
+def fail():
+    Path("failed").touch()
+    if PLACE == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise RuntimeError("boom")
+
+
+class FailInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values):
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        fail()
+
+
+class Failing(nn.Sequential):
+    def __init__(self, num_classes):
+        super().__init__(nn.Flatten(), nn.Linear(64, num_classes))
+        self.passes = 0
+        if IS_FAILING and PLACE == "optimizer":
+            torch.optim.SGD.step = lambda *args, **kwargs: fail()
+
+    def forward(self, images):
+        logits = super().forward(images)
+        if not IS_FAILING or len(images) < 20:
+            return logits
+        if not self.training:
+            if PLACE == "validation" and not torch.is_grad_enabled():
+                fail()
+            return logits
+        self.passes += 1
+        if PLACE == f"forward {self.passes}" or (PLACE == "killed" and self.passes == 3):
+            fail()
+        if self.passes == 2 and PLACE == "reading":
+            MemorySplit.batch = lambda *args: fail()
+        return FailInBackward.apply(logits) if PLACE == "backward" else logits
+"""
+FAILING_WORDS = (*BRIEF, "--model", "failing.py:Failing", "--out", "run")
+EXIT_SECONDS = 20
+"""How soon all ranks must have ended after the failure, on a busy machine."""
+
+
+def assert_fails_once(stderr: str, message: str) -> None:
+    """Check that all ranks together have printed one error, and that they ended soon."""
+    assert [line.split(":")[0] for line in stderr.splitlines()] == ["error", "hint"], stderr
+    assert message in stderr
+    assert time.time() - Path("failed").stat().st_mtime < EXIT_SECONDS
+
+
+@pytest.fixture
+def _write_failing_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("failing.py").write_text(FAILING, encoding="utf-8")
+
+
+@pytest.mark.usefixtures("_write_failing_model")
+@pytest.mark.parametrize(
+    ("place", "rank"),
+    [
+        ("forward 2", "1"),
+        pytest.param("forward 1", "1", marks=pytest.mark.slow),
+        pytest.param("forward 2", "0", marks=pytest.mark.slow),
+        pytest.param("backward", "1", marks=pytest.mark.slow),
+        pytest.param("backward", "0", marks=pytest.mark.slow),
+        pytest.param("optimizer", "1", marks=pytest.mark.slow),
+        pytest.param("reading", "1", marks=pytest.mark.slow),
+        pytest.param("validation", "1", marks=pytest.mark.slow),
+        pytest.param("killed", "1", marks=pytest.mark.slow),
+    ],
+)
+def test_a_rank_that_fails_ends_all_ranks(
+    place: str, rank: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAILING_PLACE", place)
+    monkeypatch.setenv("FAILING_RANK", rank)
+    failed = train(*FAILING_WORDS, "--devices", "2", status=2)
+    message = "process 1 has died" if place == "killed" else f"process {rank} failed: RuntimeError"
+    assert_fails_once(failed.stderr, message)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_write_failing_model")
+@pytest.mark.parametrize("place", ["forward 2", "killed"])
+@pytest.mark.parametrize("failing_rank", [0, 1])
+def test_a_rank_that_fails_ends_ranks_of_another_launcher(place: str, failing_rank: int) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    environment = {
+        **os.environ,
+        "FAILING_PLACE": place,
+        "FAILING_RANK": str(failing_rank),
+        "TORCHELASTIC_RUN_ID": "none",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GROUP_RANK": "0",
+    }
+    running = [
+        subprocess.Popen(
+            [sys.executable, *TRAIN, *FAILING_WORDS],
+            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    outputs = [process.communicate(timeout=240)[1] for process in running]
+    expected = [2, 2]
+    if place == "killed":
+        expected[failing_rank] = -signal.SIGKILL
+    assert [process.returncode for process in running] == expected
+    message = "has died" if place == "killed" else "failed: RuntimeError: boom"
+    assert_fails_once("".join(outputs), f"process {failing_rank} {message}")
+
+
 def test_a_batch_too_small_for_the_processes_is_refused() -> None:
     failed = train("--batch-size", "3", "--devices", "2", "--quiet", status=2)
     assert (

@@ -13,6 +13,8 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import WmrError, out_of_memory
+from ..runtime import failures
+from ..runtime.failures import Failure
 from ..sweeps.process import start_report
 from . import attack, bench, evaluate, imports, installation, lists, report, sweep, train
 from .console import Terminated, say_error, write
@@ -67,11 +69,39 @@ class Program(TyperGroup):
         # a sweep reads the outcome of its child processes from this file
         result = start_report()
 
-        def fail(error: BaseException, text: str, hint: str) -> int:
-            say_error(text, hint)
+        def report(failure: Failure) -> None:
+            # a rank that has a watch knows whether it must print
+            say_error(failure.text, failure.hint, on_any_rank=failures.current_watch() is not None)
             # with the flags of this command: those of the sweep that reads it are others
-            result.set_error(spell_flags(text), spell_flags(hint), type(error).__name__)
-            return 2
+            text = spell_flags(failure.text)
+            result.set_error(text, spell_flags(failure.hint), failure.error_class)
+
+        def report_and_write(failure: Failure) -> None:
+            report(failure)
+            result.write(failures.FAILED_STATUS)
+
+        def fail(error: BaseException, text: str, hint: str) -> int:
+            failure = Failure(text, hint, type(error).__name__)
+            watch = failures.current_watch()
+            if watch is None:
+                report(failure)
+            else:
+                watch.share(failure, error)
+                due = watch.take()
+                if due is not None:
+                    report(due)
+            return failures.FAILED_STATUS
+
+        def fail_unexpectedly(error: Exception) -> int:
+            # a bug keeps its traceback, but one of several ranks has to inform the others
+            if failures.current_watch() is None:
+                raise error
+            from ..runtime.distributed import describe_error
+
+            described = describe_error(error)
+            return fail(error, str(described), described.hint)
+
+        failures.set_reporter(report_and_write)
 
         try:
             status = super().main(*args, **{**kwargs, "standalone_mode": False})
@@ -81,18 +111,22 @@ class Program(TyperGroup):
         except typer.TyperException as error:
             status = fail(error, *_describe_usage_error(error))
         except UnicodeEncodeError as error:
-            if error.reason != "surrogates not allowed":
-                raise
-            status = fail(
-                error,
-                f"a text or path is not valid UTF-8: {error.object!r}",
-                "rename the file or folder, or work in another folder",
-            )
+            if error.reason == "surrogates not allowed":
+                status = fail(
+                    error,
+                    f"a text or path is not valid UTF-8: {error.object!r}",
+                    "rename the file or folder, or work in another folder",
+                )
+            else:
+                status = fail_unexpectedly(error)
         except OSError as error:
-            if error.errno not in HINT_BY_ERRNO or error.filename is None:
-                raise
-            problem = f"cannot use {_decode_filename(error.filename)}: {error.strerror}"
-            status = fail(error, problem, HINT_BY_ERRNO[error.errno])
+            if error.errno in HINT_BY_ERRNO and error.filename is not None:
+                problem = f"cannot use {_decode_filename(error.filename)}: {error.strerror}"
+                status = fail(error, problem, HINT_BY_ERRNO[error.errno])
+            else:
+                status = fail_unexpectedly(error)
+        except Exception as error:  # noqa: BLE001 - raised again by one process
+            status = fail_unexpectedly(error)
         if not isinstance(status, int):
             status = 0
         try:
@@ -163,7 +197,15 @@ def program(
         write(context.get_help())
 
 
+SCHEDULER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
+"""How schedulers announce the end of a job; SIGUSR2 is that of submitit."""
+
+
 def _terminate(number: int, frame: object) -> None:
+    # a scheduler signals every process, and a parent passes the signal on: the second one
+    # must not interrupt what the first one has started
+    for announcement in SCHEDULER_SIGNALS:
+        signal.signal(announcement, signal.SIG_IGN)
     raise Terminated(128 + signal.SIGTERM)
 
 
@@ -173,8 +215,7 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     # child processes (`python -m`) must not import modules or plugins from the current folder
     os.environ["PYTHONSAFEPATH"] = "1"
-    # schedulers announce the end of a job with SIGUSR1
-    for number in (signal.SIGTERM, signal.SIGUSR1):
+    for number in (signal.SIGTERM, *SCHEDULER_SIGNALS):
         signal.signal(number, _terminate)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -24,7 +24,7 @@ RANK_VARIABLES = ("LOCAL_RANK", "RANK", "NODE_RANK", "GROUP_RANK")
 
 
 class Terminated(SystemExit):
-    """The process received SIGTERM or SIGUSR1; the state is saved on the way out."""
+    """The process received SIGTERM, SIGUSR1 or SIGUSR2; the state is saved on the way out."""
 
 
 def results() -> Console:
@@ -36,9 +36,9 @@ def results() -> Console:
     return Console(highlight=False, emoji=False, width=UNLIMITED_WIDTH)
 
 
-def messages(quiet: bool = False) -> Console:
-    """Return the console for progress and messages, which only rank 0 prints."""
-    quiet = quiet or not is_first()
+def messages(quiet: bool = False, *, on_any_rank: bool = False) -> Console:
+    """Return the console for progress and messages, which only rank 0 prints by default."""
+    quiet = quiet or not (on_any_rank or is_first())
     console = Console(stderr=True, highlight=False, emoji=False, quiet=quiet)
     if console.is_terminal:
         return console
@@ -62,9 +62,9 @@ def say(text: str, *, quiet: bool = False, is_warning: bool = False) -> None:
     messages(quiet).print(mark + as_line(spell_flags(text)), soft_wrap=True)
 
 
-def say_error(text: str, hint: str = "") -> None:
+def say_error(text: str, hint: str = "", *, on_any_rank: bool = False) -> None:
     """Print an error in red, and a hint."""
-    console = messages()
+    console = messages(on_any_rank=on_any_rank)
     console.print(f"[bold red]error:[/] {as_line(shorten(spell_flags(text)))}", soft_wrap=True)
     if hint:
         console.print(f"[dim]hint:[/] {as_line(shorten(spell_flags(hint)))}", soft_wrap=True)

@@ -165,20 +165,19 @@ def measure(
     jobs = make_jobs(task, unfinished, chunk_size)
     yield EvaluationStarted(task.label, count_images(jobs))
     with ExitStack() as stack:
-        # an error of rank 0 must end all ranks, not leave them waiting
-        with ranks.collective():
-            if ranks.is_first:
-                check_writable(target)
-                refuse_link(unfinished)
-                stack.enter_context(lock_folder(unfinished))
-                remove_stale_files(unfinished, jobs if session.resume else [])
+        if ranks.is_first:
+            check_writable(target)
+            refuse_link(unfinished)
+            stack.enter_context(lock_folder(unfinished))
+            remove_stale_files(unfinished, jobs if session.resume else [])
+        ranks.barrier()
         check_shared_folder(unfinished, ranks)
         if not ranks.is_first:
             # rank 0 holds the lock; the others only refuse to write if the folder is moved
             stack.enter_context(watch_folder(unfinished))
         started = time.perf_counter()
-        with ranks.collective():
-            num_evaluated = yield from run_jobs(task, evaluator, jobs, runtime)
+        num_evaluated = yield from run_jobs(task, evaluator, jobs, runtime)
+        ranks.barrier()
         seconds = time.perf_counter() - started
         # rank 0 reads the chunks of all ranks from the folder
         if not ranks.is_first:
@@ -211,16 +210,16 @@ def check_shared_folder(folder: Path, ranks: Ranks) -> None:
     # a random name: every node may have a folder of this path from an earlier attempt
     nonce = folder / f"{ranks.broadcast(uuid4().hex)}.nonce"
     with ExitStack() as stack:
-        with ranks.collective():
-            if ranks.is_first:
-                nonce.touch()
-                stack.callback(nonce.unlink, missing_ok=True)
-        with ranks.collective():
-            if not _appears(nonce):
-                raise RunFolderError(
-                    f"rank {ranks.index} does not see the folder of rank 0: {folder}",
-                    hint="set `out` to a folder that all nodes share",
-                )
+        if ranks.is_first:
+            nonce.touch()
+            stack.callback(nonce.unlink, missing_ok=True)
+        ranks.barrier()
+        if not _appears(nonce):
+            raise RunFolderError(
+                f"rank {ranks.index} does not see the folder of rank 0: {folder}",
+                hint="set `out` to a folder that all nodes share",
+            )
+        ranks.barrier()
 
 
 def _appears(path: Path) -> bool:

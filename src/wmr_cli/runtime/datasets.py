@@ -185,21 +185,20 @@ def share_split(make: Callable[[], Split], ranks: Ranks, *, prepares: bool = Fal
     split: Split | None = None
     with ExitStack() as stack:
         file = ""
-        with ranks.collective():
-            if ranks.is_first_of_node:
-                split = make()
-                if prepares and isinstance(split, Preparable):
-                    split.prepare()
-                file = stack.enter_context(_temporary_file(_shareable_tensors(split)))
+        if ranks.is_first_of_node:
+            split = make()
+            if prepares and isinstance(split, Preparable):
+                split.prepare()
+            file = stack.enter_context(_temporary_file(_shareable_tensors(split)))
         files = ranks.gather_objects((ranks.node, file))
         shared = next((file for node, file in files if node == ranks.node and file), None)
-        # the file must exist until all ranks have mapped it, at the end of this block
-        with ranks.collective():
-            if shared is not None:
-                # the first rank too: it then frees the copy that it has read
-                split = _map_split(load_file(shared), make)
-            elif split is None:
-                split = make()
+        if shared is not None:
+            # the first rank too: it then frees the copy that it has read
+            split = _map_split(load_file(shared), make)
+        elif split is None:
+            split = make()
+        # the file must exist until all ranks have mapped it
+        ranks.barrier()
     assert split is not None
     return split
 

@@ -5,24 +5,21 @@ All methods of `Ranks` do nothing, or return their input, when there is one proc
 
 import os
 import re
-import sys
-import time
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..errors import BadInput, BrokenContract, WmrError, out_of_memory
+from . import failures
+from .failures import RESUME_HINT
 
 T = TypeVar("T")
-
-RESUME_HINT = "continue from the last checkpoint with `resume=True`"
-RANK_0_EXIT_SECONDS = 20.0
-"""How long other ranks wait for rank 0 to report an error that all share."""
-EXIT_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -113,43 +110,59 @@ class Ranks:
         # not torch's barrier: on NCCL it guesses the GPU of a rank
         self.max(0)
 
-    def sync_errors(self, error: Exception | None = None) -> None:
-        """Raise the error of any rank on all ranks, so that no rank waits for one that has failed.
-
-        Ranks must call this before each collective operation that a failed rank would miss.
-        """
-        if not self.max(int(error is not None)):
-            return
-        # objects only after a failure: pickling is slower than the number above
-        errors = self.gather_objects(error)
-        first = next(each for each in errors if each is not None)
-        # an enclosing `propagate_errors` must not exchange it a second time
-        first.is_shared = True  # type: ignore[attr-defined]
-        raise first
-
     @contextmanager
-    def collective(self) -> Iterator[None]:
-        """Run a block on all ranks; wait at its end, and raise on all ranks if one has failed."""
-        with self.propagate_errors():
-            yield
-        self.sync_errors()
-
-    @contextmanager
-    def propagate_errors(self) -> Iterator[None]:
-        """Send an error inside to the other ranks, which raise it at their next `sync_errors`."""
+    def describe_errors(self) -> Iterator[None]:
+        """Turn an unexpected error of one of several ranks into one that names the rank."""
         try:
             yield
         except Exception as error:
-            if self.count == 1 or getattr(error, "is_shared", False):
+            is_described = isinstance(error, WmrError) or failures.is_connection_error(error)
+            if self.count == 1 or is_described:
                 raise
-            self.sync_errors(self._to_wmr_error(error))
+            raise describe_error(error) from error
 
-    def _to_wmr_error(self, error: Exception) -> Exception:
-        """Return an error that can be pickled and shown to the user."""
-        if isinstance(error, WmrError):
-            return error
-        problem = f"process {self.index} failed: {type(error).__name__}: {error}"
-        return out_of_memory(error) or BrokenContract(problem, RESUME_HINT)
+
+def describe_error(error: Exception) -> WmrError:
+    """Return an error that names this rank, for the user."""
+    watch = failures.current_watch()
+    index = 0 if watch is None else watch.index
+    if failures.is_connection_error(error):
+        reason = str(error).partition("\n")[0]
+        text = f"process {index} has lost the connection to another one: {reason}"
+        return BrokenContract(text, RESUME_HINT)
+    problem = f"process {index} failed: {type(error).__name__}: {error}"
+    return out_of_memory(error) or BrokenContract(problem, RESUME_HINT)
+
+
+def watch_failures(ranks: Ranks) -> None:
+    """Connect all ranks, so that the failure of one ends all of them."""
+    is_one_node = ranks.max(ranks.node) == 0
+    listener = None
+    if ranks.is_first:
+        listener = failures.open_listener(failures.LOOPBACK if is_one_node else "")
+    port = 0 if listener is None else listener.getsockname()[1]
+    port, secret = ranks.broadcast((port, secrets.token_hex()))
+    if listener is not None:
+        peers = failures.accept_ranks(listener, secret, ranks.count)
+    else:
+        host = failures.LOOPBACK if is_one_node else os.environ["MASTER_ADDR"]
+        peers = failures.connect_to_rank_0(host, port, secret, ranks.index)
+    failures.start_watch(ranks.index, peers)
+
+
+def limit_waiting(timeout: timedelta) -> None:
+    """Let a rank fail that waits longer than this for the others, from now on."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        # torch has no public function for a group that exists
+        torch.distributed.distributed_c10d._set_pg_timeout(timeout)
+
+
+def leave_group() -> None:
+    """Leave the other ranks without a failure."""
+    watch = failures.current_watch()
+    if watch is not None:
+        watch.finish()
+    torch.distributed.destroy_process_group()
 
 
 def exit_rank(status: object) -> None:
@@ -159,25 +172,16 @@ def exit_rank(status: object) -> None:
     """
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return
-    torch.distributed.destroy_process_group()
-    if status:
-        # rank 0 must print the error before it is killed
-        _wait_for_rank_0()
-    # os._exit does not flush
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(status if isinstance(status, int) else 0)
-
-
-def _wait_for_rank_0() -> None:
-    """Wait until rank 0 has ended: Fabric kills it as soon as a process that it started fails."""
-    if os.environ.get("LOCAL_RANK", "0") == "0" or read_launcher() is not None:
-        return
-    # an orphan gets another parent, so a change means that rank 0 has ended
-    parent = os.getppid()
-    deadline = time.monotonic() + RANK_0_EXIT_SECONDS
-    while os.getppid() == parent and time.monotonic() < deadline:
-        time.sleep(EXIT_POLL_SECONDS)
+    code = status if isinstance(status, int) else int(status is not None)
+    watch = failures.current_watch()
+    if watch is None or not watch.has_failed:
+        leave_group()
+        failures.end_process(code)
+    failures.ignore_termination()
+    # the group is not destroyed: that would wait, for ranks that have failed
+    failures.report_if_due(watch)
+    watch.wait_for_answer()
+    failures.end_process(failures.FAILED_STATUS)
 
 
 def read_launcher() -> tuple[int, int] | None:

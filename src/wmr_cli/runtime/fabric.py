@@ -8,6 +8,8 @@ import logging
 import os
 import re
 import signal
+import socket
+import subprocess
 import sys
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -20,11 +22,13 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import BadInput
-from .distributed import Ranks, read_launcher
+from .distributed import Ranks, leave_group, read_launcher, watch_failures
+from .failures import LOOPBACK, watch_child
 from .processes import count_granted_cores, signal_when_parent_dies
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+    from lightning_fabric.accelerators.accelerator import Accelerator
     from lightning_fabric.plugins.precision.precision import Precision
     from lightning_fabric.strategies.strategy import Strategy
 
@@ -149,15 +153,45 @@ def launch(
     importlib.import_module("lightning_fabric")
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     fabric = _make_fabric(hardware, precision, timeout)
-    is_child = os.environ.get("LOCAL_RANK", "0") != "0" and not read_launcher()
-    if is_child and sys.platform == "linux":
-        # exit when rank 0 dies: a rank that waits inside a collective notices nothing else
-        signal_when_parent_dies(signal.SIGKILL)
+    devices, nodes = _count_devices_and_nodes(hardware)
+    if devices * nodes > 1 and not read_launcher():
+        if "LOCAL_RANK" not in os.environ:
+            _start_local_ranks(devices, nodes)
+        elif os.environ["LOCAL_RANK"] != "0" and sys.platform == "linux":
+            # before the ranks are connected, a rank notices nothing else
+            signal_when_parent_dies(signal.SIGKILL)
     fabric.launch()
+    runtime = Runtime(fabric)
     if fabric.world_size > 1:
+        watch_failures(runtime.ranks)
         # the threads of the process group must end before the interpreter does
-        atexit.register(torch.distributed.destroy_process_group)
-    return Runtime(fabric)
+        atexit.register(leave_group)
+    return runtime
+
+
+def _start_local_ranks(devices: int, nodes: int) -> None:
+    """Start the other ranks of this machine; each runs the command of this process.
+
+    Fabric would start them too. It would also kill this process, without a message, as soon as
+    one of them ends with an error.
+    """
+    with socket.socket() as unused:
+        unused.bind(("", 0))
+        port = unused.getsockname()[1]
+    os.environ.setdefault("MASTER_ADDR", LOOPBACK)
+    os.environ.setdefault("MASTER_PORT", str(port))
+    os.environ.setdefault("NODE_RANK", os.environ.get("GROUP_RANK", "0"))
+    # Fabric takes a process with this variable for one that somebody else has started
+    os.environ["LOCAL_RANK"] = "0"
+    os.environ["WORLD_SIZE"] = str(devices * nodes)
+    program = [str(Path(sys.argv[0]).absolute())]
+    spec = vars(sys.modules["__main__"]).get("__spec__")
+    if spec is not None:  # python -m
+        program = ["-m", spec.name]
+    for rank in range(1, devices):
+        command = [sys.executable, *program, *sys.argv[1:]]
+        child = subprocess.Popen(command, env={**os.environ, "LOCAL_RANK": str(rank)})
+        watch_child(child, rank)
 
 
 def single_process(device: str = "auto", precision: str = "32") -> Runtime:
@@ -179,8 +213,9 @@ def _make_fabric(hardware: Hardware, precision: str, timeout: timedelta) -> "Fab
     if has_accelerator(kind):
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     devices, nodes = _count_devices_and_nodes(hardware)
+    is_bound = kind != "cpu" and _has_own_gpu(devices)
     return Fabric(
-        accelerator=kind,
+        accelerator=_make_own_gpu() if is_bound else kind,
         devices=devices if number is None else [number],
         num_nodes=nodes,
         strategy=_make_strategy(kind, devices * nodes, timeout),
@@ -201,6 +236,25 @@ def _make_strategy(kind: str, count: int, timeout: timedelta) -> "Strategy | Lit
     # buffers are averaged by the learner after each step, not broadcast before each forward pass
     options: dict[str, Any] = {"timeout": timeout, _buffer_option(): False}
     return DDPStrategy(**options)
+
+
+def _has_own_gpu(devices: int) -> bool:
+    """Whether a launcher has started several processes and lets each see its GPU only."""
+    return devices > 1 and read_launcher() is not None and torch.cuda.device_count() == 1
+
+
+def _make_own_gpu() -> "Accelerator":
+    """Return Fabric's accelerator with device 0 in every process, as `--gpus-per-task=1` needs."""
+    from lightning_fabric.accelerators.cuda import CUDAAccelerator
+
+    class OwnGpu(CUDAAccelerator):
+        """The only visible GPU; Fabric would look for the one with the local rank as its index."""
+
+        @staticmethod
+        def parse_devices(devices: object) -> list[int]:
+            return [0] * int(str(devices))
+
+    return OwnGpu()
 
 
 def _make_precision(precision: str, kind: str) -> "Precision":
@@ -257,7 +311,7 @@ def _count_devices_and_nodes(hardware: Hardware) -> tuple[int, int]:
         )
     # processes on a CPU share its cores, so their number has no limit
     present = torch.cuda.device_count() if _has("cuda") else 1
-    if devices > present and has_accelerator(kind):
+    if devices > present and has_accelerator(kind) and not _has_own_gpu(devices):
         gpus = "there is 1 GPU" if present == 1 else f"there are {present} GPUs"
         raise BadInput(
             f"{gpus}, not {devices}",

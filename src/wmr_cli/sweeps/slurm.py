@@ -1,10 +1,17 @@
 """Run a study as Slurm jobs, through submitit.
 
-Each job is `wmr sweep STUDY --run NAME`. No torch.
+Each job is `wmr sweep STUDY --run NAME`. A job that reaches its time limit saves its state, is
+queued again and resumes. No torch.
 """
 
+import logging
+import os
 import re
+import signal
+import subprocess
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from subprocess import SubprocessError
 from tempfile import TemporaryDirectory
@@ -20,6 +27,7 @@ from .study import Run, Study
 
 if TYPE_CHECKING:
     from submitit import AutoExecutor, Job
+    from submitit.core.utils import DelayedSubmission
 
 CLUSTER_KEY = "cluster"
 """The one setting of [slurm] that is not a parameter of submitit. `local` and `debug` try a study
@@ -51,6 +59,98 @@ SAFE_SETTINGS = frozenset(
 """Settings that run no command. Others may, such as slurm_setup, slurm_srun_args and
 slurm_additional_parameters."""
 
+MAX_TIMEOUTS_KEY = "slurm_max_num_timeout"
+MAX_TIMEOUTS = 10
+"""How often a job is queued again after its time limit, by default."""
+QUEUE_SECONDS = 5.0
+"""Interval of `squeue`, which asks the controller that all users share."""
+ENDED_STATES = frozenset(
+    [
+        "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+        "PREEMPTED", "REVOKED", "TIMEOUT",
+    ]
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class JobCommand:
+    """Run a command as a job; submitit pickles this object and calls it on the node."""
+
+    words: tuple[str, ...]
+    result: Path
+
+    def __call__(self) -> None:
+        """Run the command until it ends."""
+        # an attempt before this one may have left it
+        self.result.unlink(missing_ok=True)
+        environment = {**os.environ, RESULT_FILE_VARIABLE: str(self.result)}
+        _children[:] = [subprocess.Popen(self.words, env=environment)]
+        _wait_without_reaping(_children[0])
+        if status := _children[0].wait():
+            raise RuntimeError(f"the command ended with status {status}")
+
+    def checkpoint(self) -> "DelayedSubmission":
+        """Let the command save its state and end; return what the next attempt must call.
+
+        submitit calls this before the time limit, then queues the job again.
+        """
+        from submitit.helpers import DelayedSubmission
+
+        for child in _children:
+            # Slurm signals every process of a step, but not those of other launchers
+            child.send_signal(signal.SIGUSR2)
+            _wait_without_reaping(child)
+        return DelayedSubmission(self)
+
+
+_children: "list[subprocess.Popen[bytes]]" = []
+"""The command of this job. Not a field of `JobCommand`, which is pickled."""
+
+
+def _wait_without_reaping(child: "subprocess.Popen[bytes]") -> None:
+    """Wait until a child has ended, also inside a signal handler that interrupts such a wait."""
+    # Popen.wait holds a lock, on which the wait of the handler would block forever
+    if child.returncode is None:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+
+
+class JobQueue:
+    """States of the user's jobs by `squeue`, which works on clusters without accounting."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, str] = {}
+        self._read_at = float("-inf")
+
+    def has_ended(self, job_id: str, result: Path) -> bool:
+        """Whether a job has ended, by its result file or by its state."""
+        if result.exists():
+            return True
+        self._read_if_due()
+        return self.state(job_id) in ENDED_STATES
+
+    def state(self, job_id: str) -> str:
+        """Return the newest state that is known of a job."""
+        return self._states.get(job_id, "PENDING")
+
+    def _read_if_due(self) -> None:
+        if time.monotonic() - self._read_at < QUEUE_SECONDS:
+            return
+        self._read_at = time.monotonic()
+        done = subprocess.run(
+            ["squeue", f"--user={os.getuid()}", "--states=all", "--noheader", "--format=%i %T"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        # a controller that does not answer will do so later
+        if done.returncode:
+            return
+        states = dict(line.split() for line in done.stdout.splitlines() if line.strip())
+        for name in self._states.keys() - states.keys():
+            # Slurm forgets a job some minutes after its end
+            states[name] = "COMPLETED"
+        self._states = states
+
 
 def submit_study(study: Study, data_dir: Path | None) -> SweepEvents:
     """Submit every run that is not done and follow the jobs.
@@ -59,7 +159,7 @@ def submit_study(study: Study, data_dir: Path | None) -> SweepEvents:
     """
     # raises for bad settings before the first job is submitted
     executor = make_executor(study, _job_folder(study))
-    active: dict[str, tuple[Run, Job[str]]] = {}
+    active: dict[str, tuple[Run, Job[None]]] = {}
     try:
         for run in study.runs:
             status = read_status(study, run)
@@ -72,16 +172,29 @@ def submit_study(study: Study, data_dir: Path | None) -> SweepEvents:
                 job = _submit(executor, study, run, data_dir)
                 active[run.name] = (run, job)
                 yield RunStarted(run, f"job {job.job_id}")
+        queue = JobQueue()
         while active:
             for run, job in list(active.values()):
-                if job.done():
+                state = _end_state(executor, job, queue)
+                if state is not None:
                     del active[run.name]
-                    yield _describe_end(study, run, job)
+                    yield _describe_end(study, run, job, state)
             sleep_before_poll()
     finally:
         # nothing would follow the remaining jobs or report how they end
         for _, job in active.values():
-            job.cancel()
+            # unchecked: a job that has just ended cannot be cancelled
+            job.cancel(check=False)
+
+
+def _end_state(executor: "AutoExecutor", job: "Job[None]", queue: JobQueue) -> str | None:
+    """Return the state of a job that has ended, None before that."""
+    if executor.cluster != "slurm":
+        return job.state if job.done() else None
+    # not `job.done`: submitit asks `sacct`, which fails on clusters without accounting
+    if not queue.has_ended(job.job_id, job.paths.result_pickle):
+        return None
+    return queue.state(job.job_id)
 
 
 def check_slurm_settings(study: Study) -> None:
@@ -98,14 +211,11 @@ def _result_file(study: Study, run: Run) -> Path:
     return _job_folder(study) / f"{run.name}.result.json"
 
 
-def _submit(executor: "AutoExecutor", study: Study, run: Run, data_dir: Path | None) -> "Job[str]":
-    from submitit.helpers import CommandFunction
-
+def _submit(executor: "AutoExecutor", study: Study, run: Run, data_dir: Path | None) -> "Job[None]":
     result = _result_file(study, run)
-    # through `env`, because CommandFunction replaces the whole environment of the job
-    words = ["env", f"{RESULT_FILE_VARIABLE}={result.absolute()}", sys.executable, "-m", "wmr_cli"]
     # a job is a sweep of one run, so that it resumes and locks like any other
-    words += ["sweep", str(study.file), "--run", run.name, "--jobs", "1"]
+    words = [sys.executable, "-m", "wmr_cli", "sweep", str(study.file), "--run", run.name]
+    words += ["--jobs", "1"]
     if data_dir is not None:
         words += ["--data-dir", str(data_dir)]
     try:
@@ -116,7 +226,7 @@ def _submit(executor: "AutoExecutor", study: Study, run: Run, data_dir: Path | N
             f"cannot remove {result}: {error.strerror}", hint="check owner and permissions"
         ) from None
     try:
-        return executor.submit(CommandFunction(words, verbose=False))
+        return executor.submit(JobCommand(tuple(words), result.absolute()))
     except (OSError, RuntimeError, SubprocessError) as error:
         # submitit raises RuntimeError for a failure of sbatch
         text = " ".join(str(error).split())
@@ -126,7 +236,7 @@ def _submit(executor: "AutoExecutor", study: Study, run: Run, data_dir: Path | N
         ) from None
 
 
-def _describe_end(study: Study, run: Run, job: "Job[str]") -> SweepEvent:
+def _describe_end(study: Study, run: Run, job: "Job[None]", state: str) -> SweepEvent:
     """Return how a job ended.
 
     The files of the run say whether it is done, whatever the job's state.
@@ -144,7 +254,7 @@ def _describe_end(study: Study, run: Run, job: "Job[str]") -> SweepEvent:
     else:
         # no result file: the job was cancelled, ran out of time, or could not start
         reason = last_line((job.stderr() or job.stdout() or "").splitlines())
-    problem = f"job {job.job_id} ended as {job.state}: {reason}"
+    problem = f"job {job.job_id} ended as {state}: {reason}"
     return RunFailed(run, Failure(problem, hint or f"see {job.paths.stderr}"))
 
 
@@ -166,9 +276,15 @@ def make_executor(study: Study, folder: Path) -> "AutoExecutor":
         raise BadInput(
             f"{place}: {CLUSTER_KEY} is empty", hint='leave it out, or write "slurm" or "local"'
         )
+    # its warnings and progress would appear between the lines of the sweep
+    logging.getLogger("submitit").setLevel(logging.ERROR)
+    timeouts = settings.pop(MAX_TIMEOUTS_KEY, MAX_TIMEOUTS)
+    max_timeouts = check_value(timeouts, int, f"{place}: {MAX_TIMEOUTS_KEY}")
     hint = 'submit from a machine of the cluster, or try the study with cluster = "local"'
     try:
-        executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
+        executor = submitit.AutoExecutor(
+            folder=folder, cluster=cluster, slurm_max_num_timeout=max_timeouts
+        )
         hint = (
             "[slurm] takes the parameters of submitit's update_parameters,"
             " such as slurm_partition, timeout_min, gpus_per_node"

@@ -48,22 +48,21 @@ def open_training(
     """Open the run folder until the stack is closed, and restore the state in it."""
     folder = RunFolder(path)
     ranks = run.runtime.ranks
-    with ranks.collective():
-        # rank 0 alone holds the lock of the folder and writes to it
-        if ranks.is_first:
-            stack.enter_context(open_run(path, run.config, resume=resume, overwrite=overwrite))
-    # a second block: the other ranks read only after rank 0 has checked the folder
-    with ranks.collective():
-        progress = restore_state(folder, run)
+    # rank 0 alone holds the lock of the folder and writes to it
+    if ranks.is_first:
+        stack.enter_context(open_run(path, run.config, resume=resume, overwrite=overwrite))
+    # the other ranks read only after rank 0 has checked the folder
+    ranks.barrier()
+    progress = restore_state(folder, run)
     places = ranks.all_gather(torch.tensor([progress.epoch, progress.step_in_epoch]))
     if (places != places[0]).any():
         raise RunFolderError(
             f"{path} is not the same folder for all processes",
             hint="put it on a disk that all nodes share",
         )
-    with ranks.collective():
-        if ranks.is_first:
-            _repair_folder(folder, run, progress)
+    if ranks.is_first:
+        _repair_folder(folder, run, progress)
+    ranks.barrier()
     return folder, progress
 
 
@@ -82,11 +81,12 @@ def _repair_folder(folder: RunFolder, run: TrainingSetup, progress: Progress) ->
 def save_state(folder: RunFolder, run: TrainingSetup, progress: Progress) -> None:
     """Write resume.safetensors; all ranks must call this."""
     ranks = run.runtime.ranks
-    with ranks.collective():
-        # on all ranks: a part may gather its state from them
-        states = {owner: part.state() for owner, part in stateful_parts(run).items()}
-        if ranks.is_first:
-            _write_state(folder, run, progress, states)
+    # on all ranks: a part may gather its state from them
+    states = {owner: part.state() for owner, part in stateful_parts(run).items()}
+    if ranks.is_first:
+        _write_state(folder, run, progress, states)
+    # a rank that ends earlier could make a launcher kill rank 0 while it writes
+    ranks.barrier()
 
 
 def save_epoch(
@@ -99,11 +99,10 @@ def save_epoch(
     files = _weight_files(folder, run)
     if is_best:
         files[folder.best] = run.model
-    with run.runtime.ranks.collective():
-        if run.runtime.ranks.is_first:
-            for file, model in files.items():
-                write_weights(file, run, model, progress.epoch)
-            folder.write_log([*folder.read_log(), entry])
+    if run.runtime.ranks.is_first:
+        for file, model in files.items():
+            write_weights(file, run, model, progress.epoch)
+        folder.write_log([*folder.read_log(), entry])
     # the state last: after an interruption before it, a resumed run validates the epoch again
     run.statistics.clear()
     save_state(folder, run, progress)
@@ -286,8 +285,8 @@ def _make_optimizer_state(
     return {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
 
 
-DEFERRED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-"""Ctrl-C, a request to end, and the warning of Slurm before the time limit."""
+DEFERRED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""Ctrl-C, a request to end, and the warnings of Slurm and submitit before the time limit."""
 SAVE_REQUEST = 1
 """Less than the number of any deferred signal, so that the largest request of all ranks wins."""
 

@@ -176,7 +176,6 @@ class FabricLearner:
 
     def _divide_by_mean(self, log_weights: Tensor) -> Tensor:
         """Return weights whose mean over the batch of all ranks is 1."""
-        self._ranks.sync_errors()
         # the largest weight cancels; subtracted first, so that exp cannot overflow.
         # It is -inf where all weights are 0, hence the clamp, and the mean is then 0
         smallest = torch.finfo(log_weights.dtype).min
@@ -207,16 +206,12 @@ class FabricLearner:
         return values.sum() * (ranks / self._batch_size)
 
     def gather(self, values: Tensor) -> Tensor:
-        self._ranks.sync_errors()
         return self._ranks.all_gather_varying(values, self._batch_size)
 
     def backward(self, loss: Tensor) -> None:
-        # before the gradients of all ranks are reduced, which a failed rank would miss
-        self._ranks.sync_errors()
         self._runtime.backward(loss)
 
     def add_gradients(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
-        self._ranks.sync_errors()
         for parameter, gradient in gradients.items():
             mean = self._ranks.all_reduce(gradient, "mean")
             parameter.grad = mean if parameter.grad is None else parameter.grad + mean

@@ -27,6 +27,7 @@ from ..events import (
 )
 from ..registry import Registry
 from ..runtime.accelerators import copies_without_blocking
+from ..runtime.distributed import limit_waiting
 from ..runtime.fabric import Hardware, launch
 from ..storage.runs import RunFolder
 from .checkpointing import (
@@ -51,8 +52,10 @@ from .optimization import settings_at
 from .setup import TrainingSetup, set_up_training
 from .validation import validate_if_due
 
-RANK_TIMEOUT = timedelta(hours=1)
-"""A rank that waits longer than this assumes that another rank has died."""
+SETUP_TIMEOUT = timedelta(hours=1)
+"""How long a rank waits for others that read and check a dataset."""
+STEP_TIMEOUT = timedelta(minutes=10)
+"""How long a rank waits once steps run. A rank that fails or dies is noticed at once."""
 SAVE_MINUTES = 10.0
 """Default interval between checkpoints inside an epoch."""
 MAX_SUCCESS_INTERVAL = 10
@@ -81,7 +84,7 @@ def train(
     started = time.perf_counter()
     # before the processes start: a missing package is reported once
     check_loggers(options.loggers)
-    runtime = launch(options.hardware, config.precision, RANK_TIMEOUT)
+    runtime = launch(options.hardware, config.precision, SETUP_TIMEOUT)
     ranks = runtime.ranks
     run = set_up_training(
         config,
@@ -127,8 +130,7 @@ def train(
             entry |= validate_if_due(run, epoch + 1)
             progress = save_epoch(folder, run, entry, progress)
             # after the state: a logger that fails does not cost the epoch
-            with ranks.collective():
-                loggers.log(entry)
+            loggers.log(entry)
             yield EpochDone(epoch + 1, epochs, entry)
             for text in new_warnings(folder.read_log(), guessing, config.eps):
                 yield Message(text, is_warning=True)
@@ -161,12 +163,14 @@ def train_steps(
             len(positions),
             measure_success=progress.step_in_epoch % interval == 0,
         )
-        # a rank that fails must inform those that wait for it in a collective operation
-        with locate_errors(epoch, progress.step_in_epoch), ranks.propagate_errors():
+        with locate_errors(epoch, progress.step_in_epoch), ranks.describe_errors():
             losses = train_step(run, next(reader))
         newest = check_losses(losses, epoch)
         loss = loss if newest is None else newest
         yield from warn_of_eager_steps(run)
+        if positions is remaining[0]:
+            # the first step compiles and loads kernels, which may take long on one rank
+            limit_waiting(STEP_TIMEOUT)
         progress = replace(progress, step_in_epoch=progress.step_in_epoch + 1)
         yield StepDone(epoch + 1, global_step, len(positions), loss)
 

@@ -50,10 +50,9 @@ def evaluate_validation_set(run: TrainingSetup, model: nn.Module) -> Rows:
     evaluator = make_validation_evaluator(run, model)
     positions = ranks.share(torch.arange(len(split)))
     batch_size = max(run.config.batch_size // ranks.count, 1)
-    with ranks.collective():
-        # a small split may leave a rank without images
-        batches = read_ahead(split, positions.split(batch_size)) if len(positions) else ()
-        parts = list(evaluator.evaluate_batches(batches, run.runtime.device))
+    # a small split may leave a rank without images
+    batches = read_ahead(split, positions.split(batch_size)) if len(positions) else ()
+    parts = list(evaluator.evaluate_batches(batches, run.runtime.device))
     # every rank needs all rows: kernels observe them, and the best epoch follows from them
     own_rows = stack_rows(parts) if parts else None
     return stack_rows([rows for rows in ranks.gather_objects(own_rows) if rows is not None])
