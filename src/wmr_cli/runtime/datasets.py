@@ -211,10 +211,7 @@ def share_hash(split: Split, ranks: Ranks) -> Split:
     # not a subclass, which may be copied in another way
     if ranks.count == 1 or type(split) is not ImageFileSplit:
         return split
-    found = ""
-    with ranks.collective():
-        if ranks.is_first_of_node:
-            found = split.sha256
+    found = split.sha256 if ranks.is_first_of_node else ""
     of_node = {node: sha256 for node, sha256 in ranks.gather_objects((ranks.node, found)) if sha256}
     return split.with_sha256(of_node[ranks.node])
 

@@ -181,7 +181,7 @@ def _start_local_ranks(devices: int, nodes: int) -> None:
     os.environ.setdefault("MASTER_ADDR", LOOPBACK)
     os.environ.setdefault("MASTER_PORT", str(port))
     os.environ.setdefault("NODE_RANK", os.environ.get("GROUP_RANK", "0"))
-    # Fabric takes a process with this variable for one that somebody else has started
+    # with this variable Fabric starts no processes itself
     os.environ["LOCAL_RANK"] = "0"
     os.environ["WORLD_SIZE"] = str(devices * nodes)
     program = [str(Path(sys.argv[0]).absolute())]

@@ -234,7 +234,7 @@ def open_listener(host: str) -> socket.socket:
 
 
 def accept_ranks(listener: socket.socket, secret: str, count: int) -> dict[int, socket.socket]:
-    """Return the sockets of the other ranks. A stranger does not know the secret."""
+    """Return the sockets of the other ranks; close those of processes without the secret."""
     peers: dict[int, socket.socket] = {}
     with listener:
         while len(peers) < count - 1:
