@@ -5,14 +5,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from emulated.conftest import pytest_collection_modifyitems
 from emulated.device import NAME, EmulatedTensor, Log, count_multi_tensor_launches, recorded
 from emulated.runtime import emulation
+from support.typed import mistyped
 from wmr_cli.runtime.accelerators import HostCopy
 
 TESTS = Path(__file__).parents[1]
@@ -189,29 +192,33 @@ def test_a_module_keeps_its_parameters_when_it_moves() -> None:
     assert torch.equal(weight, values)
 
 
-def run_python(*arguments: str) -> str:
+def test_importing_these_tests_does_not_register_the_device() -> None:
+    modules = [f"emulated.{file.stem}" for file in sorted(Path(__file__).parent.glob("[!_]*.py"))]
+    assert len(modules) > 5
+    imports = "; ".join(f"import {module}" for module in modules)
     done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=TESTS.parent,
+        [
+            *(sys.executable, "-c"),
+            f"{imports}; import torch; print(torch._C._get_privateuse1_backend_name())",
+        ],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
         capture_output=True,
         text=True,
         check=True,
         timeout=120,
     )
-    return done.stdout
-
-
-def test_importing_these_tests_does_not_register_the_device() -> None:
-    modules = [f"emulated.{file.stem}" for file in sorted(Path(__file__).parent.glob("[!_]*.py"))]
-    imports = "; ".join(f"import {module}" for module in modules)
-    name = "torch._C._get_privateuse1_backend_name()"
-    assert len(modules) > 5
-    assert run_python("-c", f"{imports}; import torch; print({name})").split() == ["privateuseone"]
+    assert done.stdout.split() == ["privateuseone"]
 
 
 def test_these_tests_do_not_run_beside_others() -> None:
-    both = ("tests/emulated/test_device.py", "tests/test_spec.py")
-    listed = run_python("-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q", *both)
-    assert "tests/test_spec.py" in listed
-    assert "tests/emulated" not in listed
+    deselected: list[object] = []
+    hook = SimpleNamespace(pytest_deselected=lambda items: deselected.extend(items))
+    config = mistyped(SimpleNamespace(hook=hook))
+    own = mistyped(SimpleNamespace(path=Path(__file__)))
+    other = mistyped(SimpleNamespace(path=TESTS / "test_spec.py"))
+    together = [own, other]
+    pytest_collection_modifyitems(config, together)
+    assert (together, deselected) == ([other], [own])
+    alone = [own]
+    pytest_collection_modifyitems(config, alone)
+    assert alone == [own]

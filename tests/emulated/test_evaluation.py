@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 import wmr_cli
 from emulated.device import NAME, recorded
 from emulated.measuring import make_config, save_images
+from emulated.runtime import emulation
 from support.builtin_names import list_builtins
 from support.cli_runner import wmr
 from support.training import train
@@ -54,26 +55,24 @@ def _one_memory_format(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fusion, "preferred_memory_format", lambda *given: torch.contiguous_format)
 
 
-@pytest.mark.usefixtures("any_device", "_one_memory_format")
-@pytest.mark.parametrize(("norm", "eps"), [("linf", 0.05), ("l2", 0.1)])
+@pytest.mark.usefixtures("_one_memory_format")
+@pytest.mark.parametrize(
+    ("like_mps", "norm", "eps"), [(False, "linf", 0.05), (True, "l2", 0.1)], ids=["cuda", "mps"]
+)
 @pytest.mark.parametrize("attack", list_builtins("attack"))
-def test_every_attack_has_the_rows_of_the_cpu(attack: str, norm: str, eps: float) -> None:
+def test_every_attack_has_the_rows_of_the_cpu(
+    attack: str, norm: str, eps: float, *, like_mps: bool
+) -> None:
     model = tiny_model()
     batch = tiny_batch(30)
     data = [(batch.images, batch.labels)]
     before = {name: (id(each), each.data_ptr()) for name, each in model.named_parameters()}
-    results = [
-        wmr_cli.evaluate(
-            model,
-            data,
-            eps=eps,
-            norm=norm,
-            attack=spec_of(attack),
-            alphas=(1.0,),
-            device=device,
-        )
-        for device in ("cpu", NAME)
-    ]
+    settings: dict[str, Any] = {"eps": eps, "norm": norm, "attack": spec_of(attack)}
+    with emulation(like_mps=like_mps):
+        results = [
+            wmr_cli.evaluate(model, data, **settings, alphas=(1.0,), device=device)
+            for device in ("cpu", NAME)
+        ]
     assert results[1].record.device == NAME
     check_equal(results[1].rows, results[0].rows)
     # the model is back on the CPU, with its own tensors

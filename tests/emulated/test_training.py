@@ -75,7 +75,7 @@ def test_every_precision_and_optimizer_resumes(
     "settings",
     [
         {"model": "resnet20"},
-        {"model": "resnet20", "attack_mode": "train"},
+        {"attack_mode": "train"},
         {"layout": "channels-last"},
         {"validate_every": 1, "select": "sa"},
     ],
