@@ -49,17 +49,17 @@ def copies_without_blocking(device: torch.device) -> bool:
     return device.type in ASYNCHRONOUS_DEVICES
 
 
+def has_device_graphs(device: torch.device) -> bool:
+    """Whether a compiled function can be launched as one graph of kernels."""
+    return device.type == "cuda"
+
+
 def has_fused_optimizer(device: torch.device) -> bool:
     """Whether one kernel should update all parameters.
 
     The CPU has such a kernel too. It would only change the rounding of earlier versions.
     """
     return device.type not in ("cpu", "mps")
-
-
-def has_device_graphs(device: torch.device) -> bool:
-    """Whether a compiled function can be launched as one graph of kernels."""
-    return device.type == "cuda"
 
 
 class Waitable(Protocol):
