@@ -5,17 +5,30 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from itertools import chain
+from typing import Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 ProgressCallback = Callable[[str, int, int | None], None]
 """Called with the name of a task, the amount done, and the total if it is known."""
+AttackStep = Callable[..., tuple[Tensor, ...]]
+"""A function of a network and further arguments; numbers among them may become tensors."""
+
+
+class StepCompiler(Protocol):
+    """Compiles the steps of attacks."""
+
+    def compile_step(self, step: AttackStep, like: Tensor) -> AttackStep:
+        """Return the step for images like these, compiled."""
+        ...
+
 
 # a context variable: component code reports progress without passing a callback through
 _progress_callback: ContextVar[ProgressCallback | None] = ContextVar(
     "progress_callback", default=None
 )
+_step_compiler: ContextVar[StepCompiler | None] = ContextVar("step_compiler", default=None)
 
 
 @contextmanager
@@ -123,6 +136,22 @@ def tuned_convolutions() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.benchmark = before
+
+
+@contextmanager
+def compiling_steps(compiler: StepCompiler | None) -> Iterator[None]:
+    """Compile the steps of attacks inside, if there is a compiler."""
+    token = _step_compiler.set(compiler)
+    try:
+        yield
+    finally:
+        _step_compiler.reset(token)
+
+
+def compile_if_asked(step: AttackStep, like: Tensor) -> AttackStep:
+    """Return a step for images like these, compiled inside `compiling_steps`."""
+    compiler = _step_compiler.get()
+    return step if compiler is None else compiler.compile_step(step, like)
 
 
 def model_device(model: nn.Module) -> torch.device:

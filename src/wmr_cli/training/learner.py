@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ..config import TrainConfig
-from ..core.contexts import evaluating
+from ..core.contexts import compiling_steps, evaluating
 from ..core.losses import WeightedObjective, cross_entropy
-from ..core.nn.compilation import Compiler, compiling_steps
+from ..core.nn.compilation import Compiler
 from ..core.nn.fusion import PreparedModel
 from ..core.norms import NORMS
 from ..core.protocols import Attack, AttackResult, Batch, Evidence, Kernel, Objective

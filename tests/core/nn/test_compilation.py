@@ -12,9 +12,10 @@ from torch._dynamo.utils import counters
 from support.training import train
 from wmr_cli.builtins.attacks.pgd import Pgd
 from wmr_cli.config import resolve
+from wmr_cli.core.contexts import compiling_steps
 from wmr_cli.core.losses import KlObjective, cross_entropy
 from wmr_cli.core.nn import compilation
-from wmr_cli.core.nn.compilation import Compiler, compiling_steps
+from wmr_cli.core.nn.compilation import Compiler
 from wmr_cli.core.protocols import AttackResult, Batch, Objective
 from wmr_cli.events import Event, Message
 from wmr_cli.registry import Registry

@@ -4,18 +4,17 @@ A step of an attack is one graph: forward pass, backward pass to the images, ste
 """
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from ..contexts import AttackStep
+
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-AttackStep = Callable[..., tuple[Tensor, ...]]
-"""A function of a network and further arguments; numbers among them may become tensors."""
 
 BACKEND = "inductor"
 MAX_VARIANTS = 16
@@ -71,12 +70,30 @@ class Compiler:
         with _force_eager():
             return compiled(*args, **kwargs)
 
+    def compile_step(self, step: AttackStep, like: Tensor) -> AttackStep:
+        """Return the step for images like these, compiled."""
+        # one per argument: two arguments that are the same tensor would be compiled separately
+        constants: dict[tuple[int, float], Tensor] = {}
+
+        def run(network: nn.Module, *args: object) -> tuple[Tensor, ...]:
+            tensors = list(args)
+            for position, value in enumerate(args):
+                # a ramp changes eps in every step, and each number would be compiled again
+                if isinstance(value, (int, float)):
+                    key = (position, value)
+                    if key not in constants:
+                        constants[key] = like.new_full((), value)
+                    tensors[position] = constants[key]
+            return self.run_step(step, network, *tensors)
+
+        return run
+
     def run_step(self, step: AttackStep, network: nn.Module, *args: Any) -> tuple[Tensor, ...]:
         """Run a step of an attack as one graph, or with a compiled network, or eagerly."""
         if self._compiles and self._traces_steps:
             try:
                 with _settings():
-                    results = self._compile_step(step)(network, *args)
+                    results = self._as_one_graph(step)(network, *args)
             except _compilation_errors() as error:
                 reason = _shorten(error)
                 self._problems.append(f"attack steps are not compiled as a whole: {reason}")
@@ -88,7 +105,7 @@ class Compiler:
             return step(network, *args)
         return step(functools.partial(self.run, self.compile_network(network)), *args)
 
-    def _compile_step(self, step: AttackStep) -> AttackStep:
+    def _as_one_graph(self, step: AttackStep) -> AttackStep:
         if step not in self._compiled:
             self._compiled[step] = torch.compile(
                 step,
@@ -99,41 +116,6 @@ class Compiler:
             )
         compiled: AttackStep = self._compiled[step]
         return compiled
-
-
-_compiler: ContextVar[Compiler | None] = ContextVar("compiler", default=None)
-
-
-@contextmanager
-def compiling_steps(compiler: Compiler | None) -> Iterator[None]:
-    """Compile the steps of attacks inside, if there is a compiler."""
-    token = _compiler.set(compiler)
-    try:
-        yield
-    finally:
-        _compiler.reset(token)
-
-
-def compile_step(step: AttackStep, like: Tensor) -> AttackStep:
-    """Return the step for images like these, compiled inside `compiling_steps`."""
-    compiler = _compiler.get()
-    if compiler is None:
-        return step
-    # one per argument: two arguments that are the same tensor would be compiled separately
-    constants: dict[tuple[int, float], Tensor] = {}
-
-    def run(network: nn.Module, *args: object) -> tuple[Tensor, ...]:
-        tensors = list(args)
-        for position, value in enumerate(args):
-            # a ramp changes eps in every step, and each number would be compiled again
-            if isinstance(value, (int, float)):
-                key = (position, value)
-                if key not in constants:
-                    constants[key] = like.new_full((), value)
-                tensors[position] = constants[key]
-        return compiler.run_step(step, network, *tensors)
-
-    return run
 
 
 def traces_gradients() -> bool:
