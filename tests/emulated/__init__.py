@@ -16,7 +16,7 @@ What is emulated:
   launch one kernel per block of tensors, by the limits of `multi_tensor_apply` in torch.
 * Bytes copied from the host to the device.
 * Autocast, with its cache of rounded weights, and gradient scaling in half precision.
-* A device without float64 and without asynchronous copies, as MPS is: `without_float64`.
+* A device without float64 and asynchronous copies, as MPS is: `emulation(like_mps=True)`.
 
 Each event has the file and line of `wmr_cli` that caused it.
 
