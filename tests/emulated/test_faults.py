@@ -139,7 +139,7 @@ FAULTS = {
         ),
         "budget",
         HostCopy.wait,
-        "self.is_complete.synchronize()",
+        "self.arrival.synchronize()",
     ),
     "buffers are compared one by one": replace_once(
         run_attack.BufferSnapshot.list_changes,

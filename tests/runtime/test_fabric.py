@@ -26,6 +26,7 @@ NAMES = ("cpu", "cuda", "mps", "xpu", "hip", "xla")
 MAY_NAME = {
     "runtime/fabric.py": "selects the device that the user names",
     "runtime/accelerators.py": "knows what each kind of device can do",
+    "core/contexts.py": "distinguishes the CPU from accelerators",
     "core/nn/fusion.py": "selects the memory format that is faster on a device",
     "cli/installation.py": "lists the devices of this machine",
     "sweeps/study.py": "distributes cores among the runs of a study on the CPU",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config import TrainConfig
+from ..core.contexts import is_accelerator
 from ..core.losses import cross_entropy
 from ..core.nn.fusion import MEMORY_FORMATS
 from ..core.protocols import Batch
@@ -19,7 +20,7 @@ from ..core.traits import read_parameter
 from ..errors import out_of_memory
 from ..events import Event, Message
 from ..registry import Registry
-from ..runtime.accelerators import count_device_calls, is_accelerator, synchronize
+from ..runtime.accelerators import count_device_calls, synchronize
 from ..runtime.distributed import Ranks
 from ..runtime.fabric import Hardware, has_accelerator, launch
 from ..runtime.processes import count_usable_cores

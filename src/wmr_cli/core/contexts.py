@@ -154,6 +154,11 @@ def compile_if_asked(step: AttackStep, like: Tensor) -> AttackStep:
     return step if compiler is None else compiler.compile_step(step, like)
 
 
+def is_accelerator(device: torch.device) -> bool:
+    """Whether a device works beside the host, which has to wait for its results."""
+    return device.type != "cpu"
+
+
 def model_device(model: nn.Module) -> torch.device:
     """Return the device of a model; torch's default device for a model without tensors."""
     first = next(chain(model.parameters(), model.buffers()), None)

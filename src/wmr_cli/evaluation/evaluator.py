@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .. import __version__
-from ..core.contexts import evaluating, exact_float32, prefer_determinism
+from ..core.contexts import evaluating, exact_float32, is_accelerator, prefer_determinism
 from ..core.data.loaders import BatchStream, rebatch
 from ..core.data.splits import read_ahead
 from ..core.losses import (
@@ -46,7 +46,6 @@ from ..errors import BadInput
 from ..measures import MARGIN_KERNEL, at_alpha
 from ..reporting import scoring
 from ..runtime import components
-from ..runtime.accelerators import is_accelerator
 from ..storage.checkpoints import IMPORTED_DEFENSE
 from ..storage.records import (
     AttackFacts,

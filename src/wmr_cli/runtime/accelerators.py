@@ -7,6 +7,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ..core.contexts import is_accelerator
+
 LAUNCHES = (
     "cudaLaunchKernel",
     "cuLaunchKernel",
@@ -21,11 +23,6 @@ UNKNOWN_MEMORY = 4 * 2**30
 """Assumed free bytes of an accelerator that does not report them."""
 ASYNCHRONOUS_DEVICES = ("cuda",)
 """Devices that copy from and to pinned memory while the host goes on."""
-
-
-def is_accelerator(device: torch.device) -> bool:
-    """Whether tensors of this device are outside the memory of the host."""
-    return device.type != "cpu"
 
 
 def free_memory(device: torch.device) -> int:
@@ -57,7 +54,7 @@ def has_device_graphs(device: torch.device) -> bool:
 def has_fused_optimizer(device: torch.device) -> bool:
     """Whether one kernel should update all parameters.
 
-    The CPU has such a kernel too. It would only change the rounding of earlier versions.
+    On the CPU it is not faster, and its rounding differs from that of earlier versions.
     """
     return device.type not in ("cpu", "mps")
 
@@ -75,7 +72,8 @@ class HostCopy:
     """A tensor on its way to the host."""
 
     values: Tensor
-    is_complete: Waitable | None = None
+    arrival: Waitable | None = None
+    """The event after the copy; None if the copy is complete."""
 
     @classmethod
     def start(cls, values: Tensor) -> "HostCopy":
@@ -85,14 +83,14 @@ class HostCopy:
         # only a copy to pinned memory lets the host go on
         on_host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
         on_host.copy_(values, non_blocking=True)
-        is_complete = torch.get_device_module(values.device).Event()
-        is_complete.record()
-        return cls(on_host, is_complete)
+        arrival = torch.get_device_module(values.device).Event()
+        arrival.record()
+        return cls(on_host, arrival)
 
     def wait(self) -> Tensor:
         """Return the values on the host, once all of them have arrived."""
-        if self.is_complete is not None:
-            self.is_complete.synchronize()
+        if self.arrival is not None:
+            self.arrival.synchronize()
         return self.values
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ..core.contexts import is_accelerator
 from ..core.data.augment import Augmentation
 from ..core.data.image_files import ImageFileSplit
 from ..core.data.splits import BatchReader, MemorySplit, open_reader, read_ahead
@@ -14,7 +15,7 @@ from ..core.nn.fusion import to_memory_format
 from ..core.protocols import Batch, Split, StreamsImages
 from ..core.rng import derive_seed
 from ..core.run_attack import check_batch, check_stored_batch
-from ..runtime.accelerators import copies_without_blocking, free_memory, is_accelerator
+from ..runtime.accelerators import copies_without_blocking, free_memory
 
 MAX_MEMORY_FRACTION = 0.25
 """A split is copied to the device if it needs at most this fraction of its free memory."""
