@@ -12,7 +12,7 @@ RUN := runs/digits-trades-a2-s0
 TEST_ENV := OMP_NUM_THREADS=1
 
 .PHONY: demo help check lint test test-slow test-data test-browser test-gpu test-peers \
-  test-plugins test-release bench reproduction docs clean
+  test-plugins test-release test-slurm bench reproduction docs clean
 
 demo: .venv/.installed  ## train, evaluate and report on the embedded digits
 	$(WMR) train --resume
@@ -29,10 +29,10 @@ UNIT_TESTS += tests/testing/test_registered_components.py tests/docs/test_genera
 UNIT_TESTS += --ignore tests/builtins/test_timm_runs.py
 
 check: lint  ## lint, unit tests, contracts of all built-ins, in less than 90 seconds
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -q -m "not slow and not gpu and not browser" $(UNIT_TESTS)
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -q -m "not slow and not gpu and not browser and not slurm" $(UNIT_TESTS)
 
 test: .venv/.installed-dev  ## the test suite without slow tests, in less than 5 minutes
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not browser"
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not browser and not slurm"
 
 test-slow: .venv/.installed-dev  ## several seeds, the commands of the docs, killed processes, two ranks
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadscope -m slow
@@ -45,6 +45,13 @@ test-browser: .venv/.installed-browser  ## HTML reports in Chromium; WMR_CHROMIU
 
 test-gpu: .venv/.installed-dev  ## the main tests on the accelerator of this machine
 	$(BIN)/python -m pytest -m gpu -rs
+
+test-slurm: .venv/.installed-dev  ## runs and sweeps on a real Slurm of one node; installs it with apt-get as root
+	if ! command -v slurmctld sbatch munged >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  { apt-get update --quiet --quiet && apt-get install --quiet --quiet --yes --no-install-recommends slurm-wlm munge; } >/dev/null 2>&1 \
+	    || echo "Slurm cannot be installed here: its tests are skipped"; \
+	fi
+	$(TEST_ENV) PATH="$$PATH:/usr/sbin" $(BIN)/python -m pytest -m slurm -rs tests/slurm
 
 test-peers: .venv-peers/.installed  ## compare attacks and measures with other libraries
 	$(TEST_ENV) $(PEERS)/python -m pytest -m peers -rP
