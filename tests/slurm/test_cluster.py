@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from slurm.conftest import list_jobs, wait_until
+from support.slurm_cluster import list_jobs, wait_until
 from wmr_cli.storage import checkpoints, records
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm")]
