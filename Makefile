@@ -12,12 +12,15 @@ RUN := runs/digits-trades-a2-s0
 TEST_ENV := OMP_NUM_THREADS=1
 
 .PHONY: demo help check lint test test-slow test-data test-browser test-gpu test-emulated test-peers \
-  test-plugins test-release bench reproduction docs clean
+  test-plugins test-release test-slurm bench reproduction docs clean
 
 demo: .venv/.installed  ## train, evaluate and report on the embedded digits
 	$(WMR) train --resume
 	$(WMR) evaluate $(RUN) --resume
 	$(WMR) report $(RUN)
+
+# tests that need nothing but this environment, and little time
+FAST := not slow and not gpu and not browser and not emulated and not slurm
 
 # fast tests: no commands or figures
 UNIT_TESTS := tests/builtins tests/core tests/measures tests/paper tests/reporting/tables \
@@ -29,10 +32,10 @@ UNIT_TESTS += tests/testing/test_registered_components.py tests/docs/test_genera
 UNIT_TESTS += --ignore tests/builtins/test_timm_runs.py
 
 check: lint  ## lint, unit tests, contracts of all built-ins, in less than 90 seconds
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -q -m "not slow and not gpu and not browser and not emulated" $(UNIT_TESTS)
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -q -m "$(FAST)" $(UNIT_TESTS)
 
 test: .venv/.installed-dev  ## the test suite without slow tests, in less than 5 minutes
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not browser and not emulated"
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m "$(FAST)"
 
 test-slow: .venv/.installed-dev  ## several seeds, the commands of the docs, killed processes, two ranks
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadscope -m slow
@@ -49,6 +52,13 @@ test-gpu: .venv/.installed-dev  ## the tests of the accelerator of this machine,
 # in processes of their own: the device changes the global state of torch
 test-emulated: .venv/.installed-dev  ## every component on an emulated accelerator, with budgets of its work
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m emulated tests/emulated
+
+test-slurm: .venv/.installed-dev  ## runs and sweeps on a real Slurm of one node; installs it with apt-get as root
+	if [ -z "$$(PATH=$$PATH:/usr/sbin; command -v slurmctld)" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  { apt-get update --quiet --quiet && apt-get install --quiet --quiet --yes --no-install-recommends slurm-wlm munge; } >/dev/null 2>&1 \
+	    || echo "Slurm cannot be installed here: its tests are skipped"; \
+	fi
+	$(TEST_ENV) PATH="$$PATH:/usr/sbin" $(BIN)/python -m pytest -m slurm -rs tests/slurm
 
 test-peers: .venv-peers/.installed  ## compare attacks and measures with other libraries
 	$(TEST_ENV) $(PEERS)/python -m pytest -m peers -rP

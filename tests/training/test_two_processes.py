@@ -295,7 +295,7 @@ from torch import nn
 from wmr_cli.core.data.splits import MemorySplit
 
 PLACE = os.environ["FAILING_PLACE"]
-IS_FAILING = os.environ.get("LOCAL_RANK") == os.environ["FAILING_RANK"]
+IS_FAILING = os.environ.get("LOCAL_RANK", "0") == os.environ["FAILING_RANK"]
 
 
 def fail():
