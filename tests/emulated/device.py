@@ -279,8 +279,6 @@ class DeviceMode(TorchDispatchMode):
         self, func: OpOverload, types: object, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in PINNING:
-            return PINNING[func](*args, **kwargs)
         if is_emulated(kwargs.get("device")) or any(
             isinstance(tensor, EmulatedTensor) for tensor in list_tensors(args, kwargs)
         ):
@@ -310,11 +308,6 @@ def is_pinned(tensor: Tensor, device: object = None) -> bool:
     storage = STATE.pinned.get(tensor.untyped_storage().data_ptr())
     return storage is not None and not storage.expired()
 
-
-PINNING: dict[OpOverload, Callable[..., Any]] = {
-    aten.is_pinned.default: is_pinned,
-    aten._pin_memory.default: pin,
-}
 
 COPIES = (aten.copy_.default, aten._to_copy.default, aten._foreach_copy_.default)
 INDEXED = (
@@ -414,8 +407,6 @@ def dispatch(func: OpOverload, args: Any, kwargs: Any) -> Any:
     """Run an operation that has an operand or a result on the device."""
     if decomposes(func):
         return func.decompose(*args, **kwargs)
-    if func in PINNING:
-        return PINNING[func](*args, **kwargs)
     tensors = list_tensors(args, kwargs)
     on_device = [tensor for tensor in tensors if isinstance(tensor, EmulatedTensor)]
     on_host = [tensor for tensor in tensors if not isinstance(tensor, EmulatedTensor)]

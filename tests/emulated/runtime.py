@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from emulated.device import NAME, STATE, DeviceMode, EmulatedTensor, register_device
+from emulated.device import (
+    NAME,
+    STATE,
+    DeviceMode,
+    EmulatedTensor,
+    is_pinned,
+    pin,
+    register_device,
+)
 from wmr_cli.core.losses import widest_float_dtype
 from wmr_cli.runtime import accelerators, fabric
 
@@ -150,6 +158,9 @@ def emulation(*, like_mps: bool = False) -> Iterator[torch.device]:
         patch.setattr(STATE, "is_asynchronous", not like_mps)
         if not like_mps:
             patch.setattr(accelerators, "ASYNCHRONOUS_DEVICES", (*asynchronous, NAME))
+        # the mode acts in this thread only, and batches are pinned in others
+        patch.setattr(torch.Tensor, "pin_memory", pin)
+        patch.setattr(torch.Tensor, "is_pinned", is_pinned)
         # answers that were given for another emulation
         widest_float_dtype.cache_clear()
         fabric.launch.cache_clear()

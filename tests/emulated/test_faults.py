@@ -61,9 +61,9 @@ def replace_once(function: Callable[..., Any], before: str, after: str, found_by
 
 FAULTS = {
     "a tensor stays on the CPU": replace_once(
-        pgd.pgd_steps,
-        "steps_survived + (logits.argmax(dim=1) == batch.labels)",
-        "steps_survived.cpu() + (logits.argmax(dim=1) == batch.labels)",
+        pgd.pgd_step,
+        "steps_survived + (logits.argmax(dim=1) == labels)",
+        "steps_survived.cpu() + (logits.argmax(dim=1) == labels)",
         "training",
     ),
     "labels of a kernel are on the CPU": Fault(
@@ -118,9 +118,9 @@ FAULTS = {
         "training without float64",
     ),
     "the host waits in each PGD step": replace_once(
-        pgd.pgd_steps,
-        "moved = images + settings.step * norm.direction(gradient)",
-        "moved = images + settings.step * norm.direction(gradient); assert moved.isfinite().all()",
+        pgd.pgd_step,
+        "moved = images + step * norm.direction(gradient)",
+        "moved = images + step * norm.direction(gradient); assert moved.isfinite().all()",
         "budget",
     ),
     "the host waits in each training step": replace_once(
