@@ -156,7 +156,7 @@ FAULTS = {
             ),
         ),
         "budget",
-        MemorySplit.batch,
+        MemorySplit.stored_batch,
         "positions = positions.to",
     ),
     "images are copied from the host for each batch": Fault(

@@ -321,14 +321,14 @@ def test_validation_and_training_read_no_test_image(
     source = registry.create("dataset", "digits", root=Path())
     test_images = set(source.splits["test"].index.tolist())
     seen = set()
-    deal = MemorySplit.batch
+    read = MemorySplit.stored_batch
 
     def watched(split: MemorySplit, positions: Tensor) -> Batch:
-        batch = deal(split, positions)
+        batch = read(split, positions)
         seen.update(batch.index.tolist())
         return batch
 
-    monkeypatch.setattr(MemorySplit, "batch", watched)
+    monkeypatch.setattr(MemorySplit, "stored_batch", watched)
     run(tiny_config, tmp_path / "run", registry)
     assert seen == {*source.splits["train"].index.tolist(), *source.splits["val"].index.tolist()}
     assert seen.isdisjoint(test_images)

@@ -42,21 +42,20 @@ class MemorySplit:
 
     def batch(self, positions: Tensor) -> Batch:
         """Return the images at these positions, as float32 in [0, 1]."""
-        # the host does not wait for a copy from pinned memory
-        positions = positions.to(self.images.device, non_blocking=positions.is_pinned())
-        return Batch(
-            to_unit_floats(self.images[positions]), self.labels[positions], self.index[positions]
-        )
+        stored = self.stored_batch(positions)
+        return Batch(to_unit_floats(stored.images), stored.labels, stored.index)
 
     def open_reader(self) -> AbstractContextManager[BatchReader]:
         """Read batches as they are stored: `Batch.to` converts bytes on the device."""
         # a subclass may change what a batch is
         if type(self) is not MemorySplit:
             return nullcontext(self.batch)
-        return nullcontext(self._stored_batch)
+        return nullcontext(self.stored_batch)
 
-    def _stored_batch(self, positions: Tensor) -> Batch:
-        positions = positions.to(self.images.device)
+    def stored_batch(self, positions: Tensor) -> Batch:
+        """Return the images at these positions as they are stored."""
+        # the host does not wait for a copy from pinned memory
+        positions = positions.to(self.images.device, non_blocking=positions.is_pinned())
         return Batch(self.images[positions], self.labels[positions], self.index[positions])
 
     def to(self, device: torch.device) -> "MemorySplit":
