@@ -205,7 +205,11 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
     ] = 64
     augment: Annotated[
         str,
-        setting("Data augmentation: crop:4,flip, resized-crop,flip or none.", DATA, "LIST"),
+        setting(
+            "Augmentation: LIST of crop:4[:reflect], resized-crop[:AREA] and flip, or none.",
+            DATA,
+            "LIST",
+        ),
     ] = "none"
     # apart from `seed`, so that runs with different seeds have the same validation set
     split_seed: Annotated[
@@ -390,7 +394,7 @@ class EvaluateConfig(AttackedSplit, frozen=True, kw_only=True):
     rows: Annotated[
         RowsContent | None,
         setting(
-            "Store logits in the rows (full), or all other quantities only (compact).",
+            "Rows with logits (full) or without (compact).",
             OUTPUT,
             default=f"full up to {MAX_CLASSES_IN_FULL_ROWS} classes",
         ),

@@ -148,7 +148,7 @@ def compiling_steps(compiler: StepCompiler | None) -> Iterator[None]:
         _step_compiler.reset(token)
 
 
-def compile_if_asked(step: AttackStep, like: Tensor) -> AttackStep:
+def compile_if_enabled(step: AttackStep, like: Tensor) -> AttackStep:
     """Return a step for images like these, compiled inside `compiling_steps`."""
     compiler = _step_compiler.get()
     return step if compiler is None else compiler.compile_step(step, like)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from . import rng
-from .contexts import compile_if_asked
+from .contexts import compile_if_enabled
 from .norms import Norm, Radius
 from .protocols import AttackResult, Batch, Objective
 from .restarts import pick_lower_margin
@@ -85,7 +85,7 @@ def pgd_steps(
 
     `on_iterate` receives every iterate before the last one, with its logits.
     """
-    take_step = compile_if_asked(pgd_step, like=batch.images)
+    take_step = compile_if_enabled(pgd_step, like=batch.images)
     images = start.detach()
     steps_survived = torch.zeros_like(batch.labels)
     for _ in range(settings.steps):

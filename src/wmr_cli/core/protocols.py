@@ -130,7 +130,7 @@ class StreamsImages(Protocol):
 
     @property
     def streams(self) -> bool:
-        """Whether it does: batches are then read one ahead."""
+        """Whether it does: batches are then read ahead in threads, one at a time."""
         ...
 
 

@@ -177,7 +177,8 @@ def measure(
             stack.enter_context(watch_folder(unfinished))
         started = time.perf_counter()
         num_evaluated = yield from run_jobs(task, evaluator, jobs, runtime)
-        ranks.barrier()
+        # also a barrier: rank 0 reads the files of all ranks
+        is_nondeterministic = ranks.max(int(bool(evaluator.nondeterministic)))
         seconds = time.perf_counter() - started
         # rank 0 reads the chunks of all ranks from the folder
         if not ranks.is_first:
@@ -191,7 +192,8 @@ def measure(
             # of all ranks: each evaluates about as many images as rank 0
             images_per_second=ranks.count * num_evaluated / seconds,
             device=runtime.device.type,
-            deterministic=not (unfinished / NONDETERMINISTIC).exists(),
+            # the file is that of chunks from before an interruption
+            deterministic=not (is_nondeterministic or (unfinished / NONDETERMINISTIC).exists()),
         )
         if task.config.checks:
             yield Message("checking whether the attack was weak rather than the model strong")

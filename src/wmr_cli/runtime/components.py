@@ -126,7 +126,7 @@ def build_augmentation(text: str, input_shape: tuple[int, int, int]) -> Augmenta
     words = [] if text == "none" else text.split(",")
     for word in words:
         crop = re.fullmatch("crop:([0-9]+)(:zero|:reflect)?", word.strip())
-        resized = re.fullmatch("resized-crop(?::([0-9.]+))?", word.strip())
+        resized = re.fullmatch("resized-crop(?::(.+))?", word.strip())
         if resized is not None:
             smallest_area = _parse_area(resized[1])
         elif crop is not None:
@@ -156,7 +156,7 @@ def _parse_area(text: str | None) -> float:
     area = SMALLEST_AREA if text is None else parse_number(text)
     if not 0 < area <= 1:
         raise BadInput(
-            f"a box of {area:g} of the image cannot be cropped",
+            f"the smallest area of resized-crop is {area:g}, not in (0, 1]",
             hint="resized-crop:0.25 crops a quarter of the image or more",
         )
     return area

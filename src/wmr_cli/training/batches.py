@@ -95,7 +95,7 @@ class CheckedSplit:
 
     @property
     def streams(self) -> bool:
-        """Whether batches take long enough to read that threads should read them ahead."""
+        """Whether threads read batches ahead: they are read from files, or copied to be pinned."""
         return self.pins or (isinstance(self.split, StreamsImages) and self.split.streams)
 
     def batch(self, positions: Tensor) -> Batch:

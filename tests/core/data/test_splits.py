@@ -3,7 +3,8 @@
 import dataclasses
 import time
 from collections.abc import Iterator
-from functools import partial
+from functools import cached_property, partial
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from wmr_cli.core.data.splits import (
     holdout_mask,
     read_ahead,
 )
+from wmr_cli.core.protocols import Batch
 
 labels = st.lists(st.integers(0, 4), min_size=1, max_size=60)
 
@@ -189,3 +191,26 @@ def test_ranks_in_a_class_count_the_images_of_the_class_before(seed: int) -> Non
     shuffled, ranks = _shuffle_with_class_ranks(labels, seed)
     in_order = labels[shuffled].tolist()
     assert ranks.tolist() == [in_order[:i].count(label) for i, label in enumerate(in_order)]
+
+
+class OneFileSplit(MemorySplit):
+    """A split that fails if two threads read it at the same time."""
+
+    streams = True
+
+    def batch(self, positions: Tensor) -> Batch:
+        assert not self.is_busy.locked()
+        with self.is_busy:
+            time.sleep(0.005)
+            return super().batch(positions)
+
+    @cached_property
+    def is_busy(self) -> Lock:
+        return Lock()
+
+
+def test_batches_of_a_plugin_are_read_by_one_thread_at_a_time() -> None:
+    numbers = torch.arange(40)
+    in_one_file = OneFileSplit(numbers.float().reshape(40, 1, 1, 1) / 40, numbers, numbers)
+    found = list(read_ahead(in_one_file, numbers.split(4)))
+    assert torch.cat([batch.index for batch in found]).tolist() == numbers.tolist()

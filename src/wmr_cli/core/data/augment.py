@@ -35,7 +35,7 @@ class Augmentation:
         if self.smallest_area is not None:
             height, width = images.shape[2:]
             boxes = draw_boxes(index, height, width, seed, self.smallest_area)
-            images = crop_and_resize(images, boxes)
+            images = crop_and_resize(images, _copy_drawn(boxes, index, images.device))
         if not (self.padding or self.flips):
             return images
         height, width = images.shape[2:]
@@ -43,11 +43,7 @@ class Augmentation:
         offsets = 2 * self.padding + 1
         # the highest of 32 random bits decides; `%` of such numbers was wrong on MPS in torch 2.7
         drawn = torch.stack([down % offsets, right % offsets, flip >> 31])
-        # where the index is pinned, the host does not wait for this copy either
-        if index.is_pinned():
-            drawn = drawn.pin_memory()
-        drawn = drawn.to(images.device, non_blocking=index.is_pinned())
-        down, right, flip = drawn[:, :, None]
+        down, right, flip = _copy_drawn(drawn, index, images.device)[:, :, None]
         rows = down + torch.arange(height, device=images.device)
         columns = torch.arange(width, device=images.device)
         if self.flips:
@@ -60,6 +56,15 @@ class Augmentation:
         flat = (rows[:, :, None] * images.shape[3] + columns[:, None, :]).flatten(1)
         picked = images.flatten(2).gather(2, flat[:, None, :].expand(-1, images.shape[1], -1))
         return picked.reshape(*picked.shape[:2], height, width)
+
+
+def _copy_drawn(drawn: Tensor, index: Tensor, device: torch.device) -> Tensor:
+    """Copy random numbers to a device."""
+    # the host does not wait for a copy from pinned memory
+    is_pinned = index.is_pinned()
+    if is_pinned:
+        drawn = drawn.pin_memory()
+    return drawn.to(device, non_blocking=is_pinned)
 
 
 def draw_boxes(

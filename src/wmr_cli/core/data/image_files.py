@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from ...errors import BadFile, BadInput
 from ...reading import open_regular
 from ..contexts import report_progress
 from ..protocols import Batch, to_unit_floats
-from .splits import BatchReader
+from .splits import BatchReader, read_in_turn
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -221,12 +221,13 @@ class ImageFileSplit:
         """Read batches as uint8, with threads that all batches share."""
         # a subclass may change what a batch is
         if type(self) is not ImageFileSplit:
-            return nullcontext(self.batch)
+            return read_in_turn(self.batch)
         return self._open_own_reader()
 
     @contextmanager
     def _open_own_reader(self) -> Iterator[BatchReader]:
         if not self.streams:
+            self._allocate()
             yield self._read_kept
             return
         pool = self._make_pool()
@@ -235,6 +236,10 @@ class ImageFileSplit:
         finally:
             # batches that were read ahead are not needed after an error or a stop
             pool.shutdown(cancel_futures=True)
+
+    def _allocate(self) -> tuple[Tensor, Tensor]:
+        """Return the memory for all images, made before several threads could each make one."""
+        return self._pixels, self._is_read
 
     def _read_kept(self, positions: Tensor) -> Batch:
         """Return images that stay in memory."""

@@ -1,4 +1,4 @@
-"""Streams of batches from any iterable, and the conversion of images to floats in [0, 1]."""
+"""Streams of batches from any iterable."""
 
 import hashlib
 from collections.abc import Iterable, Iterator

@@ -4,9 +4,10 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Lock
 from typing import Protocol, Self, TypeVar, runtime_checkable
 
 import torch
@@ -49,7 +50,7 @@ class MemorySplit:
         """Read batches as they are stored: `Batch.to` converts bytes on the device."""
         # a subclass may change what a batch is
         if type(self) is not MemorySplit:
-            return nullcontext(self.batch)
+            return read_in_turn(self.batch)
         return nullcontext(self.stored_batch)
 
     def stored_batch(self, positions: Tensor) -> Batch:
@@ -160,7 +161,19 @@ def open_reader(split: ReadsBatches) -> AbstractContextManager[BatchReader]:
     """Return a function that reads batches of a split, as bytes where the split can."""
     if isinstance(split, OpensReader):
         return split.open_reader()
-    return nullcontext(split.batch)
+    return read_in_turn(split.batch)
+
+
+@contextmanager
+def read_in_turn(read: BatchReader) -> Iterator[BatchReader]:
+    """Let one thread at a time call a reader: a plugin may read from one open file."""
+    lock = Lock()
+
+    def read_with_lock(positions: Tensor) -> Batch:
+        with lock:
+            return read(positions)
+
+    yield read_with_lock
 
 
 def read_ahead(split: ReadsBatches, order: Iterable[Tensor]) -> Iterator[Batch]:

@@ -36,7 +36,8 @@ class Compiler:
         self._problems: list[str] = []
         if not self._traces_steps:
             self._problems.append(
-                "attack steps are not compiled as a whole: this version of torch cannot"
+                "attack steps are not compiled as a whole:"
+                " this version of torch cannot trace gradients"
             )
 
     def take_problems(self) -> list[str]:

@@ -197,8 +197,8 @@ def try_fuse(
     with evaluating(model), exact_float32():
         try:
             fused = _fuse(model, memory_format)
-            # twice: a layer that starts at zero, or as the identity, would hide errors of the
-            # rewriting that appear after the first training step
+            # also with random weights: a layer that starts at zero, or as the identity, would hide
+            # errors that appear after the first training step
             randomized = _copy_with_random_weights(model)
             is_equivalent = _agree(model, fused.module, images) and _agree(
                 randomized, _fuse(randomized, memory_format).module, images
@@ -334,6 +334,7 @@ def _rewrite_relus(module: fx.GraphModule) -> None:
         follower = _only_user(node)
         pool = None if follower is None else _called_layer(follower, layers)
         if follower is not None and type(pool) is nn.MaxPool2d and not pool.return_indices:
+            # source -> ReLU -> pool becomes source -> pool -> ReLU
             node.replace_all_uses_with(source)
             follower.replace_all_uses_with(node)
             node.update_arg(0, follower)
