@@ -152,6 +152,17 @@ def watch_failures(ranks: Ranks) -> None:
     failures.start_watch(ranks.index, peers)
 
 
+def exchange_before_connection(ranks: Ranks, value: str) -> list[str]:
+    """Gather a text of every rank through the key-value store of the launcher.
+
+    NCCL connects the GPUs in the first exchange of tensors, and refuses to if two are the same.
+    """
+    # torch has no public function for the store of a group that exists
+    store = torch.distributed.distributed_c10d._get_default_store()
+    store.set(f"wmr-value-{ranks.index}", value)
+    return [store.get(f"wmr-value-{index}").decode() for index in range(ranks.count)]
+
+
 def limit_waiting(timeout: timedelta) -> None:
     """Let a rank fail that waits longer than this for the others, from now on."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
