@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 from wmr_cli.cli import progress
@@ -14,7 +15,7 @@ from wmr_cli.cli.app import FailureReport
 from wmr_cli.cli.console import SHOW_CURSOR
 from wmr_cli.core.contexts import report_progress, watch_progress
 from wmr_cli.events import EvaluationStarted, ImagesDone, Message
-from wmr_cli.runtime.failures import Failure
+from wmr_cli.runtime.failures import FAILED_STATUS, Failure
 
 
 @pytest.fixture
@@ -119,3 +120,11 @@ def test_a_failure_inside_a_progress_bar_shows_the_cursor_of_a_terminal(
     written = stream.getvalue()
     assert written.startswith(f"\n{SHOW_CURSOR}") == stream.isatty()
     assert "killed" in written
+
+
+def test_a_connection_lost_at_the_start_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    lost = torch.distributed.DistNetworkError("Failed to recv, got 0 bytes")
+    assert FailureReport().fail_unexpectedly(lost) == FAILED_STATUS
+    assert "error:" in capsys.readouterr().err
+    with pytest.raises(KeyError):
+        FailureReport().fail_unexpectedly(KeyError("a bug"))

@@ -140,7 +140,8 @@ class FailureReport:
 
     def fail_unexpectedly(self, error: Exception) -> int:
         """Raise a bug again, which keeps its traceback; one of several ranks shares it."""
-        if failures.current_watch() is None:
+        # an effect of another rank's failure is not a bug, also before all ranks are connected
+        if failures.current_watch() is None and not failures.is_connection_error(error):
             raise error
         from ..runtime.distributed import describe_error
 
