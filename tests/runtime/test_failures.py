@@ -5,8 +5,10 @@ import queue
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TypeAlias
 
 import pytest
@@ -28,6 +30,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> "queue.Queue[int]":
     monkeypatch.setattr(failures, "ignore_termination", lambda: None)
     monkeypatch.setattr(failures, "UNWIND_SECONDS", 0.2)
     monkeypatch.setattr(failures, "REASON_SECONDS", 2.0)
+    monkeypatch.setattr(failures, "ANSWER_SECONDS", 2.0)
     return statuses
 
 
@@ -40,10 +43,17 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> "queue.Queue[Failure]":
 
 
 @pytest.fixture
-def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Return the two ends of a connection."""
+def sockets(ended: object, reported: object) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Return the two ends of a connection; at the end, wait for the threads that use it."""
     pair = socket.socketpair()
+    before = set(threading.enumerate())
     yield pair
+    for one in pair:
+        with suppress(OSError):  # closed by the test
+            one.shutdown(socket.SHUT_RDWR)
+    # `ended` and `reported` must stay in place until then: a watch ends its process
+    while remaining := set(threading.enumerate()) - before:
+        remaining.pop().join()
     for one in pair:
         one.close()
 
