@@ -1,15 +1,21 @@
 """Long waits are shown: as a bar on a terminal, as a line per tenth elsewhere."""
 
 import io
+import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 from wmr_cli.cli import progress
+from wmr_cli.cli.app import FailureReport
+from wmr_cli.cli.console import SHOW_CURSOR
 from wmr_cli.core.contexts import report_progress, watch_progress
 from wmr_cli.events import EvaluationStarted, ImagesDone, Message
+from wmr_cli.runtime.failures import FAILED_STATUS, Failure
 
 
 @pytest.fixture
@@ -92,3 +98,33 @@ def test_progress_without_a_watcher_is_ignored() -> None:
         report_progress("inside", 1, 2)
     report_progress("after", 1, 2)
     assert seen == [("inside", 1, 2)]
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("stream", [Terminal(), io.StringIO()])
+def test_a_failure_inside_a_progress_bar_shows_the_cursor_of_a_terminal(
+    stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stream)
+    report = FailureReport()
+    # as the thread that ends a rank
+    thread = threading.Thread(target=report.end, args=[Failure("killed")])
+    thread.start()
+    thread.join()
+    written = stream.getvalue()
+    assert written.startswith(f"\n{SHOW_CURSOR}") == stream.isatty()
+    assert "killed" in written
+
+
+def test_a_connection_lost_at_the_start_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    lost = torch.distributed.DistNetworkError("Failed to recv, got 0 bytes")
+    assert FailureReport().fail_unexpectedly(lost) == FAILED_STATUS
+    assert "error:" in capsys.readouterr().err
+    with pytest.raises(KeyError):
+        FailureReport().fail_unexpectedly(KeyError("a bug"))

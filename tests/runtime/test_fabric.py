@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ import wmr_cli
 from wmr_cli.cli.console import say_error
 from wmr_cli.errors import BadInput
 from wmr_cli.runtime import fabric
-from wmr_cli.runtime.distributed import read_launcher
+from wmr_cli.runtime.distributed import Ranks, read_launcher
 from wmr_cli.runtime.fabric import Hardware, launch, single_process
 
 SOURCE = Path(wmr_cli.__file__).parent
@@ -211,6 +212,42 @@ def test_more_processes_than_visible_gpus_are_refused(
         monkeypatch.setenv(name, value)
     with pytest.raises(BadInput, match="GPU"):
         launch(Hardware("cuda"))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "is_refused"),
+    [(["0 a", "0 b"], False), (["0 a", "0 a"], True), (["0 a", "1 a"], False)],
+)
+def test_processes_of_a_machine_that_share_a_gpu_are_refused(
+    gpus: list[str], is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"wmr-value-0": gpus[0].encode()}
+    store = SimpleNamespace(
+        set=lambda key, value: values.update({key: value.encode()}), get=values.__getitem__
+    )
+    own_node, own_gpu = gpus[1].split()
+    properties = SimpleNamespace(uuid=own_gpu)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.distributed.distributed_c10d, "_get_default_store", lambda: store)
+    ranks = Ranks(1, 2, local_index=1, node=int(own_node), device=torch.device("cuda", 0))
+    if is_refused:
+        with pytest.raises(BadInput, match="GPU") as caught:
+            fabric._check_gpus(ranks)
+        assert caught.value.hint
+    else:
+        fabric._check_gpus(ranks)
+
+
+def test_two_processes_with_one_gpu_are_refused_by_nccl_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class FakeFabric:
+        def launch(self) -> None:
+            raise RuntimeError("NCCL error: Duplicate GPU detected : rank 1 and rank 0")
+
+    monkeypatch.setattr(fabric, "_make_fabric", lambda *settings: FakeFabric())
+    with pytest.raises(BadInput, match="GPU"):
+        launch.__wrapped__(Hardware("cpu", 1))
 
 
 @pytest.mark.parametrize("device", ["cuda:²", "cuda:" + "9" * 5000, "cuda:-1"])

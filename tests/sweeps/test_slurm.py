@@ -31,6 +31,7 @@ class FakeExecutor:
         self.capacity = capacity
         self.cancelled: list[str] = []
         self.ends_at_once = False
+        self.state = "FAILED"
 
     def submit(self, call: JobCommand) -> SimpleNamespace:
         if self.capacity == 0:
@@ -39,7 +40,7 @@ class FakeExecutor:
         name = call.words[call.words.index("--run") + 1]
         return SimpleNamespace(
             job_id=name,
-            state="FAILED",
+            state=self.state,
             done=lambda: self.ends_at_once,
             cancel=lambda check: self.cancelled.append(name),
             stderr=lambda: "starting\nslurmstepd: error: out of memory\n",
@@ -171,3 +172,28 @@ def test_states_of_jobs_need_no_accounting(squeue: Path) -> None:
     result.unlink()
     squeue.write_text("")
     assert queue.has_ended("7", result), "Slurm has forgotten it"
+
+
+def test_a_job_that_no_answer_lists_has_ended(squeue: Path) -> None:
+    result = Path("8.pkl")
+    queue = JobQueue()
+    for _ in range(3):
+        assert not queue.has_ended("8", result), "the controller does not answer"
+    squeue.write_text("7 RUNNING\n")
+    assert not queue.has_ended("8", result)
+    assert queue.has_ended("8", result)
+    assert not queue.has_ended("7", Path("7.pkl"))
+
+
+def test_a_job_whose_state_is_out_of_date_has_failed(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = FakeExecutor(capacity=3)
+    executor.state = "RUNNING"
+    executor.ends_at_once = True
+    failures = [
+        event.failure
+        for event in submit_to(executor, study, monkeypatch)
+        if isinstance(event, RunFailed)
+    ]
+    assert "RUNNING" not in failures[0].reason

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from wmr_cli.registry import Registry
 from wmr_cli.reporting.tables.details import make_validation_table
 from wmr_cli.storage import checkpoints
 from wmr_cli.storage.runs import RunFolder, open_run
+from wmr_cli.training import loop
 from wmr_cli.training.loop import make_batches
 from wmr_cli.training.optimization import settings_at
 from wmr_cli.training.setup import build_validation_attack
@@ -43,6 +45,23 @@ def assert_equal_weights(first: Path, second: Path) -> None:
     mine, theirs = weights(first), weights(second)
     assert mine.keys() == theirs.keys()
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_ranks_wait_long_for_the_first_step_of_a_run_only(
+    tiny_config: TrainConfig,
+    tmp_path: Path,
+    registry: Registry,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits: list[timedelta] = []
+    monkeypatch.setattr(loop, "limit_waiting", limits.append)
+    epochs = [
+        event
+        for event in run(tiny_config, tmp_path / "run", registry)
+        if isinstance(event, EpochDone)
+    ]
+    assert len(epochs) == 2
+    assert limits == [loop.STEP_TIMEOUT]
 
 
 def test_a_run_has_every_step_of_every_epoch(

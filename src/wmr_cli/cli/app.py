@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import sys
+import threading
 from typing import Annotated, Any, Never
 
 import typer
@@ -17,7 +18,7 @@ from ..runtime import failures
 from ..runtime.failures import Failure
 from ..sweeps.process import start_report
 from . import attack, bench, evaluate, imports, installation, lists, report, sweep, train
-from .console import Terminated, say_error, write
+from .console import Terminated, leave_progress_bar, say_error, write
 from .flags import ClickContext, Command, spell_flags, use_flags_of
 
 _PERMISSION_HINT = "check the permissions, or choose another place"
@@ -66,75 +67,86 @@ class Program(TyperGroup):
             raise shortage from error
 
     def main(self, *args: Any, **kwargs: Any) -> Never:
-        # a sweep reads the outcome of its child processes from this file
-        result = start_report()
-
-        def report(failure: Failure) -> None:
-            # a rank that has a watch knows whether it must print
-            say_error(failure.text, failure.hint, on_any_rank=failures.current_watch() is not None)
-            # with the flags of this command: those of the sweep that reads it are others
-            text = spell_flags(failure.text)
-            result.set_error(text, spell_flags(failure.hint), failure.error_class)
-
-        def report_and_write(failure: Failure) -> None:
-            report(failure)
-            result.write(failures.FAILED_STATUS)
-
-        def fail(error: BaseException, text: str, hint: str) -> int:
-            failure = Failure(text, hint, type(error).__name__)
-            watch = failures.current_watch()
-            if watch is None:
-                report(failure)
-            else:
-                watch.share(failure, error)
-                due = watch.take()
-                if due is not None:
-                    report(due)
-            return failures.FAILED_STATUS
-
-        def fail_unexpectedly(error: Exception) -> int:
-            # a bug keeps its traceback, but one of several ranks has to inform the others
-            if failures.current_watch() is None:
-                raise error
-            from ..runtime.distributed import describe_error
-
-            described = describe_error(error)
-            return fail(error, str(described), described.hint)
-
-        failures.set_reporter(report_and_write)
-
+        report = FailureReport()
+        failures.set_reporter(report.end)
         try:
             status = super().main(*args, **{**kwargs, "standalone_mode": False})
         except WmrError as error:
             # plugins may raise errors without a hint
-            status = fail(error, str(error), error.hint or COMMAND_HINT)
+            status = report.fail(error, str(error), error.hint or COMMAND_HINT)
         except typer.TyperException as error:
-            status = fail(error, *_describe_usage_error(error))
+            status = report.fail(error, *_describe_usage_error(error))
         except UnicodeEncodeError as error:
             if error.reason == "surrogates not allowed":
-                status = fail(
+                status = report.fail(
                     error,
                     f"a text or path is not valid UTF-8: {error.object!r}",
                     "rename the file or folder, or work in another folder",
                 )
             else:
-                status = fail_unexpectedly(error)
+                status = report.fail_unexpectedly(error)
         except OSError as error:
             if error.errno in HINT_BY_ERRNO and error.filename is not None:
                 problem = f"cannot use {_decode_filename(error.filename)}: {error.strerror}"
-                status = fail(error, problem, HINT_BY_ERRNO[error.errno])
+                status = report.fail(error, problem, HINT_BY_ERRNO[error.errno])
             else:
-                status = fail_unexpectedly(error)
+                status = report.fail_unexpectedly(error)
         except Exception as error:  # noqa: BLE001 - raised again by one process
-            status = fail_unexpectedly(error)
+            status = report.fail_unexpectedly(error)
         if not isinstance(status, int):
             status = 0
         try:
-            result.write(status)
+            report.result.write(status)
         except WmrError as error:
             # the command itself has ended; its status stays
             say_error(str(error), error.hint)
         sys.exit(status)
+
+
+class FailureReport:
+    """Prints the failure of a command, and writes it for a sweep."""
+
+    def __init__(self) -> None:
+        # a sweep reads the outcome of its child processes from this file
+        self.result = start_report()
+
+    def print(self, failure: Failure) -> None:
+        """Print a failure, and keep it for the sweep."""
+        # the watch decides which rank prints
+        say_error(failure.text, failure.hint, on_any_rank=failures.current_watch() is not None)
+        # with the flags of this command: those of the sweep that reads it are others
+        text = spell_flags(failure.text)
+        self.result.set_error(text, spell_flags(failure.hint), failure.error_class)
+
+    def end(self, failure: Failure) -> None:
+        """Report a failure at the end of this process, maybe while the main thread waits."""
+        if threading.current_thread() is not threading.main_thread():
+            leave_progress_bar()
+        self.print(failure)
+        self.result.write(failure.status)
+
+    def fail(self, error: BaseException, text: str, hint: str) -> int:
+        """Report an error if this process must, and return the exit status."""
+        failure = Failure(text, hint, type(error).__name__)
+        watch = failures.current_watch()
+        if watch is None:
+            self.print(failure)
+            return failure.status
+        watch.share(failure, error)
+        due = watch.take()
+        if due is not None:
+            self.print(due)
+        return watch.status
+
+    def fail_unexpectedly(self, error: Exception) -> int:
+        """Raise a bug again, which keeps its traceback; one of several ranks shares it."""
+        # an effect of another rank's failure is not a bug, also before all ranks are connected
+        if failures.current_watch() is None and not failures.is_connection_error(error):
+            raise error
+        from ..runtime.distributed import describe_error
+
+        described = describe_error(error)
+        return self.fail(error, str(described), described.hint)
 
 
 def _describe_usage_error(error: typer.TyperException) -> tuple[str, str]:

@@ -5,6 +5,7 @@ Text of users is reduced to one plain line before rich prints it.
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 
 from rich.console import Console
@@ -20,6 +21,7 @@ MAX_MESSAGE_LENGTH = 2_000
 """Characters of an error or hint. A longer one, from a huge argument or file, loses its middle."""
 MESSAGE_TAIL_LENGTH = 400
 """Characters that remain of the end of a message that is too long."""
+SHOW_CURSOR = "\x1b[?25h"
 RANK_VARIABLES = ("LOCAL_RANK", "RANK", "NODE_RANK", "GROUP_RANK")
 
 
@@ -60,6 +62,12 @@ def say(text: str, *, quiet: bool = False, is_warning: bool = False) -> None:
     """Print one line for the user on stderr."""
     mark = "[yellow]warning:[/] " if is_warning else ""
     messages(quiet).print(mark + as_line(spell_flags(text)), soft_wrap=True)
+
+
+def leave_progress_bar() -> None:
+    """Begin a new line of the terminal with a cursor, which a progress bar hides."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\n{SHOW_CURSOR}")
 
 
 def say_error(text: str, hint: str = "", *, on_any_rank: bool = False) -> None:

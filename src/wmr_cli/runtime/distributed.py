@@ -20,6 +20,8 @@ from . import failures
 from .failures import RESUME_HINT
 
 T = TypeVar("T")
+_SOURCE_LINE = re.compile(r"\[[^][]*\.(?:cc|cpp|h|hpp):\d+\] *")
+"""Where in its source code gloo has raised an error."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def describe_error(error: Exception) -> WmrError:
     watch = failures.current_watch()
     index = 0 if watch is None else watch.index
     if failures.is_connection_error(error):
-        reason = str(error).partition("\n")[0]
+        reason = _SOURCE_LINE.sub("", str(error)).partition("\n")[0].partition(". ")[0]
         text = f"process {index} has lost the connection to another one: {reason}"
         return BrokenContract(text, RESUME_HINT)
     problem = f"process {index} failed: {type(error).__name__}: {error}"
@@ -150,6 +152,17 @@ def watch_failures(ranks: Ranks) -> None:
     failures.start_watch(ranks.index, peers)
 
 
+def exchange_before_connection(ranks: Ranks, value: str) -> list[str]:
+    """Gather a text of every rank through the key-value store of the launcher.
+
+    NCCL connects the GPUs in the first exchange of tensors, and refuses to if two are the same.
+    """
+    # torch has no public function for the store of a group that exists
+    store = torch.distributed.distributed_c10d._get_default_store()
+    store.set(f"wmr-value-{ranks.index}", value)
+    return [store.get(f"wmr-value-{index}").decode() for index in range(ranks.count)]
+
+
 def limit_waiting(timeout: timedelta) -> None:
     """Let a rank fail that waits longer than this for the others, from now on."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -157,11 +170,11 @@ def limit_waiting(timeout: timedelta) -> None:
         torch.distributed.distributed_c10d._set_pg_timeout(timeout)
 
 
-def leave_group() -> None:
-    """Leave the other ranks without a failure."""
+def leave_group(status: int = 0) -> None:
+    """Leave the other ranks without a failure; the status of a signal ends them, too."""
     watch = failures.current_watch()
     if watch is not None:
-        watch.finish()
+        watch.finish(status)
     torch.distributed.destroy_process_group()
 
 
@@ -175,13 +188,15 @@ def exit_rank(status: object) -> None:
     code = status if isinstance(status, int) else int(status is not None)
     watch = failures.current_watch()
     if watch is None or not watch.has_failed:
-        leave_group()
-        failures.end_process(code)
+        leave_group(code)
+        # another rank may have failed meanwhile
+        if watch is None or not watch.has_failed:
+            failures.end_process(code)
     failures.ignore_termination()
     # the group is not destroyed: that would wait, for ranks that have failed
-    failures.report_if_due(watch)
     watch.wait_for_answer()
-    failures.end_process(failures.FAILED_STATUS)
+    failures.report_if_due(watch)
+    failures.end_process(watch.status)
 
 
 def read_launcher() -> tuple[int, int] | None:

@@ -22,7 +22,13 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import BadInput
-from .distributed import Ranks, leave_group, read_launcher, watch_failures
+from .distributed import (
+    Ranks,
+    exchange_before_connection,
+    leave_group,
+    read_launcher,
+    watch_failures,
+)
 from .failures import LOOPBACK, watch_child
 from .processes import count_granted_cores, signal_when_parent_dies
 
@@ -41,6 +47,8 @@ MMAP_THRESHOLDS = (2**30, 2**25)
 """Bytes; older versions of glibc accept only the second."""
 PRECISIONS: dict[str, Literal["bf16-mixed", "16-mixed"]] = {"bf16": "bf16-mixed", "16": "16-mixed"}
 """Fabric's names of the mixed precisions."""
+DUPLICATE_GPU = "Duplicate GPU"
+"""Text of NCCL's error if several processes use the same GPU."""
 EVALUATION_TIMEOUT = timedelta(days=30)
 """In an evaluation a rank may wait for all chunks of another."""
 
@@ -160,13 +168,39 @@ def launch(
         elif os.environ["LOCAL_RANK"] != "0" and sys.platform == "linux":
             # before the ranks are connected, a rank notices nothing else
             signal_when_parent_dies(signal.SIGKILL)
-    fabric.launch()
+    try:
+        fabric.launch()
+    except RuntimeError as error:
+        # some versions connect the GPUs at once
+        if DUPLICATE_GPU in str(error):
+            raise _too_few_gpus() from error
+        raise
     runtime = Runtime(fabric)
     if fabric.world_size > 1:
+        _check_gpus(runtime.ranks)
         watch_failures(runtime.ranks)
         # the threads of the process group must end before the interpreter does
         atexit.register(leave_group)
     return runtime
+
+
+def _check_gpus(ranks: Ranks) -> None:
+    """Raise if several processes of a machine use the same GPU."""
+    if ranks.device.type != "cuda":
+        return
+    properties = torch.cuda.get_device_properties(ranks.device)
+    if not hasattr(properties, "uuid"):  # older versions of torch
+        return
+    gpus = exchange_before_connection(ranks, f"{ranks.node} {properties.uuid}")
+    if len(set(gpus)) < len(gpus):
+        raise _too_few_gpus()
+
+
+def _too_few_gpus() -> BadInput:
+    return BadInput(
+        "several processes use the same GPU",
+        hint="start one process per GPU, or let Slurm give each process its own GPU",
+    )
 
 
 def _start_local_ranks(devices: int, nodes: int) -> None:

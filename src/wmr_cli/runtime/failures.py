@@ -15,18 +15,28 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from subprocess import Popen
 from typing import Never
 
+MAX_TEXT_LENGTH = 10_000
+"""Characters of an error that are sent to the other ranks."""
 RESUME_HINT = "continue from the last checkpoint with `resume=True`"
 FAILED_STATUS = 2
-"""Exit status of all ranks after a failure."""
+"""Exit status of all ranks after a failure. After a signal to one rank it is 128 + its number."""
 UNWIND_SECONDS = 5.0
 """How long the main thread may take to notice a failure itself and to clean up."""
+REASON_SECONDS = 2 * UNWIND_SECONDS
+"""How long a rank that has lost its connection waits for the reason from another rank."""
+SIGNAL_STATUS = 128
+"""The exit status after a signal is this plus its number."""
+INTERRUPTED_STATUSES = (SIGNAL_STATUS + signal.SIGINT, SIGNAL_STATUS + signal.SIGTERM)
 ANSWER_SECONDS = 15.0
 """How long a rank that has failed waits until rank 0 has received its message."""
 CONNECT_SECONDS = 120.0
+CONNECTION_ERRORS = ("DistError", "DistBackendError", "DistNetworkError", "DistStoreError")
+"""Classes of torch.distributed, by name: this module does not import torch."""
 LOOPBACK = "127.0.0.1"
 LENGTH_BYTES = 4
 MAX_MESSAGE_BYTES = 2**20
@@ -41,6 +51,7 @@ class Failure:
     text: str
     hint: str = ""
     error_class: str = ""
+    status: int = FAILED_STATUS
 
 
 def _print_failure(failure: Failure) -> None:
@@ -89,7 +100,11 @@ class FailureWatch:
         self._is_reported = threading.Event()
         self._is_answered = threading.Event()
         """Set elsewhere than on rank 0, when rank 0 knows the failure or has ended."""
+        self._rank_0_knows = False
         self._has_lost_rank_0 = False
+        """Whether rank 0 has ended and cannot have reported the failure."""
+        self._is_own = False
+        """Whether this rank was the first one to fail, as far as it knows."""
         threading.Thread(target=self._read_peers, daemon=True, name="failure-watch").start()
 
     @property
@@ -97,51 +112,69 @@ class FailureWatch:
         """Whether any rank has failed."""
         return self._is_known.is_set()
 
+    @property
+    def status(self) -> int:
+        """Exit status of this process after the failure."""
+        return FAILED_STATUS if self._failure is None else self._failure.status
+
+    @property
+    def _is_reporter(self) -> bool:
+        """Whether this rank reports the failure: rank 0, and after its end rank 1."""
+        if self.index == 0:
+            return True
+        # the others do not hear of a failure after the end of rank 0
+        return self._has_lost_rank_0 and (self.index == 1 or self._is_own)
+
     def share(self, own: Failure, error: BaseException) -> None:
         """Send a failure of this rank to all ranks, unless another one came first."""
         if is_connection_error(error):
             # another rank has failed; its reason is better than this effect of it
-            self._is_known.wait(UNWIND_SECONDS)
+            self._is_known.wait(REASON_SECONDS)
         ignore_termination()
-        self._accept(own)
+        # a message above the limit would be read as the end of this rank
+        text = own.text[:MAX_TEXT_LENGTH]
+        hint = own.hint[:MAX_TEXT_LENGTH]
+        self._accept(replace(own, text=text, hint=hint), is_own=True)
 
     def take(self) -> Failure | None:
         """Return the failure if the calling thread must report it, and once only."""
         with self._lock:
-            is_reporter = self.index == 0 or (self.index == 1 and self._has_lost_rank_0)
-            if self._failure is None or not is_reporter or self._is_reported.is_set():
+            if self._failure is None or not self._is_reporter or self._is_reported.is_set():
                 return None
             self._is_reported.set()
             return self._failure
 
-    def finish(self) -> None:
-        """Announce that this rank ends without a failure."""
-        self._send_to_peers(b"")
+    def finish(self, status: int = 0) -> None:
+        """Announce that this rank ends without a failure, but maybe by a signal."""
+        self._send_to_peers(json.dumps(status).encode())
 
     def wait_for_answer(self) -> None:
         """Wait until rank 0 knows the failure: launchers stop it as soon as another rank ends."""
         if self.index:
             self._is_answered.wait(ANSWER_SECONDS)
 
-    def _accept(self, failure: Failure) -> None:
+    def _accept(self, failure: Failure, *, is_own: bool = False) -> None:
         """Remember the first failure, pass it on, and see to it that this process ends."""
         with self._lock:
             if self._failure is not None:
                 return
             self._failure = failure
+            self._is_own = is_own
         self._is_known.set()
         self._send_to_peers(json.dumps(vars(failure)).encode())
         threading.Thread(target=self._end_process, daemon=True, name="failure-exit").start()
 
     def _end_process(self) -> None:
         """End this process even if its main thread never returns from a collective operation."""
-        if self.index == 0 or self._has_lost_rank_0:
-            self._is_reported.wait(UNWIND_SECONDS)
-            if not report_if_due(self):
-                # the main thread has reported it, and may still clean up
-                time.sleep(UNWIND_SECONDS)
-        self.wait_for_answer()
-        end_process(FAILED_STATUS)
+        try:
+            self.wait_for_answer()
+            if self._is_reporter:
+                self._is_reported.wait(UNWIND_SECONDS)
+                if not report_if_due(self):
+                    # the main thread has reported it, and may still clean up
+                    time.sleep(UNWIND_SECONDS)
+        finally:
+            end_process(self.status)
 
     def _send_to_peers(self, payload: bytes) -> None:
         message = len(payload).to_bytes(LENGTH_BYTES, "big") + payload
@@ -160,28 +193,44 @@ class FailureWatch:
                 for key, _ in selector.select():
                     rank = int(key.data)
                     message = _receive(self._peers[rank])
-                    if self.index and message != b"":
-                        self._is_answered.set()
                     if message is None:
                         selector.unregister(key.fileobj)
-                        if rank not in finished:
-                            self._note_death(rank)
-                    elif message:
-                        self._accept(Failure(**json.loads(message)))
-                    else:
+                        self._note_end(rank, has_finished=rank in finished)
+                        continue
+                    content = json.loads(message)
+                    if isinstance(content, int):
                         finished.add(rank)
+                        self._note_goodbye(rank, content)
+                        continue
+                    if self.index:
+                        # rank 0 sends every failure that it accepts
+                        self._rank_0_knows = True
+                    self._accept(Failure(**content))
+                    self._is_answered.set()
 
-    def _note_death(self, rank: int) -> None:
-        with self._lock:
-            # after a failure that is known, rank 0 has received and reported it
-            self._has_lost_rank_0 = rank == 0 and self._failure is None
-        self._accept(
-            Failure(
-                f"process {rank} has died: it was killed, or its memory ran out",
-                RESUME_HINT,
-                "BrokenContract",
-            )
-        )
+    def _note_end(self, rank: int, *, has_finished: bool) -> None:
+        """Remember that rank 0 has ended; a rank that ends without a goodbye has died."""
+        if rank == 0:
+            with self._lock:
+                self._has_lost_rank_0 = not self._rank_0_knows
+        if not has_finished:
+            text = f"process {rank} has died: it was killed, or its memory ran out"
+            self._accept(Failure(text, RESUME_HINT, "BrokenContract"))
+        # last, because the thread that waits for it reads the results of the lines above
+        if rank == 0:
+            self._is_answered.set()
+
+    def _note_goodbye(self, rank: int, status: int) -> None:
+        """Let this process follow a rank that was stopped alone."""
+        # after any other status rank 0 may still print what all ranks have computed
+        if status <= SIGNAL_STATUS:
+            return
+        text = f"process {rank} was stopped by a signal"
+        failure = Failure(text, RESUME_HINT, "BrokenContract", status)
+        # the same signal may have reached all ranks, which then end on their own
+        timer = threading.Timer(UNWIND_SECONDS, self._accept, [failure])
+        timer.daemon = True
+        timer.start()
 
 
 def watch_child(child: "Popen[bytes]", rank: int) -> None:
@@ -191,11 +240,22 @@ def watch_child(child: "Popen[bytes]", rank: int) -> None:
         status = child.wait()
         if status == 0:
             return
-        # the error is probably that of this process, too, which then reports it
-        time.sleep(UNWIND_SECONDS)
-        if _watch is None:
-            _reporter(Failure(f"process {rank} ended with status {status} at its start"))
-            end_process(FAILED_STATUS)
+        if status < 0:  # Popen negates the number of a signal
+            status = SIGNAL_STATUS - status
+        is_interrupted = status in INTERRUPTED_STATUSES
+        if status < SIGNAL_STATUS:
+            # the error is probably that of this process, too, which then reports it
+            time.sleep(UNWIND_SECONDS)
+        if _watch is not None:
+            return
+        if not is_interrupted:
+            text = f"process {rank} ended with status {status} at its start"
+            hint = "try `devices=1`, which shows the error of the process"
+            if status > SIGNAL_STATUS:
+                text = f"process {rank} was killed at its start by signal {status - SIGNAL_STATUS}"
+                hint = "check that the memory suffices for all processes"
+            _reporter(Failure(text, hint))
+        end_process(status if status > SIGNAL_STATUS else FAILED_STATUS)
 
     threading.Thread(target=wait, daemon=True, name=f"rank-{rank}").start()
 
@@ -203,13 +263,19 @@ def watch_child(child: "Popen[bytes]", rank: int) -> None:
 def end_process(status: int) -> Never:
     """End this process at once. Interpreter shutdown can abort in threads of torch."""
     # os._exit does not flush
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(status)
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            # a pipe may have lost its reader
+            with suppress(OSError, ValueError):
+                stream.flush()
+    finally:
+        os._exit(status)
 
 
 def is_connection_error(error: BaseException) -> bool:
     """Whether an error is an effect of another rank's failure."""
+    if any(one.__name__ in CONNECTION_ERRORS for one in type(error).__mro__):
+        return True
     # gloo raises a plain RuntimeError; only its text identifies it
     text = str(error)
     return isinstance(error, RuntimeError) and any(

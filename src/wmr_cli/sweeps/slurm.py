@@ -64,6 +64,8 @@ MAX_TIMEOUTS = 10
 """How often a job is queued again after its time limit, by default."""
 QUEUE_SECONDS = 5.0
 """Interval of `squeue`, which asks the controller that all users share."""
+READS_WITHOUT_JOB = 2
+"""A job that is missing from this many answers has ended. The first may precede its start."""
 ENDED_STATES = frozenset(
     [
         "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
@@ -119,13 +121,20 @@ class JobQueue:
 
     def __init__(self) -> None:
         self._states: dict[str, str] = {}
+        self._reads = 0
+        self._first_reads: dict[str, int] = {}
+        """How often the queue had been read when a job was looked for the first time."""
         self._read_at = float("-inf")
 
     def has_ended(self, job_id: str, result: Path) -> bool:
         """Whether a job has ended, by its result file or by its state."""
         if result.exists():
             return True
+        first_read = self._first_reads.setdefault(job_id, self._reads)
         self._read_if_due()
+        if job_id not in self._states:
+            # it ended, and was forgotten, before the first answer of the controller
+            return self._reads - first_read >= READS_WITHOUT_JOB
         return self.state(job_id) in ENDED_STATES
 
     def state(self, job_id: str) -> str:
@@ -150,6 +159,7 @@ class JobQueue:
             # Slurm forgets a job some minutes after its end
             states[name] = "COMPLETED"
         self._states = states
+        self._reads += 1
 
 
 def submit_study(study: Study, data_dir: Path | None) -> SweepEvents:
@@ -254,7 +264,9 @@ def _describe_end(study: Study, run: Run, job: "Job[None]", state: str) -> Sweep
     else:
         # no result file: the job was cancelled, ran out of time, or could not start
         reason = last_line((job.stderr() or job.stdout() or "").splitlines())
-    problem = f"job {job.job_id} ended as {state}: {reason}"
+    # the result of a job exists before its state changes
+    outcome = f"ended as {state}" if state in ENDED_STATES else "failed"
+    problem = f"job {job.job_id} {outcome}: {reason}"
     return RunFailed(run, Failure(problem, hint or f"see {job.paths.stderr}"))
 
 

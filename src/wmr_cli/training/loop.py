@@ -112,11 +112,15 @@ def train(
         signals = SignalHandler(options.save_minutes)
         yield TrainingStarted(progress.epoch, progress.step_in_epoch, epochs, count_steps(run))
 
+        # a run may resume after the last step of an epoch
+        first_epoch = progress.epoch + progress.step_in_epoch // count_steps(run)
         for epoch in range(progress.epoch, epochs):
             epoch_started = time.perf_counter()
             first_step = progress.step_in_epoch
             with signals.deferred():
-                progress = yield from train_steps(run, folder, progress, signals)
+                progress = yield from train_steps(
+                    run, folder, progress, signals, is_first_epoch=epoch == first_epoch
+                )
                 # before validation, which may take long and is not resumed in the middle
                 save_state(folder, run, progress)
             # a signal may have reached one rank only, and all ranks must stop together
@@ -143,7 +147,12 @@ def train(
 
 
 def train_steps(
-    run: TrainingSetup, folder: RunFolder, progress: Progress, signals: SignalHandler
+    run: TrainingSetup,
+    folder: RunFolder,
+    progress: Progress,
+    signals: SignalHandler,
+    *,
+    is_first_epoch: bool,
 ) -> Generator[Event, None, Progress]:
     """Run the remaining steps of an epoch, or stop after the step in which a signal arrives."""
     ranks = run.runtime.ranks
@@ -168,7 +177,7 @@ def train_steps(
         newest = check_losses(losses, epoch)
         loss = loss if newest is None else newest
         yield from warn_of_eager_steps(run)
-        if positions is remaining[0]:
+        if is_first_epoch and positions is remaining[0]:
             # the first step compiles and loads kernels, which may take long on one rank
             limit_waiting(STEP_TIMEOUT)
         progress = replace(progress, step_in_epoch=progress.step_in_epoch + 1)
