@@ -338,7 +338,7 @@ class Failing(nn.Sequential):
         return FailInBackward.apply(logits) if PLACE == "backward" else logits
 """
 FAILING_WORDS = (*BRIEF, "--model", "failing.py:Failing", "--out", "run")
-EXIT_SECONDS = 20
+EXIT_SECONDS = 60
 """How soon all ranks must have ended after the failure, on a busy machine."""
 
 
