@@ -321,6 +321,9 @@ class Failing(nn.Sequential):
         self.passes = 0
         if IS_FAILING and PLACE == "optimizer":
             torch.optim.SGD.step = lambda *args, **kwargs: fail()
+        if IS_FAILING and PLACE == "reading":
+            read = MemorySplit.stored_batch
+            MemorySplit.stored_batch = lambda *args: fail() if self.passes == 2 else read(*args)
 
     def forward(self, images):
         logits = super().forward(images)
@@ -333,8 +336,6 @@ class Failing(nn.Sequential):
         self.passes += 1
         if PLACE == f"forward {self.passes}" or (PLACE == "killed" and self.passes == 3):
             fail()
-        if self.passes == 2 and PLACE == "reading":
-            MemorySplit.batch = lambda *args: fail()
         return FailInBackward.apply(logits) if PLACE == "backward" else logits
 """
 FAILING_WORDS = (*BRIEF, "--model", "failing.py:Failing", "--out", "run")
