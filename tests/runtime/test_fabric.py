@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from lightning_fabric.utilities.rank_zero import rank_zero_only
 from torch import Tensor, nn
 
 import wmr_cli
@@ -178,6 +179,9 @@ def set_gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
     for name in (*TORCHRUN, *SRUN):
         monkeypatch.delenv(name, raising=False)
+    # what Fabric and `wmr` set for the whole process is restored at the end
+    monkeypatch.setattr(rank_zero_only, "rank", 0)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     return set_count
 
 
