@@ -144,7 +144,7 @@ dist/.built: .venv/.installed-dev README.md $(shell find src -type f -not -name 
 # Install the wheels of this project and of each package in plugins/, as users do.
 # A package whose dependencies conflict with the constraints lists them in no-deps.txt.
 # A package with a Makefile has its own environment.
-.venv-plugins/.installed: dist/.built $(shell find plugins -type f -not -path '*/tests/*' -not -name '*.pyc')
+.venv-plugins/.installed: dist/.built $(shell find plugins -type f -not -path '*/tests/*' -not -path '*/.venv/*' -not -name '*.pyc')
 	$(PYTHON) -m venv .venv-plugins
 	$(PLUGINS)/pip install --quiet --disable-pip-version-check -c constraints.txt torch torchvision hatchling pytest
 	$(PLUGINS)/pip install --quiet --disable-pip-version-check -c constraints.txt --force-reinstall --no-deps dist/*.whl
