@@ -351,6 +351,8 @@ def _describe_json(hint: TypeHint) -> str:
         return f"list of {item}" if item.endswith(")") else f"list of {item}s"
     if origin is dict:
         return "object"
+    if hint is msgspec.UnsetType:
+        return "absent"
     return "null" if hint is types.NoneType else _describe_type(hint)
 
 

@@ -45,6 +45,7 @@ from ..core.run_attack import (
 from ..errors import BadInput
 from ..measures import MARGIN_KERNEL, at_alpha
 from ..reporting import scoring
+from ..reporting.calibrated import add_calibrated
 from ..runtime import components
 from ..storage.checkpoints import IMPORTED_DEFENSE
 from ..storage.records import (
@@ -261,7 +262,7 @@ def make_evaluator(task: EvaluationTask, model: nn.Module, sample_images: Tensor
         eps=task.attack.eps,
         num_classes=task.checkpoint.num_classes,
         seed=derive_seed("evaluate", task.config.seed),
-        kernels=task.kernels if metrics & {"sa", "tr"} else {},
+        kernels=task.kernels if metrics & {"sa", "tr", "cal"} else {},
         is_attacked=bool(metrics - {"nat"}),
         has_margins=task.attack.has_margins,
         runs_weighted_attack="tr" in metrics,
@@ -331,7 +332,7 @@ def make_record(
     if not task.images.is_whole_split:
         indices = [int(index) for index in rows["index"]]
     attack = task.attack
-    return Record(
+    record = Record(
         id=task.id,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         wmr=__version__,
@@ -372,6 +373,7 @@ def make_record(
         plugins=task.code_versions,
         config=msgspec.json.decode(msgspec.json.encode(config)),
     )
+    return add_calibrated(record, rows, config) if task.is_calibrated else record
 
 
 def _score_logits(prefix: str, logits: Tensor, labels: Tensor) -> Rows:
