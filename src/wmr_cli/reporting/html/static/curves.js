@@ -39,10 +39,14 @@ function plotAlpha(chosen, alphas, alpha, axisName, temperature) {
   );
 }
 
-/** Recorded values as large marks: A_sa or A_cal filled, A_tr open. */
+/** Recorded values as large marks: A_sa filled and A_tr open, or A_cal. */
 function recordedMarks(model, across, temperature) {
   if (!model.hasAllClasses) return [];
-  const kinds = [temperature === CALIBRATED ? ["A_cal", "a_cal", ""] : ["A_sa", "a_sa", ""], ["A_tr", "a_tr", "-open"]];
+  const ownScale = [
+    ["A_sa", "a_sa", ""],
+    ["A_tr", "a_tr", "-open"],
+  ];
+  const kinds = temperature === CALIBRATED ? [["A_cal", "a_cal", ""]] : ownScale;
   return kinds.map(([title, name, open]) => {
     const rows = model.by_alpha.filter(
       (row) => row[name] && row.alpha_test !== null && model.computeASa(row.alpha_test, temperature),
