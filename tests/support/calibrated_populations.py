@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ from wmr_cli import measures
 from wmr_cli.measures import Calibration, Outcome
 
 CLASSES = 10
-TRUTH_IMAGES = 300_000
-RESAMPLES = 400
+TRUTH_IMAGES = 50_000
+RESAMPLES = 200
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,14 @@ def draw_rows(networks: Sequence[Network], images: int, seed: int) -> list[dict[
     return found
 
 
-def find_truth(networks: Sequence[Network], alphas: Sequence[float]) -> NDArray[np.float64]:
+@cache
+def find_truth(networks: tuple[Network, ...], alphas: tuple[float, ...]) -> NDArray[np.float64]:
     """Return A_cal of each network in the population, (networks, alphas)."""
     calibrations = map(measures.calibrate, draw_rows(networks, TRUTH_IMAGES, seed=10**6))
-    return np.array(
-        [[make_outcome(one, alpha).estimate().value for alpha in alphas] for one in calibrations]
-    )
+    values = [
+        [make_outcome(one, alpha).estimate().value for alpha in alphas] for one in calibrations
+    ]
+    return np.array(values)
 
 
 def make_outcome(calibration: Calibration, alpha: float, *, has_fit: bool = True) -> Outcome:
@@ -77,39 +80,37 @@ def make_outcome(calibration: Calibration, alpha: float, *, has_fit: bool = True
 
 
 def measure_coverage(
-    network: Network, images: int, alphas: Sequence[float], samples: int, *, has_fit: bool = True
+    network: Network, images: int, alphas: tuple[float, ...], samples: int
 ) -> NDArray[np.float64]:
-    """Return how often intervals of A_cal hold the truth, (alphas,)."""
-    (truth,) = find_truth([network], alphas)
-    hits = np.zeros((samples, len(alphas)))
+    """Return how often intervals hold the truth, with the fit and without it, (2, alphas)."""
+    (truth,) = find_truth((network,), alphas)
+    hits = np.zeros((samples, 2, len(alphas)))
     for seed in range(samples):
-        (rows,) = draw_rows([network], images, seed)
-        calibration = measures.calibrate(rows)
-        for number, alpha in enumerate(alphas):
-            found = make_outcome(calibration, alpha, has_fit=has_fit).estimate()
-            hits[seed, number] = found.low <= truth[number] <= found.high
+        calibration = measures.calibrate(draw_rows((network,), images, seed)[0])
+        for (side, number), _ in np.ndenumerate(hits[seed]):
+            outcome = make_outcome(calibration, alphas[number], has_fit=side == 0)
+            found = outcome.estimate()
+            hits[seed, side, number] = found.low <= truth[number] <= found.high
     return np.asarray(hits.mean(axis=0))
 
 
 def measure_paired_coverage(
-    pair: tuple[Network, Network],
-    images: int,
-    alphas: Sequence[float],
-    samples: int,
-    *,
-    has_fit: bool = True,
+    pair: tuple[Network, Network], images: int, alphas: tuple[float, ...], samples: int
 ) -> NDArray[np.float64]:
-    """Return how often intervals of a difference on the same images hold the truth, (alphas,)."""
+    """Return how often intervals of a difference on the same images hold the truth, (2, alphas).
+
+    As in `measure_coverage`, with the fits and without them.
+    """
     first, second = find_truth(pair, alphas)
     truth = first - second
-    hits = np.zeros((samples, len(alphas)))
+    hits = np.zeros((samples, 2, len(alphas)))
     for seed in range(samples):
         calibrations = [measures.calibrate(rows) for rows in draw_rows(pair, images, seed)]
-        outcomes = [
-            make_outcome(one, alpha, has_fit=has_fit) for alpha in alphas for one in calibrations
-        ]
-        drawn = measures.Resamples(images, seed, RESAMPLES).of(outcomes)
-        for number, (one, other) in enumerate(zip(drawn[::2], drawn[1::2], strict=True)):
+        resamples = measures.Resamples(images, seed, RESAMPLES)
+        for (side, number), _ in np.ndenumerate(hits[seed]):
+            one, other = resamples.of(
+                [make_outcome(each, alphas[number], has_fit=side == 0) for each in calibrations]
+            )
             found = one.minus(other)
-            hits[seed, number] = found.low <= truth[number] <= found.high
+            hits[seed, side, number] = found.low <= truth[number] <= found.high
     return np.asarray(hits.mean(axis=0))
