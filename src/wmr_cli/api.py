@@ -393,7 +393,7 @@ def evaluate(  # noqa: PLR0913 - keywords of a public function
         deterministic=not evaluator.nondeterministic,
     )
     _warn(list_caveats(record))
-    return Result(record, measured)
+    return Result(record, records.drop_logits(measured) if task.is_compact else measured)
 
 
 def _warn(texts: Iterable[str]) -> None:
