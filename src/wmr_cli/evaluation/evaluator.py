@@ -47,7 +47,7 @@ from ..measures import MARGIN_KERNEL, at_alpha
 from ..reporting import scoring
 from ..reporting.calibrated import add_calibrated
 from ..runtime import components
-from ..storage.checkpoints import IMPORTED_DEFENSE
+from ..storage.checkpoints import IMPORTED_DEFENSE, Checkpoint
 from ..storage.records import (
     AttackFacts,
     CheckpointFacts,
@@ -317,17 +317,10 @@ def make_record(
     deterministic: bool | None,
 ) -> Record:
     """Score the rows and list everything that determined them."""
-    checkpoint = task.checkpoint
     config = task.config
-    class_names = dict(enumerate(checkpoint.class_names or ()))
+    class_names = dict(enumerate(task.checkpoint.class_names or ()))
     scores = scoring.compute_scores(rows, config, list(task.kernels), class_names)
     assert scores.a_nat is not None  # rows always hold clean predictions
-    # the training of imported weights is not known
-    epoch = None
-    train_config = None
-    if checkpoint.defense != IMPORTED_DEFENSE:
-        epoch = checkpoint.epoch
-        train_config = msgspec.json.decode(msgspec.json.encode(checkpoint.config))
     indices = None
     if not task.images.is_whole_split:
         indices = [int(index) for index in rows["index"]]
@@ -336,17 +329,7 @@ def make_record(
         id=task.id,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         wmr=__version__,
-        checkpoint=CheckpointFacts(
-            path=str(checkpoint.path),
-            sha256=checkpoint.sha256,
-            model=checkpoint.model,
-            defense=checkpoint.defense,
-            kernel=checkpoint.kernel,
-            alpha_train=checkpoint.alpha_train,
-            seed=checkpoint.seed,
-            epoch=epoch,
-            config=train_config,
-        ),
+        checkpoint=_describe_checkpoint(task.checkpoint),
         dataset=DatasetFacts(
             name=task.images.dataset,
             split=config.split,
@@ -374,6 +357,26 @@ def make_record(
         config=msgspec.json.decode(msgspec.json.encode(config)),
     )
     return add_calibrated(record, rows, config) if task.is_calibrated else record
+
+
+def _describe_checkpoint(checkpoint: Checkpoint) -> CheckpointFacts:
+    # the training of imported weights is not known
+    epoch = None
+    train_config = None
+    if checkpoint.defense != IMPORTED_DEFENSE:
+        epoch = checkpoint.epoch
+        train_config = msgspec.json.decode(msgspec.json.encode(checkpoint.config))
+    return CheckpointFacts(
+        path=str(checkpoint.path),
+        sha256=checkpoint.sha256,
+        model=checkpoint.model,
+        defense=checkpoint.defense,
+        kernel=checkpoint.kernel,
+        alpha_train=checkpoint.alpha_train,
+        seed=checkpoint.seed,
+        epoch=epoch,
+        config=train_config,
+    )
 
 
 def _score_logits(prefix: str, logits: Tensor, labels: Tensor) -> Rows:
