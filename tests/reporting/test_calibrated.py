@@ -116,6 +116,12 @@ def test_compact_rows_without_stored_numbers_give_a_caveat(tmp_path: Path) -> No
     assert any("A_cal" in text and "compact" in text for text in list_caveats(record))
 
 
+def test_a_record_without_alphas_gives_a_caveat(tmp_path: Path) -> None:
+    save_run(tmp_path, "a", EvaluateConfig(metrics=("nat", "rob")))
+    (record,) = gather_records([tmp_path], calibrated=True).records
+    assert any("A_cal" in text and "alpha_test" in text for text in list_caveats(record))
+
+
 def test_tables_show_a_cal_with_its_temperature(tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 1)):
         save_run(tmp_path, name, WITH_CAL, seed=seed)

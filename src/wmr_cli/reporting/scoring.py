@@ -308,8 +308,12 @@ def _explain_missing_dro(record: Record) -> str:
 
 def _explain_missing_calibration(record: Record) -> Iterator[str]:
     """Yield why A_cal was requested and is not available at some alpha."""
+    if not record.calibration:
+        return
+    if not record.by_alpha:
+        yield "A_cal is not available: the record has no values of α; set `alpha_test`"
     missing = [row.alpha_test for row in record.by_alpha if row.a_cal is None]
-    if not record.calibration or not missing:
+    if not missing:
         return
     alphas = ", ".join(format_number(alpha) for alpha in missing if alpha is not None)
     where = f" at α {alphas}" if alphas else ""
