@@ -48,6 +48,8 @@ MEASURES_NAMES = (
     "exponential_log_weights",
     "probability_margins",
     "tempered_accuracy",
+    "calibrate",
+    "Calibration",
     "calibrated_accuracy",
     "calibrated_losses",
     "calibrating_temperature",

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from support.page_data import make_logit_rows, save_evaluation
-from support.typed import not_none
+from support.typed import instance_of, not_none
 from wmr_cli import Result, measures
 from wmr_cli.cli.output import list_remarks
 from wmr_cli.config import EvaluateConfig
@@ -185,7 +185,7 @@ def test_seeds_of_training_have_mean_and_deviation(tmp_path: Path) -> None:
     report = report_on(tmp_path)
     table = report.tables()[0]
     assert all("±" in row[table.headings.index("A_cal")] for row in table.rows)
-    (first, _) = report.to_json()
+    (first, _) = instance_of(list, report.to_json())
     assert first["over_seeds"]["by_alpha"][0]["a_cal"]["seeds"] == 2
 
 
