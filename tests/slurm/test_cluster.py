@@ -1,5 +1,6 @@
 """Runs and sweeps on a real Slurm cluster of one node: `make test-slurm`."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,18 @@ WMR = (sys.executable, "-m", "wmr_cli")
 TWO_TASKS = ("srun", "--ntasks=2", "--ntasks-per-node=2", "--kill-on-bad-exit=1")
 BRIEF = ("--epochs", "2", "--steps", "2", "--validate-every", "0", "--device", "cpu", "--quiet")
 TIMES = {"created", "seconds", "images_per_second"}
+DIGITS_STUDY = Path(__file__).parents[2] / "studies" / "digits.toml"
+SHORTER = {
+    "epochs = 20": "epochs = 1\nsteps = 2",
+    r"seed = \[0, 1, 2\]": "seed = 0",
+    r"alpha = \[0, 1, 2\]": "alpha = 2",
+    r"alpha = \[0, 0.5, 1\]": "alpha = 0.5",
+    r'defense = \["free", "yopo", "iaat"\]': 'defense = "free"',
+    "limit = 200\n": "",
+    r"(\[\[evaluate\]\].*)": r"\1\nlimit = 40",
+    r"(\[report\])": r'\1\nfigures = ""',
+}
+"""What replaces which parts of the digits study, so that it takes seconds."""
 STUDY = """
 [train]
 epochs = {epochs}
@@ -119,16 +132,31 @@ def test_a_cancelled_job_can_be_resumed() -> None:
     assert int(header["epoch"]) < 1000
 
 
-def test_a_sweep_of_jobs_gives_the_report_of_a_local_sweep() -> None:
-    Path("study.toml").write_text(STUDY.format(epochs=2, minutes=10))
-    swept = run(*WMR, "sweep", "study.toml", "--slurm", "--quiet")
-    assert "sacct" not in swept.stdout + swept.stderr
-    Path("local.toml").write_text(STUDY.format(epochs=2, minutes=10))
-    run(*WMR, "sweep", "local.toml", "--quiet")
-    submitted = Path("runs/study/report.csv").read_text()
-    assert (
-        submitted.replace("runs/study", "runs/local") == Path("runs/local/report.csv").read_text()
-    )
+def write_short_digits_study(file: Path) -> None:
+    """Write the digits study with all its parts, but few runs, steps and images."""
+    text = DIGITS_STUDY.read_text()
+    for pattern, replacement in SHORTER.items():
+        text, count = re.subn(pattern, replacement, text)
+        assert count, pattern
+    file.write_text(f"{text}\n[slurm]\ntimeout_min = 10\n")
+
+
+def test_the_digits_study_gives_the_report_of_a_local_sweep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reports = {}
+    for place, flags in (("slurm", ["--slurm"]), ("local", ["--jobs", "2"])):
+        folder = Path(place).absolute()
+        folder.mkdir()
+        with monkeypatch.context() as patch:
+            patch.chdir(folder)
+            write_short_digits_study(Path("digits.toml"))
+            swept = run(*WMR, "sweep", "digits.toml", "--quiet", *flags)
+            assert "sacct" not in swept.stdout + swept.stderr
+            files = sorted(Path("runs/digits").glob("report.*"))
+            reports[place] = {file.name: file.read_text() for file in files}
+    assert reports["slurm"].keys() == {f"report.{kind}" for kind in ("csv", "html", "json", "md")}
+    assert reports["slurm"] == reports["local"]
 
 
 def test_a_job_that_is_warned_of_its_time_limit_is_queued_again_and_finishes() -> None:
