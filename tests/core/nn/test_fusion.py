@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from support.dispatch import BeforeEach
 from support.typed import not_none
 from wmr_cli.core.contexts import evaluating
 from wmr_cli.core.losses import cross_entropy
@@ -383,21 +383,15 @@ def test_refresh_of_a_prepared_model_follows_the_original(images: Tensor) -> Non
     assert torch.allclose(prepared.refresh()(images), block(images), atol=1e-5)
 
 
-class EmulatedTf32(TorchDispatchMode):
+def round_products_to_tf32(
+    func: object, args: Sequence[object], kwargs: Mapping[str, object]
+) -> Sequence[object]:
     """Round the operands of convolutions and matrix products to 10 bits, where TF32 is allowed."""
-
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., object],
-        types: Sequence[type],
-        args: Sequence[object] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        aten = torch.ops.aten
-        is_product = func in (aten.convolution.default, aten.addmm.default, aten.mm.default)
-        if is_product and torch.backends.cudnn.allow_tf32:
-            args = [round_to_tf32(arg) if isinstance(arg, Tensor) else arg for arg in args]
-        return func(*args, **(kwargs or {}))
+    aten = torch.ops.aten
+    is_product = func in (aten.convolution.default, aten.addmm.default, aten.mm.default)
+    if is_product and torch.backends.cudnn.allow_tf32:
+        return [round_to_tf32(arg) if isinstance(arg, Tensor) else arg for arg in args]
+    return args
 
 
 def round_to_tf32(values: Tensor) -> Tensor:
@@ -408,27 +402,21 @@ def round_to_tf32(values: Tensor) -> Tensor:
 def test_fusion_is_compared_without_tf32(images: Tensor) -> None:
     block = randomize_norms(Block()).eval()
     fused = not_none(try_fuse(block, images))
-    with torch.backends.cudnn.flags(allow_tf32=True), EmulatedTf32():  # type: ignore[no-untyped-call]
+    with torch.backends.cudnn.flags(allow_tf32=True), BeforeEach(round_products_to_tf32):
         assert not _agree(block, fused.module, images), "the emulation must exceed the limit"
         assert try_fuse(block, images) is not None
         assert torch.backends.cudnn.allow_tf32
 
 
-class NoFloat64(TorchDispatchMode):
-    """A device without float64, such as MPS."""
-
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., object],
-        types: Sequence[type],
-        args: Sequence[object] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        if torch.float64 in ((kwargs or {}).get("dtype"), *args):
-            raise TypeError("the device does not support float64")
-        return func(*args, **(kwargs or {}))
+def refuse_float64(
+    func: object, args: Sequence[object], kwargs: Mapping[str, object]
+) -> Sequence[object]:
+    """Raise as a device without float64 does, such as MPS."""
+    if torch.float64 in (kwargs.get("dtype"), *args):
+        raise TypeError("the device does not support float64")
+    return args
 
 
 def test_fusion_needs_no_float64(images: Tensor) -> None:
-    with NoFloat64():  # type: ignore[no-untyped-call]
+    with BeforeEach(refuse_float64):
         assert try_fuse(randomize_norms(Block()), images) is not None
