@@ -29,7 +29,7 @@ def read_summary(output: str) -> str:
 
 def test_the_summary_names_the_machine_and_its_figures() -> None:
     summary = read_summary(run_gpu_tests("within_their_budgets and 32", "cpu"))
-    for text in ("torch ", "device: cpu", "tests: 1 passed, 0 failed", "bench: digits-cnn"):
+    for text in ("torch ", "device: cpu", "tests: 1 passed, 0 failed", "bench: resnet20 on cpu"):
         assert text in summary
     # a CPU launches no kernels
     assert "launches per attack step and training step: (None, None)" in summary
