@@ -1,0 +1,172 @@
+"""Measure which fraction of the truly vulnerable images each attack finds, and at what cost.
+
+Usage: `python studies/attack_completeness.py [CHECKPOINTS] [NAME ...]`, for all networks or the
+named ones. Results of other networks stay in `attack_completeness.json`, which
+`docs/generate.py` and `docs/draw.py` read.
+
+The exact error is known: of the digits network in the package image by image, of four networks in
+CHECKPOINTS (see `published_numbers.json`) in sum. Images that are misclassified without an attack
+count in both errors, so that only the others are attacked. The cost is CPU time of one thread,
+relative to `pgd:steps=40` on the same images.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import wmr_cli
+from published_networks import Mlp
+from published_numbers import list_networks
+from wmr_cli.core.losses import get_objective
+from wmr_cli.core.protocols import Batch
+from wmr_cli.core.run_attack import predictions
+from wmr_cli.numerics.reference import EPS, NUM_IMAGES, load_reference
+
+OUT = Path(__file__).with_suffix(".json")
+UNIT_OF_COST = "pgd:steps=40"
+BATCH_SIZE = 256
+
+PGD = tuple(
+    f"{name}:steps={steps},restarts={restarts}"
+    for name in ("pgd", "pgd-margin")
+    for restarts in (1, 10)
+    for steps in (10, 20, 40, 100, 400)
+)
+APGD = tuple(
+    f"{name}:steps={steps}" for name in ("apgd-ce", "apgd-dlr") for steps in (20, 100, 400)
+)
+TARGETED = ("apgd-t:steps=20", "apgd-t:steps=100", "fab-t:steps=20", "fab-t:steps=100")
+SQUARE = ("square:queries=500,stops_early=true", "square:queries=5000,stops_early=true")
+AUTOATTACK = (
+    "autoattack:steps=20,queries=500",
+    "autoattack",
+    "autoattack:steps=400",
+    "autoattack:queries=20000",
+    "autoattack:attacks=apgd-ce:apgd-t",
+    "autoattack:attacks=apgd-ce:apgd-t:fab-t",
+    "autoattack:attacks=apgd-ce:apgd-dlr:apgd-t:fab-t:square",
+)
+MORE_RESTARTS = ("apgd-ce:restarts=10", "apgd-dlr:restarts=10", "apgd-t:restarts=5")
+FULL_GRID = (*PGD, *APGD, *MORE_RESTARTS, *TARGETED, *SQUARE, *AUTOATTACK)
+SMALL_GRID = (
+    *(
+        f"{name}:steps={steps},restarts=1"
+        for name in ("pgd", "pgd-margin")
+        for steps in (20, 40, 100)
+    ),
+    *(f"{name}:steps=40,restarts=10" for name in ("pgd", "pgd-margin")),
+    "apgd-ce:steps=100",
+    "apgd-dlr:steps=100",
+    "apgd-t:steps=100",
+)
+"""For networks on 10,000 images."""
+DETAILED = "LPD_MLP_B_0.4"
+"""It classifies a third of the images correctly, so that a larger grid takes little time."""
+LARGE_GRID = (*PGD, *APGD, *TARGETED, "square:queries=500,stops_early=true")
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """A network, the images that it classifies correctly, and how many of them are vulnerable."""
+
+    name: str
+    model: nn.Module
+    correct: Batch
+    eps: float
+    vulnerable: int
+    is_vulnerable: Tensor | None
+    """By image (N,), if that is known."""
+    attacks: tuple[str, ...]
+
+
+def make_digits() -> Target:
+    """Return the network in the package with its proved images."""
+    reference = load_reference()
+    correct, positions = select_correct(reference.network, "digits", NUM_IMAGES)
+    is_vulnerable = reference.lowest_margins[positions] < 0
+    number = int(is_vulnerable.sum())
+    return Target("digits", reference.network, correct, EPS, number, is_vulnerable, FULL_GRID)
+
+
+def list_published(checkpoints: Path) -> Iterator[Target]:
+    """Yield the networks in a folder whose exact error is known."""
+    for network in list_networks():
+        low, high = network["proved"]
+        if low is None or low != high:
+            continue
+        model = Mlp()
+        model.load_state_dict(wmr_cli.read_saved(checkpoints / network["file"]))
+        correct, _ = select_correct(model.eval().requires_grad_(False), network["dataset"])
+        # percent of 10,000 images
+        vulnerable = round(100 * (float(high) - float(network["clean"])))
+        attacks = SMALL_GRID
+        if network["name"] == DETAILED:
+            attacks = LARGE_GRID
+        yield Target(network["name"], model, correct, network["eps"], vulnerable, None, attacks)
+
+
+def select_correct(
+    model: nn.Module, dataset: str, images: int | None = None
+) -> tuple[Batch, Tensor]:
+    """Return which of the first test images a model classifies correctly, and their positions."""
+    split = wmr_cli.create("dataset", dataset).splits["test"]
+    batch = split.batch(torch.arange(len(split))[:images])
+    with torch.no_grad():
+        positions = (model(batch.images).argmax(dim=1) == batch.labels).nonzero().squeeze(1)
+    return batch.select(positions), positions
+
+
+def attack(target: Target, spec: str) -> tuple[Tensor, float]:
+    """Return which images an attack turns into misclassified ones, and the CPU time."""
+    component = wmr_cli.create("attack", spec, eps=target.eps)
+    objective = get_objective(component.traits.objective)
+    found = []
+    started = time.process_time()
+    for rows in torch.arange(len(target.correct.labels)).split(BATCH_SIZE):
+        batch = target.correct.select(rows)
+        result = component(target.model, batch, objective, seed=0)
+        assert result.logits is not None
+        found.append(predictions(result.logits) != batch.labels)
+    return torch.cat(found), time.process_time() - started
+
+
+def measure(target: Target, spec: str) -> dict[str, float]:
+    """Return the number of images that an attack finds, and its relative cost."""
+    # alternately, so that other load on the machine affects both
+    _, unit = attack(target, UNIT_OF_COST)
+    found, seconds = attack(target, spec)
+    if target.is_vulnerable is not None:
+        assert not (found & ~target.is_vulnerable).any(), "a proof or an attack is wrong"
+    assert int(found.sum()) <= target.vulnerable
+    return {"found": int(found.sum()), "cost": round(seconds / unit, 2)}
+
+
+def main() -> None:
+    """Measure the networks and update the results."""
+    torch.set_num_threads(1)
+    checkpoints = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    targets = chain([make_digits()], list_published(checkpoints) if checkpoints else ())
+    for target in targets:
+        if target.name not in (sys.argv[2:] or [target.name]):
+            continue
+        found = {spec: measure(target, spec) for spec in target.attacks}
+        # another process may have added a network
+        stored = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else {}
+        stored[target.name] = {
+            "eps": target.eps,
+            "attacked": len(target.correct.labels),
+            "vulnerable": target.vulnerable,
+            "attacks": found,
+        }
+        OUT.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
