@@ -247,7 +247,7 @@ def draw_completeness() -> Figure:
 def name_family(attack: str) -> str:
     """Return the name of an attack, with its restarts where it has several."""
     spec = Spec.parse(attack)
-    restarts = int(spec.params.get("restarts", 1))
+    restarts = int(str(spec.params.get("restarts", 1)))
     return spec.name if restarts == 1 else f"{spec.name}, {restarts} restarts"
 
 

@@ -62,7 +62,7 @@ class Finding:
         """Distance from the expected value; 0 on the better side of a bound."""
         difference = self.here - self.expected
         if self.is_bound:
-            return max(-difference, 0.0)
+            return max(0.0, -difference)
         return abs(difference)
 
     @property
