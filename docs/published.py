@@ -112,4 +112,4 @@ def list_completeness_rows() -> Iterator[tuple[str, ...]]:
             f"{100 * one['found'] / result['vulnerable']:.1f}" if one else ""
             for one, result in zip(found, results.values(), strict=True)
         )
-        yield (f"`{attack}`", f"{cost:.2g}", *fractions)
+        yield (f"`{attack}`", f"{cost:.0f}" if cost >= 10 else f"{cost:.1f}", *fractions)

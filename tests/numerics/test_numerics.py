@@ -139,7 +139,10 @@ def test_a_value_that_is_not_a_number_fails() -> None:
 
 
 def test_the_command_fails_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    findings = [Finding("logits", 0.5, 0, tolerance=0.1), Finding("margins", 0.5, 0.4, is_bound=True)]
+    findings = [
+        Finding("logits", 0.5, 0, tolerance=0.1),
+        Finding("margins", 0.5, 0.4, is_bound=True),
+    ]
     monkeypatch.setattr(checks, "check_numerics", lambda device: findings)
     done = wmr("doctor", "--numerics", "--device", "cpu", status=1)
     assert "logits" in done.stderr
