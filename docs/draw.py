@@ -64,7 +64,7 @@ STUDY = (
 REPORT_FIGURES = ("curves-digits", "weights-digits-pgd-0.15", "training-digits", "attack-digits")
 PALETTE_SIZE = 64  # enough for a drawing, with a third of the bytes
 WIDTH = 5.6  # inches
-MIN_POINTS = 20
+MIN_POINTS = 8
 """Attacks of a network that has a panel in the figure of completeness."""
 BOUNDS_COLOUR = "#EDEDED"
 ALPHAS = np.linspace(0, 5, 101)
@@ -237,7 +237,8 @@ def draw_completeness() -> Figure:
                 for attack, one in result["attacks"].items()
                 if name_family(attack) == family
             )
-            axes.semilogx(*zip(*points, strict=True), **look.line, marker=look.marker)
+            if points:
+                axes.semilogx(*zip(*points, strict=True), **look.line, marker=look.marker)
         axes.set_title(rf"{name}, $\varepsilon$ = {result['eps']:g}")
         axes.set_xlabel("time, relative to pgd:steps=40")
     panels[0].set_ylabel("vulnerable images found (%)")

@@ -25,6 +25,7 @@ SHOWN_ATTACKS = (
     "apgd-dlr:steps=100",
     "apgd-dlr:restarts=10",
     "apgd-t:steps=20",
+    "apgd-t:steps=20,restarts=5",
     "apgd-t:steps=100",
     "fab-t:steps=100",
     "square:queries=500,stops_early=true",

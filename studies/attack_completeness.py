@@ -65,7 +65,10 @@ DETAILED = "LPD_MLP_B_0.4"
 """It classifies a third of the images correctly, so that a larger grid takes less time."""
 LARGE_GRID = (
     *SMALL_GRID,
+    "apgd-t:steps=20",
+    "apgd-t:steps=20,restarts=5",
     "apgd-t:steps=100",
+    "autoattack:steps=20,queries=500",
     "pgd:steps=100,restarts=1",
     "pgd-margin:steps=100,restarts=1",
     "pgd:steps=40,restarts=10",
@@ -108,7 +111,7 @@ def list_published(checkpoints: Path) -> Iterator[Target]:
         correct, _ = select_correct(model.eval().requires_grad_(False), network["dataset"])
         # percent of 10,000 images
         vulnerable = round(100 * (float(high) - float(network["clean"])))
-        attacks = SMALL_GRID
+        attacks: tuple[str, ...] = SMALL_GRID
         if network["name"] == DETAILED:
             attacks = LARGE_GRID
         yield Target(network["name"], model, correct, network["eps"], vulnerable, None, attacks)

@@ -31,7 +31,7 @@ from .reference import (
 MAX_LOGIT_DEVIATION = 1e-4
 """Logits are below 20: rounding causes about 1e-5, TF32 about 1e-2."""
 MAX_RELATIVE_DEVIATION = 3e-5
-"""As a fraction of the largest value: rounding causes about 1e-6, TF32 about 3e-4."""
+"""As a fraction of the largest value: rounding causes about 1e-6, TF32 about 1e-3."""
 MAX_A_SA_DEVIATION = 1e-3
 """A gradient near 0 may change its sign by rounding, which moves one pixel of an image."""
 MIN_FOUND = 0.97
