@@ -589,6 +589,12 @@ class DoctorConfig(Struct, frozen=True, kw_only=True):
     """Settings of `wmr doctor`."""
 
     data_dir: DataDir = None
+    numerics: Annotated[
+        bool,
+        setting("Compare the arithmetic of a device with proved and stored results.", MEASUREMENT),
+    ] = False
+    device: Device = "auto"
+    format: Annotated[SummaryFormat, setting("Format of the output.", OUTPUT)] = "table"
 
 
 class PluginsConfig(Struct, frozen=True, kw_only=True):
