@@ -1,9 +1,9 @@
 """Write the tables and figures of `reproduction.md` from the records in `studies/records`.
 
 Usage: `python docs/reproduce.py`. With `--check`, only compare the text, and exit with 1 if it
-differs. The page has a block `<!-- study: NAME -->` … `<!-- end -->` for each study, and a block
-`<!-- verdicts -->` … `<!-- end -->`. Their content is overwritten. Figures are written to
-`pictures/reproduction`.
+differs. The page has a block `<!-- study: NAME -->` … `<!-- end -->` for each study, a block
+`<!-- controls: NAME -->` for a study with controls, and a block `<!-- verdicts -->`. Their content
+is overwritten. Figures are written to `pictures/reproduction`.
 """
 
 import re
@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import fmean
 
 from claims import check_claims
+from controls import ACCURACY_NAMES, tabulate_controls
 from verdicts import (
     Finding,
     RecordFile,
@@ -40,7 +41,8 @@ STUDIES = DOCS.parent / "studies"
 PAGE = DOCS / "reproduction.md"
 FIGURES = DOCS / "pictures" / "reproduction"
 BLOCK = re.compile(
-    r"(?P<begin><!-- (?:study: (?P<study>[\w-]+)|verdicts) -->\n).*?(?P<end><!-- end -->\n)",
+    r"(?P<begin><!-- (?:study: (?P<study>[\w-]+)|controls: (?P<controls>[\w-]+)|verdicts) -->\n)"
+    r".*?(?P<end><!-- end -->\n)",
     re.DOTALL,
 )
 INTERVALS = (
@@ -135,6 +137,16 @@ def study_section(name: str) -> Iterator[str]:
         yield f"![{figure.stem}]({figure.relative_to(DOCS).as_posix()})\n"
 
 
+def controls_section(name: str) -> Iterator[str]:
+    """Yield the table of a study and its controls, which are a study of their own."""
+    controls, files = load_study(f"{name}-controls")
+    yield f"{controls.summary}.\n\n```sh\nwmr sweep studies/{name}-controls.toml\n```\n"
+    yield f"{len(files)} of {len(controls.runs)} runs are done.\n"
+    found = [*load_records(name), *load_records(f"{name}-controls")]
+    head = ("attack", "differs in", "training", *ACCURACY_NAMES.values())
+    yield format_table(head, tabulate_controls(found))
+
+
 def describe_cost(found: RecordFiles) -> str:
     """Return the number of records, the software and the time of the attacks."""
     seconds = sum(record.seconds for _, record in found if record.attack.of is None)
@@ -189,6 +201,8 @@ def rebuild(page: str) -> str:
     def replace_block(old: re.Match[str]) -> str:
         if old["study"]:
             parts = study_section(old["study"])
+        elif old["controls"]:
+            parts = controls_section(old["controls"])
         else:
             parts = verdict_table(list_studies(page))
         return old["begin"] + "\n" + "\n".join(parts) + "\n" + old["end"]
