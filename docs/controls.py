@@ -102,5 +102,7 @@ def compare_trainings(found: RecordFiles, training: Training, reference: Trainin
 
 def describe_gap(comparison: Comparison, name: str) -> str:
     """Return a difference with its intervals, in bold if it is significant."""
-    gap = comparison.gaps[name]
+    gap = comparison.gaps.get(name)
+    if gap is None:
+        return "-"
     return f"**{format_gap(gap)}**" if gap.is_distinguishable else format_gap(gap)

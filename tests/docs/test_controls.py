@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import controls
@@ -22,7 +23,11 @@ def save_trainings(folder: Path) -> list[RecordFile]:
     for number, (training, skill) in enumerate(SKILLS.items()):
         for seed in range(3):
             defense = f"trades:beta={training.beta:g}"
-            rows = synthetic.make_rows(300, skill=skill, seed=seed, logits=True)
+            rows = synthetic.make_rows(300, skill=skill, seed=seed)
+            # the other classes have the logit 0
+            logits = np.zeros((300, 10))
+            logits[np.arange(300), rows["label"]] = 5 * rows["uniform/margin"]
+            rows["uniform/logits"] = logits.astype(np.float32)
             record = synthetic.make_record(
                 rows,
                 f"digits-{number}-s{seed}",
