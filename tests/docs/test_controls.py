@@ -11,10 +11,10 @@ from support import synthetic
 from verdicts import RecordFile
 
 SKILLS = {
-    Training(0.0, 6.0, is_normalized=False): 0.0,
+    Training(0.0, 6.0, is_normalized=False): 0.5,
     Training(2.0, 6.0, is_normalized=False): 0.9,
-    Training(0.0, 3.7, is_normalized=False): -0.4,
-    Training(2.0, 6.0, is_normalized=True): 0.5,
+    Training(0.0, 3.7, is_normalized=False): 0.2,
+    Training(2.0, 6.0, is_normalized=True): 0.7,
 }
 
 
