@@ -10,7 +10,7 @@ from .losses import ranking_scores, select_rows
 from .norms import Norm
 from .pgd import input_gradient, project_to_ball
 from .protocols import AttackResult, Batch, Objective
-from .restarts import first_rows, is_stronger
+from .restarts import first_rows, is_stronger, take_rows
 
 # Checkpoints, as fractions of all steps (section 3.1 of the paper)
 FIRST_INTERVAL = 0.22
@@ -34,12 +34,11 @@ class Point:
 
     def replace_rows(self, mask: Tensor, other: "Point") -> "Point":
         """Take the rows of the mask (N,) from another point."""
-        wide = mask[:, None, None, None]
         return Point(
-            torch.where(wide, other.images, self.images),
-            torch.where(mask[:, None], other.logits, self.logits),
+            take_rows(mask, other.images, self.images),
+            take_rows(mask, other.logits, self.logits),
             torch.where(mask, other.ranks, self.ranks),
-            torch.where(wide, other.gradient, self.gradient),
+            take_rows(mask, other.gradient, self.gradient),
         )
 
     def select(self, rows: Tensor) -> "Point":

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from .contexts import batch_limit
+from .contexts import batch_limit, is_accelerator
 from .losses import logit_margin, ranking_scores
 from .protocols import AttackResult, Batch, Objective
 
@@ -123,6 +123,17 @@ def first_rows(chosen: Tensor, owners: Tensor) -> Tensor:
     """
     rows = owners.new_full((int(owners.max()) + 1,), len(owners))
     return rows.scatter_reduce(0, owners[chosen], chosen, "amin")
+
+
+def take_rows(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """Take the rows of the mask (N,) from `new`, the others from `old`."""
+    if is_accelerator(mask.device):
+        return torch.where(mask.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+    # CPUs copy rows several times as fast as they select pixels; an accelerator would have to wait
+    rows = mask.nonzero().squeeze(1)
+    if not len(rows):
+        return old
+    return old.index_copy(0, rows, new[rows])
 
 
 def compute_logits(model: nn.Module, images: Tensor) -> Tensor:
