@@ -43,9 +43,7 @@ class Point:
 
     def select(self, rows: Tensor) -> "Point":
         """Return these rows."""
-        return Point(
-            self.images[rows], self.logits[rows], self.ranks[rows], self.gradient[rows]
-        )
+        return Point(self.images[rows], self.logits[rows], self.ranks[rows], self.gradient[rows])
 
 
 def checkpoints(steps: int) -> list[int]:
@@ -203,9 +201,7 @@ def run_auto_pgd_until_misclassified(
     """
     first = _evaluate(model, start.detach(), batch.labels, objective, with_gradient=steps > 0)
     search = _Search.begin(batch, objective, first, eps)
-    found = AttackResult(
-        first.images.clone(), torch.zeros_like(batch.labels), first.logits.clone()
-    )
+    found = AttackResult(first.images.clone(), torch.zeros_like(batch.labels), first.logits.clone())
     rows = torch.arange(len(owners), device=owners.device)
     intervals = check_intervals(steps)
     for done in range(steps + 1):

@@ -58,9 +58,7 @@ def start_images(
     return project_to_ball(batch.images, moved, norm, eps)
 
 
-def start_attempts(
-    batch: Batch, norm: Norm, eps: float, attempts: Tensor, *, seed: int
-) -> Tensor:
+def start_attempts(batch: Batch, norm: Norm, eps: float, attempts: Tensor, *, seed: int) -> Tensor:
     """Return uniform starts in the ε-ball, for each image that of its attempt (N,)."""
     starts = torch.empty_like(batch.images)
     # few: a batch holds several attempts on an image only if few images are left

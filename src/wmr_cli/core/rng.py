@@ -49,7 +49,11 @@ def random_words(
     blocks = torch.arange(-(-count // 4), device=index.device, dtype=torch.int64)
     images = index.to(torch.int64)[:, None] & _WORD_MASK
     block, image = torch.broadcast_tensors(blocks[None, :], images)
-    steps = step[:, None].expand_as(block) if isinstance(step, Tensor) else block.new_full(block.shape, step)
+    steps = (
+        step[:, None].expand_as(block)
+        if isinstance(step, Tensor)
+        else block.new_full(block.shape, step)
+    )
     counter = (block, image, torch.full_like(block, restart), steps)
     key = (seed & _WORD_MASK, (seed >> 32) & _WORD_MASK)
     return torch.stack(philox(counter, key), dim=-1).flatten(1)[:, :count]

@@ -5,6 +5,8 @@ query have the same side. Random numbers are given as `draws` (N, K), uniform on
 """
 
 import math
+from collections.abc import Iterator
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -28,6 +30,14 @@ def square_fraction(query: int, queries: int, initial: float) -> float:
     return initial * 0.5 ** sum(progress > bound for bound in HALVING_QUERIES)
 
 
+def query_phases(queries: int, initial: float) -> Iterator[tuple[float, range]]:
+    """Yield the queries after the starting point, by the fraction of the pixels in a square."""
+    numbers = range(1, queries)
+    for fraction, group in groupby(numbers, lambda query: square_fraction(query, queries, initial)):
+        found = list(group)
+        yield fraction, range(found[0], found[-1] + 1)
+
+
 def square_side(fraction: float, height: int, width: int, smallest: int = 1) -> int:
     """Side of a square with this fraction of the pixels, inside the image."""
     return min(max(round(math.sqrt(fraction * height * width)), smallest), height, width)
@@ -47,6 +57,15 @@ def count_positions(length: int, side: int, edges: bool) -> int:
     return max(length - side + edges, 1)
 
 
+def square_corners(
+    corners: Tensor, side: int, height: int, width: int, edges: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Return top and left (N,) of random squares, from draws (N, 2)."""
+    top = (corners[:, 0] * count_positions(height, side, edges)).long()
+    left = (corners[:, 1] * count_positions(width, side, edges)).long()
+    return top, left
+
+
 def random_squares(
     corners: Tensor, side: int, height: int, width: int, edges: bool = True
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -54,8 +73,7 @@ def random_squares(
 
     `corners` (N, 2) is uniform on [0, 1).
     """
-    top = (corners[:, 0] * count_positions(height, side, edges)).long()
-    left = (corners[:, 1] * count_positions(width, side, edges)).long()
+    top, left = square_corners(corners, side, height, width, edges)
     rows = torch.arange(height, device=corners.device) - top[:, None]
     columns = torch.arange(width, device=corners.device) - left[:, None]
     is_row = (rows >= 0) & (rows < side)
@@ -86,6 +104,50 @@ def propose_linf(
     mask, _, _ = random_squares(draws[:, :2], side, height, width, edges)
     changed = images + eps * random_signs(draws[:, PLACE_DRAWS:])[:, :, None, None]
     return torch.where(mask, changed, best).clamp(0, 1)
+
+
+def propose_changes_linf(  # noqa: PLR0913
+    images: Tensor,
+    best: Tensor,
+    rows: Tensor,
+    eps: float,
+    fraction: float,
+    draws: Tensor,
+    edges: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Propose like `propose_linf` for rows (M,) of the batch, but only what changes an image.
+
+    Returns the numbers (K,) of these proposals and their images. Reads and writes squares alone.
+    """
+    channels, height, width = images.shape[1:]
+    side = square_side(fraction, height, width)
+    top, left = square_corners(draws[:, :2], side, height, width, edges)
+    offsets = torch.arange(side, device=rows.device)
+    planes = torch.arange(channels, device=rows.device)[:, None, None]
+    down = (top[:, None] + offsets)[:, None, :, None]
+    across = (left[:, None] + offsets)[:, None, None, :]
+    place = (rows[:, None, None, None], planes, down, across)
+    signs = random_signs(draws[:, PLACE_DRAWS:])[:, :, None, None]
+    values = (images[place] + eps * signs).clamp(0, 1)
+    changed = (values != best[place]).flatten(1).any(dim=1).nonzero().squeeze(1)
+    moved = best[rows[changed]]
+    numbers = torch.arange(len(changed), device=rows.device)[:, None, None, None]
+    moved[numbers, planes, down[changed], across[changed]] = values[changed]
+    return changed, moved
+
+
+def propose_changes_l2(  # noqa: PLR0913
+    images: Tensor,
+    best: Tensor,
+    rows: Tensor,
+    eps: float,
+    fraction: float,
+    draws: Tensor,
+    edges: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Return the numbers (M,) and images of the proposals of `propose_l2` for rows (M,)."""
+    numbers = torch.arange(len(rows), device=rows.device)
+    return numbers, propose_l2(images[rows], best[rows], eps, fraction, draws, edges)
 
 
 def bump(height: int, width: int) -> Tensor:

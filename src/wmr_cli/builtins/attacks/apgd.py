@@ -91,9 +91,7 @@ class Apgd:
                 model, part, part_objective, start, norm=norm, eps=self.eps, steps=self.steps
             )
 
-        return run_restarts(
-            run, model, batch, objective, restarts=self.restarts, stops_early=False
-        )
+        return run_restarts(run, model, batch, objective, restarts=self.restarts, stops_early=False)
 
 
 @dataclass(frozen=True, eq=False)

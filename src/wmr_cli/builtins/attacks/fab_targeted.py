@@ -127,7 +127,10 @@ class TargetedFab:
         # the linearisation has this value at the original
         value_at_original = value + ((original - here) * normal).sum(dim=1)
         from_both = step_to_hyperplane(
-            torch.stack([here, original]), normal, -torch.stack([value, value_at_original]), self.norm
+            torch.stack([here, original]),
+            normal,
+            -torch.stack([value, value_at_original]),
+            self.norm,
         )
         lengths = norm.size(from_both.flatten(0, 1)[:, :, None, None]).reshape(2, -1)
         total = lengths.sum(dim=0)
