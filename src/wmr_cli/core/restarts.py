@@ -133,7 +133,7 @@ def take_rows(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
     rows = mask.nonzero().squeeze(1)
     if not len(rows):
         return old
-    return old.index_copy(0, rows, new[rows])
+    return old.index_copy(0, rows, new.index_select(0, rows))
 
 
 def compute_logits(model: nn.Module, images: Tensor) -> Tensor:

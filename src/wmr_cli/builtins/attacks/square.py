@@ -197,7 +197,7 @@ class Square:
                 active = is_active.nonzero().squeeze(1)[:limit]
                 if not len(active):
                     break
-                rows, queries = ahead.list_queries(active, numbers.stop, limit // len(active))
+                rows, queries = ahead.list_queries(active, numbers.stop, limit)
                 changed, moved = _PROPOSE_CHANGES[self.norm](
                     batch.images,
                     state.images,
@@ -223,8 +223,8 @@ class _QueriesAhead:
     loaded: Tensor
     """The chunk (N,) of queries whose random numbers are loaded; 0 for none."""
 
-    def list_queries(self, active: Tensor, stop: int, count: int) -> tuple[Tensor, Tensor]:
-        """Return rows and numbers (M,) of the next queries of active rows, at most `count` each.
+    def list_queries(self, active: Tensor, stop: int, limit: int) -> tuple[Tensor, Tensor]:
+        """Return rows and numbers (M,) of the next queries of active rows, at most `limit`.
 
         The queries of a row follow each other, are below `stop`, and belong to one chunk.
         """
@@ -236,10 +236,15 @@ class _QueriesAhead:
             self.draws.load(rows, chunks[stale])
             self.loaded[rows] = chunks[stale]
         ends = (chunks * QUERIES_PER_CHUNK + 1).clamp(max=stop)
-        offsets = torch.arange(min(count, MAX_QUERIES_AHEAD), device=active.device)
-        queries = first[:, None] + offsets
-        is_valid = queries < ends[:, None]
-        return active[:, None].expand_as(queries)[is_valid], queries[is_valid]
+        # the rest of the batch: one more query for the first rows
+        counts = torch.full_like(first, limit // len(active))
+        counts[: limit % len(active)] += 1
+        counts = torch.minimum(counts.clamp(max=MAX_QUERIES_AHEAD), ends - first)
+        rows = active.repeat_interleave(counts)
+        # the position of each query among those of its row
+        begins = (counts.cumsum(dim=0) - counts).repeat_interleave(counts)
+        offsets = torch.arange(len(rows), device=rows.device) - begins
+        return rows, first.repeat_interleave(counts) + offsets
 
     def keep_first_success(
         self, model: nn.Module, rows: Tensor, changed: Tensor, moved: Tensor, objective: Objective
