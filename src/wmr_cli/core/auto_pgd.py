@@ -183,7 +183,7 @@ def run_auto_pgd(
     return AttackResult(strongest.images, steps_survived, strongest.logits)
 
 
-def run_auto_pgd_until_misclassified(
+def run_auto_pgd_until_misclassified(  # noqa: PLR0913 - `run_auto_pgd` and the owners
     model: nn.Module,
     batch: Batch,
     objective: Objective,

@@ -106,7 +106,7 @@ def propose_linf(
     return torch.where(mask, changed, best).clamp(0, 1)
 
 
-def propose_changes_linf(  # noqa: PLR0913
+def propose_changes_linf(
     images: Tensor,
     best: Tensor,
     rows: Tensor,
@@ -163,7 +163,7 @@ def _flatten_memory(images: Tensor) -> Tensor:
     return images.as_strided((images.numel(),), (1,))
 
 
-def propose_changes_l2(  # noqa: PLR0913
+def propose_changes_l2(
     images: Tensor,
     best: Tensor,
     rows: Tensor,

@@ -228,10 +228,18 @@ class Evaluator:
 
     def evaluate_batch(self, batch: Batch) -> Rows:
         """Compute the rows of one batch."""
-        return self.evaluate_group((batch,))
+        return self._evaluate_together((batch,))
 
-    def evaluate_group(self, batches: Sequence[Batch]) -> Rows:
-        """Compute the rows of batches that are attacked together."""
+    def _evaluate_group(self, batches: Sequence[Batch], device: torch.device) -> Rows:
+        """Compute the rows of batches whose images are gathered."""
+        assert self.group_batch_size is not None
+        with limiting_batches(self.group_batch_size):
+            return self._evaluate_together(
+                [batch.to(device, self.memory_format) for batch in batches]
+            )
+
+    def _evaluate_together(self, batches: Sequence[Batch]) -> Rows:
+        """Compute the rows of batches that are attacked as one."""
         for batch in batches:
             check_batch(batch, self.num_classes)
         # eval mode: batch-norm must not mix images, and dropout is stochastic
@@ -246,7 +254,7 @@ class Evaluator:
 
     def evaluate_batches(self, batches: Iterable[Batch], device: torch.device) -> Iterator[Rows]:
         """Compute the rows of each batch or group on `device`, in float32 without TF32."""
-        groups: Iterable[tuple[Batch, ...]] = ((batch,) for batch in batches)
+        groups: Iterable[Batch | tuple[Batch, ...]] = batches
         if self.group_batch_size is not None:
             groups = group_batches(batches, self.group_batch_size)
         for group in groups:
@@ -255,11 +263,10 @@ class Evaluator:
                 stack.enter_context(exact_float32())
                 if is_accelerator(device):
                     stack.enter_context(prefer_determinism(self.nondeterministic))
-                if self.group_batch_size is not None:
-                    stack.enter_context(limiting_batches(self.group_batch_size))
-                rows = self.evaluate_group(
-                    [batch.to(device, self.memory_format) for batch in group]
-                )
+                if isinstance(group, Batch):
+                    rows = self.evaluate_batch(group.to(device, self.memory_format))
+                else:
+                    rows = self._evaluate_group(group, device)
             yield rows
 
     def _evaluate_clean(self, batch: Batch) -> Rows:
