@@ -45,11 +45,11 @@ class AutoAttackCase:
 
 
 AUTOATTACK_CASES = {
-    "autoattack/resnet": AutoAttackCase("resnet20", images=256, quick_images=32),
-    "autoattack/small-cnn": AutoAttackCase("small-cnn", images=256, quick_images=32, enlarges=True),
+    "autoattack/resnet": AutoAttackCase("resnet20", images=256, quick_images=16),
+    "autoattack/small-cnn": AutoAttackCase("small-cnn", images=256, quick_images=16, enlarges=True),
     # one busy loop per core
     "autoattack/busy": AutoAttackCase(
-        "small-cnn", images=256, quick_images=32, enlarges=True, is_busy=True
+        "small-cnn", images=256, quick_images=16, enlarges=True, is_busy=True
     ),
 }
 
