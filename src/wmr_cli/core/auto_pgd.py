@@ -120,13 +120,11 @@ class _Search:
         fraction = 1.0 if is_first else STEP_FRACTION
         images = self.batch.images
         current = self.current
-        ascended = current.images + self.step * norm.direction(current.gradient)
-        target = project_to_ball(images, ascended, norm, eps)
-        moved = (
-            current.images
-            + fraction * (target - current.images)
-            + (1 - fraction) * (current.images - self.previous_images)
-        )
+        ascended = (self.step * norm.direction(current.gradient)).add_(current.images)
+        moved = project_to_ball(images, ascended, norm, eps)
+        # in place: on a CPU an allocation takes longer than the arithmetic
+        moved.sub_(current.images).mul_(fraction).add_(current.images)
+        moved.add_((current.images - self.previous_images).mul_(1 - fraction))
         moved = project_to_ball(images, moved, norm, eps)
         self.previous_images = current.images
         # no step follows the last point, so it needs no gradient
