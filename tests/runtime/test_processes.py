@@ -1,12 +1,16 @@
-"""Cores that a process may use: by affinity, by what Slurm grants, and divided among ranks."""
+"""Cores of a process, by affinity, Slurm and ranks; and the end of a process with its parent."""
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from wmr_cli.runtime import fabric, processes
 from wmr_cli.runtime.fabric import Hardware
-from wmr_cli.runtime.processes import count_granted_cores, count_idle_cores
+from wmr_cli.runtime.processes import count_granted_cores, count_idle_cores, end_with_parent
 
 
 @pytest.fixture(autouse=True)
@@ -84,3 +88,14 @@ def test_an_evaluation_uses_idle_cores_unless_the_user_chose(
     monkeypatch.setattr("torch.set_num_threads", used.append)
     fabric.use_idle_cores(Hardware("cpu", devices))
     assert used[-1] == threads
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems send no signal")
+def test_a_child_does_not_start_if_its_parent_has_died_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: 1_000_000_000)
+        prepare = end_with_parent(signal.SIGKILL)
+    child = subprocess.Popen([sys.executable, "-c", "raise SystemExit(5)"], preexec_fn=prepare)
+    assert child.wait() == 1

@@ -7,6 +7,7 @@ A_rob, A_sa and A_tr are in `intervals.py`.
 from .accuracy import (
     MARGIN_KERNEL,
     Accuracies,
+    FittedParameter,
     Outcome,
     RunningAccuracy,
     WeightedAccuracy,
@@ -27,6 +28,9 @@ from .accuracy import (
 )
 from .bootstrap import Difference, Resampled, Resamples, bootstrap, mean_of
 from .calibration import (
+    NO_LOGITS,
+    Calibration,
+    calibrate,
     calibrated_accuracy,
     calibrated_losses,
     calibrating_temperature,
@@ -47,10 +51,13 @@ from .intervals import (
 
 __all__ = [
     "MARGIN_KERNEL",
+    "NO_LOGITS",
     "RHOS",
     "Accuracies",
+    "Calibration",
     "Difference",
     "Estimate",
+    "FittedParameter",
     "Outcome",
     "Resampled",
     "Resamples",
@@ -62,6 +69,7 @@ __all__ = [
     "at_alpha",
     "attacked_losses",
     "bootstrap",
+    "calibrate",
     "calibrated_accuracy",
     "calibrated_losses",
     "calibrating_temperature",
