@@ -22,6 +22,7 @@ from wmr_cli.benchmarking.timing import Quartiles
 from wmr_cli.storage.atomic import write_text
 
 from . import comparisons, scaling, tables, wmr_workloads
+from .autoattack import AUTOATTACK_CASES, compare_autoattack, speedup_of_autoattack
 from .cases import CASES
 from .comparisons import BARE, PEAK, WMR, Comparison, Effort
 from .peer_process import PeerProcess, start_peer_process
@@ -99,6 +100,10 @@ def run_comparisons(
     if "pgd-training/small-cnn".startswith(prefixes):
         found = comparisons.compare_pgd_training(case, folder, effort, peers)
         yield found, {"pgd-training/small-cnn": speedup_over_fastest(found)}
+    for name, autoattack_case in AUTOATTACK_CASES.items():
+        if name.startswith(prefixes):
+            found = compare_autoattack(autoattack_case, folder, effort)
+            yield found, {name: speedup_of_autoattack(found)}
     if "evaluation/attacks".startswith(prefixes):
         found = comparisons.compare_evaluation(case, folder, effort, EVALUATION_IMAGES)
         ratio = found.ratio(comparisons.FULL_EVALUATION, comparisons.ONE_ATTACK)

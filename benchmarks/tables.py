@@ -17,6 +17,9 @@ GOALS = {
     "trades/small-cnn": "at least 1.9",
     "trades/resnet18": "at least 1.5",
     "pgd-training/small-cnn": "at least 1.3",
+    "autoattack/resnet": "at least 1.5",
+    "autoattack/small-cnn": "at least 1.5",
+    "autoattack/busy": "at least 1.5",
     "evaluation/attacks": "at most 4.3",
 }
 """The required value of each ratio."""

@@ -109,7 +109,7 @@ FAULTS = {
         "torch._foreach_lerp_(",
     ),
     "a tensor of the device is converted to NumPy": replace_once(
-        Evaluator.evaluate_batch, "batch.index.cpu().numpy()", "batch.index.numpy()", "evaluation"
+        Evaluator._evaluate_clean, "batch.index.cpu().numpy()", "batch.index.numpy()", "evaluation"
     ),
     "a margin is computed in float64": replace_once(
         losses.probability_margin,

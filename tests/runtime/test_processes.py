@@ -4,12 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from wmr_cli.runtime import processes
+from wmr_cli.runtime import fabric, processes
 from wmr_cli.runtime.fabric import Hardware
-from wmr_cli.runtime.processes import count_granted_cores, end_with_parent
+from wmr_cli.runtime.processes import count_granted_cores, count_idle_cores, end_with_parent
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +49,45 @@ def test_slurm_limits_the_cores_of_a_task(
 def test_threads_of_the_user_have_precedence() -> None:
     assert Hardware("cpu", 2).count_threads() == 4
     assert Hardware("cpu", 2, threads=7).count_threads() == 7
+
+
+@pytest.mark.parametrize(
+    ("running", "idle"),
+    # the thread that reads the file runs, too
+    [("1", 8), ("3", 6), ("9", 1), ("40", 1)],
+)
+def test_cores_of_other_processes_are_not_idle(
+    running: str, idle: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "loadavg"
+    file.write_text(f"9.50 8.25 7.00 {running}/512 12345\n", encoding="ascii")
+    monkeypatch.setattr(processes, "LOAD_FILE", file)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    assert count_idle_cores() == idle
+
+
+def test_without_a_load_all_cores_count_as_idle(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(processes, "LOAD_FILE", tmp_path / "missing")
+    assert count_idle_cores() == 8
+
+
+@pytest.mark.parametrize(
+    ("chosen", "devices", "threads"), [(None, None, 3), ("8", None, 6), (None, 2, 6)]
+)
+def test_an_evaluation_uses_idle_cores_unless_the_user_chose(
+    chosen: str | None, devices: int | None, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = [6]
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", chosen)
+    monkeypatch.setattr(fabric, "count_idle_cores", lambda: 3)
+    monkeypatch.setattr("torch.get_num_threads", lambda: used[-1])
+    monkeypatch.setattr("torch.set_num_threads", used.append)
+    fabric.use_idle_cores(Hardware("cpu", devices))
+    assert used[-1] == threads
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems send no signal")

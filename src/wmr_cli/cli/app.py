@@ -16,6 +16,7 @@ from .. import __version__
 from ..errors import WmrError, out_of_memory
 from ..runtime import failures
 from ..runtime.failures import Failure
+from ..runtime.processes import count_idle_cores, count_usable_cores
 from ..sweeps.process import start_report
 from . import attack, bench, evaluate, imports, installation, lists, report, sweep, train
 from .console import Terminated, leave_progress_bar, say_error, write
@@ -223,8 +224,10 @@ def _terminate(number: int, frame: object) -> None:
 
 def main() -> None:
     """Run the console script."""
-    # OpenMP threads that spin for long while they wait slow training down on a busy machine
-    os.environ.setdefault("GOMP_SPINCOUNT", "30000")
+    # OpenMP threads that spin while they wait take the cores of the threads that they wait for
+    # on a busy machine; on an idle one they continue sooner
+    is_busy = count_idle_cores() < count_usable_cores()
+    os.environ.setdefault("GOMP_SPINCOUNT", "0" if is_busy else "30000")
     # child processes (`python -m`) must not import modules or plugins from the current folder
     os.environ["PYTHONSAFEPATH"] = "1"
     for number in (signal.SIGTERM, *SCHEDULER_SIGNALS):

@@ -45,8 +45,10 @@ def attack(
     from ..evaluation.adversarial_images import ImageOutput
     from ..evaluation.adversarial_images import attack as run_attack
     from ..events import AttackDone
+    from ..runtime.fabric import Hardware, use_idle_cores
     from .progress import follow
 
+    use_idle_cores(Hardware(flags.device))
     events = run_attack(
         checkpoint,
         config.to_evaluate_config(),

@@ -43,11 +43,13 @@ def evaluate(
     # torch is imported only now: errors above appear at once
     from ..evaluation.run import evaluate as run_evaluation
     from ..events import EvaluationDone
-    from ..runtime.fabric import Hardware
+    from ..runtime.fabric import Hardware, use_idle_cores
     from ..sweeps.process import current_report
     from .output import print_records
     from .progress import follow, resumable
 
+    settings = Hardware(**msgspec.structs.asdict(hardware))
+    use_idle_cores(settings)
     measured: list[tuple[Path, Record]] = []
     skipped = 0
     paths: list[Path | None] = [*checkpoints] if checkpoints else [None]
@@ -57,7 +59,7 @@ def evaluate(
             config,
             registry,
             data_dir=find_data_dir(flags.data_dir),
-            hardware=Hardware(**msgspec.structs.asdict(hardware)),
+            hardware=settings,
             out=flags.out,
             resume=flags.resume,
         )

@@ -5,7 +5,7 @@ this package are private and may change in any release. Errors and hooks are nam
 """
 
 from . import rng, torchvision_compat
-from .contexts import evaluating, report_progress
+from .contexts import batch_limit, evaluating, report_progress
 from .data.downloads import Remote, fetch, unpack
 from .data.image_files import Decoder, ImageFileSplit
 from .data.splits import (
@@ -125,6 +125,7 @@ __all__ = [
     "attack_until_misclassified",
     "backward_weighted",
     "balanced_subset",
+    "batch_limit",
     "cross_entropy",
     "cw_loss",
     "dlr_loss",

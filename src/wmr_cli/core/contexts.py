@@ -29,6 +29,7 @@ _progress_callback: ContextVar[ProgressCallback | None] = ContextVar(
     "progress_callback", default=None
 )
 _step_compiler: ContextVar[StepCompiler | None] = ContextVar("step_compiler", default=None)
+_batch_limit: ContextVar[int | None] = ContextVar("batch_limit", default=None)
 
 
 @contextmanager
@@ -152,6 +153,22 @@ def compile_if_enabled(step: AttackStep, like: Tensor) -> AttackStep:
     """Return a step for images like these, compiled inside `compiling_steps`."""
     compiler = _step_compiler.get()
     return step if compiler is None else compiler.compile_step(step, like)
+
+
+@contextmanager
+def limiting_batches(size: int) -> Iterator[None]:
+    """Let attacks that gather images form batches of at most this size inside."""
+    token = _batch_limit.set(size)
+    try:
+        yield
+    finally:
+        _batch_limit.reset(token)
+
+
+def batch_limit(images: int) -> int:
+    """Return the largest batch that an attack on this number of images may form."""
+    # without a limit, the batch that the caller has passed is known to fit in memory
+    return _batch_limit.get() or images
 
 
 def is_accelerator(device: torch.device) -> bool:

@@ -58,6 +58,18 @@ def start_images(
     return project_to_ball(batch.images, moved, norm, eps)
 
 
+def start_attempts(batch: Batch, norm: Norm, eps: float, attempts: Tensor, *, seed: int) -> Tensor:
+    """Return uniform starts in the ε-ball, for each image that of its attempt (N,)."""
+    starts = torch.empty_like(batch.images)
+    # few: a batch holds several attempts on an image only if few images are left
+    for attempt in attempts.unique().tolist():
+        rows = (attempts == attempt).nonzero().squeeze(1)
+        starts[rows] = start_images(
+            "uniform", batch.select(rows), norm, eps, seed=seed, restart=attempt
+        )
+    return starts
+
+
 def input_gradient(
     model: nn.Module, images: Tensor, labels: Tensor, objective: Objective
 ) -> tuple[Tensor, Tensor]:

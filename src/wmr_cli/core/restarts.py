@@ -7,11 +7,18 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from .contexts import batch_limit, is_accelerator
 from .losses import logit_margin, ranking_scores
 from .protocols import AttackResult, Batch, Objective
 
 Attempt = Callable[[Tensor], AttackResult]
 """Attacks these rows (M,) of the batch and returns their result."""
+
+
+class PackedAttempts(Protocol):
+    """Runs attempts of these numbers (M,) on these rows (M,) of the batch, as one batch."""
+
+    def __call__(self, rows: Tensor, attempts: Tensor) -> AttackResult: ...
 
 
 class Restart(Protocol):
@@ -53,8 +60,7 @@ def attack_until_misclassified(
     images are misclassified, but its margins are meaningless. `steps_survived` is the sum over an
     image's attempts.
     """
-    with torch.no_grad():
-        logits = model(batch.images)
+    logits = compute_logits(model, batch.images)
     # clones: rows are overwritten below, and the caller's batch must not change
     images = batch.images.detach().clone()
     steps_survived = torch.zeros_like(batch.labels)
@@ -71,6 +77,73 @@ def attack_until_misclassified(
         logits[succeeded] = result_logits[is_misclassified]
         steps_survived[rows] += result.steps_survived
     return AttackResult(images, steps_survived, logits)
+
+
+def attack_in_full_batches(
+    model: nn.Module, batch: Batch, run: PackedAttempts, attempts: int
+) -> AttackResult:
+    """Run attempts 0, 1, … of a number on each image until one of them succeeds.
+
+    The result is that of `attack_until_misclassified`, but a batch holds several attempts on an
+    image if few images are left. Small batches take longer per image.
+    """
+    labels = batch.labels
+    count = len(labels)
+    logits = compute_logits(model, batch.images)
+    # a clone: rows are overwritten below, and the caller's batch must not change
+    images = batch.images.detach().clone()
+    steps_survived = torch.zeros_like(labels)
+    limit = batch_limit(count)
+    # all images with attempt 0, then all with attempt 1, …
+    queue = torch.arange(attempts * count, device=labels.device)
+    while True:
+        queue = queue[(logits.argmax(dim=1) == labels)[queue % count]]
+        # some models fail on empty batches
+        if not len(queue):
+            break
+        rows = queue[:limit] % count
+        result = run(rows, queue[:limit] // count)
+        queue = queue[limit:]
+        result_logits = result.require_logits()
+        succeeded = (result_logits.argmax(dim=1) != labels[rows]).nonzero().squeeze(1)
+        # an image's result is that of its first success, as if one attempt followed the other
+        first = first_rows(succeeded, rows)[rows]
+        order = torch.arange(len(rows), device=rows.device)
+        taken = (first == order).nonzero().squeeze(1)
+        images[rows[taken]] = result.images[taken]
+        logits[rows[taken]] = result_logits[taken]
+        steps_survived.index_add_(0, rows, result.steps_survived * (order <= first))
+    return AttackResult(images, steps_survived, logits)
+
+
+def first_rows(chosen: Tensor, owners: Tensor) -> Tensor:
+    """Return the first of the chosen rows (M,) of each owner, or a larger number than any row.
+
+    Owners are numbers (N,), one per row. The result is indexed by owner.
+    """
+    rows = owners.new_full((int(owners.max()) + 1,), len(owners))
+    return rows.scatter_reduce(0, owners[chosen], chosen, "amin")
+
+
+def take_rows(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """Take the rows of the mask (N,) from `new`, the others from `old`."""
+    if is_accelerator(mask.device):
+        return torch.where(mask.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+    # CPUs copy rows several times as fast as they select pixels; an accelerator would have to wait
+    rows = mask.nonzero().squeeze(1)
+    if not len(rows):
+        return old
+    return old.index_copy(0, rows, new.index_select(0, rows))
+
+
+def compute_logits(model: nn.Module, images: Tensor) -> Tensor:
+    """Compute logits without gradients, in batches of at most `batch_limit`."""
+    parts = images.split(batch_limit(len(images)))
+    with torch.no_grad():
+        if len(parts) == 1:
+            logits: Tensor = model(images)
+            return logits
+        return torch.cat([model(part) for part in parts])
 
 
 def pick_lower_margin(

@@ -29,28 +29,39 @@ def philox(
         second = c * _MULTIPLIERS[1]
         first_key = (key[0] + number * _KEY_INCREMENTS[0]) & _WORD_MASK
         second_key = (key[1] + number * _KEY_INCREMENTS[1]) & _WORD_MASK
-        a, b, c, d = (
-            # masked after the shift, which copies the sign bit
-            ((second >> 32) & _WORD_MASK) ^ b ^ first_key,
-            second & _WORD_MASK,
-            ((first >> 32) & _WORD_MASK) ^ d ^ second_key,
-            first & _WORD_MASK,
-        )
+        # in place, because allocations take longer than the arithmetic; the mask is applied
+        # after the shift, which copies the sign bit
+        a = (second >> 32).bitwise_and_(_WORD_MASK).bitwise_xor_(b).bitwise_xor_(first_key)
+        c = (first >> 32).bitwise_and_(_WORD_MASK).bitwise_xor_(d).bitwise_xor_(second_key)
+        b = second.bitwise_and_(_WORD_MASK)
+        d = first.bitwise_and_(_WORD_MASK)
     return a, b, c, d
 
 
-def random_words(index: Tensor, count: int, seed: int, restart: int = 0, step: int = 0) -> Tensor:
-    """Return `count` words of 32 random bits per image. (N,) to (N, count) int64."""
+def random_words(
+    index: Tensor, count: int, seed: int, restart: int = 0, step: int | Tensor = 0
+) -> Tensor:
+    """Return `count` words of 32 random bits per image. (N,) to (N, count) int64.
+
+    The step may be one per image, (N,).
+    """
     # a block is one call of Philox, which gives four words
     blocks = torch.arange(-(-count // 4), device=index.device, dtype=torch.int64)
     images = index.to(torch.int64)[:, None] & _WORD_MASK
     block, image = torch.broadcast_tensors(blocks[None, :], images)
-    counter = (block, image, torch.full_like(block, restart), torch.full_like(block, step))
+    steps = (
+        step[:, None].expand_as(block)
+        if isinstance(step, Tensor)
+        else block.new_full(block.shape, step)
+    )
+    counter = (block, image, torch.full_like(block, restart), steps)
     key = (seed & _WORD_MASK, (seed >> 32) & _WORD_MASK)
     return torch.stack(philox(counter, key), dim=-1).flatten(1)[:, :count]
 
 
-def uniform(like: Tensor, index: Tensor, seed: int, restart: int = 0, step: int = 0) -> Tensor:
+def uniform(
+    like: Tensor, index: Tensor, seed: int, restart: int = 0, step: int | Tensor = 0
+) -> Tensor:
     """Uniform on [0, 1), 24 bits each, in the shape of `like` (N, ...)."""
     # 24 bits are the significand of float32: more could round up to 1
     bits = random_words(index, math.prod(like.shape[1:]), seed, restart, step) >> 8

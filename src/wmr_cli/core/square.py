@@ -5,6 +5,8 @@ query have the same side. Random numbers are given as `draws` (N, K), uniform on
 """
 
 import math
+from collections.abc import Iterator
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -28,6 +30,14 @@ def square_fraction(query: int, queries: int, initial: float) -> float:
     return initial * 0.5 ** sum(progress > bound for bound in HALVING_QUERIES)
 
 
+def query_phases(queries: int, initial: float) -> Iterator[tuple[float, range]]:
+    """Yield the queries after the starting point, by the fraction of the pixels in a square."""
+    numbers = range(1, queries)
+    for fraction, group in groupby(numbers, lambda query: square_fraction(query, queries, initial)):
+        found = list(group)
+        yield fraction, range(found[0], found[-1] + 1)
+
+
 def square_side(fraction: float, height: int, width: int, smallest: int = 1) -> int:
     """Side of a square with this fraction of the pixels, inside the image."""
     return min(max(round(math.sqrt(fraction * height * width)), smallest), height, width)
@@ -47,6 +57,15 @@ def count_positions(length: int, side: int, edges: bool) -> int:
     return max(length - side + edges, 1)
 
 
+def square_corners(
+    corners: Tensor, side: int, height: int, width: int, edges: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Return top and left (N,) of random squares, from draws (N, 2)."""
+    top = (corners[:, 0] * count_positions(height, side, edges)).long()
+    left = (corners[:, 1] * count_positions(width, side, edges)).long()
+    return top, left
+
+
 def random_squares(
     corners: Tensor, side: int, height: int, width: int, edges: bool = True
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -54,8 +73,7 @@ def random_squares(
 
     `corners` (N, 2) is uniform on [0, 1).
     """
-    top = (corners[:, 0] * count_positions(height, side, edges)).long()
-    left = (corners[:, 1] * count_positions(width, side, edges)).long()
+    top, left = square_corners(corners, side, height, width, edges)
     rows = torch.arange(height, device=corners.device) - top[:, None]
     columns = torch.arange(width, device=corners.device) - left[:, None]
     is_row = (rows >= 0) & (rows < side)
@@ -86,6 +104,78 @@ def propose_linf(
     mask, _, _ = random_squares(draws[:, :2], side, height, width, edges)
     changed = images + eps * random_signs(draws[:, PLACE_DRAWS:])[:, :, None, None]
     return torch.where(mask, changed, best).clamp(0, 1)
+
+
+def propose_changes_linf(
+    images: Tensor,
+    best: Tensor,
+    rows: Tensor,
+    eps: float,
+    fraction: float,
+    draws: Tensor,
+    edges: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Propose like `propose_linf` for rows (M,) of the batch, but only what changes an image.
+
+    Returns the numbers (K,) of these proposals and their images. Reads and writes squares alone.
+    """
+    height, width = images.shape[2:]
+    side = square_side(fraction, height, width)
+    top, left = square_corners(draws[:, :2], side, height, width, edges)
+    signs = random_signs(draws[:, PLACE_DRAWS:])[:, :, None, None]
+    values = read_squares(images, rows, top, left, side)
+    values = (values + eps * signs).clamp_(0, 1)
+    is_changed = values != read_squares(best, rows, top, left, side)
+    changed = is_changed.flatten(1).any(dim=1).nonzero().squeeze(1)
+    moved = copy_rows(best, rows[changed])
+    numbers = torch.arange(len(changed), device=rows.device)
+    places = _find_pixels(moved, numbers, top[changed], left[changed], side)
+    _flatten_memory(moved).scatter_(0, places.flatten(), values[changed].flatten())
+    return changed, moved
+
+
+def read_squares(images: Tensor, rows: Tensor, top: Tensor, left: Tensor, side: int) -> Tensor:
+    """Return the squares at these positions of these rows, all (M,), as (M, C, side, side)."""
+    places = _find_pixels(images, rows, top, left, side)
+    return _flatten_memory(images).index_select(0, places.flatten()).reshape(places.shape)
+
+
+def copy_rows(images: Tensor, rows: Tensor) -> Tensor:
+    """Return these rows (M,) in the memory format of the images."""
+    # several times as fast as an index expression
+    if images.is_contiguous():
+        return images.index_select(0, rows)
+    return images.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
+
+
+def _find_pixels(images: Tensor, rows: Tensor, top: Tensor, left: Tensor, side: int) -> Tensor:
+    """Return the positions in memory of the pixels of squares, (M, C, side, side)."""
+    image_stride, channel_stride, row_stride, column_stride = images.stride()
+    corners = rows * image_stride + top * row_stride + left * column_stride
+    channels = torch.arange(images.shape[1], device=rows.device) * channel_stride
+    offsets = torch.arange(side, device=rows.device)
+    inside = offsets[:, None] * row_stride + offsets * column_stride
+    return corners[:, None, None, None] + (channels[:, None, None] + inside)
+
+
+def _flatten_memory(images: Tensor) -> Tensor:
+    """Return all pixels in the order in which they are in memory, in any dense format."""
+    return images.as_strided((images.numel(),), (1,))
+
+
+def propose_changes_l2(
+    images: Tensor,
+    best: Tensor,
+    rows: Tensor,
+    eps: float,
+    fraction: float,
+    draws: Tensor,
+    edges: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Return the numbers (M,) and images of the proposals of `propose_l2` for rows (M,)."""
+    numbers = torch.arange(len(rows), device=rows.device)
+    moved = propose_l2(copy_rows(images, rows), copy_rows(best, rows), eps, fraction, draws, edges)
+    return numbers, moved
 
 
 def bump(height: int, width: int) -> Tensor:

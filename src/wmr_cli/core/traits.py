@@ -56,6 +56,9 @@ class AttackTraits:
     """It stops at an image once it is misclassified: the result has A_rob, but no margins."""
     norms: frozenset[str] = frozenset({"linf", "l2"})
     """Norms of the ε-balls that it can search."""
+    gathers_images: bool = False
+    """It divides the images that it still attacks into batches of at most `batch_limit`: an
+    evaluation passes it the images of several batches at once."""
     follows_preset: bool = False
     """Its steps and step size are those with which the checkpoint's preset evaluates."""
 

@@ -4,14 +4,18 @@ The rounding errors of an image depend on the size of the batch that it is in. S
 a function of the number of images, of `batch_size` and of the kind of device alone. So the numbers
 are bit-identical for any number of ranks, after a resume, and for streams. On an accelerator this
 needs deterministic operations, which the record states.
+
+Attacks with the trait `gathers_images` receive the images of several batches at once, a group, and
+form full batches of those that they still attack. Groups are a function of the same sizes.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain, cycle, repeat
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -20,7 +24,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .. import __version__
-from ..core.contexts import evaluating, exact_float32, is_accelerator, prefer_determinism
+from ..core.contexts import (
+    evaluating,
+    exact_float32,
+    is_accelerator,
+    limiting_batches,
+    prefer_determinism,
+)
 from ..core.data.loaders import BatchStream, rebatch
 from ..core.data.splits import read_ahead
 from ..core.losses import (
@@ -65,6 +75,9 @@ CHUNK_SIZE = 256
 MIN_CHUNK_SIZE = 32
 MAX_EVEN_CHUNKS = 8
 """Fewer images than this many full chunks are divided evenly, so that all ranks have work."""
+BATCHES_PER_GROUP = 2
+"""Full batches of images in a group: the half that is still correct makes one full batch."""
+Part = TypeVar("Part", Tensor, Batch)
 
 
 def choose_chunk_size(batch_size: int, device: torch.device) -> int:
@@ -129,6 +142,34 @@ def batch_images(images: Split | BatchStream, batch_size: int, chunk_size: int) 
     yield from rebatch(chain(_pop_all(buffered), arriving), sizes)
 
 
+def group_batches(parts: Iterable[Part], batch_size: int) -> Iterator[tuple[Part, ...]]:
+    """Join consecutive batches, or their positions, until they have enough images for a group."""
+    group: list[Part] = []
+    images = 0
+    for part in parts:
+        group.append(part)
+        images += len(part.labels if isinstance(part, Batch) else part)
+        if images >= BATCHES_PER_GROUP * batch_size:
+            yield tuple(group)
+            group.clear()
+            images = 0
+    if group:
+        yield tuple(group)
+
+
+def plan_chunks(
+    positions: Tensor, batch_size: int, chunk_size: int, *, gathers: bool
+) -> list[tuple[Tensor, ...]]:
+    """Divide positions (N,) into chunks of batches; groups are the chunks of gathered images."""
+    chunks = [
+        split_into_batches(chunk, len(positions), batch_size)
+        for chunk in split_into_chunks(positions, chunk_size)
+    ]
+    if not gathers:
+        return chunks
+    return list(group_batches(chain.from_iterable(chunks), min(batch_size, chunk_size)))
+
+
 def _has_many_chunks(images: int) -> bool:
     return images >= CHUNK_SIZE * MAX_EVEN_CHUNKS
 
@@ -175,6 +216,8 @@ class Evaluator:
     memory_format: torch.memory_format = torch.contiguous_format
     clean_logits: dict[bytes, Tensor] | None = None
     """Clean logits by image index, shared between attacks on the same images."""
+    group_batch_size: int | None = None
+    """Batches of attacks on gathered images have at most this size; None evaluates each batch."""
     nondeterministic: set[str] = field(default_factory=set)
     """Warnings of operations that have no deterministic algorithm on an accelerator."""
 
@@ -186,27 +229,50 @@ class Evaluator:
 
     def evaluate_batch(self, batch: Batch) -> Rows:
         """Compute the rows of one batch."""
-        check_batch(batch, self.num_classes)
+        return self._evaluate_together((batch,))
+
+    def _evaluate_group(self, batches: Sequence[Batch], device: torch.device) -> Rows:
+        """Compute the rows of batches whose images are gathered."""
+        assert self.group_batch_size is not None
+        with limiting_batches(self.group_batch_size):
+            return self._evaluate_together(
+                [batch.to(device, self.memory_format) for batch in batches]
+            )
+
+    def _evaluate_together(self, batches: Sequence[Batch]) -> Rows:
+        """Compute the rows of batches that are attacked as one."""
+        for batch in batches:
+            check_batch(batch, self.num_classes)
         # eval mode: batch-norm must not mix images, and dropout is stochastic
         with evaluating(self.model):
-            rows = {"index": batch.index.cpu().numpy(), "label": batch.labels.cpu().numpy()}
-            rows |= _score_logits("clean", self._clean_logits(batch), batch.labels)
+            # in these batches, so that clean rows are the same under every attack
+            rows = stack_rows([self._evaluate_clean(batch) for batch in batches])
             if self.is_attacked:
-                rows |= self._evaluate_attack(batch)
+                rows |= self._evaluate_attack(join_batches(batches))
         if self.logit_prefixes is None:
             return rows
         return drop_logits(rows, keep=self.logit_prefixes)
 
     def evaluate_batches(self, batches: Iterable[Batch], device: torch.device) -> Iterator[Rows]:
-        """Compute the rows of each batch on `device`, in float32 without TF32."""
-        for batch in batches:
-            # not around the yield: the caller's code must keep its own precision
+        """Compute the rows of each batch or group on `device`, in float32 without TF32."""
+        groups: Iterable[Batch | tuple[Batch, ...]] = batches
+        if self.group_batch_size is not None:
+            groups = group_batches(batches, self.group_batch_size)
+        for group in groups:
+            # not around the yield: the caller's code must keep its own settings
             with ExitStack() as stack:
                 stack.enter_context(exact_float32())
                 if is_accelerator(device):
                     stack.enter_context(prefer_determinism(self.nondeterministic))
-                rows = self.evaluate_batch(batch.to(device, self.memory_format))
+                if isinstance(group, Batch):
+                    rows = self.evaluate_batch(group.to(device, self.memory_format))
+                else:
+                    rows = self._evaluate_group(group, device)
             yield rows
+
+    def _evaluate_clean(self, batch: Batch) -> Rows:
+        rows = {"index": batch.index.cpu().numpy(), "label": batch.labels.cpu().numpy()}
+        return rows | _score_logits("clean", self._clean_logits(batch), batch.labels)
 
     def _clean_logits(self, batch: Batch) -> Tensor:
         cache = {} if self.clean_logits is None else self.clean_logits
@@ -255,6 +321,12 @@ class Evaluator:
 def make_evaluator(task: EvaluationTask, model: nn.Module, sample_images: Tensor) -> Evaluator:
     """Build the evaluator of a task, prepared with a few images (N, C, H, W)."""
     metrics = set(task.config.metrics)
+    group_batch_size = None
+    if task.attack.component.traits.gathers_images:
+        device = sample_images.device
+        group_batch_size = min(
+            task.config.batch_size, choose_chunk_size(task.config.batch_size, device)
+        )
     evaluator = Evaluator(
         model=model,
         attack=task.attack.component,
@@ -268,8 +340,20 @@ def make_evaluator(task: EvaluationTask, model: nn.Module, sample_images: Tensor
         runs_weighted_attack="tr" in metrics,
         stores_log_weights=task.config.kernel != MARGIN_KERNEL,
         logit_prefixes=task.logit_prefixes,
+        group_batch_size=group_batch_size,
     )
     return evaluator.prepare(sample_images, layout=task.config.layout, fuse=task.config.fold)
+
+
+def join_batches(batches: Sequence[Batch]) -> Batch:
+    """Join the images, labels and indices of batches."""
+    if len(batches) == 1:
+        return batches[0]
+    return Batch(
+        torch.cat([batch.images for batch in batches]),
+        torch.cat([batch.labels for batch in batches]),
+        torch.cat([batch.index for batch in batches]),
+    )
 
 
 def stack_rows(parts: list[Rows]) -> Rows:

@@ -37,8 +37,7 @@ from .evaluator import (
     choose_chunk_size,
     make_evaluator,
     make_record,
-    split_into_batches,
-    split_into_chunks,
+    plan_chunks,
     stack_rows,
 )
 from .importing import open_checkpoint
@@ -240,8 +239,12 @@ class Job:
     """A chunk of images under one seed of the attack. `file` holds its rows once it is done."""
 
     seed: int
-    chunk: Tensor
+    batches: tuple[Tensor, ...]
+    """Positions of the images of each batch."""
     file: Path
+
+    def __len__(self) -> int:
+        return sum(len(batch) for batch in self.batches)
 
 
 def make_jobs(task: EvaluationTask, folder: Path, chunk_size: int) -> list[Job]:
@@ -249,13 +252,19 @@ def make_jobs(task: EvaluationTask, folder: Path, chunk_size: int) -> list[Job]:
 
     A file is named after its images and seed, so that files of other chunk sizes are not reused.
     """
-    parts = split_into_chunks(task.images.positions, chunk_size)
-    bounds = list(pairwise([0, *accumulate(map(len, parts))]))
+    chunks = plan_chunks(
+        task.images.positions,
+        task.config.batch_size,
+        chunk_size,
+        gathers=task.attack.component.traits.gathers_images,
+    )
+    sizes = [sum(len(batch) for batch in chunk) for chunk in chunks]
+    bounds = list(pairwise([0, *accumulate(sizes)]))
     first_seed = task.config.seed
     jobs = []
     for seed in range(first_seed, first_seed + task.config.repeats):
         suffix = "" if seed == first_seed else f"-seed{seed}"
-        for chunk, (start, stop) in zip(parts, bounds, strict=True):
+        for chunk, (start, stop) in zip(chunks, bounds, strict=True):
             file = folder / f"{start:08d}-{stop:08d}{suffix}.safetensors"
             jobs.append(Job(seed, chunk, file))
     return jobs
@@ -263,12 +272,12 @@ def make_jobs(task: EvaluationTask, folder: Path, chunk_size: int) -> list[Job]:
 
 def count_images(jobs: Sequence[Job]) -> int:
     """Return how many images these jobs have, once per seed."""
-    return sum(len(job.chunk) for job in jobs)
+    return sum(len(job) for job in jobs)
 
 
 def remove_stale_files(folder: Path, resumed: Sequence[Job]) -> None:
     """Delete rows of an earlier attempt, except readable ones of the jobs that are resumed."""
-    sizes = {job.file: len(job.chunk) for job in resumed}
+    sizes = {job.file: len(job) for job in resumed}
     for file in folder.glob("*.safetensors"):
         if file not in sizes or not records.has_valid_rows(file, sizes[file]):
             file.unlink()
@@ -288,8 +297,7 @@ def run_jobs(
         parts: list[Rows] = []
         if not job.file.exists():
             seeded = replace(evaluator, seed=derive_seed("evaluate", job.seed))
-            positions = split_into_batches(job.chunk, len(task.images), task.config.batch_size)
-            loaded = read_ahead(task.images.split, positions)
+            loaded = read_ahead(task.images.split, job.batches)
             for part in seeded.evaluate_batches(loaded, runtime.device):
                 parts.append(part)
                 num_evaluated += len(part["index"])

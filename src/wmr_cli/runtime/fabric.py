@@ -30,7 +30,7 @@ from .distributed import (
     watch_failures,
 )
 from .failures import LOOPBACK, watch_child
-from .processes import count_granted_cores, end_with_parent
+from .processes import count_granted_cores, count_idle_cores, end_with_parent
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -178,6 +178,20 @@ def launch(
         # the threads of the process group must end before the interpreter does
         atexit.register(leave_group)
     return runtime
+
+
+def use_idle_cores(hardware: Hardware) -> None:
+    """Use one thread for each core that other processes leave idle, unless the user chose.
+
+    For work whose numbers do not depend on the number of threads. A thread that waits for a core
+    stops all others at the end of each operation.
+    """
+    devices, nodes = _count_devices_and_nodes(hardware)
+    # several processes divide the threads among themselves
+    is_chosen = "OMP_NUM_THREADS" in os.environ or devices * nodes > 1
+    # beside an accelerator the threads of the CPU have little to do
+    if not is_chosen and not has_accelerator(hardware.device):
+        torch.set_num_threads(min(torch.get_num_threads(), count_idle_cores()))
 
 
 def _check_gpus(ranks: Ranks) -> None:

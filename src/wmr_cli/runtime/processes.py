@@ -1,15 +1,23 @@
-"""Operating-system processes: usable cores, and a signal when the parent process dies."""
+"""Operating-system processes: usable and idle cores, and a signal when the parent process dies."""
 
 import ctypes
 import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
+from statistics import median_low
 
 PR_SET_PDEATHSIG = 1
 # loaded at import: between fork and exec a child process must not load libraries
 _LIBC = ctypes.CDLL(None)
+
+
+LOAD_FILE = Path("/proc/loadavg")
+LOAD_SAMPLES = 5
+LOAD_SAMPLE_SECONDS = 0.001
 
 
 def end_with_parent(number: signal.Signals) -> Callable[[], None] | None:
@@ -52,3 +60,33 @@ def count_granted_cores(local_processes: int) -> int:
         if os.environ.get("SLURM_NTASKS", "1") != "1":
             return cores
     return max(1, cores // local_processes)
+
+
+def count_idle_cores() -> int:
+    """Count the usable cores that other processes leave idle at this moment, at least one.
+
+    All usable cores where the system does not say, as outside Linux.
+    """
+    usable = count_usable_cores()
+    samples = []
+    for _ in range(LOAD_SAMPLES):
+        running = _count_running_threads()
+        if running is None:
+            return usable
+        samples.append(running)
+        time.sleep(LOAD_SAMPLE_SECONDS)
+    # of all cores, because other processes may run on cores that this one may not use;
+    # without the thread that reads the file
+    idle = (os.cpu_count() or 1) - (median_low(samples) - 1)
+    return max(1, min(usable, idle))
+
+
+def _count_running_threads() -> int | None:
+    """Count the threads of all processes that run or wait for a core now."""
+    # not the load averages: these would count a command that ended a moment ago
+    try:
+        text = LOAD_FILE.read_text(encoding="ascii")
+    except OSError:
+        return None
+    found = re.search(r" (\d+)/\d+ ", text)
+    return int(found[1]) if found else None

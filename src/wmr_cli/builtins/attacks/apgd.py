@@ -1,14 +1,12 @@
 """Auto-PGD, untargeted and targeted: PGD without a step size to choose."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
-from ...core.auto_pgd import run_auto_pgd
+from ...core.auto_pgd import run_auto_pgd, run_auto_pgd_until_misclassified
 from ...core.losses import (
     MAX_TARGETS,
     MIN_DLR_CLASSES,
@@ -18,10 +16,10 @@ from ...core.losses import (
     most_likely_targets,
     select_rows,
 )
-from ...core.norms import NORMS
-from ...core.pgd import start_images
+from ...core.norms import NORMS, Norm
+from ...core.pgd import start_attempts, start_images
 from ...core.protocols import AttackResult, Batch, Objective
-from ...core.restarts import attack_until_misclassified, run_restarts
+from ...core.restarts import attack_in_full_batches, compute_logits, run_restarts
 from ...core.traits import AttackTraits
 from ...errors import BadInput
 
@@ -32,8 +30,8 @@ class Apgd:
 
     Maximises the given objective; in evaluation that is its `loss`. Each image halves its own step
     size when it makes too little progress. The result is the misclassified iterate with the highest
-    score, or that of all iterates. With `stops_early` a misclassified image is left out of further
-    restarts.
+    score, or that of all iterates. With `stops_early` it is the first misclassified iterate, and a
+    misclassified image is left out of further steps and restarts.
     """
 
     norm: Literal["linf", "l2"] = "linf"
@@ -62,7 +60,9 @@ class Apgd:
 
     @property
     def traits(self) -> AttackTraits:
-        return AttackTraits(objective=self.loss, stops_early=self.stops_early)
+        return AttackTraits(
+            objective=self.loss, stops_early=self.stops_early, gathers_images=self.stops_early
+        )
 
     def __call__(
         self,
@@ -74,18 +74,51 @@ class Apgd:
         need_logits: bool = True,
     ) -> AttackResult:
         norm = NORMS[self.norm]
+        if self.stops_early:
+
+            def choose_objective(rows: Tensor, attempts: Tensor) -> Objective:
+                # an objective such as KL holds values per image and must follow the rows
+                return select_rows(objective, rows)
+
+            search = EarlySearch(model, batch, norm, self.eps, self.steps, seed, choose_objective)
+            return attack_in_full_batches(model, batch, search, self.restarts)
 
         def run(rows: Tensor, restart: int) -> AttackResult:
             part = batch.select(rows)
             start = start_images("uniform", part, norm, self.eps, seed=seed, restart=restart)
-            # an objective such as KL holds values per image and must follow the rows
             part_objective = select_rows(objective, rows)
             return run_auto_pgd(
                 model, part, part_objective, start, norm=norm, eps=self.eps, steps=self.steps
             )
 
-        return run_restarts(
-            run, model, batch, objective, restarts=self.restarts, stops_early=self.stops_early
+        return run_restarts(run, model, batch, objective, restarts=self.restarts, stops_early=False)
+
+
+@dataclass(frozen=True, eq=False)
+class EarlySearch:
+    """Attempts of Auto-PGD that end at the first misclassified iterate, packed into a batch."""
+
+    model: nn.Module
+    batch: Batch
+    norm: Norm
+    eps: float
+    steps: int
+    seed: int
+    choose_objective: Callable[[Tensor, Tensor], Objective]
+    """Returns the objective of these attempts (M,) on these rows (M,)."""
+
+    def __call__(self, rows: Tensor, attempts: Tensor) -> AttackResult:
+        part = self.batch.select(rows)
+        start = start_attempts(part, self.norm, self.eps, attempts, seed=self.seed)
+        return run_auto_pgd_until_misclassified(
+            self.model,
+            part,
+            self.choose_objective(rows, attempts),
+            start,
+            owners=rows,
+            norm=self.norm,
+            eps=self.eps,
+            steps=self.steps,
         )
 
 
@@ -104,7 +137,7 @@ class TargetedApgd:
     restarts: int = 1
     targets: int = MAX_TARGETS
 
-    traits = AttackTraits(stops_early=True)
+    traits = AttackTraits(stops_early=True, gathers_images=True)
 
     def __post_init__(self) -> None:
         if self.eps < 0 or self.steps < 0 or self.restarts < 1 or self.targets < 1:
@@ -130,20 +163,15 @@ class TargetedApgd:
         seed: int,
         need_logits: bool = True,
     ) -> AttackResult:
-        norm = NORMS[self.norm]
-        with torch.no_grad():
-            # targets are ranked by the clean logits, once: they do not change between restarts
-            targets = most_likely_targets(model(batch.images), batch.labels, self.targets)
+        # targets are ranked by the clean logits, once: they do not change between restarts
+        clean_logits = compute_logits(model, batch.images)
+        targets = most_likely_targets(clean_logits, batch.labels, self.targets)
         num_targets = targets.shape[1]
 
-        def run(rows: Tensor, attempt: int) -> AttackResult:
-            part = batch.select(rows)
-            start = start_images("uniform", part, norm, self.eps, seed=seed, restart=attempt)
-            targeted = TargetedDlrLoss(targets[rows, attempt % num_targets])
-            return run_auto_pgd(
-                model, part, targeted, start, norm=norm, eps=self.eps, steps=self.steps
-            )
+        def choose_objective(rows: Tensor, attempts: Tensor) -> Objective:
+            # all targets of a restart before the next restart
+            return TargetedDlrLoss(targets[rows, attempts % num_targets])
 
-        # all targets of a restart before the next restart
-        attempts = [partial(run, attempt=number) for number in range(self.restarts * num_targets)]
-        return attack_until_misclassified(model, batch, attempts)
+        norm = NORMS[self.norm]
+        search = EarlySearch(model, batch, norm, self.eps, self.steps, seed, choose_objective)
+        return attack_in_full_batches(model, batch, search, self.restarts * num_targets)

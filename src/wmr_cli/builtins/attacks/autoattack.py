@@ -36,7 +36,7 @@ class AutoAttack:
     queries: int = 5000
     attacks: tuple[str, ...] = STANDARD
 
-    traits = AttackTraits(stops_early=True)
+    traits = AttackTraits(stops_early=True, gathers_images=True)
 
     def __post_init__(self) -> None:
         available = self._available()

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import torch
@@ -10,9 +9,9 @@ from torch import Tensor, nn
 
 from ...core.losses import MAX_TARGETS, most_likely_targets, targeted_margin_loss
 from ...core.norms import NORMS
-from ...core.pgd import input_gradient
+from ...core.pgd import input_gradient, start_attempts
 from ...core.protocols import AttackResult, Batch, Objective
-from ...core.restarts import attack_until_misclassified
+from ...core.restarts import attack_in_full_batches, compute_logits, take_rows
 from ...core.traits import AttackTraits
 from ...errors import BadInput
 
@@ -37,7 +36,7 @@ class TargetedFab:
     eta: float = 1.05
     beta: float = 0.9
 
-    traits = AttackTraits(stops_early=True)
+    traits = AttackTraits(stops_early=True, gathers_images=True)
 
     def __post_init__(self) -> None:
         if self.eps < 0 or self.steps < 0 or self.restarts < 1 or self.targets < 1:
@@ -60,27 +59,29 @@ class TargetedFab:
         seed: int,
         need_logits: bool = True,
     ) -> AttackResult:
-        with torch.no_grad():
-            targets = most_likely_targets(model(batch.images), batch.labels, self.targets)
+        clean_logits = compute_logits(model, batch.images)
+        targets = most_likely_targets(clean_logits, batch.labels, self.targets)
         num_targets = targets.shape[1]
 
-        def search(rows: Tensor, attempt: int) -> AttackResult:
+        def search(rows: Tensor, attempts: Tensor) -> AttackResult:
             part = batch.select(rows)
-            start = part.images
-            if attempt >= num_targets:  # only the first round starts at the images
-                start = start + NORMS[self.norm].random(
-                    start, self.eps / 2, part.index, seed, restart=attempt
-                )
-            part_targets = targets[rows, attempt % num_targets]
-            return self._search(model, part, part_targets, start.clamp(0, 1))
+            noisy = start_attempts(part, NORMS[self.norm], self.eps / 2, attempts, seed=seed)
+            # only the first round starts at the images
+            is_noisy = (attempts >= num_targets)[:, None, None, None]
+            start = torch.where(is_noisy, noisy, part.images)
+            return self._search(
+                model, part, targets[rows, attempts % num_targets], start, clean_logits[rows]
+            )
 
-        attempts = [
-            partial(search, attempt=number) for number in range(self.restarts * num_targets)
-        ]
-        return attack_until_misclassified(model, batch, attempts)
+        return attack_in_full_batches(model, batch, search, self.restarts * num_targets)
 
     def _search(
-        self, model: nn.Module, batch: Batch, targets: Tensor, start: Tensor
+        self,
+        model: nn.Module,
+        batch: Batch,
+        targets: Tensor,
+        start: Tensor,
+        clean_logits: Tensor,
     ) -> AttackResult:
         """Follow the boundary to one target (N,) per image.
 
@@ -90,8 +91,7 @@ class TargetedFab:
         images = batch.images
         current = start
         nearest_images = images
-        with torch.no_grad():
-            nearest_logits = model(images)
+        nearest_logits = clean_logits
         nearest_size = images.new_full((len(images),), self.eps)
         steps_survived = torch.zeros_like(batch.labels)
 
@@ -108,11 +108,11 @@ class TargetedFab:
             steps_survived = steps_survived + ~is_wrong
             size = norm.size(current - images)
             is_nearer = is_wrong & (size <= nearest_size)
-            nearest_images = torch.where(is_nearer[:, None, None, None], current, nearest_images)
-            nearest_logits = torch.where(is_nearer[:, None], logits, nearest_logits)
+            nearest_images = take_rows(is_nearer, current, nearest_images)
+            nearest_logits = take_rows(is_nearer, logits, nearest_logits)
             nearest_size = torch.where(is_nearer, size, nearest_size)
             towards_original = images + self.beta * (current - images)
-            current = torch.where(is_wrong[:, None, None, None], towards_original, current)
+            current = take_rows(is_wrong, towards_original, current)
         return AttackResult(nearest_images, steps_survived, nearest_logits)
 
     def _step(self, images: Tensor, current: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
@@ -126,55 +126,66 @@ class TargetedFab:
         normal = gradient.flatten(1)
         # the linearisation has this value at the original
         value_at_original = value + ((original - here) * normal).sum(dim=1)
-        from_here = step_to_hyperplane(here, normal, -value, self.norm)
-        from_original = step_to_hyperplane(original, normal, -value_at_original, self.norm)
-        length_here = norm.size(from_here.reshape(images.shape))
-        length_original = norm.size(from_original.reshape(images.shape))
-        total = length_here + length_original
-        alpha = (length_here / torch.where(total > 0, total, 1)).clamp(max=self.alpha_max)[:, None]
-        point_from_here = here + self.eta * from_here
-        point_from_original = original + self.eta * from_original
+        from_both = step_to_hyperplane(
+            torch.stack([here, original]),
+            normal,
+            -torch.stack([value, value_at_original]),
+            self.norm,
+        )
+        lengths = norm.size(from_both.flatten(0, 1)[:, :, None, None]).reshape(2, -1)
+        total = lengths.sum(dim=0)
+        alpha = (lengths[0] / torch.where(total > 0, total, 1)).clamp(max=self.alpha_max)[:, None]
+        point_from_here = here + self.eta * from_both[0]
+        point_from_original = original + self.eta * from_both[1]
         moved = (1 - alpha) * point_from_here + alpha * point_from_original
         return moved.clamp(0, 1).reshape(images.shape)
 
 
+MAX_PIECES = 100
+"""Steps of Newton's method at most; a few are usual."""
 _SPEEDS: Mapping[str, Callable[[Tensor], Tensor]] = {"linf": torch.ones_like, "l2": torch.abs}
 """How fast pixels move as the distance grows: equally in Linf, proportional to the normal in L2."""
 
 
 def step_to_hyperplane(points: Tensor, normal: Tensor, change: Tensor, norm: str) -> Tensor:
-    """Return the smallest step that changes <normal, point> by `change` (N,) inside [0, 1].
+    """Return the smallest step that changes <normal, point> by `change` (..., N) inside [0, 1].
 
-    Points and normal (N, d) to (N, d). If the cube does not reach the hyperplane, the step goes to
-    the nearest corner.
+    Points (..., N, d) and normal (N, d) to (..., N, d). If the cube does not reach the hyperplane,
+    the step goes to the nearest corner.
     """
     # Each pixel moves in its useful direction, at its speed, until it reaches 0 or 1: at time t by
-    # min(t * speed, room). The change grows piecewise linearly with t, with a kink where a pixel
-    # stops. Sorting the stopping times finds the piece that contains the wanted change.
-    gradient = normal * torch.where(change < 0, -1, 1)[:, None]
-    room = torch.where(gradient > 0, 1 - points, points).clamp(min=0)
-    speed = _SPEEDS[norm](gradient)
-    # a pixel with gradient 0 contributes nothing: it stops at once
-    stop_times = torch.where(gradient == 0, 0, room / torch.where(speed == 0, 1, speed))
-    time = _time_of_gain(change.abs(), stop_times, gradient.abs() * speed)
-    return gradient.sign() * torch.minimum(time[:, None] * speed, room)
+    # min(t * speed, room). Masks are floats, because CPUs select by Booleans ten times as slowly.
+    direction = normal.sign() * torch.where(change < 0, -1.0, 1.0).to(normal)[..., None]
+    # the distance from 1 or 0; a pixel with gradient 0 has no useful direction
+    room = (direction.clamp(min=0) - points).abs_().mul_(direction.abs())
+    rates = normal.abs()
+    speed = _SPEEDS[norm](rates)
+    stop_times = room / speed.clamp(min=torch.finfo(speed.dtype).tiny)
+    time = _time_of_gain(change.abs(), stop_times, rates * speed)
+    return torch.minimum(time[..., None] * speed, room).mul_(direction)
 
 
 def _time_of_gain(gain: Tensor, stop_times: Tensor, rates: Tensor) -> Tensor:
-    """Return the time (N,) when Σ rate * min(t, stop time) reaches the gain.
+    """Return the time (..., N) when Σ rate * min(t, stop time) reaches the gain.
 
-    If the sum never does, it is the last stopping time. Stop times and rates are (N, d).
+    If the sum never does, it is the last stopping time. Stop times are (..., N, d).
     """
-    stop_times, order = stop_times.sort(dim=1)
-    rates = rates.gather(1, order)
-    # before the k-th stop, the pixels from k on still move
-    total_rates = rates.flip(1).cumsum(dim=1).flip(1)
-    durations = torch.diff(stop_times, dim=1, prepend=torch.zeros_like(stop_times[:, :1]))
-    gained = (total_rates * durations).cumsum(dim=1)
-    last = stop_times.shape[1] - 1
-    piece = torch.searchsorted(gained, gain[:, None].contiguous()).clamp(max=last)
-    missing = gain - (gained - total_rates * durations).gather(1, piece).squeeze(1)
-    rate = total_rates.gather(1, piece).squeeze(1)
-    begin = (stop_times - durations).gather(1, piece).squeeze(1)
-    time = begin + missing / torch.where(rate > 0, rate, 1)
-    return torch.minimum(time, stop_times[:, -1])
+    # The sum is concave and piecewise linear: Newton's method from the left never goes beyond the
+    # solution, and ends after a few pieces. It needs no sorting.
+    last = stop_times.amax(dim=-1)
+    precision = 4 * torch.finfo(gain.dtype).eps
+    is_moving = torch.empty_like(stop_times)
+    time = torch.zeros_like(gain)
+    for _ in range(MAX_PIECES):
+        gained = (torch.minimum(stop_times, time[..., None]) * rates).sum(dim=-1)
+        torch.gt(stop_times, time[..., None], out=is_moving)
+        rate = is_moving.mul_(rates).sum(dim=-1)
+        later = time + (gain - gained) / torch.where(rate > 0, rate, 1)
+        # where nothing moves any more, the gain cannot be reached
+        later = torch.where(rate > 0, later, last).clamp(max=last)
+        is_done = not bool((later > time * (1 + precision)).any())
+        # rounding may move the time back by its last digits
+        time = torch.maximum(time, later)
+        if is_done:
+            break
+    return time

@@ -7,16 +7,20 @@ import torch
 from torch import Tensor, nn
 
 from ...core import rng, square
+from ...core.contexts import batch_limit
 from ...core.losses import get_objective, ranking_scores, select_rows
 from ...core.protocols import AttackResult, Batch, Objective
-from ...core.restarts import is_stronger, run_restarts
+from ...core.restarts import compute_logits, is_stronger, run_restarts
 from ...core.traits import AttackTraits
 from ...errors import BadInput
 
 QUERIES_PER_CHUNK = 100
 """Queries whose random numbers are computed at once. Results depend on it."""
+MAX_QUERIES_AHEAD = 16
+"""Queries of an image in a batch at most: those after a success have to be repeated."""
 _START = {"linf": square.start_linf, "l2": square.start_l2}
 _PROPOSE = {"linf": square.propose_linf, "l2": square.propose_l2}
+_PROPOSE_CHANGES = {"linf": square.propose_changes_linf, "l2": square.propose_changes_l2}
 
 
 @dataclass
@@ -28,11 +32,6 @@ class _Search:
     scores: Tensor
     """Ranking scores (N,) of the objective."""
     steps_survived: Tensor
-
-    def select(self, rows: Tensor) -> "_Search":
-        return _Search(
-            self.images[rows], self.logits[rows], self.scores[rows], self.steps_survived[rows]
-        )
 
     def keep_stronger(
         self, model: nn.Module, moved: Tensor, labels: Tensor, objective: Objective
@@ -50,12 +49,34 @@ class _Search:
             self.steps_survived + (kept_logits.argmax(dim=1) == labels),
         )
 
-    def put(self, rows: Tensor, part: "_Search") -> None:
-        """Write the state of a part of the batch into these rows."""
-        self.images[rows] = part.images
-        self.logits[rows] = part.logits
-        self.scores[rows] = part.scores
-        self.steps_survived[rows] = part.steps_survived
+
+@dataclass(frozen=True, eq=False)
+class _Draws:
+    """Random numbers of queries 1, 2, …, for one chunk of queries per image at a time."""
+
+    batch: Batch
+    seed: int
+    restart: int
+    values: Tensor
+    """(N, queries per chunk, K)."""
+
+    @classmethod
+    def begin(cls, batch: Batch, seed: int, restart: int) -> "_Draws":
+        # the position of a square, and one sign per channel
+        per_query = square.PLACE_DRAWS + batch.images.shape[1]
+        shape = (len(batch.labels), QUERIES_PER_CHUNK, per_query)
+        return cls(batch, seed, restart, batch.images.new_empty(shape))
+
+    def load(self, rows: Tensor, chunks: Tensor) -> None:
+        """Compute the random numbers of these rows (M,), of one chunk (M,) each."""
+        self.values[rows] = rng.uniform(
+            self.values[rows], self.batch.index[rows], self.seed, self.restart, step=chunks
+        )
+
+
+def _chunk_of(queries: Tensor) -> Tensor:
+    """Return the chunks of queries, counted from 1."""
+    return (queries - 1) // QUERIES_PER_CHUNK + 1
 
 
 @dataclass(frozen=True)
@@ -89,7 +110,9 @@ class Square:
 
     @property
     def traits(self) -> AttackTraits:
-        return AttackTraits(objective=self.loss, stops_early=self.stops_early)
+        return AttackTraits(
+            objective=self.loss, stops_early=self.stops_early, gathers_images=self.stops_early
+        )
 
     def __call__(
         self,
@@ -100,11 +123,12 @@ class Square:
         seed: int,
         need_logits: bool = True,
     ) -> AttackResult:
+        run = self._search_ahead if self.stops_early else self._search
+
         def search(rows: Tensor, restart: int) -> AttackResult:
             part = batch.select(rows)
-            return self._search(
-                model, part, select_rows(objective, rows), seed=seed, restart=restart
-            )
+            draws = _Draws.begin(part, seed, restart)
+            return run(model, part, select_rows(objective, rows), draws)
 
         with torch.no_grad():
             return run_restarts(
@@ -116,44 +140,140 @@ class Square:
                 stops_early=self.stops_early,
             )
 
-    def _search(
-        self, model: nn.Module, batch: Batch, objective: Objective, *, seed: int, restart: int
-    ) -> AttackResult:
-        """Run all queries of one restart, a chunk at a time."""
-        images = _START[self.norm](batch.images, self.eps, batch.index, seed, restart, self.edges)
-        logits = model(images)
-        state = _Search(
+    def _begin(
+        self, model: nn.Module, batch: Batch, objective: Objective, draws: _Draws
+    ) -> _Search:
+        """Return the starting points, which are the first query."""
+        images = _START[self.norm](
+            batch.images, self.eps, batch.index, draws.seed, draws.restart, self.edges
+        )
+        logits = compute_logits(model, images)
+        return _Search(
             images,
             logits,
             ranking_scores(objective, logits, batch.labels),
             (logits.argmax(dim=1) == batch.labels).long(),
         )
+
+    def _search(
+        self, model: nn.Module, batch: Batch, objective: Objective, draws: _Draws
+    ) -> AttackResult:
+        """Run all queries of one restart."""
+        state = self._begin(model, batch, objective, draws)
         rows = torch.arange(len(batch.labels), device=batch.labels.device)
-        # the position of a square, and one sign per channel
-        draws_per_query = square.PLACE_DRAWS + batch.images.shape[1]
-        for chunk, first in enumerate(range(1, self.queries, QUERIES_PER_CHUNK), start=1):
-            if self.stops_early:
-                # only between chunks: selecting rows costs more than a few queries too many
-                rows = (state.logits.argmax(dim=1) == batch.labels).nonzero().squeeze(1)
-                if not len(rows):
-                    break
-            part = batch.select(rows)
-            draws = rng.uniform(
-                batch.images.new_empty(len(rows), QUERIES_PER_CHUNK, draws_per_query),
-                part.index,
-                seed,
-                restart,
-                step=chunk,
-            )
-            part_objective = select_rows(objective, rows)
-            part_state = state.select(rows)
-            for query in range(first, min(first + QUERIES_PER_CHUNK, self.queries)):
-                moved = self._propose(part.images, part_state, query, draws[:, query - first])
-                part_state = part_state.keep_stronger(model, moved, part.labels, part_objective)
-            state.put(rows, part_state)
+        for fraction, numbers in square.query_phases(self.queries, self.p_init):
+            for query in numbers:
+                chunk, place = divmod(query - 1, QUERIES_PER_CHUNK)
+                if place == 0:
+                    draws.load(rows, torch.full_like(rows, chunk + 1))
+                here = draws.values[:, place]
+                moved = _PROPOSE[self.norm](
+                    batch.images, state.images, self.eps, fraction, here, self.edges
+                )
+                state = state.keep_stronger(model, moved, batch.labels, objective)
         return AttackResult(state.images, state.steps_survived, state.logits)
 
-    def _propose(self, images: Tensor, state: _Search, query: int, draws: Tensor) -> Tensor:
-        """Return the best images so far with one more changed square each."""
-        fraction = square.square_fraction(query, self.queries, self.p_init)
-        return _PROPOSE[self.norm](images, state.images, self.eps, fraction, draws, self.edges)
+    def _search_ahead(
+        self, model: nn.Module, batch: Batch, objective: Objective, draws: _Draws
+    ) -> AttackResult:
+        """Query each image until it is misclassified, several times in one batch.
+
+        Most queries fail. So the next queries of an image all start at its best image, and count
+        up to the first one that succeeds: the result is that of one query after the other.
+        """
+        state = self._begin(model, batch, objective, draws)
+        ahead = _QueriesAhead(
+            batch,
+            state,
+            draws,
+            next_query=torch.ones_like(batch.labels),
+            loaded=torch.zeros_like(batch.labels),
+        )
+        limit = batch_limit(len(batch.labels))
+        is_correct = state.logits.argmax(dim=1) == batch.labels
+        for fraction, numbers in square.query_phases(self.queries, self.p_init):
+            while True:
+                is_active = is_correct & (ahead.next_query < numbers.stop)
+                active = is_active.nonzero().squeeze(1)[:limit]
+                if not len(active):
+                    break
+                rows, queries = ahead.list_queries(active, numbers.stop, limit)
+                changed, moved = _PROPOSE_CHANGES[self.norm](
+                    batch.images,
+                    state.images,
+                    rows,
+                    self.eps,
+                    fraction,
+                    draws.values[rows, (queries - 1) % QUERIES_PER_CHUNK],
+                    self.edges,
+                )
+                ahead.keep_first_success(model, rows, changed, moved, objective)
+                is_correct[active] = state.logits[active].argmax(dim=1) == batch.labels[active]
+        return AttackResult(state.images, state.steps_survived, state.logits)
+
+
+@dataclass(frozen=True, eq=False)
+class _QueriesAhead:
+    """The next queries of each image, in a search until misclassification."""
+
+    batch: Batch
+    state: _Search
+    draws: _Draws
+    next_query: Tensor
+    loaded: Tensor
+    """The chunk (N,) of queries whose random numbers are loaded; 0 for none."""
+
+    def list_queries(self, active: Tensor, stop: int, limit: int) -> tuple[Tensor, Tensor]:
+        """Return rows and numbers (M,) of the next queries of active rows, at most `limit`.
+
+        The queries of a row follow each other, are below `stop`, and belong to one chunk.
+        """
+        first = self.next_query[active]
+        chunks = _chunk_of(first)
+        stale = self.loaded[active] != chunks
+        rows = active[stale]
+        if len(rows):
+            self.draws.load(rows, chunks[stale])
+            self.loaded[rows] = chunks[stale]
+        ends = (chunks * QUERIES_PER_CHUNK + 1).clamp(max=stop)
+        # the rest of the batch: one more query for the first rows
+        counts = torch.full_like(first, limit // len(active))
+        counts[: limit % len(active)] += 1
+        counts = torch.minimum(counts.clamp(max=MAX_QUERIES_AHEAD), ends - first)
+        rows = active.repeat_interleave(counts)
+        # the position of each query among those of its row
+        begins = (counts.cumsum(dim=0) - counts).repeat_interleave(counts)
+        offsets = torch.arange(len(rows), device=rows.device) - begins
+        return rows, first.repeat_interleave(counts) + offsets
+
+    def keep_first_success(
+        self, model: nn.Module, rows: Tensor, changed: Tensor, moved: Tensor, objective: Objective
+    ) -> None:
+        """Query the model with images (K, C, H, W), the changed ones (K,) of the rows (M,).
+
+        Keep the first one of each row that is stronger; later ones did not start from it.
+        """
+        state = self.state
+        none = len(rows)
+        first = torch.full_like(self.next_query, none)
+        if len(changed):
+            owners = rows[changed]
+            labels = self.batch.labels[owners]
+            logits = model(moved)
+            scores = ranking_scores(select_rows(objective, owners), logits, labels)
+            improves = is_stronger(
+                logits, scores, state.logits[owners], state.scores[owners], labels
+            )
+            first.scatter_reduce_(0, owners[improves], changed[improves], "amin")
+            taken = (first[owners] == changed).nonzero().squeeze(1)
+            kept = owners[taken]
+            state.images[kept] = moved[taken]
+            state.logits[kept] = logits[taken]
+            state.scores[kept] = scores[taken]
+            # a query counts as survived if the best image so far is still correct
+            is_wrong = (logits[taken].argmax(dim=1) != labels[taken]).long()
+            state.steps_survived[kept] -= is_wrong
+        # queries up to the success count, or all of a row
+        is_run = (torch.arange(none, device=rows.device) <= first[rows]).long()
+        self.next_query.index_add_(0, rows, is_run)
+        state.steps_survived.index_add_(0, rows, is_run)
