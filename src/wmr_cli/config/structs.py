@@ -391,6 +391,14 @@ class EvaluateConfig(AttackedSplit, frozen=True, kw_only=True):
     checks: Annotated[
         bool, setting("Check for signs of a weak attack (gradient masking).", METRICS_PANEL)
     ] = False
+    certify: Annotated[
+        str | None,
+        setting(
+            "Verifier that bounds A_rob and A_sa from below: `wmr list verifiers`.",
+            METRICS_PANEL,
+            "S",
+        ),
+    ] = None
     rows: Annotated[
         RowsContent | None,
         setting(

@@ -57,6 +57,7 @@ from ..storage.records import (
     Threat,
     drop_logits,
 )
+from .certification import Certifier, refuse_contradictions
 from .tasks import EvaluationTask
 
 # A chunk is the unit of storage, of resuming and of sharing among ranks.
@@ -174,6 +175,7 @@ class Evaluator:
     memory_format: torch.memory_format = torch.contiguous_format
     clean_logits: dict[bytes, Tensor] | None = None
     """Clean logits by image index, shared between attacks on the same images."""
+    certifier: Certifier | None = None
     nondeterministic: set[str] = field(default_factory=set)
     """Warnings of operations that have no deterministic algorithm on an accelerator."""
 
@@ -192,6 +194,9 @@ class Evaluator:
             rows |= _score_logits("clean", self._clean_logits(batch), batch.labels)
             if self.is_attacked:
                 rows |= self._evaluate_attack(batch)
+        if self.certifier is not None:
+            rows |= self.certifier.bound_margins(batch)
+            refuse_contradictions(rows, str(self.certifier.verifier))
         if self.logit_prefixes is None:
             return rows
         return drop_logits(rows, keep=self.logit_prefixes)
@@ -267,8 +272,21 @@ def make_evaluator(task: EvaluationTask, model: nn.Module, sample_images: Tensor
         runs_weighted_attack="tr" in metrics,
         stores_log_weights=task.config.kernel != MARGIN_KERNEL,
         logit_prefixes=task.logit_prefixes,
+        certifier=_make_certifier(task, model),
     )
     return evaluator.prepare(sample_images, layout=task.config.layout, fuse=task.config.fold)
+
+
+def _make_certifier(task: EvaluationTask, model: nn.Module) -> Certifier | None:
+    if task.verifier is None:
+        return None
+    return Certifier(
+        verifier=task.verifier,
+        model=model,
+        norm=task.attack.norm,
+        eps=task.attack.eps,
+        num_classes=task.checkpoint.num_classes,
+    )
 
 
 def stack_rows(parts: list[Rows]) -> Rows:
@@ -365,6 +383,7 @@ def make_record(
         by_alpha=scores.by_alpha,
         dro=scores.dro,
         per_class=scores.per_class,
+        bounds=scoring.score_bounds(rows, config, list(task.kernels)),
         repeats=repeats,
         seconds=seconds,
         images_per_second=images_per_second,

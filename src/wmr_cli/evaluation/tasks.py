@@ -27,7 +27,7 @@ from ..config import (
 from ..core.data.loaders import BatchStream
 from ..core.data.splits import balanced_subset
 from ..core.norms import NORMS
-from ..core.protocols import Attack, Batch, DataSource, Kernel, Split
+from ..core.protocols import Attack, Batch, DataSource, Kernel, Split, Verifier
 from ..core.run_attack import ThreatModel
 from ..core.traits import ALWAYS_PROVIDED, read_parameter
 from ..errors import BadInput, UnknownName, did_you_mean
@@ -37,7 +37,7 @@ from ..spec import Spec, format_number, parse_number, scale_exactly
 from ..storage import checkpoints, records
 from ..storage.checkpoints import IMPORTED_DEFENSE, Checkpoint
 
-LATER_SETTINGS = ("rho", "dro_loss", "per_class", "repeats", "ci", "layout", "fold")
+LATER_SETTINGS = ("rho", "dro_loss", "per_class", "repeats", "ci", "layout", "fold", "certify")
 """Settings that are part of a record's id only if they differ from their defaults."""
 
 
@@ -97,6 +97,7 @@ class EvaluationTask:
     """The attacker's kernel for each alpha_test. The key of a kernel without alpha is None."""
     code_versions: dict[str, str]
     """Plugins and local files that take part, with their version or hash."""
+    verifier: Verifier | None = None
 
     @property
     def compares_images(self) -> bool:
@@ -201,6 +202,7 @@ def plan_tasks(
             "dataset": dataset,
             "attack": attack.spec,
             "kernel": config.kernel,
+            **_name_verifier(config),
         }
         yield EvaluationTask(
             checkpoint=checkpoint,
@@ -209,7 +211,26 @@ def plan_tasks(
             attack=attack,
             kernels=kernels,
             code_versions=registry.external_versions(specs),
+            verifier=_make_verifier(config, registry, attack.norm),
         )
+
+
+def _name_verifier(config: EvaluateConfig) -> dict[str, str]:
+    return {} if config.certify is None else {"verifier": config.certify}
+
+
+def _make_verifier(config: EvaluateConfig, registry: Registry, norm: str) -> Verifier | None:
+    if config.certify is None:
+        return None
+    return components.build_verifier(registry, config.certify, norm)
+
+
+def _canonical_verifier(spec: str | None, registry: Registry) -> str | None:
+    """Return the spec of a verifier as records store it; refuse one that is not installed."""
+    if spec is None:
+        return None
+    components.check_verifier_name(registry, spec)
+    return registry.canonical_spec("verifier", spec)
 
 
 def _make_canonical(config: EvaluateConfig, registry: Registry) -> EvaluateConfig:
@@ -227,6 +248,7 @@ def _make_canonical(config: EvaluateConfig, registry: Registry) -> EvaluateConfi
         kernel=registry.canonical_spec("kernel", config.kernel),
         attacks=tuple(str(Spec.parse(text).absolute()) for text in config.attacks),
         dataset=dataset,
+        certify=_canonical_verifier(config.certify, registry),
     )
 
 
@@ -443,6 +465,7 @@ class EvaluationRequest:
     batch_size: int
     seed: int
     rows: RowsContent | None = None
+    certify: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -480,6 +503,7 @@ def check_request(request: EvaluationRequest, registry: Registry) -> CheckedRequ
         batch_size=request.batch_size,
         seed=request.seed,
         rows=request.rows,
+        certify=_canonical_verifier(request.certify, registry),
     )
     return CheckedRequest(attack=attack, config=config)
 
@@ -519,7 +543,7 @@ def make_task(
     for kernel in kernels.values():
         compatibility.check_covers_split(kernel, images)
         _check_rows(kernel, config)
-    specs = {"kernel": config.kernel}
+    specs = {"kernel": config.kernel, **_name_verifier(config)}
     attack_spec = Spec.parse(attack.spec)
     # a class of the caller's own is not registered and has no version
     if attack_spec.is_local or attack_spec.name in registry.names("attack"):
@@ -531,6 +555,7 @@ def make_task(
         attack=attack,
         kernels=kernels,
         code_versions=registry.external_versions(specs),
+        verifier=_make_verifier(config, registry, attack.norm),
     )
 
 

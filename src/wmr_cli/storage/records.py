@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from ..errors import BadFile
-from ..measures import Estimate
+from ..measures import AccuracyBounds, Bounds, Estimate, find_contradictions
 from ..reading import check_regular, decode_json, is_folder, read_bytes
 from .atomic import write_atomically, write_text
 
@@ -181,6 +181,7 @@ class Record(Struct, frozen=True, kw_only=True):
     dro: list[DroRow] = []
     per_class: list[ClassRow] = []
     checks: list[Check] = []
+    bounds: Bounds | None = None
     repeats: list[RepeatRow] = []
     seconds: float
     images_per_second: float
@@ -271,6 +272,9 @@ def _find_impossible_values(record: Record) -> Iterator[str]:
                 f"{estimate.value} [{estimate.low}, {estimate.high}] "
                 "is not a fraction with its interval"
             )
+    for bounds in _list_bounds(record):
+        if not 0 <= bounds.low <= bounds.lower <= bounds.upper <= bounds.high <= 1:
+            yield f"{bounds.lower} and {bounds.upper} are not bounds of a fraction"
     if not isinstance(record.config.get("metrics", []), list):
         yield "the metrics of its config are not a list"
 
@@ -299,6 +303,17 @@ def _list_estimates(record: Record) -> Iterator[Estimate]:
     for estimate in found:
         if estimate is not None:
             yield estimate
+
+
+def _list_bounds(record: Record) -> Iterator[AccuracyBounds]:
+    """Yield every pair of bounds in a record."""
+    if record.bounds is None:
+        return
+    yield record.bounds.a_rob
+    for row in record.bounds.by_alpha:
+        for found in (row.a_sa, row.a_sa_fixed):
+            if found is not None:
+                yield found
 
 
 def drop_logits(rows: Rows, keep: Collection[str] = ()) -> Rows:
@@ -385,6 +400,9 @@ def _find_row_problems(rows: Rows, images: int, required: Sequence[str]) -> Iter
     for name, values in rows.items():
         if _quantity_of(name) in ("label", "prediction") and values.max() >= classes:
             yield f"{name!r} has class {values.max()}, but there are {classes} classes"
+    contradictions = find_contradictions(rows)
+    if contradictions is not None and contradictions.any():
+        yield "an image violates its verified bound"
 
 
 def _find_shape_problem(name: str, values: NDArray[Any], images: int) -> str | None:

@@ -47,6 +47,24 @@ CLASSES_CAPTION = (
     "percent, with 95 % intervals for each class on its own; the second interval of the worst "
     "class covers all classes jointly; few: the effective sample size of the class is small"
 )
+BOUNDS_HEADINGS = (
+    "run",
+    "attack",
+    "ε",
+    "verifier",
+    "certified",
+    "broken",
+    "unknown",
+    "accuracy",
+    "lower",
+    "upper",
+    "interval",
+)
+BOUNDS_CAPTION = (
+    "percent, over all attacks in the ε-ball: the verifier proves the lower bound, the attack "
+    "shows the upper one; the 95 % interval over test images covers both. fixed: with the weights "
+    "of the attack that was run"
+)
 VALIDATION_CAPTION = (
     "percent of the validation set, with 95 % intervals, under a short attack. The best epoch was "
     "chosen on these images, so its numbers are optimistic; `wmr evaluate` uses test images"
@@ -80,6 +98,16 @@ def make_detail_tables(records: Sequence[Record]) -> Iterator[TextTable]:
             text_columns=DRO_HEADINGS[:2],
             shared_columns=DRO_HEADINGS[:4],
         )
+    bounds_rows = [cells for record in records for cells in _bounds_rows(record, attacks)]
+    if bounds_rows:
+        yield TextTable(
+            headings=BOUNDS_HEADINGS,
+            rows=bounds_rows,
+            caption=BOUNDS_CAPTION,
+            title="two-sided bounds",
+            text_columns=(*BOUNDS_HEADINGS[:2], "verifier", "accuracy"),
+            shared_columns=BOUNDS_HEADINGS[:7],
+        )
     for record in records:
         if record.per_class:
             yield _make_class_table(record, attacks)
@@ -101,6 +129,35 @@ def _dro_rows(record: Record, attacks: AttackNames) -> Iterator[tuple[str, ...]]
             format_percent(row.worst_accuracy),
             str(row.zero_weights),
             f"{row.ess:.0f}",
+        )
+
+
+def _bounds_rows(record: Record, attacks: AttackNames) -> Iterator[tuple[str, ...]]:
+    """Yield a row for A_rob, then for A_sa at each alpha."""
+    bounds = record.bounds
+    if bounds is None:
+        return
+    shown = [("A_rob", bounds.a_rob)]
+    for row in bounds.by_alpha:
+        alpha = "" if row.alpha_test is None else f"({format_number(row.alpha_test)})"
+        shown += [
+            (f"A_sa{alpha}{kind}", found)
+            for kind, found in (("", row.a_sa), (" fixed", row.a_sa_fixed))
+            if found is not None
+        ]
+    for name, found in shown:
+        yield (
+            run_name(record),
+            attacks.name(record),
+            eps_name(record),
+            bounds.verifier,
+            str(bounds.certified),
+            str(bounds.broken),
+            str(bounds.unknown),
+            name,
+            format_percent(found.lower),
+            format_percent(found.upper),
+            f"[{format_percent(found.low)}, {format_percent(found.high)}]",
         )
 
 

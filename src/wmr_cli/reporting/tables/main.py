@@ -4,7 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ...measures import MARGIN_KERNEL
+import msgspec
+
+from ...measures import MARGIN_KERNEL, AccuracyBounds
 from ...spec import format_number
 from ...storage.records import Record
 from ..comparison import ResampledAccuracies, find_bold_cells
@@ -76,6 +78,14 @@ NO_BOLD_NOTE = (
 )
 GROUPS_NOTE = "only rows of the same measurement setting are compared; the others differ in {}"
 REPEATED_ACCURACIES = ("a_rob", "a_sa", "a_tr")
+BOUNDS_CSV_HEADINGS = (
+    "verifier", "certified", "broken", "unknown",
+    *(
+        f"{name}_{part}"
+        for name in ("a_rob_bounds", "a_sa_bounds", "a_sa_fixed_bounds")
+        for part in AccuracyBounds.__struct_fields__
+    ),
+)  # fmt: skip
 # scripts of users read these names: add columns, do not rename them
 CSV_HEADINGS = (
     "run", "id", "defense", "alpha_train", "kernel", "dataset", "split", "n", "norm", "eps",
@@ -84,6 +94,7 @@ CSV_HEADINGS = (
     "seeds", *(name + part for name in REPEATED_ACCURACIES for part in ("_mean", "_sd")),
     "train_seed", "train_kernel", "peers", "model", "train_seeds",
     *(name + part for name in ACCURACIES for part in ("_train_mean", "_train_sd")), "worst_of",
+    *BOUNDS_CSV_HEADINGS,
 )  # fmt: skip
 
 
@@ -214,6 +225,7 @@ def to_csv(records: Sequence[Record]) -> str:
                 *_list_accuracies(row),
                 *_list_spreads(row, positions[record.id]),
                 ATTACK_SEPARATOR.join(attacks.combined_attacks(record)),
+                *_list_bounds(row),
             ]
         )
     return csv_text(CSV_HEADINGS, rows)
@@ -246,6 +258,19 @@ def _list_accuracies(row: ReportRow) -> list[float | None]:
             values += [None, None, None]
         else:
             values += [estimate.value, estimate.low, estimate.high]
+    return values
+
+
+def _list_bounds(row: ReportRow) -> list[Any]:
+    """Return the cells of `BOUNDS_CSV_HEADINGS`; all None for a record without bounds."""
+    bounds = row.record.bounds
+    if bounds is None:
+        return [None] * len(BOUNDS_CSV_HEADINGS)
+    at_alpha = next((part for part in bounds.by_alpha if part.alpha_test == row.alpha_test), None)
+    values: list[Any] = [bounds.verifier, bounds.certified, bounds.broken, bounds.unknown]
+    weighted = [None, None] if at_alpha is None else [at_alpha.a_sa, at_alpha.a_sa_fixed]
+    for part in (bounds.a_rob, *weighted):
+        values += [None] * 4 if part is None else msgspec.structs.astuple(part)
     return values
 
 
