@@ -68,6 +68,13 @@ class Domain:
         value = (flat * self.images.flatten(1)[image]).sum(1)
         return torch.maximum(least, value - self.eps * flat.norm(dim=1))
 
+    def find_minimum(self, rows: Tensor) -> Tensor:
+        """Return images (N, C, H, W) of the domain with a low product with rows of that shape."""
+        if self.norm == "linf":
+            return torch.where(rows > 0, self.box.lower, self.box.upper)
+        lengths = rows.flatten(1).norm(dim=1).clamp(min=1e-300).reshape(-1, 1, 1, 1)
+        return (self.images - self.eps * rows / lengths).clamp(0, 1)
+
     def select(self, images: Tensor) -> "Domain":
         """Return the domain of these images."""
         return Domain(self.images[images], self.norm, self.eps)
@@ -166,10 +173,14 @@ def bound_backwards(
     domain: Domain,
     bounds: Bounds,
     slopes: Slopes | None = None,
+    multipliers: Mapping[int, Tensor] | None = None,
+    found: dict[int, Tensor] | None = None,
 ) -> Tensor:
     """Return a lower bound (P,) of each row (P, *shape) times the values of node `last`.
 
-    `image` (P,) is the image that each row belongs to.
+    `image` (P,) is the image that each row belongs to. `multipliers` (P, *shape) by node have the
+    sign of its values: subtracting their product, which is not negative, keeps a bound valid.
+    `found` receives the coefficients of every node.
     """
     coefficients: dict[int, Tensor] = {last: rows}
     total = rows.new_zeros(len(rows))
@@ -177,6 +188,10 @@ def bound_backwards(
         current = coefficients.pop(number, None)
         if current is None:
             continue
+        if multipliers is not None and number in multipliers:
+            current = current - multipliers[number]
+        if found is not None:
+            found[number] = current.detach()
         node = network.nodes[number]
         if isinstance(node.layer, Sum):
             passed = current
@@ -194,6 +209,8 @@ def bound_backwards(
             total = total + constant
         for used in node.inputs:
             coefficients[used] = coefficients[used] + passed if used in coefficients else passed
+    if found is not None:
+        found[0] = coefficients[0].detach()
     return total + domain.minimise(coefficients[0], image)
 
 

@@ -91,7 +91,16 @@ class Crown:
             parts.append(lower.reshape(len(chosen), num_classes - 1))
         lower = torch.cat(parts)
         if self.splits:
-            lower = split_neurons(network, labels, domain, bounds, lower, self.splits)
+            rows = Specification.of(labels, num_classes).rows
+            lower = split_neurons(
+                network,
+                rows.reshape(len(images), num_classes - 1, num_classes),
+                domain,
+                bounds,
+                lower,
+                SAFETY_MARGIN * measure_logits(network, images),
+                self.splits,
+            )
         return finish(network, images, labels, insert_true_class(lower, labels))
 
 
@@ -161,8 +170,12 @@ def insert_true_class(lower: Tensor, labels: Tensor) -> Tensor:
     return complete
 
 
+def measure_logits(network: Network, images: Tensor) -> Tensor:
+    """Return 1 plus the largest absolute logit (N,) of each clean image."""
+    return 1 + network(images).abs().amax(dim=1)
+
+
 def finish(network: Network, images: Tensor, labels: Tensor, lower: Tensor) -> LogitBounds:
     """Return bounds (N, K) minus the safety margin, with +inf for the true class."""
-    size = 1 + network(images).abs().amax(dim=1, keepdim=True)
-    safe = lower - SAFETY_MARGIN * size
+    safe = lower - SAFETY_MARGIN * measure_logits(network, images)[:, None]
     return LogitBounds(safe.scatter(1, labels[:, None], torch.inf))
