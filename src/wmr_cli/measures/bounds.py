@@ -84,6 +84,8 @@ class VerifiedMargins:
     upper: Floats
     certified: Mask
     broken: Mask
+    attacked: Floats | None
+    """The margins under the attack; None for attacks without margins."""
 
     @classmethod
     def of(cls, rows: Mapping[str, NDArray[Any]]) -> "VerifiedMargins | None":
@@ -92,17 +94,19 @@ class VerifiedMargins:
             return None
         broken = ~is_correct(rows, "clean")
         upper = np.asarray(rows["clean/margin"], dtype=np.float64)
+        attacked = rows.get("uniform/margin")
         if "uniform/prediction" in rows:
             broken = broken | ~is_correct(rows, "uniform")
         # attacks that stop early have no margins; clean images are in the ball as well
-        if "uniform/margin" in rows:
-            upper = np.minimum(upper, rows["uniform/margin"])
+        if attacked is not None:
+            upper = np.minimum(upper, attacked)
         upper = np.where(broken, np.minimum(upper, 0), upper)
         return cls(
             lower=np.minimum(np.asarray(rows[VERIFIED_MARGIN], dtype=np.float64), upper),
             upper=upper,
             certified=np.asarray(rows[VERIFIED_LOGIT_MARGIN] > 0),
             broken=broken,
+            attacked=attacked,
         )
 
     @property
@@ -125,9 +129,11 @@ class VerifiedMargins:
             Outcome(~self.broken, np.where(self.broken, light, robust)),
         )
 
-    def fixed_outcomes(self, alpha: float) -> BoundOutcomes:
+    def fixed_outcomes(self, alpha: float) -> BoundOutcomes | None:
         """Return the outcomes that bound A_sa with the weights of the attack that was run."""
-        weights = exponential_log_weights(self.upper, alpha)
+        if self.attacked is None:
+            return None
+        weights = exponential_log_weights(self.attacked, alpha)
         return BoundOutcomes(Outcome(self.certified, weights), Outcome(~self.broken, weights))
 
 

@@ -127,7 +127,9 @@ def score_bounds(rows: Rows, config: EvaluateConfig, alphas: Alphas) -> Bounds |
     for alpha in alphas if has_weights else ():
         if alpha is not None:
             pairs["sa", alpha] = margins.sampled_outcomes(alpha)
-            pairs["fixed", alpha] = margins.fixed_outcomes(alpha)
+            fixed = margins.fixed_outcomes(alpha)
+            if fixed is not None:
+                pairs["fixed", alpha] = fixed
     outcomes = {
         (*name, i): outcome for name, pair in pairs.items() for i, outcome in enumerate(pair)
     }

@@ -14,19 +14,11 @@ import torch
 from torch import Tensor
 
 from .network import Network
-from .propagation import (
-    Bounds,
-    Box,
-    Domain,
-    bound_backwards,
-    chunk_images,
-    list_relus,
-    start_slopes,
-)
+from .optimisation import Adam, maximise_bounds
+from .propagation import Bounds, Box, Domain, Rows, chunk_images, list_relus
 
-STEPS = 12
-"""Steps of Adam on the slopes and multipliers of a leaf."""
-RATE = 0.2
+ADAM = Adam(steps=12, rate=0.2)
+"""Optimises the slopes and multipliers of a leaf."""
 Signs = dict[int, Tensor]
 """1, -1, or 0 for a sign that is not fixed, by the number of the input of a ReLU."""
 
@@ -153,7 +145,8 @@ class _Search:
             for _, used in list_relus(self.network)
         }
         bounds = _restrict(self.bounds.select(images), signs)
-        best, coefficients = _optimise(self.network, rows, domain, bounds, signs)
+        own = Rows(rows, torch.arange(len(rows)), len(self.network.nodes) - 1)
+        best, coefficients = maximise_bounds(self.network, own, domain, bounds, ADAM, signs)
         candidates = domain.find_minimum(coefficients[0])
         logits = self.network(candidates)
         differences = (self.specification[images] @ logits[:, :, None]).squeeze(2)
@@ -171,42 +164,6 @@ def _restrict(bounds: Bounds, signs: Signs) -> Bounds:
             torch.where(sign < 0, box.upper.clamp(max=0), box.upper),
         )
     return Bounds(boxes)
-
-
-def _optimise(
-    network: Network, rows: Tensor, domain: Domain, bounds: Bounds, signs: Signs
-) -> tuple[Tensor, dict[int, Tensor]]:
-    """Return the best bound (P,) of each row, and the coefficients of the last step by node."""
-    own = torch.arange(len(rows))
-    last = len(network.nodes) - 1
-    relus = dict(list_relus(network))
-    slopes = {number: start_slopes(bounds.boxes[used]) for number, used in relus.items()}
-    multipliers = {used: torch.zeros_like(sign) for used, sign in signs.items()}
-    for parameter in (*slopes.values(), *multipliers.values()):
-        parameter.requires_grad_()
-    optimizer = torch.optim.Adam([*slopes.values(), *multipliers.values()], lr=RATE)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-    best = rows.new_full((len(rows),), -torch.inf)
-    coefficients: dict[int, Tensor] = {}
-    for step in range(STEPS + 1):
-        with torch.enable_grad():
-            signed = {used: multipliers[used] * sign for used, sign in signs.items()}
-            lower = bound_backwards(
-                network, last, rows, own, domain, bounds, slopes, signed, coefficients
-            )
-        best = torch.maximum(best, lower.detach())
-        if step == STEPS:
-            break
-        optimizer.zero_grad()
-        (-lower.sum()).backward()
-        optimizer.step()
-        schedule.step()
-        with torch.no_grad():
-            for slope in slopes.values():
-                slope.clamp_(0, 1)
-            for multiplier in multipliers.values():
-                multiplier.clamp_(min=0)
-    return best, coefficients
 
 
 def _choose_splits(

@@ -53,7 +53,8 @@ class MaxPool:
     options: dict[str, Any]
 
     def __call__(self, values: Tensor) -> Tensor:
-        return functional.max_pool2d(values, **self.options)
+        highest: Tensor = functional.max_pool2d(values, **self.options)
+        return highest
 
     def argmax(self, values: Tensor) -> Tensor:
         """Return the position in the flattened plane of each window's largest value."""

@@ -8,6 +8,7 @@ one image, so that images may have different numbers of rows.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -66,7 +67,8 @@ class Domain:
             return least
         # the L2 ball without the pixel range: the dual norm of L2 is L2
         value = (flat * self.images.flatten(1)[image]).sum(1)
-        return torch.maximum(least, value - self.eps * flat.norm(dim=1))
+        least_in_ball = value - self.eps * torch.linalg.vector_norm(flat, dim=1)
+        return torch.maximum(least, least_in_ball)
 
     def find_minimum(self, rows: Tensor) -> Tensor:
         """Return images (N, C, H, W) of the domain with a low product with rows of that shape."""
@@ -96,8 +98,17 @@ class Bounds:
         )
 
 
-Slopes = Mapping[int, Tensor]
-"""Lower slopes (P, *shape) of ReLUs by the number of their node, each in [0, 1]."""
+@dataclass(frozen=True)
+class Parameters:
+    """What optimisers choose freely: every value gives a valid bound."""
+
+    slopes: Mapping[int, Tensor] = field(default_factory=dict)
+    """Lower slopes (P, *shape) of ReLUs by the number of their node, each in [0, 1]."""
+    multipliers: Mapping[int, Tensor] = field(default_factory=dict)
+    """Multipliers (P, *shape) of the values of a node, each of the sign of its value.
+
+    Their product is not negative, so that subtracting it keeps a lower bound valid.
+    """
 
 
 def propagate(network: Network, domain: Domain, *, refine: bool) -> tuple[Bounds, Box]:
@@ -154,9 +165,11 @@ def _refine(network: Network, number: int, box: Box, domain: Domain, bounds: Bou
     for part in pairs.split(max(1, MAX_ELEMENTS // size)):
         image, neuron = part.unbind(1)
         unit = functional.one_hot(neuron, lower.shape[1]).to(lower.dtype)
-        rows = unit.reshape(-1, *network.nodes[number].shape)
-        lower[image, neuron] = bound_backwards(network, number, rows, image, domain, bounds)
-        upper[image, neuron] = -bound_backwards(network, number, -rows, image, domain, bounds)
+        unit = unit.reshape(-1, *network.nodes[number].shape)
+        least = bound_backwards(network, Rows(unit, image, number), domain, bounds)
+        lower[image, neuron] = least.lower
+        highest = bound_backwards(network, Rows(-unit, image, number), domain, bounds)
+        upper[image, neuron] = -highest.lower
     refined = Box(lower.reshape(box.lower.shape), upper.reshape(box.upper.shape)).widen()
     return refined.intersect(box)
 
@@ -165,33 +178,38 @@ def _count(shape: tuple[int, ...]) -> int:
     return int(torch.Size(shape).numel())
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Coefficients (P, *shape) of the values of a node, and the image (P,) of each row."""
+
+    values: Tensor
+    image: Tensor
+    node: int
+
+
+class LinearBounds(NamedTuple):
+    """Lower bounds (P,) of rows, and their coefficients of the values of every node."""
+
+    lower: Tensor
+    coefficients: dict[int, Tensor]
+
+
 def bound_backwards(
     network: Network,
-    last: int,
-    rows: Tensor,
-    image: Tensor,
+    rows: Rows,
     domain: Domain,
     bounds: Bounds,
-    slopes: Slopes | None = None,
-    multipliers: Mapping[int, Tensor] | None = None,
-    found: dict[int, Tensor] | None = None,
-) -> Tensor:
-    """Return a lower bound (P,) of each row (P, *shape) times the values of node `last`.
-
-    `image` (P,) is the image that each row belongs to. `multipliers` (P, *shape) by node have the
-    sign of its values: subtracting their product, which is not negative, keeps a bound valid.
-    `found` receives the coefficients of every node.
-    """
-    coefficients: dict[int, Tensor] = {last: rows}
-    total = rows.new_zeros(len(rows))
-    for number in range(last, 0, -1):
-        current = coefficients.pop(number, None)
-        if current is None:
+    parameters: Parameters = Parameters(),  # noqa: B008 - frozen
+) -> LinearBounds:
+    """Bound the product of each row with the values of its node from below."""
+    coefficients: dict[int, Tensor] = {rows.node: rows.values}
+    total = rows.values.new_zeros(len(rows.values))
+    for number in range(rows.node, 0, -1):
+        if number not in coefficients:
             continue
-        if multipliers is not None and number in multipliers:
-            current = current - multipliers[number]
-        if found is not None:
-            found[number] = current.detach()
+        current = coefficients[number]
+        if number in parameters.multipliers:
+            current = current - parameters.multipliers[number]
         node = network.nodes[number]
         if isinstance(node.layer, Sum):
             passed = current
@@ -201,17 +219,15 @@ def bound_backwards(
         else:
             box = bounds.boxes[node.inputs[0]]
             if isinstance(node.layer, Relu):
-                slope = None if slopes is None else slopes.get(number)
-                passed, constant = _relax_relu(current, box, image, slope)
+                slope = parameters.slopes.get(number)
+                passed, constant = _relax_relu(current, box, rows.image, slope)
             else:
                 assert isinstance(node.layer, MaxPool)
-                passed, constant = _relax_max_pool(node.layer, current, box, image)
+                passed, constant = _relax_max_pool(node.layer, current, box, rows.image)
             total = total + constant
         for used in node.inputs:
             coefficients[used] = coefficients[used] + passed if used in coefficients else passed
-    if found is not None:
-        found[0] = coefficients[0].detach()
-    return total + domain.minimise(coefficients[0], image)
+    return LinearBounds(total + domain.minimise(coefficients[0], rows.image), coefficients)
 
 
 def start_slopes(box: Box) -> Tensor:
@@ -271,7 +287,9 @@ def _highest_other_bound(layer: MaxPool, upper: Tensor, best: Tensor) -> Tensor:
 def chunk_images(count: int, rows_per_image: int, network: Network) -> Iterator[Tensor]:
     """Yield positions of images whose rows fit into memory together."""
     size = sum(_count(node.shape) for node in network.nodes)
-    yield from torch.arange(count).split(max(1, MAX_ELEMENTS // (size * rows_per_image)))
+    # `split` would yield an empty tensor
+    if count:
+        yield from torch.arange(count).split(max(1, MAX_ELEMENTS // (size * rows_per_image)))
 
 
 def list_relus(network: Network) -> Iterator[tuple[int, int]]:

@@ -10,15 +10,8 @@ from wmr_cli.core import Batch, LogitBounds, VerifierTraits
 
 from .branching import split_neurons
 from .network import Network, trace_network
-from .propagation import (
-    Bounds,
-    Domain,
-    bound_backwards,
-    chunk_images,
-    list_relus,
-    propagate,
-    start_slopes,
-)
+from .optimisation import Adam, maximise_bounds
+from .propagation import Domain, Rows, chunk_images, propagate
 
 SAFETY_MARGIN = 1e-5
 """Subtracted from every difference, relative to 1 plus the largest logit of the clean image.
@@ -82,19 +75,23 @@ class Crown:
         domain = Domain(images, norm, eps)
         with torch.no_grad():
             bounds = propagate(network, domain, refine=self.inner)[0]
+        specification = make_specification(labels, num_classes)
         parts = []
         for chosen in chunk_images(len(images), num_classes - 1, network):
-            specification = Specification.of(labels[chosen], num_classes)
+            rows = Rows(
+                specification[chosen].flatten(0, 1),
+                torch.arange(len(chosen)).repeat_interleave(num_classes - 1),
+                len(network.nodes) - 1,
+            )
             part = domain.select(chosen)
-            own_bounds = bounds.select(chosen)
-            lower = optimise_slopes(network, specification, part, own_bounds, self.steps, self.rate)
-            parts.append(lower.reshape(len(chosen), num_classes - 1))
+            adam = Adam(self.steps, self.rate)
+            found = maximise_bounds(network, rows, part, bounds.select(chosen), adam)
+            parts.append(found.lower.reshape(len(chosen), num_classes - 1))
         lower = torch.cat(parts)
         if self.splits:
-            rows = Specification.of(labels, num_classes).rows
             lower = split_neurons(
                 network,
-                rows.reshape(len(images), num_classes - 1, num_classes),
+                specification,
                 domain,
                 bounds,
                 lower,
@@ -104,61 +101,12 @@ class Crown:
         return finish(network, images, labels, insert_true_class(lower, labels))
 
 
-@dataclass(frozen=True)
-class Specification:
-    """Rows of coefficients (P, K) of the logits: true minus each other class, image by image."""
-
-    rows: Tensor
-    image: Tensor
-
-    @classmethod
-    def of(cls, labels: Tensor, num_classes: int) -> "Specification":
-        """Return K - 1 rows for each label, in the order of the other classes."""
-        unit = torch.eye(num_classes, dtype=torch.float64)
-        differences = unit[labels][:, None, :] - unit[None]
-        is_other = torch.arange(num_classes)[None] != labels[:, None]
-        image = torch.arange(len(labels)).repeat_interleave(num_classes - 1)
-        return cls(differences[is_other], image)
-
-
-def optimise_slopes(
-    network: Network,
-    specification: Specification,
-    domain: Domain,
-    bounds: Bounds,
-    steps: int,
-    rate: float,
-) -> Tensor:
-    """Return the best lower bound (P,) of each row that gradient steps on the slopes find.
-
-    Every slope in [0, 1] gives a valid bound, so that each row keeps its best one.
-    """
-    rows = specification.rows
-    image = specification.image
-    last = len(network.nodes) - 1
-    slopes = {}
-    for number, used in list_relus(network):
-        slopes[number] = start_slopes(bounds.boxes[used])[image].requires_grad_()
-    if not steps or not slopes:
-        with torch.no_grad():
-            return bound_backwards(network, last, rows, image, domain, bounds)
-    optimizer = torch.optim.Adam(slopes.values(), lr=rate)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.95)
-    best = rows.new_full((len(rows),), -torch.inf)
-    for step in range(steps + 1):
-        with torch.enable_grad():
-            lower = bound_backwards(network, last, rows, image, domain, bounds, slopes)
-        best = torch.maximum(best, lower.detach())
-        if step == steps:
-            break
-        optimizer.zero_grad()
-        (-lower.sum()).backward()
-        optimizer.step()
-        schedule.step()
-        with torch.no_grad():
-            for slope in slopes.values():
-                slope.clamp_(0, 1)
-    return best
+def make_specification(labels: Tensor, num_classes: int) -> Tensor:
+    """Return the coefficients (N, K - 1, K) of the logits: true minus each other class."""
+    unit = torch.eye(num_classes, dtype=torch.float64)
+    differences = unit[labels][:, None, :] - unit[None]
+    is_other = torch.arange(num_classes)[None] != labels[:, None]
+    return differences[is_other].reshape(len(labels), num_classes - 1, num_classes)
 
 
 def insert_true_class(lower: Tensor, labels: Tensor) -> Tensor:

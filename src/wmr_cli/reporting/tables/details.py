@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from ...measures import Estimate
+from ...measures import AccuracyBounds, AlphaBounds, Estimate
 from ...spec import format_number
 from ...storage.records import ClassAlphaRow, ClassRow, Record
 from ..comparison import INDISTINGUISHABLE, Comparison, Gap
@@ -55,15 +55,15 @@ BOUNDS_HEADINGS = (
     "certified",
     "broken",
     "unknown",
-    "accuracy",
-    "lower",
-    "upper",
-    "interval",
+    "α_test",
+    "A_rob",
+    "A_sa",
+    "A_sa, fixed weights",
 )
 BOUNDS_CAPTION = (
-    "percent, over all attacks in the ε-ball: the verifier proves the lower bound, the attack "
-    "shows the upper one; the 95 % interval over test images covers both. fixed: with the weights "
-    "of the attack that was run"
+    "percent, lower to upper bound over all attacks in the ε-ball, and a 95 % interval over test "
+    "images that covers both; fixed weights: those of the attack that was run, only which images "
+    "are correct is uncertain"
 )
 VALIDATION_CAPTION = (
     "percent of the validation set, with 95 % intervals, under a short attack. The best epoch was "
@@ -105,8 +105,9 @@ def make_detail_tables(records: Sequence[Record]) -> Iterator[TextTable]:
             rows=bounds_rows,
             caption=BOUNDS_CAPTION,
             title="two-sided bounds",
-            text_columns=(*BOUNDS_HEADINGS[:2], "verifier", "accuracy"),
-            shared_columns=BOUNDS_HEADINGS[:7],
+            text_columns=(*BOUNDS_HEADINGS[:2], "verifier"),
+            shared_columns=BOUNDS_HEADINGS[:4],
+            interval_columns=BOUNDS_HEADINGS[-3:],
         )
     for record in records:
         if record.per_class:
@@ -133,19 +134,11 @@ def _dro_rows(record: Record, attacks: AttackNames) -> Iterator[tuple[str, ...]]
 
 
 def _bounds_rows(record: Record, attacks: AttackNames) -> Iterator[tuple[str, ...]]:
-    """Yield a row for A_rob, then for A_sa at each alpha."""
+    """Yield a row per alpha."""
     bounds = record.bounds
     if bounds is None:
         return
-    shown = [("A_rob", bounds.a_rob)]
-    for row in bounds.by_alpha:
-        alpha = "" if row.alpha_test is None else f"({format_number(row.alpha_test)})"
-        shown += [
-            (f"A_sa{alpha}{kind}", found)
-            for kind, found in (("", row.a_sa), (" fixed", row.a_sa_fixed))
-            if found is not None
-        ]
-    for name, found in shown:
+    for row in bounds.by_alpha or [AlphaBounds(alpha_test=None, a_sa=None, a_sa_fixed=None)]:
         yield (
             run_name(record),
             attacks.name(record),
@@ -154,11 +147,17 @@ def _bounds_rows(record: Record, attacks: AttackNames) -> Iterator[tuple[str, ..
             str(bounds.certified),
             str(bounds.broken),
             str(bounds.unknown),
-            name,
-            format_percent(found.lower),
-            format_percent(found.upper),
-            f"[{format_percent(found.low)}, {format_percent(found.high)}]",
+            "-" if row.alpha_test is None else format_number(row.alpha_test),
+            *map(_format_bounds, (bounds.a_rob, row.a_sa, row.a_sa_fixed)),
         )
+
+
+def _format_bounds(bounds: AccuracyBounds | None) -> str:
+    """Return `81.0–87.0 [75.0, 91.0]`."""
+    if bounds is None:
+        return "-"
+    ends = [format_percent(value) for value in (bounds.lower, bounds.upper)]
+    return f"{'–'.join(ends)} [{format_percent(bounds.low)}, {format_percent(bounds.high)}]"
 
 
 def _make_class_table(record: Record, attacks: AttackNames) -> TextTable:
