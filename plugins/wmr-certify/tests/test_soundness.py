@@ -147,7 +147,7 @@ class Residual(nn.Module):
         self.register_buffer("mean", torch.tensor([0.4]).reshape(1, 1, 1, 1))
 
     def forward(self, images: Tensor) -> Tensor:
-        start = self.first((images - self.mean) / 0.3)
+        start = self.first((images - self.get_buffer("mean")) / 0.3)
         block = self.second(torch.relu(self.norm(start))) + start
         pooled = self.pool(nn.functional.relu(block))
         logits: Tensor = self.last(self.drop(pooled.view(pooled.size(0), -1)))

@@ -60,7 +60,7 @@ ReportFormat = Literal["table", "markdown", "latex", "csv", "json", "html"]
 SummaryFormat = Literal["table", "json"]
 LoggerName = Literal["tensorboard", "csv"]
 # "loss" is a defense: the kinds of `wmr plugins new` are named after the hooks (`wmr_losses`)
-ComponentKind = Literal["attack", "model", "dataset", "loss", "kernel"]
+ComponentKind = Literal["attack", "model", "dataset", "loss", "kernel", "verifier"]
 MAX_BENCH_SECONDS = 86_400
 
 # ---- settings that several structs have ----

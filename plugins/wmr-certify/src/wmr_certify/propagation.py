@@ -68,7 +68,8 @@ class Domain:
         # the L2 ball without the pixel range: the dual norm of L2 is L2
         value = (flat * self.images.flatten(1)[image]).sum(1)
         least_in_ball = value - self.eps * torch.linalg.vector_norm(flat, dim=1)
-        return torch.maximum(least, least_in_ball)
+        best: Tensor = torch.maximum(least, least_in_ball)
+        return best
 
     def find_minimum(self, rows: Tensor) -> Tensor:
         """Return images (N, C, H, W) of the domain with a low product with rows of that shape."""
