@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from ...measures import AccuracyBounds, AlphaBounds, Estimate
+from ...measures import AlphaBounds, Estimate
 from ...spec import format_number
 from ...storage.records import ClassAlphaRow, ClassRow, Record
 from ..comparison import INDISTINGUISHABLE, Comparison, Gap
@@ -21,7 +21,7 @@ from ..rows import (
 )
 from ..scoring import has_low_ess
 from .escaping import csv_text
-from .formatting import format_difference, format_estimate, format_percent
+from .formatting import format_bounds, format_difference, format_estimate, format_percent
 from .text_table import TextTable
 
 DRO_HEADINGS = (
@@ -148,16 +148,8 @@ def _bounds_rows(record: Record, attacks: AttackNames) -> Iterator[tuple[str, ..
             str(bounds.broken),
             str(bounds.unknown),
             "-" if row.alpha_test is None else format_number(row.alpha_test),
-            *map(_format_bounds, (bounds.a_rob, row.a_sa, row.a_sa_fixed)),
+            *map(format_bounds, (bounds.a_rob, row.a_sa, row.a_sa_fixed)),
         )
-
-
-def _format_bounds(bounds: AccuracyBounds | None) -> str:
-    """Return `81.0–87.0 [75.0, 91.0]`."""
-    if bounds is None:
-        return "-"
-    ends = [format_percent(value) for value in (bounds.lower, bounds.upper)]
-    return f"{'–'.join(ends)} [{format_percent(bounds.low)}, {format_percent(bounds.high)}]"
 
 
 def _make_class_table(record: Record, attacks: AttackNames) -> TextTable:
