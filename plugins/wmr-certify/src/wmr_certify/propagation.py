@@ -68,14 +68,14 @@ class Domain:
         # the L2 ball without the pixel range: the dual norm of L2 is L2
         value = (flat * self.images.flatten(1)[image]).sum(1)
         least_in_ball = value - self.eps * torch.linalg.vector_norm(flat, dim=1)
-        best: Tensor = torch.maximum(least, least_in_ball)
-        return best
+        return torch.maximum(least, least_in_ball)
 
     def find_minimum(self, rows: Tensor) -> Tensor:
         """Return images (N, C, H, W) of the domain with a low product with rows of that shape."""
         if self.norm == "linf":
             return torch.where(rows > 0, self.box.lower, self.box.upper)
-        lengths = rows.flatten(1).norm(dim=1).clamp(min=1e-300).reshape(-1, 1, 1, 1)
+        lengths = torch.linalg.vector_norm(rows.flatten(1), dim=1).clamp(min=1e-300)
+        lengths = lengths.reshape(-1, *(1 for _ in rows.shape[1:]))
         return (self.images - self.eps * rows / lengths).clamp(0, 1)
 
     def select(self, images: Tensor) -> "Domain":
