@@ -36,6 +36,7 @@ from ..runtime import compatibility, components, datasets
 from ..spec import Spec, format_number, parse_number, scale_exactly
 from ..storage import checkpoints, records
 from ..storage.checkpoints import IMPORTED_DEFENSE, Checkpoint
+from .certification import list_verifier_specs, make_verifier, make_verifier_canonical
 
 LATER_SETTINGS = ("rho", "dro_loss", "per_class", "repeats", "ci", "layout", "fold", "certify")
 """Settings that are part of a record's id only if they differ from their defaults."""
@@ -202,7 +203,7 @@ def plan_tasks(
             "dataset": dataset,
             "attack": attack.spec,
             "kernel": config.kernel,
-            **_name_verifier(config),
+            **list_verifier_specs(config),
         }
         yield EvaluationTask(
             checkpoint=checkpoint,
@@ -211,26 +212,8 @@ def plan_tasks(
             attack=attack,
             kernels=kernels,
             code_versions=registry.external_versions(specs),
-            verifier=_make_verifier(config, registry, attack.norm),
+            verifier=make_verifier(config, registry, attack.norm),
         )
-
-
-def _name_verifier(config: EvaluateConfig) -> dict[str, str]:
-    return {} if config.certify is None else {"verifier": config.certify}
-
-
-def _make_verifier(config: EvaluateConfig, registry: Registry, norm: str) -> Verifier | None:
-    if config.certify is None:
-        return None
-    return components.build_verifier(registry, config.certify, norm)
-
-
-def _canonical_verifier(spec: str | None, registry: Registry) -> str | None:
-    """Return the spec of a verifier as records store it; refuse one that is not installed."""
-    if spec is None:
-        return None
-    components.check_verifier_name(registry, spec)
-    return registry.canonical_spec("verifier", spec)
 
 
 def _make_canonical(config: EvaluateConfig, registry: Registry) -> EvaluateConfig:
@@ -248,7 +231,7 @@ def _make_canonical(config: EvaluateConfig, registry: Registry) -> EvaluateConfi
         kernel=registry.canonical_spec("kernel", config.kernel),
         attacks=tuple(str(Spec.parse(text).absolute()) for text in config.attacks),
         dataset=dataset,
-        certify=_canonical_verifier(config.certify, registry),
+        certify=make_verifier_canonical(config.certify, registry),
     )
 
 
@@ -503,7 +486,7 @@ def check_request(request: EvaluationRequest, registry: Registry) -> CheckedRequ
         batch_size=request.batch_size,
         seed=request.seed,
         rows=request.rows,
-        certify=_canonical_verifier(request.certify, registry),
+        certify=make_verifier_canonical(request.certify, registry),
     )
     return CheckedRequest(attack=attack, config=config)
 
@@ -543,7 +526,7 @@ def make_task(
     for kernel in kernels.values():
         compatibility.check_covers_split(kernel, images)
         _check_rows(kernel, config)
-    specs = {"kernel": config.kernel, **_name_verifier(config)}
+    specs = {"kernel": config.kernel, **list_verifier_specs(config)}
     attack_spec = Spec.parse(attack.spec)
     # a class of the caller's own is not registered and has no version
     if attack_spec.is_local or attack_spec.name in registry.names("attack"):
@@ -555,7 +538,7 @@ def make_task(
         attack=attack,
         kernels=kernels,
         code_versions=registry.external_versions(specs),
-        verifier=_make_verifier(config, registry, attack.norm),
+        verifier=make_verifier(config, registry, attack.norm),
     )
 
 

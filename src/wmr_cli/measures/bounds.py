@@ -5,7 +5,7 @@ if it is misclassified without or under the attack, and otherwise unknown. docs/
 proofs. The bounds hold for attackers that minimise the probability margin of every image.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -53,6 +53,12 @@ class Bounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unknown: int
     a_rob: AccuracyBounds
     by_alpha: list[AlphaBounds]
+
+    def list_pairs(self) -> Iterator[AccuracyBounds]:
+        """Yield the bounds of A_rob, then those of A_sa."""
+        yield self.a_rob
+        for row in self.by_alpha:
+            yield from (pair for pair in (row.a_sa, row.a_sa_fixed) if pair is not None)
 
 
 def bound_probability_margin(differences: ArrayLike) -> Floats:

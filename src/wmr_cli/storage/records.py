@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from ..errors import BadFile
-from ..measures import AccuracyBounds, Bounds, Estimate, find_contradictions
+from ..measures import Bounds, Estimate, find_contradictions
 from ..reading import check_regular, decode_json, is_folder, read_bytes
 from .atomic import write_atomically, write_text
 
@@ -272,7 +272,7 @@ def _find_impossible_values(record: Record) -> Iterator[str]:
                 f"{estimate.value} [{estimate.low}, {estimate.high}] "
                 "is not a fraction with its interval"
             )
-    for bounds in _list_bounds(record):
+    for bounds in record.bounds.list_pairs() if record.bounds else ():
         if not 0 <= bounds.low <= bounds.lower <= bounds.upper <= bounds.high <= 1:
             yield f"{bounds.lower} and {bounds.upper} are not bounds of a fraction"
     if not isinstance(record.config.get("metrics", []), list):
@@ -303,17 +303,6 @@ def _list_estimates(record: Record) -> Iterator[Estimate]:
     for estimate in found:
         if estimate is not None:
             yield estimate
-
-
-def _list_bounds(record: Record) -> Iterator[AccuracyBounds]:
-    """Yield every pair of bounds in a record."""
-    if record.bounds is None:
-        return
-    yield record.bounds.a_rob
-    for row in record.bounds.by_alpha:
-        for found in (row.a_sa, row.a_sa_fixed):
-            if found is not None:
-                yield found
 
 
 def drop_logits(rows: Rows, keep: Collection[str] = ()) -> Rows:

@@ -75,8 +75,8 @@ class Domain:
         if self.norm == "linf":
             return torch.where(rows > 0, self.box.lower, self.box.upper)
         lengths = torch.linalg.vector_norm(rows.flatten(1), dim=1).clamp(min=1e-300)
-        lengths = lengths.reshape(-1, *(1 for _ in rows.shape[1:]))
-        return (self.images - self.eps * rows / lengths).clamp(0, 1)
+        wide: Tensor = lengths.reshape(len(rows), 1, 1, 1)
+        return (self.images - rows / wide * self.eps).clamp(0, 1)
 
     def select(self, images: Tensor) -> "Domain":
         """Return the domain of these images."""
