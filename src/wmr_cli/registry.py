@@ -101,7 +101,10 @@ class Registry:
         """Return the entry of a name; an unknown name raises UnknownName with the nearest one."""
         known = self._owned[kind]
         if name not in known:
-            raise UnknownName(f"no {kind} is called {name!r}", hint=did_you_mean(name, known))
+            # no verifier is built in
+            missing = f"no {kind} is installed: install a plugin, such as wmr-certify for verifiers"
+            hint = did_you_mean(name, known) if known else missing
+            raise UnknownName(f"no {kind} is called {name!r}", hint=hint)
         return known[name]
 
     def check(self, kind: str, spec: str) -> None:

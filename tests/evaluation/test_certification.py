@@ -194,7 +194,7 @@ def test_a_verifier_for_another_norm_is_refused(
 def test_without_a_verifier_the_hint_names_the_plugin(
     tiny_run: Path, registry: Registry, tmp_path: Path
 ) -> None:
-    with pytest.raises(UnknownName, match="installed") as refused:
+    with pytest.raises(UnknownName, match="crown") as refused:
         run(tiny_run, registry, tmp_path / "out", certify="crown")
     assert "wmr-certify" in refused.value.hint
 

@@ -277,17 +277,6 @@ def check_attack_traits(attack: Attack, what: str, norm: str) -> None:
         )
 
 
-def check_verifier_name(registry: Registry, spec: str) -> None:
-    """Raise for a verifier that is not registered; the hint names the plugin that has some."""
-    parsed = Spec.parse(spec)
-    if not parsed.is_local and not registry.names("verifier"):
-        raise UnknownName(
-            f"no verifier is called {parsed.name!r}, because none is installed",
-            hint="install the plugin wmr-certify, which has `crown` and `ibp`",
-        )
-    registry.check("verifier", spec)
-
-
 def build_verifier(registry: Registry, spec: str, norm: str) -> Verifier:
     """Build a verifier for ε-balls of this norm."""
     parsed = Spec.parse(spec)

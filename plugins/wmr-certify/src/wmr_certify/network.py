@@ -33,7 +33,7 @@ SUPPORTED = (
     "normalisation and sums are supported"
 )
 RESHAPES = (nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout2d)
-RESHAPE_NAMES = {"flatten", "view", "reshape", "contiguous", "dropout", "squeeze"}
+RESHAPE_NAMES = {"flatten", "view", "reshape", "contiguous", "dropout"}
 NONNEGATIVE_MODULES = (nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 NONNEGATIVE_NAMES = {"avg_pool2d", "adaptive_avg_pool2d", "mean", "getitem"}
 
