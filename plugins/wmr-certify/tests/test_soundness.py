@@ -7,6 +7,7 @@ import torch
 from exact import as_matrices, least_difference
 from torch import Tensor, nn
 
+import wmr_cli
 from wmr_certify.network import trace_network
 from wmr_certify.verifiers import SAFETY_MARGIN, Crown, IntervalBounds, measure_logits
 from wmr_cli.core import Batch, Verifier
@@ -180,3 +181,35 @@ def test_no_sampled_image_violates_a_bound(name: str, norm: str) -> None:
     clean = model(batch.images).detach().double()
     differences = clean.gather(1, batch.labels[:, None]) - clean
     assert torch.allclose(exact[is_other], differences[is_other], atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "side", "verifier"),
+    [
+        ("small-cnn", 16, IntervalBounds()),
+        ("digits-cnn:width=2,hidden=4", 8, Crown(steps=1)),
+        ("resnet20:depth=8", 8, Crown(steps=1)),
+        ("wrn-28-10:depth=10,width=1", 8, Crown(steps=1)),
+    ],
+    ids=["small-cnn", "digits-cnn", "resnet20", "wrn"],
+)
+def test_built_in_networks_can_be_bounded(spec: str, side: int, verifier: Verifier) -> None:
+    shape = (1, side, side)
+    torch.manual_seed(0)
+    model = wmr_cli.create("model", spec, num_classes=CLASSES, input_shape=shape)
+    for parameter in model.parameters():
+        # some layers start at 0
+        parameter.data += 0.02 * torch.randn(parameter.shape)
+    batch = Batch(torch.rand(2, *shape), torch.tensor([0, 1]), torch.arange(2))
+    # bounds become looser with depth
+    eps = 1e-5
+    bounds = verifier(model.eval(), batch, norm="linf", eps=eps, num_classes=CLASSES).differences
+    noise = eps * torch.randn(200, 2, *shape).sign()
+    with torch.no_grad():
+        logits = model((batch.images + noise).clamp(0, 1).flatten(0, 1)).reshape(200, 2, CLASSES)
+    true = logits.gather(2, batch.labels.reshape(1, 2, 1).expand(200, 2, 1))
+    lowest = (true - logits).amin(dim=0).double()
+    is_other = bounds < torch.inf
+    assert (bounds[is_other] <= lowest[is_other]).all()
+    if isinstance(verifier, Crown):
+        assert (bounds[is_other] >= lowest[is_other] - 0.1 * (1 + lowest[is_other].abs())).all()

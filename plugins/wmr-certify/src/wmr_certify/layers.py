@@ -122,27 +122,11 @@ def make_convolution(module: nn.Conv2d, input_shape: Shape) -> Affine:
     )
 
 
-def make_batch_norm(module: nn.BatchNorm1d | nn.BatchNorm2d, input_shape: Shape) -> Affine:
-    """Convert a batch-norm layer with the statistics of eval mode."""
-    mean = module.running_mean
-    variance = module.running_var
-    if mean is None or variance is None:
-        raise BadInput(
-            "a batch-norm layer without running statistics mixes the images of a batch",
-            hint="train it with track_running_stats=True",
-        )
-    scale = (variance + module.eps).rsqrt()
-    shift = -mean * scale
-    if module.weight is not None:
-        scale = scale * module.weight
-        shift = shift * module.weight + module.bias
-    # one value per channel, whatever the number of dimensions behind it
-    per_channel = (-1, *(1 for _ in input_shape[1:]))
-    return make_scaling(scale.reshape(per_channel), shift.reshape(per_channel))
-
-
-def make_scaling(scale: Tensor, shift: Tensor) -> Affine:
-    """Return x to scale * x + shift; both broadcast to the shape of one image's values."""
+def make_elementwise(function: Map, input_shape: Shape) -> Affine:
+    """Convert a function that scales and shifts each value, such as batch-norm in eval mode."""
+    zeros = torch.zeros(1, *input_shape, dtype=torch.float64)
+    shift = function(zeros)
+    scale = function(torch.ones_like(zeros)) - shift
     return Affine(
         linear=lambda values: values * scale,
         absolute=lambda radius: radius * scale.abs(),
@@ -168,7 +152,11 @@ def make_reshape(input_shape: Shape, output_shape: Shape) -> Affine:
 
 
 def make_nonnegative(function: Map, input_shape: Shape) -> Affine:
-    """Convert a linear function without bias whose matrix has no negative entry, such as a mean."""
+    """Convert an affine function whose matrix has no negative entry, such as a mean."""
+    constant = function(torch.zeros(1, *input_shape, dtype=torch.float64))
+
+    def apply(values: Tensor) -> Tensor:
+        return function(values) - constant
 
     def transpose(rows: Tensor) -> Tensor:
         with torch.enable_grad():
@@ -179,8 +167,8 @@ def make_nonnegative(function: Map, input_shape: Shape) -> Affine:
         return product
 
     return Affine(
-        linear=function,
-        absolute=function,
+        linear=apply,
+        absolute=apply,
         transposed=transpose,
-        constant=torch.zeros((), dtype=torch.float64),
+        constant=constant,
     )

@@ -1,41 +1,38 @@
 """Trace a model into a list of layers; any operation that cannot be bounded is refused."""
 
 import copy
-import operator
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, fx, nn
 
 from wmr_cli import BadInput
 
 from .layers import (
-    Affine,
     Layer,
     MaxPool,
     Relu,
     Shape,
     Sum,
-    make_batch_norm,
     make_convolution,
+    make_elementwise,
     make_linear,
     make_nonnegative,
     make_reshape,
-    make_scaling,
 )
 
 TOLERANCE = 1e-9
 """Largest relative difference between the traced network and the model, both in float64."""
 SUPPORTED = (
-    "linear and convolution layers, ReLU, batch-norm, average and max pooling, flatten, "
+    "linear and convolution layers, ReLU, batch-norm, average and max pooling, padding, flatten, "
     "normalisation and sums are supported"
 )
 RESHAPES = (nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout2d)
 RESHAPE_NAMES = {"flatten", "view", "reshape", "contiguous", "dropout"}
 NONNEGATIVE_MODULES = (nn.AvgPool2d, nn.AdaptiveAvgPool2d)
-NONNEGATIVE_NAMES = {"avg_pool2d", "adaptive_avg_pool2d", "mean", "getitem"}
+NONNEGATIVE_NAMES = {"avg_pool2d", "adaptive_avg_pool2d", "mean", "getitem", "pad"}
+ELEMENTWISE_NAMES = {"add", "iadd", "sub", "mul", "truediv", "div", "batch_norm"}
+"""Operations with numbers and parameters; with two tensors of the network, only sums."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +175,9 @@ class _Converter:
             return _make_max_pool(dict(zip(POOL_OPTIONS, args[1:], strict=False)) | kwargs)
         if name in NONNEGATIVE_NAMES:
             return make_nonnegative(lambda x: self._run(node, (x, *args[1:]), kwargs), input_shape)
-        return _convert_arithmetic(name, args[1:], kwargs)
+        if name in ELEMENTWISE_NAMES and shape == input_shape:
+            return make_elementwise(lambda x: self._run(node, (x, *args[1:]), kwargs), input_shape)
+        return None
 
     def _name(self, node: fx.Node) -> str:
         if node.op == "call_method":
@@ -209,7 +208,7 @@ def _convert_module(module: nn.Module, input_shape: Shape, shape: Shape) -> Laye
     if isinstance(module, nn.Conv2d):
         return make_convolution(module, input_shape)
     if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
-        return make_batch_norm(module, input_shape)
+        return make_elementwise(module, input_shape)
     if isinstance(module, nn.ReLU):
         return Relu()
     if isinstance(module, nn.MaxPool2d):
@@ -226,27 +225,3 @@ def _make_max_pool(options: dict[str, Any]) -> MaxPool | None:
     if set(options) - set(POOL_OPTIONS) or options.get("ceil_mode"):
         return None
     return MaxPool(options)
-
-
-ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
-    "add": operator.add,
-    "iadd": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "truediv": operator.truediv,
-    "div": operator.truediv,
-}
-
-
-def _convert_arithmetic(name: str, operands: tuple[Any, ...], options: Any) -> Affine | None:
-    """Convert `images - mean` and the like, with a number or a tensor of the model."""
-    if name not in ARITHMETIC or options or len(operands) != 1:
-        return None
-    operand = torch.as_tensor(operands[0], dtype=torch.float64)
-    # one image's values have no first dimension
-    if operand.ndim and operand.shape[0] != 1:
-        return None
-    value = operand.squeeze(0) if operand.ndim else operand
-    shift = ARITHMETIC[name](torch.zeros_like(value), value)
-    scale = ARITHMETIC[name](torch.ones_like(value), value) - shift
-    return make_scaling(scale, shift)
