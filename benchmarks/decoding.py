@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -25,12 +26,14 @@ from wmr_cli.benchmarking.timing import quartiles, time_alternately, time_ratio
 from wmr_cli.core.data import image_files
 from wmr_cli.core.data.image_files import Decoder, ImageFileSplit
 from wmr_cli.core.data.splits import read_ahead
-from wmr_cli.training.batches import CheckedSplit
+from wmr_cli.core.protocols import Batch
+from wmr_cli.core.run_attack import check_batch
 
 THIS_SOURCE = Path(__file__).parent.parent / "src"
 BATCH = 128
 SIZE = 224
 RESIZE = 256
+NUM_CLASSES = 2
 
 
 def main(
@@ -113,10 +116,23 @@ def decode_on_request(folder: Path, rank: int, ranks: int, threads: int) -> None
     )
     for _ in sys.stdin:
         started = time.perf_counter()
-        for _batch in read_ahead(CheckedSplit(split, 2, pins=False), index.split(BATCH)):
+        for _batch in load_checked(split, index.split(BATCH)):
             pass
         sys.stdout.write(f"{time.perf_counter() - started}\n")
         sys.stdout.flush()
+
+
+def load_checked(split: ImageFileSplit, order: tuple[torch.Tensor, ...]) -> Iterator[Batch]:
+    """Yield batches as a training of this version loads them."""
+    if find_spec("wmr_cli.training.batches") is not None:
+        from wmr_cli.training.batches import CheckedSplit
+
+        yield from read_ahead(CheckedSplit(split, NUM_CLASSES, pins=False), order)
+        return
+    # versions up to 0.1 check a batch between two steps, in the thread that trains
+    for batch in read_ahead(split, order):
+        check_batch(batch, NUM_CLASSES)
+        yield batch
 
 
 if __name__ == "__main__":

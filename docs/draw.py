@@ -1,6 +1,7 @@
 """Draw the figures of the pages from a small study on the embedded digits.
 
-Usage: `python docs/draw.py`. It takes some minutes. `page.png` is a screenshot of a browser, taken
+Usage: `python docs/draw.py`. It takes some minutes. With `--stored` it draws only the figures of
+results in `studies`, in seconds. `page.png` is a screenshot of a browser, taken
 by hand. `screenshot.py` draws `terminal.svg`, `badges.py` the badges.
 """
 
@@ -20,6 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from PIL import Image
 
+import published
 from wmr_cli.measures import (
     calibrated_accuracy,
     exponential_log_weights,
@@ -43,6 +45,7 @@ from wmr_cli.reporting.figures.style import (
     save_figure,
 )
 from wmr_cli.reporting.report import gather_records
+from wmr_cli.spec import Spec
 from wmr_cli.storage import records
 from wmr_cli.storage.records import Record, Rows
 
@@ -61,6 +64,8 @@ STUDY = (
 REPORT_FIGURES = ("curves-digits", "weights-digits-pgd-0.15", "training-digits", "attack-digits")
 PALETTE_SIZE = 64  # enough for a drawing, with a third of the bytes
 WIDTH = 5.6  # inches
+MIN_POINTS = 8
+"""Attacks of a network that has a panel in the figure of completeness."""
 BOUNDS_COLOUR = "#EDEDED"
 ALPHAS = np.linspace(0, 5, 101)
 ACCURACY_NAMES = {
@@ -212,6 +217,41 @@ def draw_alpha_of_training() -> Figure:
     return figure
 
 
+def draw_completeness() -> Figure:
+    """Draw the fraction of the vulnerable images that each attack finds, over its cost."""
+    results = published.load_completeness()
+    shown = {name: one for name, one in results.items() if len(one["attacks"]) > MIN_POINTS}
+    families = list(
+        dict.fromkeys(
+            name_family(attack) for result in shown.values() for attack in result["attacks"]
+        )
+    )
+    looks = {family: LineStyle(number) for number, family in enumerate(families)}
+    entries = [legend_entry(look, family) for family, look in looks.items()]
+    figure = make_figure(7.2, 3.0, [{}], entries)
+    panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+    for axes, (name, result) in zip(panels, shown.items(), strict=True):
+        for family, look in looks.items():
+            points = sorted(
+                (one["cost"], 100 * one["found"] / result["vulnerable"])
+                for attack, one in result["attacks"].items()
+                if name_family(attack) == family
+            )
+            if points:
+                axes.semilogx(*zip(*points, strict=True), **look.line, marker=look.marker)
+        axes.set_title(rf"{name}, $\varepsilon$ = {result['eps']:g}")
+        axes.set_xlabel("time, relative to pgd:steps=40")
+    panels[0].set_ylabel("vulnerable images found (%)")
+    return figure
+
+
+def name_family(attack: str) -> str:
+    """Return the name of an attack, with its restarts where it has several."""
+    spec = Spec.parse(attack)
+    restarts = int(str(spec.params.get("restarts", 1)))
+    return spec.name if restarts == 1 else f"{spec.name}, {restarts} restarts"
+
+
 def _margin_axis(axes: Axes) -> None:
     axes.set_xlim(-1, 1)
     axes.set_xticks([-1, -0.5, 0, 0.5, 1], ["−1", "−0.5", "0", "0.5", "1"])
@@ -250,17 +290,29 @@ def draw_all(folder: Path) -> Iterator[Path]:
             "who-is-drawn": draw_weighted_margins(rows),
             "accuracy-by-alpha": draw_accuracy_by_alpha(record, rows),
             "temperature": draw_temperature(rows),
-            "alpha-of-training": draw_alpha_of_training(),
         }
         for name, figure in made.items():
             yield save_figure(figure, folder / "explained", name)[0]
+    yield from draw_stored(folder)
+
+
+def draw_stored(folder: Path) -> Iterator[Path]:
+    """Draw the figures of stored results and yield their files."""
+    with figure_style():
+        made = {
+            "alpha-of-training": draw_alpha_of_training(),
+            "attack-completeness": draw_completeness(),
+        }
+        for name, figure in made.items():
+            yield save_figure(figure, folder / "stored", name)[0]
 
 
 def main() -> None:
     """Train, evaluate and draw in a temporary folder, and save the figures of the pages."""
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        for file in draw_all(Path(folder)):
+        draw = draw_stored if "--stored" in sys.argv[1:] else draw_all
+        for file in draw(Path(folder)):
             figure = Image.open(file).convert("RGB")
             figure.quantize(PALETTE_SIZE, dither=Image.Dither.NONE).save(
                 PICTURES / file.name, optimize=True

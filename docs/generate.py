@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import msgspec
 import typer
 
+import published
 import wmr_cli
 from wmr_cli import measures, presets
 from wmr_cli.cli import app
@@ -48,6 +49,8 @@ MEASURES_NAMES = (
     "exponential_log_weights",
     "probability_margins",
     "tempered_accuracy",
+    "calibrate",
+    "Calibration",
     "calibrated_accuracy",
     "calibrated_losses",
     "calibrating_temperature",
@@ -302,6 +305,18 @@ def _format_spread(values: Sequence[float]) -> str:
     return f"{100 * fmean(values):.1f} ± {100 * stdev(values):.1f}"
 
 
+def make_published_numbers() -> Iterator[str]:
+    """Yield a table of errors that others printed, and those measured by `wmr`."""
+    headings = ("network", "ε", "proved", "attack", "printed", "`wmr`")
+    yield _make_table(headings, list(published.list_published_rows()))
+
+
+def make_completeness() -> Iterator[str]:
+    """Yield a table of the fraction of vulnerable images that attacks find, in percent."""
+    headings, *rows = published.list_completeness_rows()
+    yield _make_table(headings, rows)
+
+
 # ---- records and Python functions ----
 
 
@@ -354,6 +369,8 @@ def _describe_json(hint: TypeHint) -> str:
         return f"list of {item}" if item.endswith(")") else f"list of {item}s"
     if origin is dict:
         return "object"
+    if hint is msgspec.UnsetType:
+        return "absent"
     return "null" if hint is types.NoneType else _describe_type(hint)
 
 
@@ -517,6 +534,7 @@ def _escape_cell(text: str) -> str:
 PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "alpha_study": make_alpha_study,
     "commands": make_commands,
+    "completeness": make_completeness,
     "config_keys": make_config_keys,
     "defenses": make_defenses,
     "digits_study": make_digits_study,
@@ -524,6 +542,7 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "methods": make_methods,
     "preset_alphas": make_preset_alphas,
     "presets": make_presets,
+    "published_numbers": make_published_numbers,
     "python": make_python,
     "record": make_record,
     "tree": make_tree,

@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from digits_defenses import run_wmr
-
 from wmr_cli import measures
 from wmr_cli.reporting.report import gather_records
 from wmr_cli.spec import format_number

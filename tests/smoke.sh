@@ -8,7 +8,7 @@ trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 
 wmr --version
-wmr doctor
+wmr doctor --numerics
 wmr list >/dev/null
 wmr plugins --check
 wmr train --epochs 2 --steps 3 --quiet

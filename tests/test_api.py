@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -28,7 +29,7 @@ from wmr_cli.core.traits import AttackTraits
 from wmr_cli.errors import BadFile, BadInput, BrokenContract, UnknownName, WmrError
 from wmr_cli.evaluation import run as workflow
 from wmr_cli.events import EvaluationDone
-from wmr_cli.measures import worst_case
+from wmr_cli.measures import calibrated_accuracy, calibrating_temperature, worst_case
 from wmr_cli.registry import Registry
 from wmr_cli.reporting.rows import run_name
 from wmr_cli.reporting.tables.main import make_table
@@ -421,6 +422,36 @@ def test_a_sa_is_available_at_any_alpha_and_a_tr_only_where_it_was_measured(
     assert result.alphas == ALPHAS
     with pytest.raises(BadInput, match=r"A_tr.*3"):
         result.a_tr(3)
+
+
+def test_a_cal_is_available_at_any_alpha(result: Result) -> None:
+    assert result.record.calibration is msgspec.UNSET
+    assert result.temperature == calibrating_temperature(
+        result.rows["uniform/logits"], result.rows["label"]
+    )
+    assert result.a_cal(0.7) == calibrated_accuracy(result.rows, 0.7)
+    assert result.a_cal(0).value == result.a_rob.value
+
+
+def test_compact_rows_have_the_a_cal_of_the_evaluation(tiny_run: Path, test_images: Split) -> None:
+    settings = {**SETTINGS, "metrics": ("nat", "rob", "sa", "cal"), "alphas": (1.0,)}
+    full, compact = (
+        wmr.evaluate(wmr.load(tiny_run), test_images, rows=rows, **settings)
+        for rows in ("full", "compact")
+    )
+    assert not any(name.endswith("logits") for name in compact.rows)
+    assert compact.record.calibration == full.record.calibration
+    assert compact.a_cal(1.0) == full.a_cal(1.0) == full.record.by_alpha[0].a_cal
+    assert compact.temperature == full.temperature
+    again = compact.rescore(1.0, 2.0)
+    assert [row.a_cal for row in again.record.by_alpha] == [full.a_cal(1.0), None]
+    with pytest.raises(BadInput, match=r"A_cal.*2"):
+        compact.a_cal(2.0)
+
+
+def test_a_cal_needs_weights_that_follow_from_margins() -> None:
+    with pytest.raises(BadInput, match="cal"):
+        evaluate_tiny(metrics=("nat", "rob", "cal"), kernel="exp-logit")
 
 
 def test_dro_is_available_at_any_radius(result: Result) -> None:

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -46,6 +47,7 @@ from .measures import AccuracyBounds, Bounds, Estimate, Outcome, VerifiedMargins
 from .plugins import load_plugins
 from .registry import KINDS
 from .reporting import report, scoring
+from .reporting.calibrated import add_calibrated
 from .reporting.scoring import list_caveats
 from .runtime import components
 from .spec import Spec
@@ -129,6 +131,27 @@ class Result:
         measured = ", ".join(map(str, self.alphas)) or "no alpha"
         return self._estimate("A_tr", alpha, outcome, hint=f"it was measured at {measured}")
 
+    def a_cal(self, alpha: float) -> Estimate:
+        """Return A_sa of the calibrated model, at any alpha.
+
+        Its logits are divided by `temperature`, so that their scale does not matter. Rows without
+        logits have it only at the alphas of an evaluation with the metric `cal`.
+        """
+        outcome = self._calibration.outcome(alpha)
+        stored = [row.a_cal for row in self.record.by_alpha if row.alpha_test == alpha]
+        if self._calibration.problem == measures.NO_LOGITS and stored and stored[0] is not None:
+            return stored[0]
+        hint = self._calibration.problem or ""
+        return self._estimate("A_cal", alpha, outcome, hint=hint)
+
+    @property
+    def temperature(self) -> float:
+        """The temperature behind A_cal: it minimises the cross-entropy on the attacked images."""
+        found = self._calibration.temperature or self.record.temperature
+        if found is None:
+            raise BadInput("no temperature fits best", hint=self._calibration.problem or "")
+        return found
+
     def dro(self, rho: float, loss: Literal["ce", "margin", "zero-one"] = "ce") -> DroRow:
         """Return the worst case over all weights in a χ² ball of radius rho.
 
@@ -181,6 +204,8 @@ class Result:
         A_tr is available only where it was measured.
         """
         record = scoring.rescore(self.record, self.rows, self._config, alphas)
+        if self.record.calibration:
+            record = add_calibrated(record, self.rows, self._config, stored=self.record)
         return Result(record, self.rows)
 
     def save(self, folder: str | Path) -> Path:
@@ -188,6 +213,10 @@ class Result:
         file = Path(folder) / f"{self.record.id}.json"
         records.save(file, self.record, self.rows)
         return file
+
+    @cached_property
+    def _calibration(self) -> measures.Calibration:
+        return measures.calibrate(self.rows, self.record.kernel)
 
     @property
     def _config(self) -> EvaluateConfig:
@@ -330,7 +359,8 @@ def evaluate(  # noqa: PLR0913 - keywords of a public function
     - `alphas` are the exponents of the weights; the default is 1, 1.5 and 2. Each needs one more
       attack for A_tr, but A_sa is available at any alpha.
     - `rhos` are radii of χ² balls for the worst case over weights.
-    - `kernel` is the attacker's kernel, and `metrics` are some of `nat`, `rob`, `sa` and `tr`.
+    - `kernel` is the attacker's kernel, and `metrics` are some of `nat`, `rob`, `sa`, `tr`
+      and `cal`.
     - `seed` is that of the attack, and `batch_size` the largest number of images per batch.
     - `device` is that of the model, unless you give another. The model is moved back afterwards.
     - `num_classes`, if given, must be the number of outputs of the model.
@@ -403,7 +433,7 @@ def evaluate(  # noqa: PLR0913 - keywords of a public function
         deterministic=not evaluator.nondeterministic,
     )
     _warn(list_caveats(record))
-    return Result(record, measured)
+    return Result(record, records.drop_logits(measured) if task.is_compact else measured)
 
 
 def _warn(texts: Iterable[str]) -> None:

@@ -381,6 +381,31 @@ def test_models_differ_in_dashes_and_marks(report: OpenPage) -> None:
     assert len(set(signs)) == 3
 
 
+def test_calibrated_accuracies_agree_with_python(report: OpenPage, found: Found) -> None:
+    report.slide("alpha", 2.0)
+    report.page.check("#calibrated")
+    report.page.wait_for_selector("[data-cell=temperature]")
+    for name in report.models:
+        rows = rows_of(found[name])
+        ours = measures.calibrated_accuracy(rows, 2.0)
+        assert report.value(name, "a_sa_t") == pytest.approx(ours.value, abs=2e-4)
+        shown = float(report.text(name, "temperature"))
+        assert shown == pytest.approx(not_none(measures.calibrate(rows).temperature), rel=5e-3)
+    assert report.page.inner_text("#curve-title").startswith("A_cal")
+    first = report.models[0]
+    expected = 100 * measures.calibrated_accuracy(rows_of(found[first]), 2.0).value
+    # the plot is drawn after the table
+    report.page.wait_for_function(
+        """([name, expected]) => document.getElementById("plot-alpha").data
+             .filter((one) => one.mode === "lines+markers" && one.name === name)
+             .some((one) => Math.abs(one.y[one.x.indexOf(2)] - expected) < 0.02)""",
+        arg=[first, expected],
+    )
+    assert report.page.is_disabled("#temperature")
+    report.page.uncheck("#calibrated")
+    assert report.page.locator("[data-cell=temperature]").count() == 0
+
+
 def test_temperature_agrees_with_python(report: OpenPage, found: Found) -> None:
     report.slide("alpha", 2.0)
     assert report.text("plain", "a_sa_t") == report.text("plain", "a_sa")

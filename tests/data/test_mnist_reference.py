@@ -20,8 +20,7 @@ pytestmark = [pytest.mark.data, needs_checkpoints, needs_data]
 def record(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return the record of PGD with 40 steps of 0.01 at eps 0.3, last iterate, on 2 devices."""
     folder = tmp_path_factory.mktemp("mnist")
-    (folder / "cnn.py").write_text(MNIST_MODEL, encoding="utf-8")
-    model = ("--model", "cnn.py:Cnn", "--dataset", "mnist")
+    model = ("--model", MNIST_MODEL, "--dataset", "mnist")
     attack = ("--attack", "pgd:start=gauss:0.001,steps=40,step=0.01", "--eps", "0.3")
     output = ("--out", folder, "--format", "json")
     settings = ("--alpha-test", "1,2", "--devices", "2")

@@ -20,6 +20,7 @@ from wmr_cli.core.nn import fusion
 from wmr_cli.evaluation import sanity_checks
 from wmr_cli.evaluation.run import evaluate
 from wmr_cli.events import EvaluationDone
+from wmr_cli.numerics.checks import check_numerics
 from wmr_cli.registry import Registry
 from wmr_cli.runtime.fabric import Hardware
 from wmr_cli.storage import records
@@ -147,3 +148,8 @@ def test_saved_adversarial_images_are_those_of_the_cpu(registry: Registry, tmp_p
     found = load_file(tmp_path / f"{NAME}.safetensors")
     for name, values in load_file(tmp_path / "cpu.safetensors").items():
         assert torch.equal(found[name], values), name
+
+
+def test_the_arithmetic_of_the_device_is_right(any_device: torch.device) -> None:
+    findings = list(check_numerics(any_device))
+    assert [finding for finding in findings if not finding.passed] == []

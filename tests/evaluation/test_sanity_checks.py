@@ -118,7 +118,7 @@ def test_an_honest_network_passes_every_check(
     assert {name for name, verdict in found.items() if verdict == "fail"} == set()
     assert [name for name, verdict in found.items() if verdict == "note"] == [
         *(f"A_sa(2) at temperature {temperature}" for temperature in ("0.5", "1", "2")),
-        "A_sa(2) calibrated",
+        "temperature that fits best",
         "A_sa(2) by ranks",
     ]
     assert len(found) >= 12

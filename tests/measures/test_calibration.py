@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from support import calibrated_populations as populations
 from wmr_cli import measures
 from wmr_cli.core.losses import probability_margin
 from wmr_cli.errors import BadInput
@@ -108,8 +109,11 @@ def test_calibrated_accuracy_is_invariant_to_scale(
         for each in (logits, scaled)
     )
     expected = measures.tempered_accuracy(rows, 2.0, found)
-    assert measures.calibrated_accuracy(rows, 2.0) == expected
-    assert measures.calibrated_accuracy(other, 2.0).value == pytest.approx(expected.value)
+    if found < np.inf:
+        calibrated, scaled_too = (measures.calibrated_accuracy(one, 2.0) for one in (rows, other))
+        assert calibrated.value == expected.value
+        ends = [scaled_too.value, scaled_too.low, scaled_too.high]
+        assert ends == pytest.approx([calibrated.value, calibrated.low, calibrated.high])
     loss, margin = (measures.calibrated_losses(rows, name) for name in ("ce", "margin"))
     assert loss.mean() == pytest.approx(cross_entropy(logits, label, found))
     assert np.array_equal(margin < 0, logits.argmax(1) == label) or found == np.inf
@@ -134,14 +138,6 @@ def test_temperature_without_a_minimum() -> None:
     flawless, hopeless = np.array([[3.0, 1.0], [0.0, 2.0]]), np.array([[1.0, 3.0], [2.0, 0.0]])
     assert measures.calibrating_temperature(flawless, [0, 1]) == 1
     assert measures.calibrating_temperature(hopeless, [0, 1]) == np.inf
-    rows = {
-        "label": np.array([0, 1, 1]),
-        "uniform/logits": np.array([[1.0, 3.0], [2.0, 0.0], [0.0, 0.1]]),
-    }
-    rows["uniform/prediction"] = rows["uniform/logits"].argmax(1)
-    assert measures.calibrated_accuracy(rows, 5.0).value == pytest.approx(
-        1 / 3
-    )  # all images have the same weight
 
 
 @settings(deadline=None)
@@ -209,4 +205,165 @@ def test_compact_rows_allow_no_other_temperature() -> None:
         with pytest.raises(BadInput) as refused:
             compute()
         assert "rows=full" in str(refused.value.hint)
+    assert measures.calibrate(compact).problem == measures.NO_LOGITS
     assert measures.ranked_accuracy(compact, 1.0) == measures.ranked_accuracy(STRONG, 1.0)
+
+
+def make_attacked_rows(logits: ArrayLike, label: ArrayLike) -> dict[str, NDArray[Any]]:
+    values = np.asarray(logits, dtype=np.float64)
+    return {
+        "label": np.asarray(label),
+        "uniform/logits": values,
+        "uniform/prediction": values.argmax(1),
+    }
+
+
+def refit_accuracy(
+    rows: dict[str, NDArray[Any]], alpha: float, counts: NDArray[np.float64]
+) -> float:
+    """Return A_cal of a set that has each image `counts` times, by golden-section search."""
+    logits, label = rows["uniform/logits"], rows["label"]
+    images = np.arange(len(label))
+
+    def loss(log_inverse: float) -> float:
+        scaled = logits * np.exp(log_inverse)
+        return float(counts @ (np.logaddexp.reduce(scaled, axis=1) - scaled[images, label]))
+
+    low, high = -6.0, 6.0
+    golden = (np.sqrt(5) - 1) / 2
+    while high - low > 1e-7:
+        first, second = high - golden * (high - low), low + golden * (high - low)
+        if loss(first) < loss(second):
+            high = second
+        else:
+            low = first
+    margins = measures.probability_margins(logits, label, float(np.exp(-low)))
+    weights = counts * np.exp(-alpha * margins)
+    return float(weights @ (rows["uniform/prediction"] == label) / weights.sum())
+
+
+@pytest.mark.parametrize("alpha", [0.5, 2.0, 5.0])
+def test_the_interval_follows_from_the_influence_of_every_image(alpha: float) -> None:
+    (rows,) = populations.draw_rows([populations.POPULATIONS["A_rob 56 %"]], 40, seed=3)
+    found = measures.calibrated_accuracy(rows, alpha)
+    step = 1e-3
+    influences = []
+    for image in range(40):
+        sides = [np.ones(40), np.ones(40)]
+        sides[0][image] += step
+        sides[1][image] -= step
+        more, less = (refit_accuracy(rows, alpha, counts) for counts in sides)
+        influences.append((more - less) / (2 * step))
+    deviation = np.sqrt(np.square(influences).sum())
+    half = 1.959963984540054 * deviation / (found.value * (1 - found.value))
+    centre = np.log(found.value / (1 - found.value))
+    assert found.value == pytest.approx(refit_accuracy(rows, alpha, np.ones(40)), abs=1e-6)
+    assert found.low == pytest.approx(1 / (1 + np.exp(half - centre)), abs=1e-4)
+    assert found.high == pytest.approx(1 / (1 + np.exp(-half - centre)), abs=1e-4)
+
+
+def test_resamples_fit_the_temperature_again() -> None:
+    networks = [populations.POPULATIONS["A_rob 56 %"], populations.POPULATIONS["A_rob 92 %"]]
+    drawn = populations.draw_rows(networks, 300, seed=1)
+    outcomes = [populations.make_outcome(measures.calibrate(rows), 2.0) for rows in drawn]
+    found = measures.Resamples(300, seed=5, resamples=20).of(outcomes)
+    counts = np.random.default_rng(5).poisson(1.0, (20, 300)).astype(np.float64)
+    for rows, outcome, resampled in zip(drawn, outcomes, found, strict=True):
+        exact = [refit_accuracy(rows, 2.0, one) for one in counts]
+        fixed = measures.Resamples(300, seed=5, resamples=20).of(
+            [populations.make_outcome(measures.calibrate(rows), 2.0, has_fit=False)]
+        )
+        # a Newton step leaves a small part of what a given temperature leaves out
+        errors = np.abs(resampled.resampled_values - exact)
+        assert errors.mean() < 0.2 * np.abs(fixed[0].resampled_values - exact).mean()
+        (estimate,) = measures.bootstrap([outcome], seed=5, resamples=20)
+        assert [estimate.low, estimate.high] == pytest.approx(
+            np.quantile(resampled.resampled_values, (0.025, 0.975))
+        )
+
+
+FLAWLESS = make_attacked_rows([[3.0, 1.0], [0.0, 2.0]], [0, 1])
+HOPELESS = make_attacked_rows([[1.0, 3.0], [2.0, 0.0]], [0, 1])
+UNINFORMATIVE = make_attacked_rows([[1.0, 3.0], [2.0, 0.0], [0.0, 0.1]], [0, 1, 1])
+TIED = make_attacked_rows([[1.0, 1.0], [1.0, 1.0], [0.0, 3.0]], [0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("rows", "value"),
+    [
+        (FLAWLESS, 1.0),
+        (HOPELESS, 0.0),
+        (make_attacked_rows([[3.0, 1.0]], [0]), 1.0),
+        (make_attacked_rows([[3.0, 1.0]], [1]), 0.0),
+        # a finite temperature fits, and no image is correct
+        (make_attacked_rows([[0.0, 3.0, 2.9], [1.0, 0.9, -4.0]], [2, 1]), 0.0),
+    ],
+)
+def test_images_that_are_all_correct_or_misclassified_need_no_temperature(
+    rows: dict[str, NDArray[Any]], value: float
+) -> None:
+    found = measures.calibrated_accuracy(rows, 2.0)
+    assert (found.value, found.degenerate) == (value, True)
+
+
+@pytest.mark.parametrize("rows", [UNINFORMATIVE, TIED])
+def test_a_temperature_at_a_boundary_gives_no_number_except_at_alpha_0(
+    rows: dict[str, NDArray[Any]],
+) -> None:
+    calibration = measures.calibrate(rows)
+    assert calibration.temperature is None
+    assert calibration.problem
+    assert calibration.outcome(2.0) is None
+    with pytest.raises(BadInput):
+        measures.calibrated_accuracy(rows, 2.0)
+    correct = np.mean(rows["uniform/prediction"] == rows["label"])
+    assert measures.calibrated_accuracy(rows, 0.0).value == correct
+
+
+def test_alpha_0_gives_a_rob_with_the_interval_of_a_sa() -> None:
+    (rows,) = populations.draw_rows([populations.POPULATIONS["A_rob 36 %"]], 77, seed=2)
+    found = measures.calibrated_accuracy(rows, 0.0)
+    assert found.value == np.mean(rows["uniform/prediction"] == rows["label"])
+    assert found == measures.tempered_accuracy(rows, 0.0, 1.0)
+
+
+def test_images_of_a_single_class_are_calibrated() -> None:
+    (rows,) = populations.draw_rows([populations.POPULATIONS["A_rob 56 %"]], 2000, seed=2)
+    one_class = {name: values[rows["label"] == 3] for name, values in rows.items()}
+    assert measures.calibrate(one_class).temperature == pytest.approx(0.9, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "kernel"),
+    [
+        (make_attacked_rows([[np.inf, 1.0], [0.0, 2.0]], [1, 1]), "exp"),
+        (FLAWLESS, "none"),
+    ],
+)
+def test_other_weights_and_infinite_logits_are_not_calibrated(
+    rows: dict[str, NDArray[Any]], kernel: str
+) -> None:
+    calibration = measures.calibrate(rows, kernel)
+    assert calibration.problem
+    assert calibration.outcome(0.0) is None
+
+
+ALPHAS = (0.5, 1.0, 2.0, 5.0)
+
+
+def test_intervals_hold_the_truth_as_often_as_they_should() -> None:
+    network = populations.POPULATIONS["A_rob 36 %"]
+    with_fit, given = populations.measure_coverage(network, 150, ALPHAS, samples=250)
+    assert (with_fit >= 0.92).all()
+    assert (with_fit <= 0.98).all()
+    # as if the temperature had been known, the interval would be far too wide
+    assert given[ALPHAS.index(2.0)] > 0.985
+
+
+def test_paired_intervals_hold_the_truth_as_often_as_they_should() -> None:
+    first = populations.POPULATIONS["A_rob 56 %"]
+    other = populations.Network(signal=2.3, spread=1.5, rivalry=1.0, scale=3.0)
+    with_fit, given = populations.measure_paired_coverage((first, other), 100, (1.0, 2.0), 120)
+    assert (with_fit >= 0.9).all()
+    assert (with_fit <= 0.98).all()
+    assert given[1] > 0.98

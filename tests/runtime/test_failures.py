@@ -52,8 +52,9 @@ def sockets(ended: object, reported: object) -> Iterator[tuple[socket.socket, so
         with suppress(OSError):  # closed by the test
             one.shutdown(socket.SHUT_RDWR)
     # `ended` and `reported` must stay in place until then: a watch ends its process
-    while remaining := set(threading.enumerate()) - before:
-        remaining.pop().join()
+    while set(threading.enumerate()) - before:
+        # not `join`: a thread may be listed that has yet to start
+        time.sleep(0.01)
     for one in pair:
         one.close()
 

@@ -1,10 +1,15 @@
-"""Cores that a process may use: by affinity, by what Slurm grants, and divided among ranks."""
+"""Cores of a process, by affinity, Slurm and ranks; and the end of a process with its parent."""
+
+import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
 from wmr_cli.runtime import processes
 from wmr_cli.runtime.fabric import Hardware
-from wmr_cli.runtime.processes import count_granted_cores
+from wmr_cli.runtime.processes import count_granted_cores, end_with_parent
 
 
 @pytest.fixture(autouse=True)
@@ -43,3 +48,14 @@ def test_slurm_limits_the_cores_of_a_task(
 def test_threads_of_the_user_have_precedence() -> None:
     assert Hardware("cpu", 2).count_threads() == 4
     assert Hardware("cpu", 2, threads=7).count_threads() == 7
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems send no signal")
+def test_a_child_does_not_start_if_its_parent_has_died_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: 1_000_000_000)
+        prepare = end_with_parent(signal.SIGKILL)
+    child = subprocess.Popen([sys.executable, "-c", "raise SystemExit(5)"], preexec_fn=prepare)
+    assert child.wait() == 1

@@ -1,5 +1,6 @@
 """Runs and sweeps on a real Slurm cluster of one node: `make test-slurm`."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,21 @@ pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm")]
 WMR = (sys.executable, "-m", "wmr_cli")
 TWO_TASKS = ("srun", "--ntasks=2", "--ntasks-per-node=2", "--kill-on-bad-exit=1")
 BRIEF = ("--epochs", "2", "--steps", "2", "--validate-every", "0", "--device", "cpu", "--quiet")
+MAX_SECONDS = 900
+"""How long a command may take on a busy machine."""
 TIMES = {"created", "seconds", "images_per_second"}
+DIGITS_STUDY = Path(__file__).parents[2] / "studies" / "digits.toml"
+SHORTER = {
+    "epochs = 20": "epochs = 1\nsteps = 2",
+    r"seed = \[0, 1, 2\]": "seed = 0",
+    r"alpha = \[0, 1, 2\]": "alpha = 2",
+    r"alpha = \[0, 0.5, 1\]": "alpha = 0.5",
+    r'defense = \["free", "yopo", "iaat"\]': 'defense = "free"',
+    "limit = 200\n": "",
+    r"(\[\[evaluate\]\].*)": r"\1\nlimit = 40",
+    r"(\[report\])": r'\1\nfigures = ""',
+}
+"""What replaces which parts of the digits study, so that it takes seconds."""
 STUDY = """
 [train]
 epochs = {epochs}
@@ -50,7 +65,7 @@ def _use_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(*words: object, status: int = 0) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        list(map(str, words)), capture_output=True, text=True, check=False, timeout=280
+        list(map(str, words)), capture_output=True, text=True, check=False, timeout=MAX_SECONDS
     )
     assert done.returncode == status, done.stdout + done.stderr
     return done
@@ -98,7 +113,7 @@ def test_a_signal_saves_a_run_of_two_tasks_and_it_resumes(signal_name: str) -> N
     wait_until(Path("cut/resume.safetensors").exists, "the first save", seconds=120)
     (job,) = list_jobs()
     run("scancel", f"--signal={signal_name}", job)
-    assert running.wait(timeout=60) == 143
+    assert running.wait(timeout=MAX_SECONDS) == 143
     _, header = checkpoints.load_tensors(Path("cut/resume.safetensors"))
     assert int(header["epoch"]) < 30, "the signal must come before the end"
     run(*TWO_TASKS, *words, "--out", "cut", "--resume")
@@ -119,16 +134,32 @@ def test_a_cancelled_job_can_be_resumed() -> None:
     assert int(header["epoch"]) < 1000
 
 
-def test_a_sweep_of_jobs_gives_the_report_of_a_local_sweep() -> None:
-    Path("study.toml").write_text(STUDY.format(epochs=2, minutes=10))
-    swept = run(*WMR, "sweep", "study.toml", "--slurm", "--quiet")
-    assert "sacct" not in swept.stdout + swept.stderr
-    Path("local.toml").write_text(STUDY.format(epochs=2, minutes=10))
-    run(*WMR, "sweep", "local.toml", "--quiet")
-    submitted = Path("runs/study/report.csv").read_text()
-    assert (
-        submitted.replace("runs/study", "runs/local") == Path("runs/local/report.csv").read_text()
-    )
+def write_short_digits_study(file: Path) -> None:
+    """Write the digits study with all its parts, but few runs, steps and images."""
+    text = DIGITS_STUDY.read_text()
+    for pattern, replacement in SHORTER.items():
+        text, count = re.subn(pattern, replacement, text)
+        assert count, pattern
+    file.write_text(f"{text}\n[slurm]\ntimeout_min = 10\n")
+
+
+def test_the_digits_study_gives_the_report_of_a_local_sweep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = {}
+    for place, flags in (("slurm", ["--slurm"]), ("local", ["--jobs", "2"])):
+        folder = Path(place).absolute()
+        folder.mkdir()
+        with monkeypatch.context() as patch:
+            patch.chdir(folder)
+            write_short_digits_study(Path("digits.toml"))
+            swept = run(*WMR, "sweep", "digits.toml", "--quiet", *flags)
+            assert "sacct" not in swept.stdout + swept.stderr
+            # the other formats of the report contain times
+            files = [*Path().glob("runs/*/report.[cm]*"), *Path("records").rglob("*.safetensors")]
+            found[place] = {file: file.read_bytes() for file in files}
+    assert {file.suffix for file in found["slurm"]} == {".csv", ".md", ".safetensors"}
+    assert found["slurm"] == found["local"]
 
 
 def test_a_job_that_is_warned_of_its_time_limit_is_queued_again_and_finishes() -> None:
@@ -140,7 +171,7 @@ def test_a_job_that_is_warned_of_its_time_limit_is_queued_again_and_finishes() -
     (job,) = list_jobs()
     # what Slurm sends before the limit; waiting for it would take minutes
     run("scancel", "--signal=USR2", job)
-    assert sweep.wait(timeout=280) == 0
+    assert sweep.wait(timeout=MAX_SECONDS) == 0
     (log,) = Path("runs/study/logs/slurm").glob("*_log.out")
     assert "Requeued job" in log.read_text()
     assert Path("runs/study/report.csv").exists()

@@ -10,17 +10,7 @@ import pytest
 DATA_DIR = Path(os.environ.get("WMR_DATA_DIR", ""))
 CHECKPOINTS = Path(os.environ.get("WMR_TEST_CHECKPOINTS", ""))
 MNIST_WEIGHTS = CHECKPOINTS / "alpha-beta-CROWN" / "mnist_cnn_a_adv.model"
-RESNET_WEIGHTS = CHECKPOINTS / "akamaster_resnet" / "resnet20-12fca82f.th"
-MNIST_MODEL = """
-from torch import nn
-
-class Cnn(nn.Sequential):
-    def __init__(self):
-        super().__init__(
-            nn.Conv2d(1, 16, 4, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 4, 2, 1), nn.ReLU(),
-            nn.Flatten(), nn.Linear(1568, 100), nn.ReLU(), nn.Linear(100, 10),
-        )
-"""
+MNIST_MODEL = f"{Path(__file__).parents[2]}/studies/published_networks.py:Cnn"
 """The architecture of `MNIST_WEIGHTS`."""
 
 needs_data = pytest.mark.skipif(

@@ -12,12 +12,11 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from wmr_cli.runtime.processes import signal_when_parent_dies
+from wmr_cli.runtime.processes import end_with_parent
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol")
 START_SECONDS = 60
@@ -141,7 +140,7 @@ def running(command: list[str], folder: Path, configuration: Path) -> Iterator[N
             env={**os.environ, "SLURM_CONF": str(configuration)},
             start_new_session=True,
             # tests that are killed stop their daemons, too
-            preexec_fn=partial(signal_when_parent_dies, signal.SIGTERM),
+            preexec_fn=end_with_parent(signal.SIGTERM),
         )
     try:
         yield

@@ -11,6 +11,7 @@ import safetensors.numpy
 from support.typed import not_none
 from wmr_cli.config import METRICS, EvaluateConfig, TrainConfig
 from wmr_cli.reporting import scoring
+from wmr_cli.reporting.calibrated import add_calibrated
 from wmr_cli.storage import records
 from wmr_cli.storage.records import AttackFacts, CheckpointFacts, DatasetFacts, Record, Rows, Threat
 
@@ -102,7 +103,7 @@ def make_record(  # noqa: PLR0913
         len(rows["label"]),
     ]
     checkpoint = {**usual, "sha256": records.record_id({"path": path}), **facts}
-    return Record(
+    record = Record(
         id=records.record_id({"made": determining}),
         created="2026-01-01T00:00:00+00:00",
         wmr="0.1.0",
@@ -124,6 +125,7 @@ def make_record(  # noqa: PLR0913
         seconds=1.0,
         images_per_second=4.0,
     )
+    return add_calibrated(record, rows, evaluation) if "cal" in evaluation.metrics else record
 
 
 def make_worst_record(name: str, parts: Sequence[Record], rows: Rows, **facts: Any) -> Record:

@@ -205,14 +205,29 @@ def test_the_first_signal_has_precedence_over_saving() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_signal_stops_training_after_the_step(tmp_path: Path, registry: Registry) -> None:
+@pytest.fixture(params=[signal.SIGUSR1, signal.SIGUSR2], ids=["USR1", "USR2"])
+def scheduler_signal(request: pytest.FixtureRequest) -> Iterator[Signals]:
+    """Return a signal that a test may send: by default it would end the process of the tests."""
+
+    def fail(number: int, frame: object) -> None:
+        pytest.fail("the signal was not deferred")
+
+    number: Signals = request.param
+    before = signal.signal(number, fail)
+    yield number
+    signal.signal(number, before)
+
+
+def test_a_signal_stops_training_after_the_step(
+    scheduler_signal: Signals, tmp_path: Path, registry: Registry
+) -> None:
     config = resolve({"epochs": 2, "steps": 1, "validate_every": 0})
     events = []
     for event in train(config, tmp_path / "run", registry, data_dir=Path(), device="cpu"):
         events.append(event)
         if isinstance(event, StepDone) and event.step == 3:
-            os.kill(os.getpid(), signal.SIGUSR1)
-    assert events[-1] == TrainingStopped(tmp_path / "run", signal.SIGUSR1, epoch=1, step=4)
+            os.kill(os.getpid(), scheduler_signal)
+    assert events[-1] == TrainingStopped(tmp_path / "run", scheduler_signal, epoch=1, step=4)
 
 
 @pytest.mark.parametrize(

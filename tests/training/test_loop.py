@@ -20,7 +20,7 @@ from wmr_cli.config import TrainConfig, resolve
 from wmr_cli.core.data.splits import MemorySplit
 from wmr_cli.core.protocols import Batch
 from wmr_cli.errors import BadFile, BadInput, BrokenContract, RunFolderError
-from wmr_cli.events import EpochDone, StepDone, TrainingDone
+from wmr_cli.events import EpochDone, StepDone, TrainingDone, TrainingStarted
 from wmr_cli.registry import Registry
 from wmr_cli.reporting.tables.details import make_validation_table
 from wmr_cli.storage import checkpoints
@@ -47,7 +47,7 @@ def assert_equal_weights(first: Path, second: Path) -> None:
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
-def test_ranks_wait_long_for_the_first_step_of_a_run_only(
+def test_ranks_wait_long_for_the_first_step_only(
     tiny_config: TrainConfig,
     tmp_path: Path,
     registry: Registry,
@@ -55,13 +55,14 @@ def test_ranks_wait_long_for_the_first_step_of_a_run_only(
 ) -> None:
     limits: list[timedelta] = []
     monkeypatch.setattr(loop, "limit_waiting", limits.append)
-    epochs = [
-        event
-        for event in run(tiny_config, tmp_path / "run", registry)
-        if isinstance(event, EpochDone)
-    ]
-    assert len(epochs) == 2
+    events = train(tiny_config, tmp_path / "run", registry)
+    while not isinstance(next(events), TrainingStarted):
+        pass
+    assert limits == []
+    while not isinstance(next(events), StepDone):
+        pass
     assert limits == [loop.STEP_TIMEOUT]
+    stop(events)
 
 
 def test_a_run_has_every_step_of_every_epoch(

@@ -417,6 +417,30 @@ def test_a_rank_that_fails_ends_ranks_of_another_launcher(place: str, failing_ra
     assert_fails_once("".join(outputs), f"process {failing_rank} {message}")
 
 
+def is_running(pid: int) -> bool:
+    try:
+        # empty for a process that has ended, but that its parent has not waited for
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems send no signal")
+def test_a_rank_ends_if_rank_0_is_killed_before_they_are_connected() -> None:
+    running = subprocess.Popen([sys.executable, *TRAIN, *BRIEF, "--out", "run", "--devices", "2"])
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+    while not children.read_text():
+        time.sleep(0.01)
+    rank_1 = int(children.read_text().split()[0])
+    running.kill()
+    running.wait()
+    deadline = time.monotonic() + EXIT_SECONDS
+    while is_running(rank_1):
+        assert time.monotonic() < deadline, "rank 1 waits for rank 0"
+        time.sleep(0.1)
+
+
 def test_a_batch_too_small_for_the_processes_is_refused() -> None:
     failed = train("--batch-size", "3", "--devices", "2", "--quiet", status=2)
     assert (

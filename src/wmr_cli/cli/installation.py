@@ -4,8 +4,9 @@ import os
 import platform
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
@@ -15,10 +16,17 @@ from rich.table import Table
 from .. import __version__
 from ..config import DoctorConfig, NewPluginConfig, PluginsConfig
 from ..errors import BadInput
-from .console import as_line, make_fact_table, say, say_error, show, write
+from .console import as_line, make_fact_table, say, say_error, show, write, write_json
 from .flags import Command, Group, with_flags
 from .setup import find_data_dir
 
+if TYPE_CHECKING:
+    from ..numerics.checks import Finding
+
+NUMERICS_HINT = (
+    "update the driver and torch, and unset variables that allow TF32 or fast mathematics; "
+    "`--format json` has all values for a report"
+)
 PACKAGES = (
     "torch",
     "torchvision",
@@ -107,10 +115,12 @@ def new(
 
 @with_flags
 def doctor(config: DoctorConfig) -> None:
-    """Check this installation: versions, devices, torchvision, plugins, folders.
+    """Check this installation: versions, devices, torchvision, plugins, folders, arithmetic.
 
     Exits with status 1 if there is a problem.
     """
+    if config.device != DoctorConfig().device and not config.numerics:
+        raise BadInput("`device` does not belong to the other checks", hint="add `numerics=True`")
     from ..plugins import check_targets, load_plugins
 
     facts = {
@@ -128,15 +138,65 @@ def doctor(config: DoctorConfig) -> None:
     facts["plugins"] = f"{usable} in use, {len(found.broken)} not loaded"
     problems += [f"plugin {plugin.name}: {plugin.problem}" for plugin in found.broken]
     problems += check_targets(found.registry)
-    table = make_fact_table(facts)
-    for problem in problems:
-        table.add_row("[bold red]problem[/]", as_line(problem))
-    show(table)
+    findings = _check_numerics(config, facts, problems)
+    if config.format == "json":
+        numerics = [finding.to_builtins() for finding in findings]
+        write_json({"facts": facts, "problems": problems, "numerics": numerics})
+    else:
+        table = make_fact_table(facts)
+        for problem in problems:
+            table.add_row("[bold red]problem[/]", as_line(problem))
+        show(table)
+        if findings:
+            write("")
+            show(make_numerics_table(findings))
     if problems:
         count = f"{len(problems)} problem{'s' * (len(problems) != 1)} found"
         hint = "repair or reinstall these parts; `wmr plugins --check` gives details about plugins"
+        # wrong arithmetic is not a missing part
+        if not all(finding.passed for finding in findings):
+            hint = NUMERICS_HINT
         say_error(f"{count}: {'; '.join(problems)}", hint)
         raise typer.Exit(1)
+
+
+def _check_numerics(
+    config: DoctorConfig, facts: dict[str, str], problems: list[str]
+) -> "list[Finding]":
+    """Return the findings about arithmetic if they are requested; add failed ones as problems."""
+    if not config.numerics:
+        return []
+    from ..numerics.checks import check_numerics
+    from ..runtime.fabric import single_process
+
+    device = single_process(config.device).device
+    facts["numerics"] = str(device)
+    findings = list(check_numerics(device))
+    problems += [
+        f"arithmetic on {device}: {finding.quantity}: {format_value(finding.here)}"
+        for finding in findings
+        if not finding.passed
+    ]
+    return findings
+
+
+def make_numerics_table(findings: "Iterable[Finding]") -> Table:
+    """Return a row per quantity: here, expected, deviation, whether it is within tolerance."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("quantity", overflow="fold")
+    for heading in ("here", "expected", "deviation", "tolerance"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for finding in findings:
+        values = (finding.here, finding.expected, finding.deviation, finding.tolerance)
+        verdict = "[green]ok[/]" if finding.passed else "[bold red]failed[/]"
+        table.add_row(as_line(finding.quantity), *map(format_value, values), verdict)
+    return table
+
+
+def format_value(value: float) -> str:
+    """Return a number with the digits that matter beside its tolerance."""
+    return f"{value:.3g}" if 0 < abs(value) < 0.01 else f"{value:.5g}"
 
 
 def _check_packages(facts: dict[str, str], problems: list[str]) -> None:

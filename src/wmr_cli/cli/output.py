@@ -149,6 +149,7 @@ def list_remarks(
             remarks.append(f"{label}: the stored rows have no weights at these values of alpha")
         if radii and not record.dro and "dro" not in record.config.get("metrics", ()):
             remarks.append(f"{label}: the stored rows have no bounded losses for DRO")
+    remarks += _list_missing_differences(report)
     if report.comparisons is not None and not report.comparisons:
         remarks.append(
             "nothing can be compared: a comparison needs two models on the same images, with the"
@@ -162,3 +163,17 @@ def list_remarks(
             " number of PGD steps must be the same"
         )
     return remarks
+
+
+def _list_missing_differences(report: Report) -> list[str]:
+    """Return a remark if A_cal has no difference because rows hold no logits."""
+    unpaired = [
+        comparison
+        for comparison in report.comparisons or ()
+        if comparison.row.accuracy("a_cal")
+        and comparison.reference.accuracy("a_cal")
+        and "a_cal" not in comparison.gaps
+    ]
+    if not unpaired:
+        return []
+    return ["a difference in A_cal needs the logits of both models: evaluate with `rows=full`"]

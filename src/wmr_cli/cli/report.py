@@ -45,7 +45,12 @@ def report(
     if shows_paper and paths is None:
         gathered = GatheredRecords([], [])
     else:
-        gathered = gather_records(paths or [DEFAULT_FOLDER], config.alpha_test, config.rho)
+        gathered = gather_records(
+            paths or [DEFAULT_FOLDER],
+            config.alpha_test,
+            config.rho,
+            calibrated=config.calibrated,
+        )
         if not gathered.found and not gathered.problems:
             raise BadFile("no evaluations found", hint="make one with `wmr evaluate runs/NAME`")
     document, problems = build_report(

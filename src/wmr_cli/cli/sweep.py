@@ -325,7 +325,9 @@ def write_report(study: "Study", quiet: bool, *, has_failures: bool) -> bool:
             hint = "remove the folder of the study and repeat the sweep"
             say_error("no run has a record", hint)
         return False
-    gathered = gather_records(files, settings.alpha_test, settings.rho)
+    gathered = gather_records(
+        files, settings.alpha_test, settings.rho, calibrated=settings.calibrated
+    )
     for name in settings.out:
         out = study.folder / name
         output = find_format(Path(name))

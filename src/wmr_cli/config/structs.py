@@ -46,9 +46,9 @@ PANELS = (
 )  # fmt: skip
 """Panels of the help, in the order in which they are shown."""
 
-Metric = Literal["nat", "rob", "sa", "tr", "dro"]
+Metric = Literal["nat", "rob", "sa", "tr", "cal", "dro"]
 METRICS: tuple[Metric, ...] = ("nat", "rob", "sa", "tr")
-"""Default metrics; `dro` is computed only on request."""
+"""Default metrics; `cal` and `dro` are computed only on request."""
 Layout = Literal["auto", "channels-last", "contiguous"]
 DroLoss = Literal["ce", "margin", "zero-one"]
 RowsContent = Literal["full", "compact"]
@@ -526,6 +526,10 @@ class ReportContent(Struct, frozen=True, kw_only=True):
         PaperTable | None,
         setting("Add the paper's numbers; all: all tables of the paper.", METRICS_PANEL),
     ] = None
+    calibrated: Annotated[
+        bool,
+        setting("Add A_cal, A_sa of calibrated models, from stored logits.", METRICS_PANEL),
+    ] = False
 
 
 class ReportConfig(ReportContent, frozen=True, kw_only=True):
@@ -593,6 +597,12 @@ class DoctorConfig(Struct, frozen=True, kw_only=True):
     """Settings of `wmr doctor`."""
 
     data_dir: DataDir = None
+    numerics: Annotated[
+        bool,
+        setting("Compare the arithmetic of a device with proved and stored results.", MEASUREMENT),
+    ] = False
+    device: Device = "auto"
+    format: Annotated[SummaryFormat, setting("Format of the output.", OUTPUT)] = "table"
 
 
 class PluginsConfig(Struct, frozen=True, kw_only=True):

@@ -45,8 +45,9 @@ from ..core.run_attack import (
 from ..errors import BadInput
 from ..measures import MARGIN_KERNEL, at_alpha
 from ..reporting import scoring
+from ..reporting.calibrated import add_calibrated
 from ..runtime import components
-from ..storage.checkpoints import IMPORTED_DEFENSE
+from ..storage.checkpoints import IMPORTED_DEFENSE, Checkpoint
 from ..storage.records import (
     AttackFacts,
     CheckpointFacts,
@@ -266,7 +267,7 @@ def make_evaluator(task: EvaluationTask, model: nn.Module, sample_images: Tensor
         eps=task.attack.eps,
         num_classes=task.checkpoint.num_classes,
         seed=derive_seed("evaluate", task.config.seed),
-        kernels=task.kernels if metrics & {"sa", "tr"} else {},
+        kernels=task.kernels if metrics & {"sa", "tr", "cal"} else {},
         is_attacked=bool(metrics - {"nat"}),
         has_margins=task.attack.has_margins,
         runs_weighted_attack="tr" in metrics,
@@ -334,36 +335,19 @@ def make_record(
     deterministic: bool | None,
 ) -> Record:
     """Score the rows and list everything that determined them."""
-    checkpoint = task.checkpoint
     config = task.config
-    class_names = dict(enumerate(checkpoint.class_names or ()))
+    class_names = dict(enumerate(task.checkpoint.class_names or ()))
     scores = scoring.compute_scores(rows, config, list(task.kernels), class_names)
     assert scores.a_nat is not None  # rows always hold clean predictions
-    # the training of imported weights is not known
-    epoch = None
-    train_config = None
-    if checkpoint.defense != IMPORTED_DEFENSE:
-        epoch = checkpoint.epoch
-        train_config = msgspec.json.decode(msgspec.json.encode(checkpoint.config))
     indices = None
     if not task.images.is_whole_split:
         indices = [int(index) for index in rows["index"]]
     attack = task.attack
-    return Record(
+    record = Record(
         id=task.id,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         wmr=__version__,
-        checkpoint=CheckpointFacts(
-            path=str(checkpoint.path),
-            sha256=checkpoint.sha256,
-            model=checkpoint.model,
-            defense=checkpoint.defense,
-            kernel=checkpoint.kernel,
-            alpha_train=checkpoint.alpha_train,
-            seed=checkpoint.seed,
-            epoch=epoch,
-            config=train_config,
-        ),
+        checkpoint=_describe_checkpoint(task.checkpoint),
         dataset=DatasetFacts(
             name=task.images.dataset,
             split=config.split,
@@ -390,6 +374,27 @@ def make_record(
         versions=components.installed_versions(),
         plugins=task.code_versions,
         config=msgspec.json.decode(msgspec.json.encode(config)),
+    )
+    return add_calibrated(record, rows, config) if task.is_calibrated else record
+
+
+def _describe_checkpoint(checkpoint: Checkpoint) -> CheckpointFacts:
+    # the training of imported weights is not known
+    epoch = None
+    train_config = None
+    if checkpoint.defense != IMPORTED_DEFENSE:
+        epoch = checkpoint.epoch
+        train_config = msgspec.json.decode(msgspec.json.encode(checkpoint.config))
+    return CheckpointFacts(
+        path=str(checkpoint.path),
+        sha256=checkpoint.sha256,
+        model=checkpoint.model,
+        defense=checkpoint.defense,
+        kernel=checkpoint.kernel,
+        alpha_train=checkpoint.alpha_train,
+        seed=checkpoint.seed,
+        epoch=epoch,
+        config=train_config,
     )
 
 

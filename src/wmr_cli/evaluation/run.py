@@ -21,6 +21,7 @@ from ..events import EvaluationDone, EvaluationStarted, Event, ImagesDone, Messa
 from ..measures import worst_rows
 from ..registry import Registry
 from ..reporting import scoring
+from ..reporting.calibrated import add_calibrated_repeat
 from ..reporting.scoring import list_caveats
 from ..runtime import components
 from ..runtime.datasets import share_hash, share_split
@@ -304,7 +305,8 @@ def run_jobs(
             rows = stack_rows(parts)
             if job.seed != task.config.seed:
                 # repeats are scored and deleted: keep only the rows that their scores need
-                rows = scoring.keep_scoring_rows(rows, compares_images=task.compares_images)
+                needs_logits = task.compares_images or task.is_calibrated
+                rows = scoring.keep_scoring_rows(rows, needs_logits=needs_logits)
             # before the rows: this rank or another may resume from them
             if evaluator.nondeterministic:
                 (job.file.parent / NONDETERMINISTIC).touch()
@@ -328,7 +330,10 @@ def score_repeats(task: EvaluationTask, jobs: Sequence[Job]) -> list[RepeatRow]:
     repeats = []
     for seed in dict.fromkeys(job.seed for job in jobs):
         rows = add_log_weights(task, load_rows_of_seed(jobs, seed))
-        repeats.append(scoring.score_repeat(rows, task.config, list(task.kernels), seed))
+        repeat = scoring.score_repeat(rows, task.config, list(task.kernels), seed)
+        if task.is_calibrated:
+            repeat = add_calibrated_repeat(repeat, rows, task.config.kernel)
+        repeats.append(repeat)
     return repeats
 
 

@@ -10,7 +10,6 @@ The names and texts of checks are stored in records: changing one changes stored
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -255,7 +254,8 @@ def _describe_baseline(baseline: Estimate) -> str:
 def _measure_temperatures(task: EvaluationTask, rows: Rows) -> Iterator[Check]:
     """Measure how A_sa depends on the scale of the logits, which changes no prediction.
 
-    Two values do not depend on that scale: at the calibrated temperature, and by ranks.
+    A_sa does not depend on that scale at the temperature that fits best, which is A_cal, or by
+    ranks.
     """
     alpha = max((alpha for alpha in task.kernels if alpha is not None), default=None)
     is_margin_kernel = task.config.kernel == measures.MARGIN_KERNEL
@@ -268,16 +268,13 @@ def _measure_temperatures(task: EvaluationTask, rows: Rows) -> Iterator[Check]:
             "note",
             "logits divided by it; no decision changes",
         )
-    logits = rows["uniform/logits"]
-    # the likelihood that calibrates the temperature is undefined for infinite logits
-    if np.isfinite(logits).all():
-        best = measures.calibrating_temperature(logits, rows["label"])
+    best = measures.calibrate(rows).temperature
+    if best is not None:
         yield Check(
-            f"A_sa({alpha:g}) calibrated",
-            measures.tempered_accuracy(rows, alpha, best).value,
+            "temperature that fits best",
+            best,
             "note",
-            f"at temperature {best:.3g}, where probabilities fit the attacked images best; "
-            "independent of the scale of the logits",
+            "there A_sa does not depend on the scale of the logits: it is A_cal, the metric cal",
         )
     yield Check(
         f"A_sa({alpha:g}) by ranks",

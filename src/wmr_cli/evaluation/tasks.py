@@ -31,6 +31,7 @@ from ..core.protocols import Attack, Batch, DataSource, Kernel, Split, Verifier
 from ..core.run_attack import ThreatModel
 from ..core.traits import ALWAYS_PROVIDED, read_parameter
 from ..errors import BadInput, UnknownName, did_you_mean
+from ..measures import MARGIN_KERNEL
 from ..registry import Registry
 from ..runtime import compatibility, components, datasets
 from ..spec import Spec, format_number, parse_number, scale_exactly
@@ -118,8 +119,14 @@ class EvaluationTask:
         """Prefixes of the rows whose logits the evaluation itself needs; None for all."""
         if not self.is_compact:
             return None
-        # the check of the temperature
-        return frozenset({"uniform"} if self.config.checks else ())
+        # for the check of the temperature, and for A_cal
+        needs_uniform = self.config.checks or self.is_calibrated
+        return frozenset({"uniform"} if needs_uniform else ())
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether A_cal is measured."""
+        return "cal" in self.config.metrics
 
     @property
     def label(self) -> str:
@@ -369,7 +376,12 @@ def _check_usable_as_metric(kernel: Kernel, name: str) -> None:
 
 
 def _check_rows(kernel: Kernel, config: EvaluateConfig) -> None:
-    """Refuse compact rows for kernels that compare images, which read the stored logits."""
+    """Refuse what the rows of a kernel do not allow: compact rows, or A_cal."""
+    if "cal" in config.metrics and config.kernel != MARGIN_KERNEL:
+        raise BadInput(
+            f"the metric `cal` computes weights from margins, kernel {config.kernel!r} does not",
+            hint=f"leave `cal` out of `metrics`, or set `kernel={MARGIN_KERNEL}`",
+        )
     if config.rows == "compact" and kernel.traits.compares_images:
         raise BadInput(
             f"kernel {config.kernel!r} compares images, which needs their logits",
@@ -463,17 +475,18 @@ def check_request(request: EvaluationRequest, registry: Registry) -> CheckedRequ
     """Build the attack and check every setting, before the model or an image is used."""
     attack = _resolve_attack(request, registry)
     rhos = _check_sizes("rhos", request.rhos)
-    # dro is not among METRICS: radii request it
-    unknown = next((word for word in request.metrics if word not in METRICS), None)
+    # dro is not among them: radii request it
+    known: tuple[Metric, ...] = (*METRICS, "cal")
+    by_name: dict[str, Metric] = {metric: metric for metric in known}
+    unknown = next((word for word in request.metrics if word not in by_name), None)
     if unknown is not None:
-        raise UnknownName(f"metric {unknown!r} is not known", hint=did_you_mean(unknown, METRICS))
+        raise UnknownName(f"metric {unknown!r} is not known", hint=did_you_mean(unknown, by_name))
     for name, value, least in (("batch_size", request.batch_size, 1), ("seed", request.seed, 0)):
         if value < least:
             raise BadInput(f"`{name}` is {value}", hint=f"it is {least} or more")
     alphas = None
     if request.alphas is not None:
         alphas = _check_sizes("alphas", request.alphas)
-    by_name: dict[str, Metric] = {metric: metric for metric in METRICS}
     metrics = tuple(by_name[word] for word in request.metrics)
     config = EvaluateConfig(
         split="given",

@@ -7,6 +7,7 @@ A_rob, A_sa and A_tr are in `intervals.py`.
 from .accuracy import (
     MARGIN_KERNEL,
     Accuracies,
+    FittedParameter,
     Outcome,
     RunningAccuracy,
     WeightedAccuracy,
@@ -39,6 +40,9 @@ from .bounds import (
     find_contradictions,
 )
 from .calibration import (
+    NO_LOGITS,
+    Calibration,
+    calibrate,
     calibrated_accuracy,
     calibrated_losses,
     calibrating_temperature,
@@ -59,6 +63,7 @@ from .intervals import (
 
 __all__ = [
     "MARGIN_KERNEL",
+    "NO_LOGITS",
     "RHOS",
     "VERIFIED_LOGIT_MARGIN",
     "VERIFIED_MARGIN",
@@ -67,8 +72,10 @@ __all__ = [
     "AlphaBounds",
     "BoundOutcomes",
     "Bounds",
+    "Calibration",
     "Difference",
     "Estimate",
+    "FittedParameter",
     "Outcome",
     "Resampled",
     "Resamples",
@@ -83,6 +90,7 @@ __all__ = [
     "bootstrap",
     "bound_accuracy",
     "bound_probability_margin",
+    "calibrate",
     "calibrated_accuracy",
     "calibrated_losses",
     "calibrating_temperature",

@@ -148,17 +148,32 @@ class WeightedAccuracy:
 
 
 @dataclass(frozen=True)
+class FittedParameter:
+    """How log-weights depend on a parameter that minimises a mean loss over the same images.
+
+    All arrays are (N,), at the fitted value: derivatives of each log-weight, and first and second
+    derivatives of each loss. The sum of `scores` is 0, and that of `curvatures` is positive.
+    """
+
+    slopes: Floats
+    scores: Floats
+    curvatures: Floats
+
+
+@dataclass(frozen=True)
 class Outcome:
     """Which images are correct, (N,), and the log-weights of the attacker's sampling, (N,).
 
-    Without log-weights all images have the same weight.
+    Without log-weights all images have the same weight. With `fit`, intervals include the
+    uncertainty of a parameter of the log-weights.
     """
 
     correct: NDArray[np.bool_]
     log_weights: Floats | None = None
+    fit: FittedParameter | None = None
 
     def among(self, chosen: NDArray[np.bool_]) -> "Outcome":
-        """Return the outcome of the images in a mask (N,)."""
+        """Return the outcome of the images in a mask (N,); a fitted parameter is taken as given."""
         if self.log_weights is None:
             return Outcome(self.correct[chosen])
         return Outcome(self.correct[chosen], self.log_weights[chosen])
@@ -167,7 +182,22 @@ class Outcome:
         """Return the accuracy: Wilson's interval if plain, the logit-delta interval if weighted."""
         if self.log_weights is None:
             return plain_accuracy(self.correct)
-        return weighted_accuracy(self.log_weights, self.correct)
+        given = weighted_accuracy(self.log_weights, self.correct)
+        # with all images correct, or none, the accuracy is the same for any weights
+        if self.fit is None or given.degenerate:
+            return given
+        variance = float((self._influences(self.log_weights, self.fit) ** 2).sum())
+        return logit_delta(given.value, variance, given.ess or 0.0)
+
+    def _influences(self, log_weights: Floats, fit: FittedParameter) -> Floats:
+        """Return how much each image moves the accuracy, (N,), also through the fit.
+
+        This is the joint delta method: the parameter's own influence is -score / sum(curvatures),
+        and the accuracy depends on the parameter by the weighted covariance with `slopes`.
+        """
+        weights = normalized_weights(log_weights)
+        own = weights * (self.correct - weights[self.correct].sum())
+        return np.asarray(own - (fit.slopes @ own) * fit.scores / fit.curvatures.sum())
 
 
 def weighted_accuracy(log_weights: ArrayLike, correct: ArrayLike) -> Estimate:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from .accuracy import Floats, Outcome
+from .accuracy import FittedParameter, Floats, Outcome
 from .intervals import Estimate
 
 RESAMPLES = 2000
@@ -31,8 +31,8 @@ def bootstrap(
     """Return each accuracy with the 95 % percentile interval of a Poisson bootstrap.
 
     A resample takes every image a Poisson(1) number of times and normalises the weights again;
-    log-weights stay. All outcomes see the same resamples, so each result is independent of the
-    others in the list.
+    log-weights stay, except that a fitted parameter is fitted again by a Newton step. All outcomes
+    see the same resamples, so each result is independent of the others in the list.
     """
     sizes = {len(outcome.correct) for outcome in outcomes}
     if len(sizes) != 1 or 0 in sizes:
@@ -45,10 +45,14 @@ def bootstrap(
         last = first + len(counts)
         # counts are exact in uint8 and float64; the products need float64
         exact_counts = counts.astype(np.float64)
-        for accuracy, (correct, weights) in zip(accuracies, terms, strict=True):
+        for outcome, accuracy, (correct, weights) in zip(outcomes, accuracies, terms, strict=True):
             total = exact_counts @ weights
+            hits = exact_counts @ correct
+            if outcome.fit is not None:
+                columns = _fit_columns(outcome.fit, correct, weights)
+                hits, total = _apply_fit(hits, total, exact_counts @ columns)
             # a resample without any weight has no accuracy and stays NaN
-            np.divide(exact_counts @ correct, total, out=accuracy[first:last], where=total > 0)
+            np.divide(hits, total, out=accuracy[first:last], where=total > 0)
         first = last
     ends = np.nanquantile(accuracies, (0.025, 0.975), axis=1).T
     return [
@@ -151,16 +155,25 @@ class Resamples:
     def _resample(self, outcomes: Sequence[Outcome]) -> list[Resampled]:
         terms = [_ratio_terms(outcome) for outcome in outcomes]
         columns = np.stack([column for pair in terms for column in pair], axis=1)
-        sums = [counts.astype(np.float64) @ columns for counts in self._counts()]
-        totals = np.concatenate(sums)
+        totals = self._sum_columns(columns)
         correct = totals[:, 0::2].T
         weights = totals[:, 1::2].T
+        for number, (outcome, pair) in enumerate(zip(outcomes, terms, strict=True)):
+            if outcome.fit is not None:
+                fit_sums = self._sum_columns(_fit_columns(outcome.fit, *pair))
+                correct[number], weights[number] = _apply_fit(
+                    correct[number], weights[number], fit_sums
+                )
         accuracies = np.full(correct.shape, np.nan)
         np.divide(correct, weights, out=accuracies, where=weights > 0)
         return [
             Resampled(outcome.estimate().value, hits / weight.sum(), accuracy)
             for outcome, (hits, weight), accuracy in zip(outcomes, terms, accuracies, strict=True)
         ]
+
+    def _sum_columns(self, columns: Floats) -> Floats:
+        """Return the sum of each column (N, K) in every resample, (B, K)."""
+        return np.concatenate([counts.astype(np.float64) @ columns for counts in self._counts()])
 
     def _counts(self) -> Iterator[NDArray[np.uint8]]:
         """Yield blocks of counts. They are kept if they are small enough."""
@@ -195,3 +208,24 @@ def _ratio_terms(outcome: Outcome) -> tuple[Floats, Floats]:
     else:
         weights = np.exp(outcome.log_weights - outcome.log_weights.max())
     return weights * outcome.correct, weights
+
+
+def _fit_columns(fit: FittedParameter, correct: Floats, weights: Floats) -> Floats:
+    """Return the columns (N, 4) whose sums `_apply_fit` needs."""
+    return np.stack(
+        [fit.scores, fit.curvatures, fit.slopes * correct, fit.slopes * weights], axis=1
+    )
+
+
+def _apply_fit(hits: Floats, total: Floats, sums: Floats) -> tuple[Floats, Floats]:
+    """Return numerators and denominators (B,) after fitting the parameter in every resample.
+
+    The parameter moves by one Newton step, and the weights to first order.
+    """
+    scores, curvatures, hit_slopes, slopes = sums.T
+    step = np.zeros_like(scores)
+    # an empty resample has no curvature
+    np.divide(-scores, curvatures, out=step, where=curvatures > 0)
+    moved_total = np.maximum(total + step * slopes, 0.0)
+    # to first order, a few images could leave [0, 1]
+    return np.clip(hits + step * hit_slopes, 0.0, moved_total), moved_total

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
+from .. import measures
 from ..errors import BadFile
 from ..measures import Difference, Outcome, Resampled, Resamples, mean_of, seeds_interval
 from ..storage import records
 from ..storage.records import Record, Rows
+from .calibrated import list_calibrated
 from .grouping import ComparisonGroup, SeedGroup
-from .rows import ACCURACIES, ReportRow, make_group_rows
+from .rows import ALL_ACCURACIES, ReportRow, make_group_rows
 from .scoring import compute_outcomes, stored_config
 
 # id of a record, field name of an accuracy, alpha; A_nat and A_rob have no alpha
@@ -100,6 +102,9 @@ def _sort_by_index(rows: Rows) -> Rows:
 def _record_outcomes(record: Record, rows: Rows, file: Path) -> dict[AccuracyKey, Outcome]:
     alphas = [row.alpha_test for row in record.by_alpha]
     outcomes = compute_outcomes(rows, stored_config(file, record), alphas)
+    if record.calibration:
+        calibrated = list_calibrated(measures.calibrate(rows, record.kernel), alphas)
+        outcomes |= {("cal", alpha): outcome for alpha, outcome in calibrated.items()}
     return {
         (record.id, f"a_{name}", alpha): outcome
         for (name, alpha), outcome in outcomes.items()
@@ -155,7 +160,7 @@ def accuracy_gap(
 
 def _resampled_mean(row: ReportRow, name: str, resampled: ResampledAccuracies) -> Resampled | None:
     """Return the mean over the row's training seeds; None if one has not been resampled."""
-    alpha = row.alpha_test if name in ("a_sa", "a_tr") else None
+    alpha = None if name in ("a_nat", "a_rob") else row.alpha_test
     seeds = []
     for record in row.records:
         accuracy = resampled.get((record.id, name, alpha))
@@ -194,7 +199,7 @@ def find_bold_cells(group: ComparisonGroup, resampled: ResampledAccuracies) -> s
     return {
         (number, name)
         for rows_at_alpha in by_alpha.values()
-        for name in ACCURACIES
+        for name in ALL_ACCURACIES
         for number in _find_best_rows(rows_at_alpha, name, resampled)
     }
 
@@ -265,6 +270,6 @@ def _compare_entries(
             reference = references.get(row.alpha_test)
             if reference is None:
                 continue
-            gaps = {name: accuracy_gap(row, reference, name, resampled) for name in ACCURACIES}
+            gaps = {name: accuracy_gap(row, reference, name, resampled) for name in ALL_ACCURACIES}
             present = {name: gap for name, gap in gaps.items() if gap is not None}
             yield Comparison(number, reference, row, present)

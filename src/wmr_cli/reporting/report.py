@@ -19,6 +19,7 @@ from ..spec import Spec
 from ..storage import records
 from ..storage.records import Record, rows_path
 from . import scoring
+from .calibrated import add_calibrated
 from .comparison import (
     Comparison,
     ResampledAccuracies,
@@ -27,7 +28,7 @@ from .comparison import (
     resample_groups,
 )
 from .grouping import ComparisonGroup, group_by_setting
-from .rows import ACCURACIES, make_group_rows, name_attacks
+from .rows import list_accuracies, make_group_rows, name_attacks
 from .tables import details, main
 from .tables.text_table import UNLIMITED_WIDTH, TextTable, render_text
 
@@ -122,7 +123,10 @@ def _seeds_to_json(position: main.RecordPosition | None) -> dict[str, Any]:
         {
             "alpha_test": row.alpha_test,
             "ids": [record.id for record in row.records],
-            **{name: msgspec.to_builtins(row.training_spread(name)) for name in ACCURACIES},
+            **{
+                name: msgspec.to_builtins(row.training_spread(name))
+                for name in list_accuracies(row.records)
+            },
         }
         for row in position.rows.values()
     ]
@@ -145,8 +149,13 @@ def gather_records(
     paths: Iterable[Path],
     alphas: Sequence[float] | None = None,
     rhos: Sequence[float] | None = None,
+    *,
+    calibrated: bool = False,
 ) -> GatheredRecords:
-    """Load every record at or below these paths once, rescored if `alphas` or `rhos` are given."""
+    """Load every record at or below these paths once, rescored if `alphas` or `rhos` are given.
+
+    With `calibrated`, records without A_cal get it from their rows.
+    """
     found: dict[Path, tuple[Path, Record]] = {}
     known: dict[str, Record] = {}
     problems: list[BadFile] = []
@@ -166,7 +175,10 @@ def gather_records(
                 if known.get(record.id) == record:
                     continue  # a copy in another folder
                 known[record.id] = record
-                found[file.resolve()] = file, rescore_file(file, record, alphas, rhos)
+                found[file.resolve()] = (
+                    file,
+                    rescore_file(file, record, alphas, rhos, calibrated=calibrated),
+                )
             except BadFile as problem:
                 # one damaged file must not hide the other records
                 problems.append(problem)
@@ -198,16 +210,26 @@ def _sort_in_folders(found: Sequence[tuple[Path, Record]]) -> list[tuple[Path, R
 
 
 def rescore_file(
-    file: Path, record: Record, alphas: Sequence[float] | None, rhos: Sequence[float] | None
+    file: Path,
+    record: Record,
+    alphas: Sequence[float] | None,
+    rhos: Sequence[float] | None,
+    *,
+    calibrated: bool = False,
 ) -> Record:
     """Return the record at other alphas and radii, computed from its rows.
 
     A_tr stays available only at alphas for which its attack was run.
     """
-    if alphas is None and rhos is None:
+    adds_calibrated = calibrated and not record.calibration
+    if alphas is None and rhos is None and not adds_calibrated:
         return record
     rows = records.load_record_rows(file, record)
-    return scoring.rescore(record, rows, scoring.stored_config(file, record), alphas, rhos)
+    config = scoring.stored_config(file, record)
+    rescored = scoring.rescore(record, rows, config, alphas, rhos)
+    if adds_calibrated or (record.calibration and alphas is not None):
+        rescored = add_calibrated(rescored, rows, config, stored=record)
+    return rescored
 
 
 def _check_specs(file: Path, record: Record) -> None:

@@ -12,6 +12,14 @@ from .grouping import SeedGroup
 
 # headings by the field names of a record
 ACCURACIES = {"a_nat": "A_nat", "a_rob": "A_rob", "a_sa": "A_sa", "a_tr": "A_tr"}
+# in the order of columns, with the one that is computed only on request
+ALL_ACCURACIES = {
+    "a_nat": "A_nat",
+    "a_rob": "A_rob",
+    "a_sa": "A_sa",
+    "a_cal": "A_cal",
+    "a_tr": "A_tr",
+}
 
 # the kernel of a training without weights, which has no alpha
 UNWEIGHTED_KERNEL = "none"
@@ -78,6 +86,13 @@ class ReportRow:
                 return estimate.ess
         return None
 
+    @property
+    def temperature(self) -> float | None:
+        """The temperature behind A_cal: its mean over seeds, None if a seed lacks it."""
+        found = [record.temperature for record in self.records]
+        known = [temperature for temperature in found if temperature is not None]
+        return fmean(known) if len(known) == len(found) else None
+
     def _estimates(self, name: str) -> list[Estimate]:
         """Return the estimate of every seed; empty if a seed lacks it."""
         found = [_find_estimate(record, name, self.alpha_test) for record in self.records]
@@ -94,6 +109,11 @@ def _find_estimate(record: Record, name: str, alpha: float | None) -> Estimate |
         getattr(row, name) for row in record.by_alpha if row.alpha_test == alpha
     )
     return next(weighted, None)
+
+
+def list_accuracies(records: Iterable[Record]) -> dict[str, str]:
+    """Return headings by field name: the four accuracies, and A_cal if a record has it."""
+    return ALL_ACCURACIES if any(record.calibration for record in records) else ACCURACIES
 
 
 def make_rows(records: Iterable[Record]) -> Iterator[ReportRow]:

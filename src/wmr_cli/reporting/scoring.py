@@ -16,6 +16,7 @@ from .. import measures
 from ..config import EvaluateConfig
 from ..errors import BadFile
 from ..measures import AccuracyBounds, AlphaBounds, Bounds, Estimate, Outcome
+from ..spec import format_number
 from ..storage.records import (
     AlphaRow,
     ClassAlphaRow,
@@ -84,7 +85,7 @@ def compute_outcomes(rows: Rows, config: EvaluateConfig, alphas: Alphas) -> Outc
     outcomes: Outcomes = {("nat", None): measures.plain_outcome(rows, "clean"), ("rob", None): None}
     if "rob" in metrics:
         outcomes["rob", None] = measures.plain_outcome(rows, "uniform")
-    if metrics.isdisjoint({"sa", "tr"}):
+    if metrics.isdisjoint({"sa", "tr", "cal"}):
         return outcomes
     for alpha in alphas:
         outcomes["sa", alpha] = None
@@ -254,13 +255,13 @@ def score_repeat(rows: Rows, config: EvaluateConfig, alphas: Alphas, seed: int) 
     )
 
 
-def keep_scoring_rows(rows: Rows, *, compares_images: bool = False) -> Rows:
-    """Return the rows that `score_repeat` needs, to save memory between repetitions.
+def keep_scoring_rows(rows: Rows, *, needs_logits: bool = False) -> Rows:
+    """Return the rows that the score of a repetition needs, to save memory between repetitions.
 
-    The log-weights of a kernel that compares images are computed last, from logits and losses.
+    A_cal, and the log-weights of a kernel that compares images, are computed last from logits.
     """
     needed = {"index", "label", "prediction", "margin"}
-    if compares_images:
+    if needs_logits:
         needed |= {"logits", "loss"}
     return {
         name: values
@@ -327,6 +328,7 @@ def list_caveats(record: Record) -> Iterator[str]:
             few_images[name] = estimate.ess
     if "dro" in record.config.get("metrics", ()) and not record.dro:
         yield _explain_missing_dro(record)
+    yield from _explain_missing_calibration(record)
     if few_images:
         lowest = min(few_images.values())
         names = ", ".join(few_images)
@@ -352,12 +354,28 @@ def _explain_missing_dro(record: Record) -> str:
     return f"no worst case in the χ² ball: {reason}; `dro_loss=zero-one` is available"
 
 
+def _explain_missing_calibration(record: Record) -> Iterator[str]:
+    """Yield why A_cal was requested and is not available at some alpha."""
+    if not record.calibration:
+        return
+    if not record.by_alpha:
+        yield "A_cal is not available: the record has no values of α; set `alpha_test`"
+    missing = [row.alpha_test for row in record.by_alpha if row.a_cal is None]
+    if not missing:
+        return
+    alphas = ", ".join(format_number(alpha) for alpha in missing if alpha is not None)
+    where = f" at α {alphas}" if alphas else ""
+    # without a problem, the evaluation had logits that its compact rows do not hold
+    yield f"A_cal is not available{where}: {record.calibration.problem or measures.NO_LOGITS}"
+
+
 def _named_estimates(record: Record) -> Iterator[tuple[str, Estimate]]:
     """Yield every accuracy of a record with its heading."""
     named = [("A_nat", record.a_nat), ("A_rob", record.a_rob)]
     for row in record.by_alpha:
         at_alpha = "" if row.alpha_test is None else f"({row.alpha_test:g})"
-        named += [(f"A_sa{at_alpha}", row.a_sa), (f"A_tr{at_alpha}", row.a_tr)]
+        weighted = {"A_sa": row.a_sa, "A_cal": row.a_cal, "A_tr": row.a_tr}
+        named += [(f"{name}{at_alpha}", estimate) for name, estimate in weighted.items()]
     for name, estimate in named:
         if estimate is not None:
             yield name, estimate

@@ -30,7 +30,7 @@ from .distributed import (
     watch_failures,
 )
 from .failures import LOOPBACK, watch_child
-from .processes import count_granted_cores, signal_when_parent_dies
+from .processes import count_granted_cores, end_with_parent
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -162,12 +162,8 @@ def launch(
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     fabric = _make_fabric(hardware, precision, timeout)
     devices, nodes = _count_devices_and_nodes(hardware)
-    if devices * nodes > 1 and not read_launcher():
-        if "LOCAL_RANK" not in os.environ:
-            _start_local_ranks(devices, nodes)
-        elif os.environ["LOCAL_RANK"] != "0" and sys.platform == "linux":
-            # before the ranks are connected, a rank notices nothing else
-            signal_when_parent_dies(signal.SIGKILL)
+    if devices * nodes > 1 and not read_launcher() and "LOCAL_RANK" not in os.environ:
+        _start_local_ranks(devices, nodes)
     try:
         fabric.launch()
     except RuntimeError as error:
@@ -224,7 +220,12 @@ def _start_local_ranks(devices: int, nodes: int) -> None:
         program = ["-m", spec.name]
     for rank in range(1, devices):
         command = [sys.executable, *program, *sys.argv[1:]]
-        child = subprocess.Popen(command, env={**os.environ, "LOCAL_RANK": str(rank)})
+        child = subprocess.Popen(
+            command,
+            env={**os.environ, "LOCAL_RANK": str(rank)},
+            # before the ranks are connected, a rank notices the end of rank 0 by nothing else
+            preexec_fn=end_with_parent(signal.SIGKILL),
+        )
         watch_child(child, rank)
 
 

@@ -4,15 +4,31 @@ import ctypes
 import os
 import re
 import signal
+import sys
+from collections.abc import Callable
 
 PR_SET_PDEATHSIG = 1
 # loaded at import: between fork and exec a child process must not load libraries
 _LIBC = ctypes.CDLL(None)
 
 
-def signal_when_parent_dies(number: signal.Signals) -> None:
-    """Make Linux send this signal when the parent process dies, even by `kill -9`."""
-    _LIBC.prctl(PR_SET_PDEATHSIG, number)
+def end_with_parent(number: signal.Signals) -> Callable[[], None] | None:
+    """Return what a child process must run first to receive this signal when this process dies.
+
+    It is for `preexec_fn` of `subprocess.Popen`. Linux sends the signal also after `kill -9`; other
+    systems do not, and the result is None.
+    """
+    if sys.platform != "linux":
+        return None
+    parent = os.getpid()
+
+    def prepare() -> None:
+        _LIBC.prctl(PR_SET_PDEATHSIG, number)
+        # the parent may have died before the line above; then no signal comes
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return prepare
 
 
 def count_usable_cores() -> int:

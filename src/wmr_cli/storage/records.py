@@ -88,12 +88,20 @@ class AttackFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     of: list[str] | None = None
 
 
-class AlphaRow(Struct, frozen=True, kw_only=True):
-    """The two weighted accuracies at one alpha_test; null if not requested or not available."""
+class AlphaRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The weighted accuracies at one alpha_test; null if not requested or not available."""
 
     alpha_test: float | None
     a_sa: Estimate | None
     a_tr: Estimate | None
+    a_cal: Estimate | None = None
+
+
+class CalibrationFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The temperature behind A_cal; `problem` is the reason if it is null."""
+
+    temperature: float | None
+    problem: str | None = None
 
 
 class DroRow(Struct, frozen=True, kw_only=True):
@@ -132,12 +140,13 @@ class ClassRow(Struct, frozen=True, kw_only=True):
     by_alpha: list[ClassAlphaRow]
 
 
-class RepeatAlphaRow(Struct, frozen=True, kw_only=True):
+class RepeatAlphaRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Weighted accuracies of one repetition, without intervals."""
 
     alpha_test: float | None
     a_sa: float | None
     a_tr: float | None
+    a_cal: float | None = None
 
 
 class RepeatRow(Struct, frozen=True, kw_only=True):
@@ -178,6 +187,8 @@ class Record(Struct, frozen=True, kw_only=True):
     a_nat: Estimate
     a_rob: Estimate | None
     by_alpha: list[AlphaRow]
+    # UNSET is not written, so that records without A_cal stay as they are
+    calibration: CalibrationFacts | msgspec.UnsetType = msgspec.UNSET
     dro: list[DroRow] = []
     per_class: list[ClassRow] = []
     checks: list[Check] = []
@@ -195,6 +206,11 @@ class Record(Struct, frozen=True, kw_only=True):
     @classmethod
     def from_json(cls, text: str | bytes) -> "Record":
         return decode_json(text, cls)
+
+    @property
+    def temperature(self) -> float | None:
+        """The temperature behind A_cal; None if it was not fitted."""
+        return self.calibration.temperature if self.calibration else None
 
 
 class _AnyVersion(msgspec.Struct):
@@ -275,6 +291,9 @@ def _find_impossible_values(record: Record) -> Iterator[str]:
     for bounds in record.bounds.list_pairs() if record.bounds else ():
         if not 0 <= bounds.low <= bounds.lower <= bounds.upper <= bounds.high <= 1:
             yield f"{bounds.lower} and {bounds.upper} are not bounds of a fraction"
+    temperature = record.temperature
+    if temperature is not None and not 0 < temperature < math.inf:
+        yield f"its temperature is {temperature}"
     if not isinstance(record.config.get("metrics", []), list):
         yield "the metrics of its config are not a list"
 
@@ -296,7 +315,7 @@ def _list_estimates(record: Record) -> Iterator[Estimate]:
     """Yield every fraction with an interval in a record."""
     found = [record.a_nat, record.a_rob]
     for row in record.by_alpha:
-        found += [row.a_sa, row.a_tr]
+        found += [row.a_sa, row.a_cal, row.a_tr]
     for class_row in record.per_class:
         found += [class_row.a_nat, class_row.a_rob, class_row.joint]
         found += [class_alpha.a_sa for class_alpha in class_row.by_alpha]

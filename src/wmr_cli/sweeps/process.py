@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ import msgspec
 
 from ..errors import BadFile, RunFolderError, WmrError
 from ..reading import decode_json, open_regular, read_bytes
-from ..runtime.processes import signal_when_parent_dies
+from ..runtime.processes import end_with_parent
 
 RESULT_FILE_VARIABLE = "WMR_RESULT_FILE"
 LOG_TAIL_BYTES = 20_000
@@ -167,7 +167,7 @@ class ChildProcess:
                 # in a session of its own, so that Ctrl-C reaches this process alone
                 start_new_session=True,
                 # `finally` blocks do not run when this process is killed; the kernel's signal does
-                preexec_fn=_terminate_with(os.getpid()) if sys.platform == "linux" else None,
+                preexec_fn=end_with_parent(signal.SIGTERM),
             )
 
     @property
@@ -281,15 +281,3 @@ def _open_without_links(path: str, flags: int) -> int:
 
 def _file_size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _terminate_with(parent: int) -> Callable[[], None]:
-    """Return the preparation of a child that must receive SIGTERM when its parent dies."""
-
-    def prepare() -> None:
-        signal_when_parent_dies(signal.SIGTERM)
-        # the parent may have died before the line above; then no signal comes
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return prepare

@@ -94,10 +94,7 @@ def train(
         compile_model=options.compile_model,
         threads=options.hardware.count_threads(),
     )
-    for text in run.list_warnings():
-        yield Message(text, is_warning=True)
-    for text in run.describe():
-        yield Message(text)
+    yield from describe_setup(run)
 
     # a defense that replays each batch m times has 1/m of the epochs, at equal cost
     epochs = run.schedule_config.epochs
@@ -112,15 +109,11 @@ def train(
         signals = SignalHandler(options.save_minutes)
         yield TrainingStarted(progress.epoch, progress.step_in_epoch, epochs, count_steps(run))
 
-        # a run may resume after the last step of an epoch
-        first_epoch = progress.epoch + progress.step_in_epoch // count_steps(run)
         for epoch in range(progress.epoch, epochs):
             epoch_started = time.perf_counter()
             first_step = progress.step_in_epoch
             with signals.deferred():
-                progress = yield from train_steps(
-                    run, folder, progress, signals, is_first_epoch=epoch == first_epoch
-                )
+                progress = yield from train_steps(run, folder, progress, signals)
                 # before validation, which may take long and is not resumed in the middle
                 save_state(folder, run, progress)
             # a signal may have reached one rank only, and all ranks must stop together
@@ -129,8 +122,7 @@ def train(
                     yield TrainingStopped(path, signal, epoch + 1, progress.step_in_epoch)
                 return
 
-            seconds = time.perf_counter() - epoch_started
-            entry = summarize_epoch(run, epoch, first_step, seconds)
+            entry = summarize_epoch(run, epoch, first_step, time.perf_counter() - epoch_started)
             entry |= validate_if_due(run, epoch + 1)
             progress = save_epoch(folder, run, entry, progress)
             # after the state: a logger that fails does not cost the epoch
@@ -147,12 +139,7 @@ def train(
 
 
 def train_steps(
-    run: TrainingSetup,
-    folder: RunFolder,
-    progress: Progress,
-    signals: SignalHandler,
-    *,
-    is_first_epoch: bool,
+    run: TrainingSetup, folder: RunFolder, progress: Progress, signals: SignalHandler
 ) -> Generator[Event, None, Progress]:
     """Run the remaining steps of an epoch, or stop after the step in which a signal arrives."""
     ranks = run.runtime.ranks
@@ -177,8 +164,8 @@ def train_steps(
         newest = check_losses(losses, epoch)
         loss = loss if newest is None else newest
         yield from warn_of_eager_steps(run)
-        if is_first_epoch and positions is remaining[0]:
-            # the first step compiles and loads kernels, which may take long on one rank
+        if positions is remaining[0]:
+            # not before: the first step of a run compiles and loads kernels, which may take long
             limit_waiting(STEP_TIMEOUT)
         progress = replace(progress, step_in_epoch=progress.step_in_epoch + 1)
         yield StepDone(epoch + 1, global_step, len(positions), loss)
@@ -193,6 +180,14 @@ def train_steps(
             break
     check_losses(run.statistics.collect(ranks), epoch)
     return progress
+
+
+def describe_setup(run: TrainingSetup) -> Iterator[Message]:
+    """Yield warnings about the settings of a run, and facts about its parts."""
+    for text in run.list_warnings():
+        yield Message(text, is_warning=True)
+    for text in run.describe():
+        yield Message(text)
 
 
 def warn_of_eager_steps(run: TrainingSetup) -> Iterator[Message]:

@@ -139,9 +139,6 @@ def set_up_training(
     if runtime.ranks.count > 1:
         freeze_unused_parameters(model, sample.images)
     try_model(model, attack_model, sample, source.num_classes)
-    compiler = None
-    if compile_model:
-        compiler = Compiler(uses_graphs=accelerators.has_device_graphs(runtime.device))
     learner = FabricLearner(
         runtime,
         config,
@@ -151,7 +148,7 @@ def set_up_training(
         attack=attack,
         kernel=kernel,
         num_classes=source.num_classes,
-        compiler=compiler,
+        compiler=make_compiler(runtime.device) if compile_model else None,
     )
     return TrainingSetup(
         runtime=runtime,
@@ -159,13 +156,8 @@ def set_up_training(
         schedule_config=schedule_config,
         source=source,
         split=split,
-        batches=TrainingBatches(
-            split,
-            device=runtime.device,
-            num_classes=source.num_classes,
-            augment=components.build_augmentation(config.augment, source.input_shape),
-            seed=config.seed,
-            memory_format=attack_model.memory_format,
+        batches=make_training_batches(
+            split, source, config, runtime.device, attack_model.memory_format
         ),
         model=model,
         attack=attack,
@@ -194,6 +186,24 @@ def load_dataset(
     return source
 
 
+def make_training_batches(
+    split: Split,
+    source: DataSource,
+    config: TrainConfig,
+    device: torch.device,
+    memory_format: torch.memory_format,
+) -> TrainingBatches:
+    """Return the batches of the training images, on the device if all images fit there."""
+    return TrainingBatches(
+        split,
+        device=device,
+        num_classes=source.num_classes,
+        augment=components.build_augmentation(config.augment, source.input_shape),
+        seed=config.seed,
+        memory_format=memory_format,
+    )
+
+
 def prepare_model(
     model: nn.Module, sample: Batch, config: TrainConfig, defense: Defense, *, compile_model: bool
 ) -> PreparedModel:
@@ -214,6 +224,11 @@ def prepare_model(
         fuse=config.fold and can_fuse,
         converts_weights=True,
     )
+
+
+def make_compiler(device: torch.device) -> Compiler:
+    """Return a compiler for this device."""
+    return Compiler(uses_graphs=accelerators.has_device_graphs(device))
 
 
 def freeze_unused_parameters(model: nn.Module, images: Tensor) -> None:

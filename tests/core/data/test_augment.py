@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from scipy.stats import chisquare, ks_2samp
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from support.dispatch import BeforeEach
 from wmr_cli.core.data.augment import Augmentation, crop_and_resize, draw_boxes
 from wmr_cli.core.data.splits import MemorySplit
 from wmr_cli.core.torchvision_compat import torchvision
@@ -169,24 +169,18 @@ def test_a_batch_at_a_time_is_at_least_five_times_as_fast_as_single_images() -> 
     assert ratio >= 5, seconds
 
 
-class NoRemainderOnDevice(TorchDispatchMode):
-    """A device whose `%` of 32-bit numbers is wrong: only the CPU may compute it."""
-
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., object],
-        types: Sequence[type],
-        args: Sequence[object] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        if func is torch.ops.aten.remainder.Scalar:
-            assert all(arg.device.type == "cpu" for arg in args if isinstance(arg, Tensor))
-        return func(*args, **(kwargs or {}))
+def refuse_remainder_on_device(
+    func: object, args: Sequence[object], kwargs: Mapping[str, object]
+) -> Sequence[object]:
+    """Let only the CPU compute `%`: on the device it is wrong for 32-bit numbers."""
+    if func is torch.ops.aten.remainder.Scalar:
+        assert all(arg.device.type == "cpu" for arg in args if isinstance(arg, Tensor))
+    return args
 
 
 def test_offsets_are_drawn_on_the_device_of_the_index() -> None:
     images = torch.empty(4, 1, 8, 8, device="meta")
-    with NoRemainderOnDevice():  # type: ignore[no-untyped-call]
+    with BeforeEach(refuse_remainder_on_device):
         augmented = Augmentation(2, "zero", flips=True)(images, torch.arange(4), seed=0)
     assert augmented.shape == images.shape
     assert augmented.device == images.device

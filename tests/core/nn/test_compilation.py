@@ -1,12 +1,12 @@
 """`--compile`: few graphs, steps of attacks in one graph, equal numbers, and what fails runs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch._dynamo.utils import counters
 
 from support.training import train
@@ -32,12 +32,22 @@ SETTINGS = [
 ]
 
 
+def run_without_compiler(graph: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
+    """Return the operations of torch, one by one: compiling them would take a minute.
+
+    Refuse sizes that are variables: such graphs are slower, and CUDA graphs cannot have them.
+    """
+    sizes = [size for each in inputs if isinstance(each, Tensor) for size in each.shape]
+    if any(isinstance(each, torch.SymInt) for each in (*inputs, *sizes)):
+        raise RuntimeError("the graph has variable sizes")
+    return graph.forward
+
+
 @pytest.fixture(autouse=True)
 def _count_graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch._dynamo.reset()
     counters.clear()
-    # the operations of torch, one by one: compiling them would take a minute
-    monkeypatch.setattr(compilation, "BACKEND", "eager")
+    monkeypatch.setattr(compilation, "BACKEND", run_without_compiler)
     yield
     torch._dynamo.reset()
 

@@ -7,22 +7,18 @@ from typing import Any, TypeVar
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.autograd import grad
 from torch.nn import functional
 from torch.nn.utils import parametrizations
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from support.dispatch import BeforeEach
 from support.typed import not_none
 from wmr_cli.core.contexts import evaluating
 from wmr_cli.core.losses import cross_entropy
 from wmr_cli.core.nn.fusion import (
     MAX_GRADIENT_DIFFERENCE,
     MAX_LOGIT_DIFFERENCE,
-    SmallChannelConv2d,
     _agree,
     convert_weights,
-    has_few_channels,
-    matmul_input_gradient,
     preferred_memory_format,
     prepare_for_attack,
     supported_memory_format,
@@ -387,111 +383,15 @@ def test_refresh_of_a_prepared_model_follows_the_original(images: Tensor) -> Non
     assert torch.allclose(prepared.refresh()(images), block(images), atol=1e-5)
 
 
-MEMORY_FORMATS = [torch.contiguous_format, torch.channels_last]
-
-
-@pytest.mark.parametrize("memory_format", MEMORY_FORMATS, ids=["contiguous", "channels last"])
-@pytest.mark.parametrize("channels", [1, 2, 3])
-@pytest.mark.parametrize(("kernel", "padding"), [(3, 0), (3, 1), ((5, 3), (2, 0)), (1, 0)])
-def test_outputs_and_input_gradients_equal_those_of_torch(
-    channels: int,
-    kernel: int | tuple[int, int],
-    padding: int | tuple[int, int],
-    memory_format: torch.memory_format,
-) -> None:
-    torch.manual_seed(0)
-    library = nn.Conv2d(channels, 6, kernel, padding=padding).double()
-    small = SmallChannelConv2d(library)
-    images = to_memory_format(
-        torch.rand(4, channels, 9, 11, dtype=torch.float64), memory_format
-    ).requires_grad_()
-    expected, given = library(images), small(images)
-    assert torch.equal(given, expected)
-    output_gradient = torch.rand_like(expected)
-    torch.testing.assert_close(
-        grad(given, images, output_gradient)[0], grad(expected, images, output_gradient)[0]
-    )
-
-
-def test_layer_uses_the_faster_gradient_only_inside_the_context() -> None:
-    layer, images = nn.Conv2d(1, 4, 3), torch.rand(2, 1, 5, 5, requires_grad=True)
-    (expected,) = grad(layer(images).square().sum(), images)
-    with matmul_input_gradient(layer):
-        output = layer(images)
-        assert "_SmallChannelConv" in type(output.grad_fn).__name__
-        torch.testing.assert_close(grad(output.square().sum(), images)[0], expected)
-    assert "_SmallChannelConv" not in type(layer(images).grad_fn).__name__
-    with matmul_input_gradient(nn.ReLU()):
-        pass
-
-
-def test_second_derivatives_are_correct() -> None:
-    small, images = (
-        SmallChannelConv2d(nn.Conv2d(1, 2, 3).double()),
-        torch.rand(2, 1, 5, 5, dtype=torch.float64, requires_grad=True),
-    )
-    assert torch.autograd.gradgradcheck(
-        lambda images: small.requires_grad_(False)(images).square(), images
-    )
-
-
-def test_vmap_gives_the_gradients_of_single_images() -> None:
-    small, images = (
-        SmallChannelConv2d(nn.Conv2d(1, 2, 3)).requires_grad_(False),
-        torch.rand(3, 1, 5, 5),
-    )
-
-    def image_gradient(image: Tensor) -> Tensor:
-        result: Tensor = torch.func.grad(lambda image: small(image[None]).square().sum())(image)
-        return result
-
-    expected = torch.stack([image_gradient(image) for image in images])
-    torch.testing.assert_close(torch.func.vmap(image_gradient)(images), expected)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"in_channels": 4}, {"stride": 2}, {"dilation": 2}, {"groups": 2, "in_channels": 2},
-        {"padding": "same"}, {"padding_mode": "reflect", "padding": 1},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_other_geometries_are_not_supported(options: dict[str, Any]) -> None:
-    geometry = {"in_channels": 1, "out_channels": 4, "kernel_size": 3} | options
-    assert not has_few_channels(nn.Conv2d(**geometry))
-
-
-def test_gradient_is_bit_identical_for_any_number_of_threads() -> None:
-    small, before = (
-        SmallChannelConv2d(nn.Conv2d(1, 32, 3)).requires_grad_(False),
-        torch.get_num_threads(),
-    )
-    images = to_memory_format(torch.rand(69, 1, 28, 28), torch.channels_last).requires_grad_()
-    output_gradient = to_memory_format(torch.rand(69, 32, 26, 26), torch.channels_last)
-    found = []
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        found.append(grad(small(images), images, output_gradient)[0])
-    torch.set_num_threads(before)
-    assert torch.equal(*found)
-
-
-class EmulatedTf32(TorchDispatchMode):
+def round_products_to_tf32(
+    func: object, args: Sequence[object], kwargs: Mapping[str, object]
+) -> Sequence[object]:
     """Round the operands of convolutions and matrix products to 10 bits, where TF32 is allowed."""
-
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., object],
-        types: Sequence[type],
-        args: Sequence[object] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        aten = torch.ops.aten
-        is_product = func in (aten.convolution.default, aten.addmm.default, aten.mm.default)
-        if is_product and torch.backends.cudnn.allow_tf32:
-            args = [round_to_tf32(arg) if isinstance(arg, Tensor) else arg for arg in args]
-        return func(*args, **(kwargs or {}))
+    aten = torch.ops.aten
+    is_product = func in (aten.convolution.default, aten.addmm.default, aten.mm.default)
+    if is_product and torch.backends.cudnn.allow_tf32:
+        return [round_to_tf32(arg) if isinstance(arg, Tensor) else arg for arg in args]
+    return args
 
 
 def round_to_tf32(values: Tensor) -> Tensor:
@@ -502,27 +402,21 @@ def round_to_tf32(values: Tensor) -> Tensor:
 def test_fusion_is_compared_without_tf32(images: Tensor) -> None:
     block = randomize_norms(Block()).eval()
     fused = not_none(try_fuse(block, images))
-    with torch.backends.cudnn.flags(allow_tf32=True), EmulatedTf32():  # type: ignore[no-untyped-call]
+    with torch.backends.cudnn.flags(allow_tf32=True), BeforeEach(round_products_to_tf32):
         assert not _agree(block, fused.module, images), "the emulation must exceed the limit"
         assert try_fuse(block, images) is not None
         assert torch.backends.cudnn.allow_tf32
 
 
-class NoFloat64(TorchDispatchMode):
-    """A device without float64, such as MPS."""
-
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., object],
-        types: Sequence[type],
-        args: Sequence[object] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        if torch.float64 in ((kwargs or {}).get("dtype"), *args):
-            raise TypeError("the device does not support float64")
-        return func(*args, **(kwargs or {}))
+def refuse_float64(
+    func: object, args: Sequence[object], kwargs: Mapping[str, object]
+) -> Sequence[object]:
+    """Raise as a device without float64 does, such as MPS."""
+    if torch.float64 in (kwargs.get("dtype"), *args):
+        raise TypeError("the device does not support float64")
+    return args
 
 
 def test_fusion_needs_no_float64(images: Tensor) -> None:
-    with NoFloat64():  # type: ignore[no-untyped-call]
+    with BeforeEach(refuse_float64):
         assert try_fuse(randomize_norms(Block()), images) is not None

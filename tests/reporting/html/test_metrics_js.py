@@ -177,6 +177,31 @@ def test_margins_at_a_temperature_agree(temperature: float) -> None:
     np.testing.assert_allclose(run(code, given), ours, atol=1e-14)
 
 
+@pytest.mark.parametrize("alpha", [0, 1, 5])
+def test_calibrated_accuracy_agrees(alpha: float) -> None:
+    rows = make_logit_rows(3)
+    calibration = measures.calibrate(rows)
+    code = """({logits, labels, correct, t, alpha}) => {
+      const values = Float64Array.from(logits);
+      const derivatives = fitDerivatives(values, 10, labels, t);
+      const fit = {...derivatives, slopes: derivatives.slopes.map((slope) => -alpha * slope)};
+      const margins = probabilityMargins(values, 10, labels, t);
+      return weightedAccuracy(exponentialLogWeights(margins, alpha), correct, fit);
+    }"""
+    given = {
+        "logits": rows["uniform/logits"].astype(float).ravel().tolist(),
+        "labels": rows["label"].tolist(),
+        "correct": (rows["uniform/prediction"] == rows["label"]).astype(int).tolist(),
+        "t": calibration.temperature,
+        "alpha": alpha,
+    }
+    ours = measures.calibrated_accuracy(rows, alpha)
+    found = run(code, given)
+    assert [found[name] for name in ("value", "low", "high", "ess")] == pytest.approx(
+        [ours.value, ours.low, ours.high, ours.ess], rel=1e-9
+    )
+
+
 @pytest.mark.parametrize("temperature", [0.25, 0.5, 2, 4])
 def test_half_precision_logits_change_a_sa_by_at_most_a_hundredth_of_a_point(
     temperature: float,

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from ...errors import BadFile
-from ...measures import MARGIN_KERNEL, VerifiedMargins, is_correct
+from ...measures import MARGIN_KERNEL, VerifiedMargins, calibrate, is_correct
 from ...spec import format_number
 from ...storage.adversarial_images import AdversarialImageFile, find_adversarial_images
 from ...storage.records import Record, Rows, load_record_rows
@@ -241,7 +241,10 @@ def _load_models(
             # all records share the page's budget
             budget = MAX_TILE_BYTES // len(saved)
             tiles = make_tiles(saved[file], rows, budget)
-        yield ModelPayload(facts, _select_rows(rows, record), tiles)
+        arrays = _select_rows(rows, record)
+        if "logits" in arrays:
+            facts["temperature"] = calibrate(rows, record.kernel).temperature
+        yield ModelPayload(facts, arrays, tiles)
 
 
 def _record_facts(name: str, record: Record) -> dict[str, Any]:
@@ -259,6 +262,7 @@ def _record_facts(name: str, record: Record) -> dict[str, Any]:
         "dro": msgspec.to_builtins(record.dro),
         "bounds": msgspec.to_builtins(record.bounds),
         "loss": _dro_loss(record),
+        "temperature": record.temperature,
     }
 
 

@@ -54,7 +54,19 @@ SOURCE_COLUMNS = (
 )
 
 # the training settings are below the run's name; all else is in the heading of the panel
-MAIN_COLUMNS = ("run", "A_nat", "A_rob", "α_test", "A_sa", "A_tr", "ESS")
+MAIN_COLUMNS: tuple[str, ...] = (
+    "run",
+    "A_nat",
+    "A_rob",
+    "α_test",
+    "A_sa",
+    "A_cal",
+    "A_tr",
+    "ESS",
+    "T",
+)
+# columns of this measure are left out unless a record has it
+CALIBRATED_COLUMNS = ("A_cal", "T")
 
 # columns that do not depend on α: one cell spans all rows of a record
 MERGED_COLUMNS = ("run", "A_nat", "A_rob")
@@ -250,12 +262,20 @@ def escape_html(text: str) -> str:
 
 def render_main_table(names: Sequence[str], records: Sequence[Record], caption: str) -> str:
     """Render the main table of comparable records: a body per record, a row per alpha."""
-    tables = [_record_table(name, record) for name, record in zip(names, records, strict=True)]
+    columns = MAIN_COLUMNS
+    notes = [main.make_caption(records)]
+    if any(record.calibration for record in records):
+        notes.append(main.CALIBRATED_NOTE)
+    else:
+        columns = tuple(name for name in MAIN_COLUMNS if name not in CALIBRATED_COLUMNS)
+    tables = [
+        _record_table(name, record, columns) for name, record in zip(names, records, strict=True)
+    ]
     bodies = [
         f"<tbody>{_render_rows(table, MERGED_COLUMNS, _training_facts(record))}</tbody>"
         for table, record in zip(tables, records, strict=True)
     ]
-    return _render(tables[0], "".join(bodies), caption, main.make_caption(records))
+    return _render(tables[0], "".join(bodies), caption, *notes)
 
 
 def render_table(table: TextTable) -> str:
@@ -264,11 +284,11 @@ def render_table(table: TextTable) -> str:
     return _render(table, bodies, table.title, table.caption, *table.notes)
 
 
-def _record_table(name: str, record: Record) -> TextTable:
+def _record_table(name: str, record: Record, columns: tuple[str, ...]) -> TextTable:
     cells = [{**main.format_row(row), "run": name} for row in make_rows([record])]
-    rows = [tuple(row[column] for column in MAIN_COLUMNS) for row in cells]
+    rows = [tuple(row[column] for column in columns) for row in cells]
     return TextTable(
-        MAIN_COLUMNS,
+        columns,
         rows,
         "",
         text_columns=main.TEXT_COLUMNS,

@@ -15,6 +15,7 @@ from ..rows import (
     attack_name,
     describe_conditions,
     eps_name,
+    list_accuracies,
     name_attacks,
     row_name,
     run_name,
@@ -264,11 +265,14 @@ def make_comparison_tables(
 def _make_comparison_table(comparisons: Sequence[Comparison], attacks: AttackNames) -> TextTable:
     reference = comparisons[0].reference
     record = reference.record
-    headings = tuple(ACCURACIES.values())
+    accuracies = list_accuracies(
+        record for comparison in comparisons for record in comparison.row.records
+    )
+    headings = tuple(accuracies.values())
     rows = []
     for comparison in comparisons:
         alpha = comparison.row.alpha_test
-        gaps = (_format_gap(comparison.gaps.get(name)) for name in ACCURACIES)
+        gaps = (_format_gap(comparison.gaps.get(name)) for name in accuracies)
         shown_alpha = "-" if alpha is None else format_number(alpha)
         rows.append((row_name(comparison.row), shown_alpha, *gaps))
     notes = attacks.notes([record])

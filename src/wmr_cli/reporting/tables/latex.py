@@ -21,7 +21,7 @@ MINUS = re.compile(r"(?<![\w.])-(?=\d)")
 LINE_BREAK = re.compile(r"(?<=[,:=/_-])(?=[^\s,:=/_-])|(?<= )")
 
 # a word that is set as a symbol, with the punctuation after it
-SYMBOL = re.compile(r"((?:A|α|ε)_(?:nat|rob|sa|tr|train|test))([.,;:]?)")
+SYMBOL = re.compile(r"((?:A|α|ε)_(?:nat|rob|sa|cal|tr|train|test))([.,;:]?)")
 
 # characters in a line of a text cell
 TEXT_WIDTH = 28

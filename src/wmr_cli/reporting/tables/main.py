@@ -6,13 +6,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ...measures import MARGIN_KERNEL, AccuracyBounds
+from ...measures import MARGIN_KERNEL, AccuracyBounds, Estimate, Spread
 from ...spec import format_number
 from ...storage.records import Record
 from ..comparison import ResampledAccuracies, find_bold_cells
 from ..grouping import ComparisonGroup, group_by_setting, list_differing_fields
 from ..rows import (
     ACCURACIES,
+    ALL_ACCURACIES,
     ATTACK_SEPARATOR,
     UNWEIGHTED_KERNEL,
     AttackNames,
@@ -29,7 +30,7 @@ from .escaping import csv_text
 from .formatting import format_attack_spread, format_estimate, format_training_spread
 from .text_table import TextTable
 
-ACCURACY_HEADINGS = tuple(ACCURACIES.values())
+ACCURACY_HEADINGS = tuple(ALL_ACCURACIES.values())
 SHARED_COLUMNS = (
     "run",
     "defense",
@@ -44,7 +45,7 @@ SHARED_COLUMNS = (
     "n",
 )
 # the number of images is shown last, beside the effective one
-HEADINGS = (*SHARED_COLUMNS[:-1], "α_test", *ACCURACY_HEADINGS, "n", "ESS")
+HEADINGS = (*SHARED_COLUMNS[:-1], "α_test", *ACCURACY_HEADINGS, "n", "ESS", "T")
 TEXT_COLUMNS = ("run", "defense", "kernel_train", "data", "attack", "kernel_test")
 # columns that are left out if every row has one of these values
 DEFAULT_VALUES = {
@@ -53,6 +54,9 @@ DEFAULT_VALUES = {
     "seeds": ("1",),
     "attack_seed": ("0",),
     "kernel_test": (MARGIN_KERNEL,),
+    # computed only on request
+    "A_cal": ("-",),
+    "T": ("-",),
 }
 
 # columns that are left out if all rows are equal
@@ -60,6 +64,10 @@ SHOWN_IF_DIFFERENT = ("data",)
 
 CAPTION = (
     "percent, with 95 % intervals over test images; ESS is the effective sample size behind A_sa"
+)
+CALIBRATED_NOTE = (
+    "A_cal: A_sa of the calibrated model, with its logits divided by T, the temperature that fits "
+    "the attacked images best; intervals include the fit"
 )
 ATTACK_SEEDS_NOTE = (
     "after the interval, which is that of the first attack seed: mean ± standard deviation over "
@@ -85,6 +93,10 @@ BOUNDS_CSV_HEADINGS = (
         for name in ("a_rob_bounds", "a_sa_bounds", "a_sa_fixed_bounds")
         for part in AccuracyBounds.__struct_fields__
     ),
+)  # fmt: skip
+CALIBRATED_CSV_HEADINGS = (
+    "a_cal", "a_cal_low", "a_cal_high", "temperature",
+    "a_cal_mean", "a_cal_sd", "a_cal_train_mean", "a_cal_train_sd",
 )  # fmt: skip
 # scripts of users read these names: add columns, do not rename them
 CSV_HEADINGS = (
@@ -113,9 +125,10 @@ def format_row(row: ReportRow) -> dict[str, str]:
         "ε": eps_name(record),
         "kernel_test": record.kernel,
         "α_test": _format_alpha(row.alpha_test),
-        **{heading: format_accuracy(row, name) for name, heading in ACCURACIES.items()},
+        **{heading: format_accuracy(row, name) for name, heading in ALL_ACCURACIES.items()},
         "n": str(record.dataset.n),
         "ESS": "-" if row.ess is None else f"{row.ess:.0f}",
+        "T": "-" if row.temperature is None else f"{row.temperature:.3g}",
     }
 
 
@@ -143,7 +156,7 @@ def make_ranked_table(
     rules_after: set[int] = set()
     for group in groups:
         bold |= {
-            (len(rows) + number, ACCURACIES[name])
+            (len(rows) + number, ALL_ACCURACIES[name])
             for number, name in find_bold_cells(group, resampled)
         }
         rows += [row for entry in group.entries for row in make_group_rows(entry)]
@@ -175,7 +188,7 @@ def _make_table(report_rows: Sequence[ReportRow], attacks: AttackNames) -> TextT
         text_columns=TEXT_COLUMNS,
         shared_columns=SHARED_COLUMNS,
         interval_columns=ACCURACY_HEADINGS,
-        notes=attacks.notes(records),
+        notes=(*attacks.notes(records), *([CALIBRATED_NOTE] if "A_cal" in headings else [])),
     )
 
 
@@ -213,7 +226,9 @@ def to_csv(records: Sequence[Record]) -> str:
 
     Records with equal `peers` were measured in one setting. Those with equal `model` differ only
     in the training seed, and all of them have the mean and standard deviation over its seeds.
+    Columns of A_cal are the last ones, and missing if no record has it.
     """
+    has_calibrated = any(record.calibration for record in records)
     positions = locate_records(group_by_setting(records))
     attacks = name_attacks(records)
     rows = []
@@ -226,9 +241,11 @@ def to_csv(records: Sequence[Record]) -> str:
                 *_list_spreads(row, positions[record.id]),
                 ATTACK_SEPARATOR.join(attacks.combined_attacks(record)),
                 *_list_bounds(row),
+                *(_list_calibrated(row, positions[record.id]) if has_calibrated else ()),
             ]
         )
-    return csv_text(CSV_HEADINGS, rows)
+    calibrated_headings = CALIBRATED_CSV_HEADINGS if has_calibrated else ()
+    return csv_text((*CSV_HEADINGS, *calibrated_headings), rows)
 
 
 def _list_facts(row: ReportRow) -> list[Any]:
@@ -253,11 +270,7 @@ def _list_facts(row: ReportRow) -> list[Any]:
 def _list_accuracies(row: ReportRow) -> list[float | None]:
     values: list[float | None] = []
     for name in ACCURACIES:
-        estimate = row.accuracy(name)
-        if estimate is None:
-            values += [None, None, None]
-        else:
-            values += [estimate.value, estimate.low, estimate.high]
+        values += _list_estimate(row.accuracy(name))
     return values
 
 
@@ -272,6 +285,27 @@ def _list_bounds(row: ReportRow) -> list[Any]:
     for part in (bounds.a_rob, *weighted):
         values += [None] * 4 if part is None else msgspec.structs.astuple(part)
     return values
+
+
+def _list_estimate(estimate: Estimate | None) -> list[float | None]:
+    if estimate is None:
+        return [None, None, None]
+    return [estimate.value, estimate.low, estimate.high]
+
+
+def _list_calibrated(row: ReportRow, position: "RecordPosition") -> list[float | None]:
+    """Return A_cal with its temperature, and its spread over attack and training seeds."""
+    spread = position.rows.get(row.alpha_test, row).training_spread("a_cal")
+    return [
+        *_list_estimate(row.accuracy("a_cal")),
+        row.temperature,
+        *(row.attack_spread("a_cal") or (None, None)),
+        *_list_training_spread(spread),
+    ]
+
+
+def _list_training_spread(spread: Spread | None) -> list[float | None]:
+    return [None, None] if spread is None else [spread.mean, spread.sd]
 
 
 def _list_spreads(row: ReportRow, position: "RecordPosition") -> list[Any]:
@@ -290,8 +324,7 @@ def _list_spreads(row: ReportRow, position: "RecordPosition") -> list[Any]:
         all_seeds.seeds,
     ]
     for name in ACCURACIES:
-        spread = all_seeds.training_spread(name)
-        values += [None, None] if spread is None else [spread.mean, spread.sd]
+        values += _list_training_spread(all_seeds.training_spread(name))
     return values
 
 

@@ -1,10 +1,10 @@
 // Plots of all selected models against alpha, temperature and the radius of the χ² ball.
 
-/** A_sa against alpha, or against the effective sample size as a fraction of the images. */
-function plotAlpha(chosen, alphas, alpha, axisName) {
+/** A_sa, or A_cal, against alpha or the effective sample size as a fraction of the images. */
+function plotAlpha(chosen, alphas, alpha, axisName, temperature) {
   const across = (model, at, estimate) => (axisName === "ess" ? estimate.ess / model.size : at);
   const traces = chosen.flatMap((model) => {
-    const points = alphas.map((at) => [at, model.computeASa(at)]).filter(([, estimate]) => estimate);
+    const points = alphas.map((at) => [at, model.computeASa(at, temperature)]).filter(([, estimate]) => estimate);
     if (!points.length) return [];
     const x = points.map(([at, estimate]) => across(model, at, estimate));
     const text = points.map(
@@ -24,7 +24,7 @@ function plotAlpha(chosen, alphas, alpha, axisName) {
         hoverinfo: "skip",
       },
       { ...modelTrace(model), x, y: points.map(([, estimate]) => 100 * estimate.value), text },
-      ...recordedMarks(model, across),
+      ...recordedMarks(model, across, temperature),
     ];
   });
   const isEss = axisName === "ess";
@@ -35,21 +35,24 @@ function plotAlpha(chosen, alphas, alpha, axisName) {
     "plot-alpha",
     traces,
     layout(x, percentAxis(largestAccuracy(chosen)), { shapes: now }),
-    `A_sa of ${chosen.length} models against alpha, decreasing; the table has the values at the selected alpha`,
+    `${temperature === CALIBRATED ? "A_cal" : "A_sa"} of ${chosen.length} models against alpha, decreasing; the table has the values at the selected alpha`,
   );
 }
 
-/** Recorded values as large marks: A_sa filled, A_tr open. */
-function recordedMarks(model, across) {
+/** Recorded values as large marks: A_sa filled and A_tr open, or A_cal. */
+function recordedMarks(model, across, temperature) {
   if (!model.hasAllClasses) return [];
-  const kinds = [
+  const ownScale = [
     ["A_sa", "a_sa", ""],
     ["A_tr", "a_tr", "-open"],
   ];
+  const kinds = temperature === CALIBRATED ? [["A_cal", "a_cal", ""]] : ownScale;
   return kinds.map(([title, name, open]) => {
-    const rows = model.by_alpha.filter((row) => row[name] && row.alpha_test !== null && model.computeASa(row.alpha_test));
+    const rows = model.by_alpha.filter(
+      (row) => row[name] && row.alpha_test !== null && model.computeASa(row.alpha_test, temperature),
+    );
     return {
-      x: rows.map((row) => across(model, row.alpha_test, model.computeASa(row.alpha_test))),
+      x: rows.map((row) => across(model, row.alpha_test, model.computeASa(row.alpha_test, temperature))),
       y: rows.map((row) => 100 * row[name].value),
       text: rows.map(
         (row) => `${escapeLabel(model.name)}<br>recorded ${title} at α ${row.alpha_test}: ${formatEstimate(row[name])}`,

@@ -12,7 +12,11 @@ const sliders = {
 
 const chosenModels = () => state.models.filter((_, i) => state.boxes[i].checked);
 const chosenClasses = () => state.panel.classes.filter((_, i) => state.classBoxes[i].checked);
-const settings = () => ({ alpha: sliders.alpha.value, rho: sliders.rho.value, temperature: sliders.temperature.value });
+const settings = () => ({
+  alpha: sliders.alpha.value,
+  rho: sliders.rho.value,
+  temperature: byId("calibrated").checked ? CALIBRATED : sliders.temperature.value,
+});
 
 // --- panels, models and classes ---------------------------------------------------------------------------------------
 
@@ -39,6 +43,7 @@ function openPanel(number) {
   byId("classes-field").hidden = names.length < 2;
   byId("panel-title").textContent = state.panel.title;
   offerDetailModels(-1);
+  chooseTemperature();
   chooseClasses();
 }
 
@@ -71,6 +76,17 @@ function chooseClasses() {
   byId("classes-count").textContent = hasAllClasses
     ? `all ${classes.length}`
     : `${classes.length} of ${state.panel.classes.length}`;
+  scheduleUpdate();
+}
+
+/** A fitted temperature takes the place of the slider. */
+function chooseTemperature() {
+  const isCalibrated = byId("calibrated").checked;
+  document.querySelectorAll("#temperature-field :is(input[type=number], input[type=range], button)").forEach((control) => {
+    control.disabled = isCalibrated;
+  });
+  byId("curve-title").textContent = `${isCalibrated ? "A_cal" : "A_sa"} of all models`;
+  byId("curve-marks").textContent = isCalibrated ? "A_cal" : "A_sa (filled) and A_tr (open)";
   scheduleUpdate();
 }
 
@@ -132,16 +148,16 @@ function listPlots() {
     {
       name: "alpha",
       isShown: live.length,
-      key: [...shared, across],
+      key: [...shared, across, temperature === CALIBRATED],
       line: alpha,
-      plot: () => plotAlpha(live, alphas, alpha, across),
+      plot: () => plotAlpha(live, alphas, alpha, across, temperature === CALIBRATED ? CALIBRATED : 1),
     },
     {
       name: "temperature",
       isShown: scaled.length,
       key: [...shared, alpha],
-      line: temperature,
-      plot: () => plotTemperature(scaled, alpha, temperature),
+      line: sliders.temperature.value,
+      plot: () => plotTemperature(scaled, alpha, sliders.temperature.value),
     },
     {
       name: "ball",
@@ -203,6 +219,7 @@ function addListeners() {
     scheduleUpdate();
   });
   byId("axis").addEventListener("change", scheduleUpdate);
+  byId("calibrated").addEventListener("change", chooseTemperature);
   byId("classes-all").addEventListener("click", () => checkAll(true));
   byId("classes-none").addEventListener("click", () => checkAll(false));
   byId("smaller").addEventListener("click", () => stepByMargin(-1));

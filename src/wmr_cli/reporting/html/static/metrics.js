@@ -50,8 +50,12 @@ function relativeWeights(logWeights) {
   return weights;
 }
 
-/** A_sa with its interval and effective sample size: the accuracy if images are sampled by these weights. */
-function weightedAccuracy(logWeights, correct) {
+/**
+ * A_sa with its interval and effective sample size: the accuracy if images are sampled by these weights.
+ *
+ * With `fit`, the interval includes the uncertainty of the temperature, as in `contributionsOf`.
+ */
+function weightedAccuracy(logWeights, correct, fit = null) {
   if (!logWeights.length) return null;
   const weights = relativeWeights(logWeights);
   const total = new Sum();
@@ -74,6 +78,10 @@ function weightedAccuracy(logWeights, correct) {
     return { value, low: value, high: value, ess };
   }
   const value = correctTotal.value / total.value;
+  if (fit) {
+    const { influence } = contributionsOf(logWeights, correct, fit);
+    return logitDelta(value, sum(influence.map((one) => one * one)), ess);
+  }
   const misclassifiedSquared = totalSquared.value - correctSquared.value;
   const spread = correctSquared.value * (1 - value) ** 2 + misclassifiedSquared * value ** 2;
   return logitDelta(value, Math.max(0, spread) / total.value ** 2, ess);
@@ -111,13 +119,21 @@ function boundSampledAccuracy({ lowest, highest, certified, broken }, alpha) {
 
 // --- paired comparison of models --------------------------------------------------------------------------------------
 
-/** What each image adds to a weighted accuracy, and its influence function, for the delta method. */
-function contributionsOf(logWeights, correct) {
+/**
+ * What each image adds to a weighted accuracy, and its influence function, for the delta method.
+ *
+ * `fit` holds the slopes of the log-weights by log(1/T), where T minimises the cross-entropy on the same images, and
+ * the derivatives of the cross-entropy: an image also moves the accuracy through T.
+ */
+function contributionsOf(logWeights, correct, fit = null) {
   const weights = relativeWeights(logWeights);
   const total = sum(weights);
   const added = weights.map((weight, i) => (correct[i] ? weight / total : 0));
   const accuracy = sum(added);
-  return { added, influence: weights.map((weight, i) => (weight * (correct[i] - accuracy)) / total) };
+  const influence = weights.map((weight, i) => (weight * (correct[i] - accuracy)) / total);
+  if (!fit) return { added, influence };
+  const slope = sum(influence.map((one, i) => one * fit.slopes[i])) / sum(fit.curvatures);
+  return { added, influence: influence.map((one, i) => one - slope * fit.scores[i]) };
 }
 
 /** Whether one accuracy is significantly larger: by a paired test where contributions are given, else by intervals. */
@@ -203,6 +219,25 @@ function probabilityMargins(logits, classes, labels, temperature) {
     margins[i] = (exponentials[labels[i]] - other) / total;
   }
   return margins;
+}
+
+/** Derivatives by log(1/T) at `temperature`: of margins (`slopes`), and of the cross-entropy; (N * classes) to (N). */
+function fitDerivatives(logits, classes, labels, temperature) {
+  const make = () => new Float64Array(labels.length);
+  const [slopes, scores, curvatures] = [make(), make(), make()];
+  for (let i = 0; i < labels.length; i += 1) {
+    const values = Float64Array.from(logits.subarray(i * classes, (i + 1) * classes), (value) => value / temperature);
+    const probabilities = relativeWeights(values);
+    const total = sum(probabilities);
+    const mean = sum(probabilities.map((one, k) => one * values[k])) / total;
+    const changes = probabilities.map((one, k) => (one / total) * (values[k] - mean));
+    const others = [...values.keys()].filter((k) => k !== labels[i]);
+    const rival = others.reduce((best, k) => (values[k] > values[best] ? k : best));
+    slopes[i] = changes[labels[i]] - changes[rival];
+    scores[i] = mean - values[labels[i]];
+    curvatures[i] = sum(changes.map((one, k) => one * (values[k] - mean)));
+  }
+  return { slopes, scores, curvatures };
 }
 
 // --- the worst case over all weights in a chi-squared ball ------------------------------------------------------------

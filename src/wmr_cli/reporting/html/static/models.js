@@ -2,6 +2,7 @@
 
 const TEMPERATURES = Array.from({ length: 9 }, (_, i) => 2 ** ((i - 4) / 2));
 const MAX_KEPT_TEMPERATURES = 60;
+const CALIBRATED = "calibrated"; // in place of a temperature: that which fits the model's attacked images best
 
 class Model {
   constructor(facts, number, arrays, classes) {
@@ -62,6 +63,7 @@ class Model {
 
   /** Margins of all images, with logits / `temperature`; null if that needs logits and there are none. */
   allMargins(temperature) {
+    if (temperature === CALIBRATED) return this.temperature === null ? null : this.allMargins(this.temperature);
     if (temperature === 1 || this.logits === null) return temperature === 1 ? this.margin : null;
     if (!this.marginsByTemperature.has(temperature)) {
       if (this.marginsByTemperature.size >= MAX_KEPT_TEMPERATURES) this.marginsByTemperature.clear();
@@ -69,6 +71,14 @@ class Model {
       this.marginsByTemperature.set(temperature, probabilityMargins(this.logits, classes, this.label, temperature));
     }
     return this.marginsByTemperature.get(temperature);
+  }
+
+  /** How log-weights depend on the fitted temperature; null at any other, and without some of its images. */
+  fitAt(alpha, temperature) {
+    if (temperature !== CALIBRATED || !this.hasAllClasses || !this.logits || this.temperature === null) return null;
+    const classes = this.logits.length / this.label.length;
+    this.derivatives ??= fitDerivatives(this.logits, classes, this.label, this.temperature);
+    return { ...this.derivatives, slopes: this.derivatives.slopes.map((slope) => -alpha * slope) };
   }
 
   marginsAtPositions(positions, temperature) {
@@ -114,18 +124,23 @@ class Model {
     if (!this.canComputeASa || !this.size) return null;
     return this.cached(`A_sa ${alpha} ${temperature}`, () => {
       const margins = this.selectedMargins(temperature);
-      return margins && weightedAccuracy(exponentialLogWeights(margins, alpha), this.selected("correct"));
+      const logWeights = margins && exponentialLogWeights(margins, alpha);
+      return logWeights && weightedAccuracy(logWeights, this.selected("correct"), this.fitAt(alpha, temperature));
     });
   }
 
   /** A_sa of the record if it has this alpha, because its interval may be a bootstrap; else computed here. */
   aSa(alpha, temperature = 1) {
-    const isRecorded = this.hasAllClasses && temperature === 1;
-    return (isRecorded && this.recordedASa(alpha)) || this.computeASa(alpha, temperature);
+    const recorded = temperature === CALIBRATED ? this.recordedAt(alpha)?.a_cal : temperature === 1 && this.recordedASa(alpha);
+    return (this.hasAllClasses && recorded) || this.computeASa(alpha, temperature);
+  }
+
+  recordedAt(alpha) {
+    return this.by_alpha.find((row) => row.alpha_test === alpha) ?? null;
   }
 
   recordedASa(alpha) {
-    return this.by_alpha.find((row) => row.alpha_test === alpha)?.a_sa ?? null;
+    return this.recordedAt(alpha)?.a_sa ?? null;
   }
 
   get storedAlphas() {
@@ -161,7 +176,8 @@ class Model {
   /** What each selected image adds to A_sa, and its influence; null without rows. */
   contributions(alpha, temperature) {
     const margins = this.canComputeASa && this.size ? this.selectedMargins(temperature) : null;
-    return margins && contributionsOf(exponentialLogWeights(margins, alpha), this.selected("correct"));
+    const logWeights = margins && exponentialLogWeights(margins, alpha);
+    return logWeights && contributionsOf(logWeights, this.selected("correct"), this.fitAt(alpha, temperature));
   }
 
   /** The largest difference between recorded and computed numbers, at the alphas and radii of the record. */

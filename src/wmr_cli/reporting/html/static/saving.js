@@ -77,8 +77,11 @@ function headingOf(place, most) {
 function settingsOf(name) {
   const { alpha, rho, temperature } = settings();
   const own = {
-    alpha: byId("axis").value === "ess" ? [] : [`dotted line: α ${alpha}`],
-    temperature: [`α ${alpha}`, `dotted line: T ${temperature}`],
+    alpha: [
+      ...(temperature === CALIBRATED ? ["A_cal"] : []),
+      ...(byId("axis").value === "ess" ? [] : [`dotted line: α ${alpha}`]),
+    ],
+    temperature: [`α ${alpha}`, `dotted line: T ${sliders.temperature.value}`],
     ball: [...lossNames(chosenModels()).map((loss) => `loss: ${loss}`), `dotted line: ρ ${rho}`],
   };
   const classes = chosenClasses().length;

@@ -34,6 +34,7 @@ function updateTable() {
       if (isVerified) row.append(boundsCell("a_rob_bounds", model.boundARob(), "start"));
       if (isVerified) row.append(boundsCell("a_sa_bounds", model.boundASa(alpha)));
       if (isScaled) row.append(accuracyCell("a_sa_t", scaled[i], null, "start"));
+      if (isScaled && temperature === CALIBRATED) row.append(temperatureCell(model));
       if (isScaled && chosen.length > 1) row.append(rankCell("rank_t", after[i], before[i]));
       row.append(...worstCaseCells(model, rho));
       return row;
@@ -49,7 +50,7 @@ function showHeading(alpha, rho, temperature, chosen, { isScaled, isVerified }) 
     { title: "", names: ["model"] },
     { title: "", names: ["A_nat", "A_rob", `A_sa at α ${alpha}`, "ESS", ...rank] },
     ...(isVerified ? [{ title: "bounds over all attacks", names: ["A_rob", `A_sa at α ${alpha}`] }] : []),
-    ...(isScaled ? [{ title: `logits ÷ ${temperature}`, names: ["A_sa", ...rank] }] : []),
+    ...(isScaled ? [scaledGroup(temperature, rank)] : []),
     { title: `χ² ball, ρ ${rho}`, names: ["accuracy", "lowest"] },
   ];
   const [top, names] = [makeElement("tr"), makeElement("tr")];
@@ -63,6 +64,17 @@ function showHeading(alpha, rho, temperature, chosen, { isScaled, isVerified }) 
     );
   });
   byId("numbers-head").replaceChildren(top, names);
+}
+
+/** The columns at another scale of the logits. */
+function scaledGroup(temperature, rank) {
+  if (temperature === CALIBRATED) return { title: CALIBRATED, names: ["A_cal", "T", ...rank] };
+  return { title: `logits ÷ ${temperature}`, names: ["A_sa", ...rank] };
+}
+
+function temperatureCell(model) {
+  const isShown = model.logits && model.temperature !== null;
+  return makeElement("td", isShown ? model.temperature.toPrecision(3) : "-", { "data-cell": "temperature" });
 }
 
 /** A cell with a value and, in small print, its interval. */
@@ -149,9 +161,22 @@ function listNotes(chosen) {
     notes.push(`For kernel ${chosen[0].kernel} only recorded values are shown.`);
   if (chosen.some((model) => model.correct && !model.margin))
     notes.push("The attack stops early and stores no margins: A_sa is not available.");
+  if (temperature === CALIBRATED) notes.push(...listCalibratedNotes(chosen));
   if (temperature !== 1)
     notes.push("Logits are stored in half precision: A_sa at this temperature is accurate to about 0.01 points.");
   notes.push(...chosen.filter((model) => model.problem).map((model) => `${model.name}: ${model.problem}.`));
+  return notes;
+}
+
+function listCalibratedNotes(chosen) {
+  const notes = [
+    "A_cal is A_sa with logits divided by T, the temperature that fits the attacked images of a model best; " +
+      (chosen.every((model) => model.hasAllClasses)
+        ? "its interval includes the fit."
+        : "T is fitted to all classes, and intervals of some classes take it as given."),
+  ];
+  const without = chosen.filter((model) => model.logits && model.temperature === null);
+  notes.push(...without.map((model) => `${model.name}: no temperature fits best.`));
   return notes;
 }
 
