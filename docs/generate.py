@@ -172,6 +172,9 @@ def make_methods() -> Iterator[str]:
         yield f"## {kind.capitalize()}s\n"
         if kind in ("defense", "kernel"):
             yield "[Defenses and weightings](defenses.md) compares them and explains the terms.\n"
+        if not targets:
+            yield f"None is built in; [plugins](plugins.md) have {kind}s.\n"
+            continue
         rows = [(f"`{entry.name}`", _escape(entry.summary)) for entry, _ in targets]
         yield _make_table(("name", "what it is"), rows)
         yield from (_make_method(kind, entry, target) for entry, target in targets)

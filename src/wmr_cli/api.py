@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import msgspec
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import Dataset
 
@@ -29,7 +31,7 @@ from .config import (
 from .core.contexts import model_device, on_device, plain_autograd
 from .core.data.loaders import as_split_or_stream
 from .core.nn.fusion import SAMPLE_SIZE
-from .core.protocols import Attack, DataSource, Defense, Kernel, Split
+from .core.protocols import Attack, DataSource, Defense, Kernel, Split, Verifier
 from .errors import BadInput, UnknownName, did_you_mean
 from .evaluation.evaluator import (
     add_log_weights,
@@ -41,7 +43,7 @@ from .evaluation.evaluator import (
 )
 from .evaluation.tasks import EvaluationRequest, check_request, describe_model, make_task
 from .local_code import trust_hashes, trust_named
-from .measures import Estimate, Outcome
+from .measures import AccuracyBounds, Bounds, Estimate, Outcome, VerifiedMargins
 from .plugins import load_plugins
 from .registry import KINDS
 from .reporting import report, scoring
@@ -164,6 +166,38 @@ class Result:
             )
         return found[0]
 
+    @property
+    def statuses(self) -> NDArray[np.str_]:
+        """`certified`, `broken` or `unknown` for each image, from an evaluation with `certify`."""
+        return self._verified_margins().statuses
+
+    @property
+    def a_rob_bounds(self) -> AccuracyBounds:
+        """Bounds of A_rob over all attacks in the ε-ball."""
+        return self._bounds(()).a_rob
+
+    def a_sa_bounds(self, alpha: float) -> AccuracyBounds:
+        """Return bounds of A_sa over all attacks in the ε-ball, at any alpha."""
+        found = self._bounds((alpha,)).by_alpha[0].a_sa
+        if found is None:
+            raise BadInput(
+                f"bounds of A_sa are not available for kernel {self.record.kernel!r}",
+                hint=f"evaluate with kernel={measures.MARGIN_KERNEL!r}",
+            )
+        return found
+
+    def _bounds(self, alphas: tuple[float, ...]) -> Bounds:
+        self._verified_margins()
+        found = scoring.score_bounds(self.rows, self._config, alphas)
+        assert found is not None  # the rows have verified margins
+        return found
+
+    def _verified_margins(self) -> VerifiedMargins:
+        margins = VerifiedMargins.of(self.rows)
+        if margins is None:
+            raise BadInput("no image was verified", hint='evaluate with certify="crown"')
+        return margins
+
     def rescore(self, *alphas: float) -> "Result":
         """Return the same result at other alphas, computed from the rows.
 
@@ -222,13 +256,16 @@ def create(kind: Literal["kernel"], spec: str | Spec, **given: Any) -> Kernel: .
 @overload
 def create(kind: Literal["defense"], spec: str | Spec, **given: Any) -> Defense: ...
 @overload
+def create(kind: Literal["verifier"], spec: str | Spec, **given: Any) -> Verifier: ...
+@overload
 def create(kind: str, spec: str | Spec, **given: Any) -> object: ...
 def create(kind: str, spec: str | Spec, **given: Any) -> Any:
     """Build a component by name.
 
-    A kind is `attack`, `dataset`, `defense`, `kernel` or `model`. Keywords are parameters of the
-    component, like those of the spec. A model needs `num_classes` and `input_shape`. Datasets are
-    read from the data folder of the command line, unless `root` is another folder.
+    A kind is `attack`, `dataset`, `defense`, `kernel`, `model` or `verifier`. Keywords are
+    parameters of the component, like those of the spec. A model needs `num_classes` and
+    `input_shape`. Datasets are read from the data folder of the command line, unless `root` is
+    another folder.
 
     ```python
     import wmr_cli as wmr
@@ -306,6 +343,7 @@ def evaluate(  # noqa: PLR0913 - keywords of a public function
     name: str | None = None,
     dataset: str | None = None,
     rows: RowsContent | None = None,
+    certify: str | None = None,
 ) -> Result:
     """Measure a model under an attack, like `wmr evaluate`.
 
@@ -327,6 +365,7 @@ def evaluate(  # noqa: PLR0913 - keywords of a public function
     - `device` is that of the model, unless you give another. The model is moved back afterwards.
     - `num_classes`, if given, must be the number of outputs of the model.
     - `name` and `dataset` are the names of model and images in tables.
+    - `certify` is a verifier, such as `crown`, which gives the result two-sided bounds.
     - `rows` is `compact` for rows without logits, which is the default above 200 classes.
 
     ```python
@@ -339,7 +378,7 @@ def evaluate(  # noqa: PLR0913 - keywords of a public function
     """
     registry = load_plugins().registry
     # classes that the caller writes in a call are named by the user
-    named = [kernel] if not isinstance(attack, str | Spec) else [kernel, attack]
+    named = [spec for spec in (kernel, attack, certify) if isinstance(spec, str | Spec)]
     trust_named(named, remember=False)
     request = EvaluationRequest(
         attack=attack,
@@ -352,6 +391,7 @@ def evaluate(  # noqa: PLR0913 - keywords of a public function
         batch_size=batch_size,
         seed=seed,
         rows=rows,
+        certify=certify,
     )
     checked = check_request(request, registry)
     images = as_split_or_stream(data, batch_size)

@@ -1,4 +1,4 @@
-"""The five hooks of a plugin. Each returns a list of `Entry`: names and text only.
+"""The six hooks of a plugin. Each returns a list of `Entry`: names and text only.
 
 The entry-point group is `wmr`. The docstring of a hook describes the target of its entries, and
 `wmr_cli.testing` checks it.
@@ -19,6 +19,7 @@ KIND_OF_HOOK = {
     "wmr_losses": "defense",
     "wmr_kernels": "kernel",
     "wmr_attacks": "attack",
+    "wmr_verifiers": "verifier",
 }
 
 
@@ -45,3 +46,8 @@ def wmr_kernels() -> Iterable[Entry]:  # type: ignore[empty-body]
 @hookspec
 def wmr_attacks() -> Iterable[Entry]:  # type: ignore[empty-body]
     """make(**params) -> Attack."""
+
+
+@hookspec
+def wmr_verifiers() -> Iterable[Entry]:  # type: ignore[empty-body]
+    """make(**params) -> Verifier: lower bounds of logit differences over the ε-ball."""

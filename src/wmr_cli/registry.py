@@ -16,7 +16,7 @@ from . import local_code
 from .errors import BadInput, PluginError, UnknownName, WmrError, did_you_mean
 from .spec import Spec, TypeHint, Value, read_value
 
-KINDS = ("model", "dataset", "defense", "kernel", "attack")
+KINDS = ("model", "dataset", "defense", "kernel", "attack", "verifier")
 OWN_DISTRIBUTION = "wmr-cli"
 INJECTED_PARAMS = {"model": ("num_classes", "input_shape"), "dataset": ("root", "split_seed")}
 """Parameters that the program fills in, by kind."""
@@ -70,7 +70,7 @@ class Owned:
 
 
 class Registry:
-    """All registered names of the five kinds, and how to build them."""
+    """All registered names of the six kinds, and how to build them."""
 
     def __init__(self) -> None:
         self._owned: dict[str, dict[str, Owned]] = {kind: {} for kind in KINDS}
@@ -101,7 +101,10 @@ class Registry:
         """Return the entry of a name; an unknown name raises UnknownName with the nearest one."""
         known = self._owned[kind]
         if name not in known:
-            raise UnknownName(f"no {kind} is called {name!r}", hint=did_you_mean(name, known))
+            # no verifier is built in
+            missing = f"no {kind} is installed: install a plugin, such as wmr-certify for verifiers"
+            hint = did_you_mean(name, known) if known else missing
+            raise UnknownName(f"no {kind} is called {name!r}", hint=hint)
         return known[name]
 
     def check(self, kind: str, spec: str) -> None:

@@ -27,11 +27,11 @@ PYTHON_BLOCK = re.compile(r"^( *)```python[^\n]*\n(.*?)^\1```", re.MULTILINE | r
 CORE_NAMES = """
 Attack AttackResult AttackTraits Batch CountsWeightedImages DataSource Decoder Defense
 DefenseTraits Evidence HasIndex HasNote HasRemarks HasState HoldsRows ImageFileSplit Kernel
-KernelTraits KlObjective LazySplits Learner Losses MemorySource MemorySplit NORMS Norm Normalized
-OBJECTIVES Objective ObservesValidation PgdSettings Preparable RanksImages Remote Resized Source
-Split StepReport StreamsImages UniformStartPgd attack_until_misclassified backward_weighted
-balanced_subset batch_limit cross_entropy cw_loss dlr_loss evaluating fetch get_objective
-holdout_mask
+KernelTraits KlObjective LazySplits Learner LogitBounds Losses MemorySource MemorySplit NORMS Norm
+Normalized OBJECTIVES Objective ObservesValidation PgdSettings Preparable RanksImages Remote
+Resized Source Split StepReport StreamsImages UniformStartPgd Verifier VerifierTraits
+attack_until_misclassified backward_weighted
+balanced_subset batch_limit cross_entropy cw_loss dlr_loss evaluating fetch get_objective holdout_mask
 input_gradient kernel_loss kl_divergence log_probabilities logit_margin margin margin_loss pgd_steps
 pick_stronger
 pick_lower_margin probability_margin project_to_ball ranking_scores report_progress rng run_pgd

@@ -17,7 +17,7 @@ from wmr_cli.builtins.kernels.exp import Exponential
 from wmr_cli.config import TrainConfig
 from wmr_cli.core.data.splits import MemorySource, MemorySplit
 from wmr_cli.core.protocols import Learner, StepReport
-from wmr_cli.core.traits import AttackTraits, DefenseTraits, KernelTraits
+from wmr_cli.core.traits import AttackTraits, DefenseTraits, KernelTraits, VerifierTraits
 from wmr_cli.evaluation.evaluator import Evaluator
 from wmr_cli.storage import checkpoints
 from wmr_cli.training.monitoring import EpochStatistics
@@ -47,9 +47,9 @@ def test_hooks_checks_and_the_learner_are_documented() -> None:
     assert undocumented(public, "hooks.md", "`learner.{}") == []
 
 
-@pytest.mark.parametrize("traits", [AttackTraits, KernelTraits, DefenseTraits])
+@pytest.mark.parametrize("traits", [AttackTraits, KernelTraits, DefenseTraits, VerifierTraits])
 def test_traits_are_documented(
-    traits: type[AttackTraits] | type[KernelTraits] | type[DefenseTraits],
+    traits: type[AttackTraits | KernelTraits | DefenseTraits | VerifierTraits],
 ) -> None:
     names = [field.name for field in dataclasses.fields(traits)]
     assert f"| trait of `{traits.__name__}` |" in read_page("hooks.md")

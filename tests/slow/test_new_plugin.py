@@ -16,6 +16,7 @@ REGISTERED_KINDS = {
     "dataset": "dataset",
     "loss": "defense",
     "kernel": "kernel",
+    "verifier": "verifier",
 }
 """By the value of `--kind`, the kind in the registry."""
 

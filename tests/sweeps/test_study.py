@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from wmr_cli.errors import BadFile, BadInput, UnknownName
-from wmr_cli.registry import Registry
+from wmr_cli.plugins import collect
+from wmr_cli.registry import Entry, Registry
 from wmr_cli.spec import Spec
 from wmr_cli.sweeps.study import Study, read_study
 
@@ -89,6 +90,28 @@ def test_an_evaluation_gives_its_flags_and_the_runs_it_matches(registry: Registr
         "digits-trades-a2-s1",
     ]
     assert all(of_all_runs in study.evaluations_of(run) for run in study.runs)
+
+
+def test_an_evaluation_may_name_a_verifier(registry: Registry) -> None:
+    text = """
+    [[grid]]
+    alpha = 2.0
+    [[evaluate]]
+    certify = "crown:steps=5"
+    """
+    with pytest.raises(UnknownName, match="crown") as refused:
+        make_study(registry, text)
+    assert "wmr-certify" in refused.value.hint
+    others = collect([])
+    others.registry.add(registry_entries(registry), "wmr-cli", "1")
+    verifier = Entry("crown", "wmr_cli.testing.fixtures:EqualWeights", "not a verifier")
+    others.registry.add([("verifier", verifier)], "other", "1")
+    (evaluation,) = make_study(others.registry, text).evaluations
+    assert evaluation.flags() == ["--certify", "crown:steps=5"]
+
+
+def registry_entries(registry: Registry) -> list[tuple[str, Entry]]:
+    return [(kind, owned.entry) for kind, owned in registry]
 
 
 def test_evaluations_that_match_no_run_are_found(registry: Registry) -> None:

@@ -67,8 +67,8 @@ def test_loss(name: str, registry: Registry) -> None:
     check_defense(registry.create("defense", name))
 
 
-def test_all_five_kinds_are_there_and_come_through_the_entry_point() -> None:
-    assert all(list_builtins(kind) for kind in KINDS)
+def test_all_kinds_but_verifiers_are_there_and_come_through_the_entry_point() -> None:
+    assert [kind for kind in KINDS if not list_builtins(kind)] == ["verifier"]
     assert not list(collect([]).registry), (
         "without entry points there are no names: the built-ins have no door of their own"
     )

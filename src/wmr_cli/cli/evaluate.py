@@ -36,7 +36,7 @@ def evaluate(
     quiet = flags.quiet
     if flags.strict:
         config = msgspec.structs.replace(config, checks=True)
-    named = [config.dataset, config.model, config.kernel, *config.attacks]
+    named = [config.dataset, config.model, config.kernel, config.certify, *config.attacks]
     trust_code(named, flags.trust_code, quiet=quiet)
     registry = load_components(quiet)
 

@@ -60,7 +60,7 @@ ReportFormat = Literal["table", "markdown", "latex", "csv", "json", "html"]
 SummaryFormat = Literal["table", "json"]
 LoggerName = Literal["tensorboard", "csv"]
 # "loss" is a defense: the kinds of `wmr plugins new` are named after the hooks (`wmr_losses`)
-ComponentKind = Literal["attack", "model", "dataset", "loss", "kernel"]
+ComponentKind = Literal["attack", "model", "dataset", "loss", "kernel", "verifier"]
 MAX_BENCH_SECONDS = 86_400
 
 # ---- settings that several structs have ----
@@ -391,6 +391,14 @@ class EvaluateConfig(AttackedSplit, frozen=True, kw_only=True):
     checks: Annotated[
         bool, setting("Check for signs of a weak attack (gradient masking).", METRICS_PANEL)
     ] = False
+    certify: Annotated[
+        str | None,
+        setting(
+            "Verifier that bounds A_rob and A_sa from below: `wmr list verifiers`.",
+            METRICS_PANEL,
+            "S",
+        ),
+    ] = None
     rows: Annotated[
         RowsContent | None,
         setting(

@@ -63,6 +63,7 @@ from .protocols import (
     HoldsRows,
     Kernel,
     Learner,
+    LogitBounds,
     Losses,
     Objective,
     ObservesValidation,
@@ -71,6 +72,7 @@ from .protocols import (
     Split,
     StepReport,
     StreamsImages,
+    Verifier,
 )
 from .restarts import (
     attack_until_misclassified,
@@ -78,7 +80,7 @@ from .restarts import (
     pick_stronger,
     run_restarts,
 )
-from .traits import AttackTraits, DefenseTraits, KernelTraits
+from .traits import AttackTraits, DefenseTraits, KernelTraits, VerifierTraits
 from .weighted_step import backward_weighted, step_weighted, weight_terms
 
 __all__ = [
@@ -105,6 +107,7 @@ __all__ = [
     "KlObjective",
     "LazySplits",
     "Learner",
+    "LogitBounds",
     "Losses",
     "MemorySource",
     "MemorySplit",
@@ -122,6 +125,8 @@ __all__ = [
     "StepReport",
     "StreamsImages",
     "UniformStartPgd",
+    "Verifier",
+    "VerifierTraits",
     "attack_until_misclassified",
     "backward_weighted",
     "balanced_subset",

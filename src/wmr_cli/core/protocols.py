@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..errors import BrokenContract
 from .nn.fusion import to_memory_format
 from .norms import Norm
-from .traits import AttackTraits, DefenseTraits, KernelTraits
+from .traits import AttackTraits, DefenseTraits, KernelTraits, VerifierTraits
 
 
 def to_unit_floats(images: Tensor) -> Tensor:
@@ -236,6 +236,33 @@ class HasRemarks(Protocol):
 
     def remarks(self, num_classes: int) -> Iterable[str]:
         """Yield sentences about an attack on a model of this many classes."""
+        ...
+
+
+@dataclass(frozen=True)
+class LogitBounds:
+    """Lower bounds (N, K) of the true logit minus each other one, over the ε-ball of each image.
+
+    The entry of the true class is +inf. An entry of -inf is a bound as well.
+    """
+
+    differences: Tensor
+
+
+class Verifier(Protocol):
+    """A frozen dataclass of numbers, without a model. It bounds what any attack can reach.
+
+    A bound holds for every image within `eps` whose pixels are in [0, 1]. It is a function of the
+    model and the image alone, and need not be the best one.
+    """
+
+    @property
+    def traits(self) -> VerifierTraits: ...
+
+    def __call__(
+        self, model: nn.Module, batch: Batch, *, norm: str, eps: float, num_classes: int
+    ) -> LogitBounds:
+        """Bound a model in eval mode, without changing it. Refuse one with unknown layers."""
         ...
 
 

@@ -92,7 +92,18 @@ class DefenseTraits:
         object.__setattr__(self, "provides", names)
 
 
-Traits = TypeVar("Traits", KernelTraits, AttackTraits, DefenseTraits)
+@dataclass(frozen=True, kw_only=True)
+class VerifierTraits:
+    """What a verifier declares about itself."""
+
+    norms: frozenset[str] = frozenset({"linf", "l2"})
+    """Norms of the ε-balls over which it bounds a model."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "norms", _known_names("norms", self.norms, NORMS))
+
+
+Traits = TypeVar("Traits", KernelTraits, AttackTraits, DefenseTraits, VerifierTraits)
 
 _ATTRIBUTES_OF_0_1: dict[type, dict[str, str]] = {
     KernelTraits: {
@@ -117,12 +128,14 @@ _ATTRIBUTES_OF_0_1: dict[type, dict[str, str]] = {
         "per_rank": "state_per_rank=True",
         "warmup": "warmup_epochs=10",
     },
+    VerifierTraits: {},
 }
 """Attributes that wmr 0.1 read, and an example of the trait that replaces each."""
 _METHODS_OF_0_1: dict[type, dict[str, str]] = {
     KernelTraits: {"reach": "rename it to `count_weighted`"},
     AttackTraits: {"craft": "remove it, and read the keyword `need_logits` of `__call__`"},
     DefenseTraits: {},
+    VerifierTraits: {},
 }
 """Methods that wmr 0.1 called, and what to do about each."""
 _TRAIT_OF_PARAMETER = {

@@ -68,6 +68,7 @@ from ..storage.records import (
     Threat,
     drop_logits,
 )
+from .certification import Certifier, refuse_contradictions
 from .tasks import EvaluationTask
 
 # A chunk is the unit of storage, of resuming and of sharing among ranks.
@@ -218,6 +219,7 @@ class Evaluator:
     """Clean logits by image index, shared between attacks on the same images."""
     group_batch_size: int | None = None
     """Batches of attacks on gathered images have at most this size; None evaluates each batch."""
+    certifier: Certifier | None = None
     nondeterministic: set[str] = field(default_factory=set)
     """Warnings of operations that have no deterministic algorithm on an accelerator."""
 
@@ -249,6 +251,10 @@ class Evaluator:
             rows = stack_rows([self._evaluate_clean(batch) for batch in batches])
             if self.is_attacked:
                 rows |= self._evaluate_attack(join_batches(batches))
+        if self.certifier is not None:
+            # in these batches, so that all attacks share the bounds
+            rows |= stack_rows([self.certifier.bound_margins(batch) for batch in batches])
+            refuse_contradictions(rows, str(self.certifier.verifier))
         if self.logit_prefixes is None:
             return rows
         return drop_logits(rows, keep=self.logit_prefixes)
@@ -341,6 +347,7 @@ def make_evaluator(task: EvaluationTask, model: nn.Module, sample_images: Tensor
         stores_log_weights=task.config.kernel != MARGIN_KERNEL,
         logit_prefixes=task.logit_prefixes,
         group_batch_size=group_batch_size,
+        certifier=_make_certifier(task, model),
     )
     return evaluator.prepare(sample_images, layout=task.config.layout, fuse=task.config.fold)
 
@@ -353,6 +360,18 @@ def join_batches(batches: Sequence[Batch]) -> Batch:
         torch.cat([batch.images for batch in batches]),
         torch.cat([batch.labels for batch in batches]),
         torch.cat([batch.index for batch in batches]),
+    )
+
+
+def _make_certifier(task: EvaluationTask, model: nn.Module) -> Certifier | None:
+    if task.verifier is None:
+        return None
+    return Certifier(
+        verifier=task.verifier,
+        model=model,
+        norm=task.attack.norm,
+        eps=task.attack.eps,
+        num_classes=task.checkpoint.num_classes,
     )
 
 
@@ -433,6 +452,7 @@ def make_record(
         by_alpha=scores.by_alpha,
         dro=scores.dro,
         per_class=scores.per_class,
+        bounds=scoring.score_bounds(rows, config, list(task.kernels)),
         repeats=repeats,
         seconds=seconds,
         images_per_second=images_per_second,

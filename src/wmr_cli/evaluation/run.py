@@ -66,6 +66,8 @@ class Session:
     resume: bool
     clean_logits: dict[bytes, Tensor] = field(default_factory=dict)
     """Clean logits by image index, computed once for all attacks."""
+    verified: dict[tuple[str, float], dict[bytes, Rows]] = field(default_factory=dict)
+    """Rows of the verifier by image index, computed once for each norm and eps."""
 
     def build_evaluator(self, task: EvaluationTask) -> Evaluator:
         """Load the model of a task and build its evaluator."""
@@ -73,7 +75,11 @@ class Session:
         model = components.restore_model(self.registry, task.checkpoint).to(device)
         sample_images = task.images.first(SAMPLE_SIZE).images.to(device)
         evaluator = make_evaluator(task, model, sample_images)
-        return replace(evaluator, clean_logits=self.clean_logits)
+        certifier = evaluator.certifier
+        if certifier is not None:
+            shared = self.verified.setdefault((task.attack.norm, task.attack.eps), {})
+            certifier = replace(certifier, cache=shared)
+        return replace(evaluator, clean_logits=self.clean_logits, certifier=certifier)
 
 
 def evaluate(

@@ -27,7 +27,7 @@ from ..config import (
 from ..core.data.loaders import BatchStream
 from ..core.data.splits import balanced_subset
 from ..core.norms import NORMS
-from ..core.protocols import Attack, Batch, DataSource, Kernel, Split
+from ..core.protocols import Attack, Batch, DataSource, Kernel, Split, Verifier
 from ..core.run_attack import ThreatModel
 from ..core.traits import ALWAYS_PROVIDED, read_parameter
 from ..errors import BadInput, UnknownName, did_you_mean
@@ -37,8 +37,9 @@ from ..runtime import compatibility, components, datasets
 from ..spec import Spec, format_number, parse_number, scale_exactly
 from ..storage import checkpoints, records
 from ..storage.checkpoints import IMPORTED_DEFENSE, Checkpoint
+from .certification import list_verifier_specs, make_verifier, make_verifier_canonical
 
-LATER_SETTINGS = ("rho", "dro_loss", "per_class", "repeats", "ci", "layout", "fold")
+LATER_SETTINGS = ("rho", "dro_loss", "per_class", "repeats", "ci", "layout", "fold", "certify")
 """Settings that are part of a record's id only if they differ from their defaults."""
 
 
@@ -98,6 +99,7 @@ class EvaluationTask:
     """The attacker's kernel for each alpha_test. The key of a kernel without alpha is None."""
     code_versions: dict[str, str]
     """Plugins and local files that take part, with their version or hash."""
+    verifier: Verifier | None = None
 
     @property
     def compares_images(self) -> bool:
@@ -208,6 +210,7 @@ def plan_tasks(
             "dataset": dataset,
             "attack": attack.spec,
             "kernel": config.kernel,
+            **list_verifier_specs(config),
         }
         yield EvaluationTask(
             checkpoint=checkpoint,
@@ -216,6 +219,7 @@ def plan_tasks(
             attack=attack,
             kernels=kernels,
             code_versions=registry.external_versions(specs),
+            verifier=make_verifier(config, registry, attack.norm),
         )
 
 
@@ -234,6 +238,7 @@ def _make_canonical(config: EvaluateConfig, registry: Registry) -> EvaluateConfi
         kernel=registry.canonical_spec("kernel", config.kernel),
         attacks=tuple(str(Spec.parse(text).absolute()) for text in config.attacks),
         dataset=dataset,
+        certify=make_verifier_canonical(config.certify, registry),
     )
 
 
@@ -455,6 +460,7 @@ class EvaluationRequest:
     batch_size: int
     seed: int
     rows: RowsContent | None = None
+    certify: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -493,6 +499,7 @@ def check_request(request: EvaluationRequest, registry: Registry) -> CheckedRequ
         batch_size=request.batch_size,
         seed=request.seed,
         rows=request.rows,
+        certify=make_verifier_canonical(request.certify, registry),
     )
     return CheckedRequest(attack=attack, config=config)
 
@@ -532,7 +539,7 @@ def make_task(
     for kernel in kernels.values():
         compatibility.check_covers_split(kernel, images)
         _check_rows(kernel, config)
-    specs = {"kernel": config.kernel}
+    specs = {"kernel": config.kernel, **list_verifier_specs(config)}
     attack_spec = Spec.parse(attack.spec)
     # a class of the caller's own is not registered and has no version
     if attack_spec.is_local or attack_spec.name in registry.names("attack"):
@@ -544,6 +551,7 @@ def make_task(
         attack=attack,
         kernels=kernels,
         code_versions=registry.external_versions(specs),
+        verifier=make_verifier(config, registry, attack.norm),
     )
 
 

@@ -392,11 +392,11 @@ def worst_rows(attacks: Sequence[Rows]) -> dict[str, NDArray[Any]]:
         for name in ("index", "label"):
             if not np.array_equal(first[name], other[name]):
                 raise ValueError("the attacks were run on different images")
-    # clean rows do not depend on the attack
+    # clean rows and verified bounds do not depend on the attack
     worst = {
         name: values
         for name, values in first.items()
-        if "/" not in name or name.startswith("clean/")
+        if "/" not in name or name.startswith(("clean/", "certify/"))
     }
     predictions = [name for name in first if name.endswith("/prediction")]
     for prefix in dict.fromkeys(name.rpartition("/")[0] for name in predictions):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .. import measures
 from ..config import EvaluateConfig
 from ..errors import BadFile
-from ..measures import Estimate, Outcome
+from ..measures import AccuracyBounds, AlphaBounds, Bounds, Estimate, Outcome
 from ..spec import format_number
 from ..storage.records import (
     AlphaRow,
@@ -113,6 +113,51 @@ def estimate_outcomes(
     else:
         estimates = {name: outcome.estimate() for name, outcome in present.items()}
     return {name: estimates.get(name) for name in outcomes}
+
+
+def score_bounds(rows: Rows, config: EvaluateConfig, alphas: Alphas) -> Bounds | None:
+    """Bound A_rob, and A_sa at each alpha, over all attacks; None for rows without a verifier."""
+    margins = measures.VerifiedMargins.of(rows)
+    if margins is None or config.certify is None:
+        return None
+    # weights of other kernels do not follow from margins
+    has_weights = config.kernel == measures.MARGIN_KERNEL
+    pairs: dict[tuple[str, float | None], measures.BoundOutcomes] = {
+        ("rob", None): margins.robust_outcomes()
+    }
+    for alpha in alphas if has_weights else ():
+        if alpha is not None:
+            pairs["sa", alpha] = margins.sampled_outcomes(alpha)
+            fixed = margins.fixed_outcomes(alpha)
+            if fixed is not None:
+                pairs["fixed", alpha] = fixed
+    outcomes = {
+        (*name, i): outcome for name, pair in pairs.items() for i, outcome in enumerate(pair)
+    }
+    estimates = estimate_outcomes(outcomes, config.ci, config.seed)
+
+    def bound(name: str, alpha: float | None) -> AccuracyBounds | None:
+        lower = estimates.get((name, alpha, 0))
+        upper = estimates.get((name, alpha, 1))
+        if lower is None or upper is None:
+            return None
+        return measures.bound_accuracy(lower, upper, len(margins.lower))
+
+    a_rob = bound("rob", None)
+    assert a_rob is not None  # A_rob needs no weights
+    certified = int(margins.certified.sum())
+    broken = int(margins.broken.sum())
+    return Bounds(
+        verifier=config.certify,
+        certified=certified,
+        broken=broken,
+        unknown=len(margins.lower) - certified - broken,
+        a_rob=a_rob,
+        by_alpha=[
+            AlphaBounds(alpha_test=alpha, a_sa=bound("sa", alpha), a_sa_fixed=bound("fixed", alpha))
+            for alpha in alphas
+        ],
+    )
 
 
 def score_dro(rows: Rows, config: EvaluateConfig) -> list[DroRow]:
@@ -221,7 +266,7 @@ def keep_scoring_rows(rows: Rows, *, needs_logits: bool = False) -> Rows:
     return {
         name: values
         for name, values in rows.items()
-        if not name.startswith("clean/")
+        if not name.startswith(("clean/", "certify/"))
         and (name.rpartition("/")[2] in needed or "/log_weight" in name)
     }
 
@@ -243,7 +288,10 @@ def rescore(
         class_names = {row.label: row.name for row in record.per_class}
         scores = compute_scores(rows, config, alphas, class_names)
         record = msgspec.structs.replace(
-            record, by_alpha=scores.by_alpha, per_class=scores.per_class
+            record,
+            by_alpha=scores.by_alpha,
+            per_class=scores.per_class,
+            bounds=score_bounds(rows, config, alphas),
         )
     return record
 
@@ -251,7 +299,7 @@ def rescore(
 def stored_config(file: Path, record: Record) -> EvaluateConfig:
     """Return the scoring settings of a record, with every accuracy that its rows allow."""
     settings: dict[str, Any] = {
-        name: record.config[name] for name in ("ci", "dro_loss") if name in record.config
+        name: record.config[name] for name in ("ci", "dro_loss", "certify") if name in record.config
     }
     settings |= {
         "kernel": record.kernel,

@@ -18,9 +18,25 @@ from ..core.data.augment import Augmentation
 from ..core.losses import cross_entropy, get_objective
 from ..core.nn.preprocessing import Normalized
 from ..core.norms import NORMS
-from ..core.protocols import Attack, Defense, Evidence, HasNote, HasRemarks, Kernel, Split
+from ..core.protocols import (
+    Attack,
+    Defense,
+    Evidence,
+    HasNote,
+    HasRemarks,
+    Kernel,
+    Split,
+    Verifier,
+)
 from ..core.run_attack import check_log_weights
-from ..core.traits import AttackTraits, DefenseTraits, KernelTraits, read_parameter, read_traits
+from ..core.traits import (
+    AttackTraits,
+    DefenseTraits,
+    KernelTraits,
+    VerifierTraits,
+    read_parameter,
+    read_traits,
+)
 from ..errors import BadFile, BadInput, BrokenContract, UnknownName, did_you_mean
 from ..registry import SHARED_PARAMS, Registry
 from ..spec import Spec, format_number, parse_number
@@ -240,11 +256,12 @@ TRAITS_OF_KIND: dict[str, type[Any]] = {
     "attack": AttackTraits,
     "kernel": KernelTraits,
     "defense": DefenseTraits,
+    "verifier": VerifierTraits,
 }
 
 
 def check_traits(kind: str, component: object, spec: str) -> None:
-    """Refuse an attack, kernel or defense without traits."""
+    """Refuse an attack, kernel, defense or verifier without traits."""
     if kind in TRAITS_OF_KIND:
         read_traits(component, TRAITS_OF_KIND[kind], f"{kind} {spec!r}")
 
@@ -258,6 +275,21 @@ def check_attack_traits(attack: Attack, what: str, norm: str) -> None:
             f"{what} does not support the norm {norm}",
             hint=f"`norm` is one of {', '.join(sorted(traits.norms))}",
         )
+
+
+def build_verifier(registry: Registry, spec: str, norm: str) -> Verifier:
+    """Build a verifier for ε-balls of this norm."""
+    parsed = Spec.parse(spec)
+    verifier: Verifier = registry.create("verifier", parsed)
+    what = f"verifier {parsed.name!r}"
+    _check_callable(verifier, what, ("model", "batch"), ("norm", "eps", "num_classes"))
+    traits = read_traits(verifier, VerifierTraits, what)
+    if norm not in traits.norms:
+        raise BadInput(
+            f"{what} does not support the norm {norm}",
+            hint=f"it bounds models in balls of {', '.join(sorted(traits.norms))}",
+        )
+    return verifier
 
 
 def list_dataset_notes(split: Split) -> Iterator[str]:

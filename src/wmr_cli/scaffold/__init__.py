@@ -22,6 +22,7 @@ KINDS = {
     "dataset": "dataset",
     "loss": "defense",
     "kernel": "kernel",
+    "verifier": "verifier",
 }
 """The kind of each hook, as in `wmr_losses`, and its name in specs and on the command line."""
 PACKAGE_PREFIX = "wmr-"
@@ -31,6 +32,7 @@ KIND_WITH_ARTICLE = {
     "dataset": "a dataset",
     "loss": "a loss",
     "kernel": "a kernel",
+    "verifier": "a verifier",
 }
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from ..errors import BadFile
-from ..measures import Estimate
+from ..measures import Bounds, Estimate, find_contradictions
 from ..reading import check_regular, decode_json, is_folder, read_bytes
 from .atomic import write_atomically, write_text
 
@@ -192,6 +192,7 @@ class Record(Struct, frozen=True, kw_only=True):
     dro: list[DroRow] = []
     per_class: list[ClassRow] = []
     checks: list[Check] = []
+    bounds: Bounds | None = None
     repeats: list[RepeatRow] = []
     seconds: float
     images_per_second: float
@@ -287,6 +288,9 @@ def _find_impossible_values(record: Record) -> Iterator[str]:
                 f"{estimate.value} [{estimate.low}, {estimate.high}] "
                 "is not a fraction with its interval"
             )
+    for bounds in record.bounds.list_pairs() if record.bounds else ():
+        if not 0 <= bounds.low <= bounds.lower <= bounds.upper <= bounds.high <= 1:
+            yield f"{bounds.lower} and {bounds.upper} are not bounds of a fraction"
     temperature = record.temperature
     if temperature is not None and not 0 < temperature < math.inf:
         yield f"its temperature is {temperature}"
@@ -404,6 +408,9 @@ def _find_row_problems(rows: Rows, images: int, required: Sequence[str]) -> Iter
     for name, values in rows.items():
         if _quantity_of(name) in ("label", "prediction") and values.max() >= classes:
             yield f"{name!r} has class {values.max()}, but there are {classes} classes"
+    contradictions = find_contradictions(rows)
+    if contradictions is not None and contradictions.any():
+        yield "an image violates its verified bound"
 
 
 def _find_shape_problem(name: str, values: NDArray[Any], images: int) -> str | None:

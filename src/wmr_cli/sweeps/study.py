@@ -487,8 +487,8 @@ def _make_evaluation(table: Table, place: str, registry: Registry) -> Evaluation
     for key, value in settings.items():
         if value == ():
             raise BadInput(f"{place}: {key} is empty", hint="leave it out for the default")
-    for kind in ("attack", "kernel", "dataset"):
-        specs = settings.get(kind, ())
+    for kind in ("attack", "kernel", "dataset", "verifier"):
+        specs = settings.get("certify" if kind == "verifier" else kind, ())
         for spec in specs if isinstance(specs, tuple) else [specs]:
             _check_component(kind, spec, place, registry)
     return Evaluation(checkpoint=checkpoint, only=only, settings=settings)

@@ -14,6 +14,7 @@ from .defenses import check_defense
 from .fixtures import CLASSES, SHAPE, RecordingLearner, tiny_batch, tiny_model
 from .kernels import check_kernel
 from .models import check_model
+from .verifiers import check_verifier
 
 __all__ = [
     "CLASSES",
@@ -24,6 +25,7 @@ __all__ = [
     "check_defense",
     "check_kernel",
     "check_model",
+    "check_verifier",
     "tiny_batch",
     "tiny_model",
 ]

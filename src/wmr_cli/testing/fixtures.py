@@ -22,7 +22,14 @@ from ..core.protocols import (
     Kernel,
     Objective,
 )
-from ..core.traits import AttackTraits, DefenseTraits, KernelTraits, Traits, read_traits
+from ..core.traits import (
+    AttackTraits,
+    DefenseTraits,
+    KernelTraits,
+    Traits,
+    VerifierTraits,
+    read_traits,
+)
 from ..errors import BrokenContract
 
 SHAPE = (1, 8, 8)
@@ -33,6 +40,7 @@ ABILITIES: Mapping[type, tuple[str, ...]] = {
     KernelTraits: ("observe", "count_weighted", "state", "load_state"),
     AttackTraits: ("remarks",),
     DefenseTraits: ("state", "load_state"),
+    VerifierTraits: (),
 }
 """Optional methods of attacks, kernels and defenses, by the class of their traits."""
 

@@ -16,7 +16,7 @@ from wmr_cli.reporting.figures import dro, style
 from wmr_cli.reporting.html import report as page_module
 from wmr_cli.reporting.html.payload import to_half_logits
 from wmr_cli.reporting.scoring import has_low_ess
-from wmr_cli.reporting.tables.formatting import format_estimate, format_percent
+from wmr_cli.reporting.tables.formatting import format_bounds, format_estimate, format_percent
 
 NODE = shutil.which("node") or ""
 STATIC = Path(page_module.__file__).parent / "static"
@@ -117,6 +117,35 @@ def test_worst_case_agrees(name: str) -> None:
         assert (ess, zeros) == (pytest.approx(ours.ess), ours.zero_weights)
         assert accuracy == pytest.approx(ours.accuracy(correct), abs=1e-9)
         assert least == pytest.approx(measures.worst_accuracy(correct, ours.rho), abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 7.3])
+def test_bounds_over_all_attacks_agree(seed: int, alpha: float) -> None:
+    rng = np.random.default_rng(seed)
+    size = 300
+    # the last two have images of one status only
+    status = rng.integers(3, size=size) if seed < 2 else np.full(size, seed - 2)
+    lowest = np.where(status == 0, rng.uniform(0, 0.5, size), rng.uniform(-1, -0.5, size))
+    highest = np.where(status == 1, rng.uniform(-0.5, 0, size), rng.uniform(0.5, 1, size))
+    margins = measures.VerifiedMargins(lowest, highest, status == 0, status == 1, None)
+    lower, upper = (outcome.estimate() for outcome in margins.sampled_outcomes(alpha))
+    ours = measures.bound_accuracy(lower, upper, size)
+    given = {
+        "lowest": lowest.tolist(),
+        "highest": highest.tolist(),
+        "certified": (status == 0).astype(int).tolist(),
+        "broken": (status == 1).astype(int).tolist(),
+    }
+    code = f"""(rows) => {{
+      for (const name of Object.keys(rows)) rows[name] = Float64Array.from(rows[name]);
+      const found = boundSampledAccuracy(rows, {alpha});
+      return {{...found, text: formatBounds(found)}};
+    }}"""
+    found = run(code, given)
+    for name in ("lower", "upper", "low", "high"):
+        assert found[name] == pytest.approx(getattr(ours, name), rel=1e-9, abs=1e-12)
+    assert found["text"] == format_bounds(ours)
 
 
 def test_wilson_interval_agrees() -> None:

@@ -55,3 +55,14 @@ def wmr_attacks() -> Iterable[Entry]:
             "the strongest of a few random corners of the ε-ball",
         )
     ]
+
+
+@hookimpl
+def wmr_verifiers() -> Iterable[Entry]:
+    return [
+        Entry(
+            "dual-norm",
+            "wmr_example.parts:DualNorm",
+            "exact bounds of a model that is one linear layer",
+        )
+    ]

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from wmr_cli import BadInput
 from wmr_cli.core import (
     AttackResult,
     AttackTraits,
@@ -15,11 +16,13 @@ from wmr_cli.core import (
     Evidence,
     KernelTraits,
     Learner,
+    LogitBounds,
     Losses,
     MemorySource,
     MemorySplit,
     Objective,
     StepReport,
+    VerifierTraits,
     cross_entropy,
     ranking_scores,
     rng,
@@ -125,3 +128,41 @@ class RandomCorners:
                 best = torch.where(is_stronger[:, None, None, None], candidate, best)
                 logits = torch.where(is_stronger[:, None], candidate_logits, logits)
         return AttackResult(best, was_correct.long(), logits)
+
+
+@dataclass(frozen=True)
+class DualNorm:
+    """Bounds of an affine model: the least change is -eps times the dual norm of the gradient.
+
+    `samples` is the number of random images on which the model has to be affine; others are
+    refused. The pixel range is not used, and `margin` covers rounding.
+    """
+
+    samples: int = 8
+    margin: float = 1e-4
+
+    traits = VerifierTraits()
+
+    def __call__(
+        self, model: nn.Module, batch: Batch, *, norm: str, eps: float, num_classes: int
+    ) -> LogitBounds:
+        shape = batch.images.shape[1:]
+        units = torch.eye(math.prod(shape), device=batch.images.device).reshape(-1, *shape)
+        index = torch.arange(self.samples, device=batch.images.device)
+        images = rng.uniform(units[:1].expand(self.samples, *shape), index, seed=0)
+        with torch.no_grad():
+            constant = model(torch.zeros_like(units[:1]))
+            # (pixels, classes)
+            slopes = model(units) - constant
+            logits = images.flatten(1) @ slopes + constant
+            if not torch.allclose(logits, model(images), atol=self.margin / 10):
+                raise BadInput(
+                    "the model is not affine", hint="dual-norm bounds the model `linear`"
+                )
+            clean = model(batch.images).double()
+        order = 1 if norm == "linf" else 2
+        true_class = batch.labels[:, None]
+        differences = slopes.T[batch.labels][:, None, :] - slopes.T[None]
+        change = eps * torch.linalg.vector_norm(differences.double(), ord=order, dim=2)
+        lower = clean.gather(1, true_class) - clean - change - self.margin
+        return LogitBounds(lower.scatter(1, true_class, torch.inf))

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from ...errors import BadFile
-from ...measures import MARGIN_KERNEL, calibrate, is_correct
+from ...measures import MARGIN_KERNEL, VerifiedMargins, calibrate, is_correct
 from ...spec import format_number
 from ...storage.adversarial_images import AdversarialImageFile, find_adversarial_images
 from ...storage.records import Record, Rows, load_record_rows
@@ -260,6 +260,7 @@ def _record_facts(name: str, record: Record) -> dict[str, Any]:
         "a_rob": msgspec.to_builtins(record.a_rob),
         "by_alpha": msgspec.to_builtins(record.by_alpha),
         "dro": msgspec.to_builtins(record.dro),
+        "bounds": msgspec.to_builtins(record.bounds),
         "loss": _dro_loss(record),
         "temperature": record.temperature,
     }
@@ -290,12 +291,26 @@ def _select_rows(rows: Rows, record: Record) -> dict[str, NDArray[Any]]:
     if loss_row in rows and (record.attack.of is None or record.dro):
         sign = 1 if loss_row == LOSS_ROWS["ce"] else -1
         arrays["loss"] = sign * rows[loss_row]
+    arrays |= _select_verified_rows(rows)
     # the page computes weights of the margin kernel only, others need no logits
     if "uniform/logits" in rows and record.kernel == MARGIN_KERNEL:
         logits = rows["uniform/logits"]
         if logits.shape[1] <= MAX_CLASSES_WITH_LOGITS:
             arrays["logits"] = to_half_logits(logits)
     return arrays
+
+
+def _select_verified_rows(rows: Rows) -> dict[str, NDArray[Any]]:
+    """Return what the bounds of accuracies need; empty without a verifier."""
+    margins = VerifiedMargins.of(rows)
+    if margins is None:
+        return {}
+    return {
+        "lowest": margins.lower,
+        "highest": margins.upper,
+        "certified": np.packbits(margins.certified, bitorder="little"),
+        "broken": np.packbits(margins.broken, bitorder="little"),
+    }
 
 
 def _list_classes(panel: ReportPanel, models: Sequence[ModelPayload]) -> list[dict[str, Any]]:

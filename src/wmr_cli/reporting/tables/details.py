@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from ...measures import Estimate
+from ...measures import AlphaBounds, Estimate
 from ...spec import format_number
 from ...storage.records import ClassAlphaRow, ClassRow, Record
 from ..comparison import INDISTINGUISHABLE, Comparison, Gap
@@ -22,7 +22,7 @@ from ..rows import (
 )
 from ..scoring import has_low_ess
 from .escaping import csv_text
-from .formatting import format_difference, format_estimate, format_percent
+from .formatting import format_bounds, format_difference, format_estimate, format_percent
 from .text_table import TextTable
 
 DRO_HEADINGS = (
@@ -47,6 +47,24 @@ CHECKS_CAPTION = (
 CLASSES_CAPTION = (
     "percent, with 95 % intervals for each class on its own; the second interval of the worst "
     "class covers all classes jointly; few: the effective sample size of the class is small"
+)
+BOUNDS_HEADINGS = (
+    "run",
+    "attack",
+    "ε",
+    "verifier",
+    "certified",
+    "broken",
+    "unknown",
+    "α_test",
+    "A_rob",
+    "A_sa",
+    "A_sa, fixed weights",
+)
+BOUNDS_CAPTION = (
+    "percent, lower to upper bound over all attacks in the ε-ball, and a 95 % interval over test "
+    "images that covers both; fixed weights: those of the attack that was run, only which images "
+    "are correct is uncertain"
 )
 VALIDATION_CAPTION = (
     "percent of the validation set, with 95 % intervals, under a short attack. The best epoch was "
@@ -81,6 +99,17 @@ def make_detail_tables(records: Sequence[Record]) -> Iterator[TextTable]:
             text_columns=DRO_HEADINGS[:2],
             shared_columns=DRO_HEADINGS[:4],
         )
+    bounds_rows = [cells for record in records for cells in _bounds_rows(record, attacks)]
+    if bounds_rows:
+        yield TextTable(
+            headings=BOUNDS_HEADINGS,
+            rows=bounds_rows,
+            caption=BOUNDS_CAPTION,
+            title="two-sided bounds",
+            text_columns=(*BOUNDS_HEADINGS[:2], "verifier"),
+            shared_columns=BOUNDS_HEADINGS[:4],
+            interval_columns=BOUNDS_HEADINGS[-3:],
+        )
     for record in records:
         if record.per_class:
             yield _make_class_table(record, attacks)
@@ -102,6 +131,25 @@ def _dro_rows(record: Record, attacks: AttackNames) -> Iterator[tuple[str, ...]]
             format_percent(row.worst_accuracy),
             str(row.zero_weights),
             f"{row.ess:.0f}",
+        )
+
+
+def _bounds_rows(record: Record, attacks: AttackNames) -> Iterator[tuple[str, ...]]:
+    """Yield a row per alpha."""
+    bounds = record.bounds
+    if bounds is None:
+        return
+    for row in bounds.by_alpha or [AlphaBounds(alpha_test=None, a_sa=None, a_sa_fixed=None)]:
+        yield (
+            run_name(record),
+            attacks.name(record),
+            eps_name(record),
+            bounds.verifier,
+            str(bounds.certified),
+            str(bounds.broken),
+            str(bounds.unknown),
+            "-" if row.alpha_test is None else format_number(row.alpha_test),
+            *map(format_bounds, (bounds.a_rob, row.a_sa, row.a_sa_fixed)),
         )
 
 

@@ -2,7 +2,7 @@
 
 import math
 
-from ...measures import Difference, Estimate, Spread
+from ...measures import AccuracyBounds, Difference, Estimate, Spread
 
 # shown for a mean over seeds each of which has all images correct or none
 NO_INTERVAL = "(no interval)"
@@ -78,3 +78,11 @@ def _deviation_digits(deviation: float) -> int:
     if deviation == 0:
         return 1
     return min(4, max(1, 1 - math.floor(math.log10(deviation))))
+
+
+def format_bounds(bounds: AccuracyBounds | None) -> str:
+    """Return `81.0–87.0 [75.0, 91.0]`."""
+    if bounds is None:
+        return "-"
+    ends = [format_percent(value) for value in (bounds.lower, bounds.upper)]
+    return f"{'–'.join(ends)} [{format_percent(bounds.low)}, {format_percent(bounds.high)}]"

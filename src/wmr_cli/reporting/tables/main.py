@@ -4,7 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ...measures import MARGIN_KERNEL, Estimate, Spread
+import msgspec
+
+from ...measures import MARGIN_KERNEL, AccuracyBounds, Estimate, Spread
 from ...spec import format_number
 from ...storage.records import Record
 from ..comparison import ResampledAccuracies, find_bold_cells
@@ -84,6 +86,14 @@ NO_BOLD_NOTE = (
 )
 GROUPS_NOTE = "only rows of the same measurement setting are compared; the others differ in {}"
 REPEATED_ACCURACIES = ("a_rob", "a_sa", "a_tr")
+BOUNDS_CSV_HEADINGS = (
+    "verifier", "certified", "broken", "unknown",
+    *(
+        f"{name}_{part}"
+        for name in ("a_rob_bounds", "a_sa_bounds", "a_sa_fixed_bounds")
+        for part in AccuracyBounds.__struct_fields__
+    ),
+)  # fmt: skip
 CALIBRATED_CSV_HEADINGS = (
     "a_cal", "a_cal_low", "a_cal_high", "temperature",
     "a_cal_mean", "a_cal_sd", "a_cal_train_mean", "a_cal_train_sd",
@@ -96,6 +106,7 @@ CSV_HEADINGS = (
     "seeds", *(name + part for name in REPEATED_ACCURACIES for part in ("_mean", "_sd")),
     "train_seed", "train_kernel", "peers", "model", "train_seeds",
     *(name + part for name in ACCURACIES for part in ("_train_mean", "_train_sd")), "worst_of",
+    *BOUNDS_CSV_HEADINGS,
 )  # fmt: skip
 
 
@@ -229,6 +240,7 @@ def to_csv(records: Sequence[Record]) -> str:
                 *_list_accuracies(row),
                 *_list_spreads(row, positions[record.id]),
                 ATTACK_SEPARATOR.join(attacks.combined_attacks(record)),
+                *_list_bounds(row),
                 *(_list_calibrated(row, positions[record.id]) if has_calibrated else ()),
             ]
         )
@@ -259,6 +271,19 @@ def _list_accuracies(row: ReportRow) -> list[float | None]:
     values: list[float | None] = []
     for name in ACCURACIES:
         values += _list_estimate(row.accuracy(name))
+    return values
+
+
+def _list_bounds(row: ReportRow) -> list[Any]:
+    """Return the cells of `BOUNDS_CSV_HEADINGS`; all None for a record without bounds."""
+    bounds = row.record.bounds
+    if bounds is None:
+        return [None] * len(BOUNDS_CSV_HEADINGS)
+    at_alpha = next((part for part in bounds.by_alpha if part.alpha_test == row.alpha_test), None)
+    values: list[Any] = [bounds.verifier, bounds.certified, bounds.broken, bounds.unknown]
+    weighted = [None, None] if at_alpha is None else [at_alpha.a_sa, at_alpha.a_sa_fixed]
+    for part in (bounds.a_rob, *weighted):
+        values += [None] * 4 if part is None else msgspec.structs.astuple(part)
     return values
 
 

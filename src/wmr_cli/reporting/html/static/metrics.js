@@ -87,6 +87,36 @@ function weightedAccuracy(logWeights, correct, fit = null) {
   return logitDelta(value, Math.max(0, spread) / total.value ** 2, ess);
 }
 
+/** The values of two estimates, from the lower end of one to the upper end of the other. */
+function boundAccuracy(lower, upper, images) {
+  const ends = (estimate) => (hasWidth(estimate) ? estimate : wilson(estimate.value * images, images));
+  return {
+    lower: lower.value,
+    upper: upper.value,
+    low: Math.min(ends(lower).low, lower.value),
+    high: Math.max(ends(upper).high, upper.value),
+  };
+}
+
+/** Bounds of A_sa over all attacks, from bounds of each margin and what is known of the image. */
+function boundSampledAccuracy({ lowest, highest, certified, broken }, alpha) {
+  const heavy = exponentialLogWeights(lowest, alpha);
+  const light = exponentialLogWeights(highest, alpha);
+  const robust = exponentialLogWeights(
+    lowest.map((margin) => Math.max(margin, 0)),
+    alpha,
+  );
+  const lower = weightedAccuracy(
+    heavy.map((weight, i) => (certified[i] ? light[i] : weight)),
+    certified,
+  );
+  const upper = weightedAccuracy(
+    robust.map((weight, i) => (broken[i] ? light[i] : weight)),
+    broken.map((is) => 1 - is),
+  );
+  return lower && upper && boundAccuracy(lower, upper, certified.length);
+}
+
 // --- paired comparison of models --------------------------------------------------------------------------------------
 
 /**
@@ -328,6 +358,13 @@ function formatEstimate(estimate) {
   const digits = Math.min(3, Math.max(0, 1 - Math.floor(Math.log10(half))));
   const [value, low, high] = [estimate.value, estimate.low, estimate.high].map((number) => formatPercent(number, digits));
   return `${value} [${low}, ${high}]`;
+}
+
+/** `81.0–87.0 [75.0, 91.0]`: lower and upper bound, and the interval that covers both. */
+function formatBounds(bounds) {
+  if (!bounds) return "-";
+  const [lower, upper, low, high] = [bounds.lower, bounds.upper, bounds.low, bounds.high].map((value) => formatPercent(value));
+  return `${lower}–${upper} [${low}, ${high}]`;
 }
 
 /** Whether the weights, not the size of the test set, make the effective sample small. */

@@ -17,7 +17,12 @@ class Model {
     this.losses = rows.loss ?? null;
     this.logits = rows.logits ?? null;
     this.correct = rows.prediction ? Uint8Array.from(rows.prediction, (prediction, i) => +(prediction === rows.label[i])) : null;
-    this.clean = rows.clean ? unpackBits(rows.clean, rows.label.length) : null;
+    const unpack = (bits) => (bits ? unpackBits(bits, rows.label.length) : null);
+    this.clean = unpack(rows.clean);
+    this.certified = unpack(rows.certified);
+    this.broken = unpack(rows.broken);
+    this.lowest = rows.lowest ?? null;
+    this.highest = rows.highest ?? null;
     this.marginsByTemperature = new Map();
     this.selectClasses(null);
   }
@@ -93,6 +98,25 @@ class Model {
   aRob() {
     if (this.hasAllClasses || this.correct === null) return this.hasAllClasses ? this.a_rob : null;
     return plainAccuracy(this.selected("correct"));
+  }
+
+  /** Bounds of A_rob over all attacks. */
+  boundARob() {
+    if (this.hasAllClasses || this.certified === null) return this.bounds?.a_rob ?? null;
+    if (!this.size) return null;
+    const notBroken = this.selected("broken").map((is) => 1 - is);
+    return boundAccuracy(plainAccuracy(this.selected("certified")), plainAccuracy(notBroken), this.size);
+  }
+
+  /** Bounds of A_sa over all attacks: of the record if it has this alpha, else computed here. */
+  boundASa(alpha) {
+    const recorded = this.bounds?.by_alpha.find((row) => row.alpha_test === alpha)?.a_sa;
+    if (this.hasAllClasses && recorded) return recorded;
+    if (!this.has_margin_kernel || this.certified === null) return null;
+    return this.cached(`bounds ${alpha}`, () => {
+      const rows = ["lowest", "highest", "certified", "broken"].map((name) => [name, this.selected(name)]);
+      return boundSampledAccuracy(Object.fromEntries(rows), alpha);
+    });
   }
 
   /** A_sa, computed here. */

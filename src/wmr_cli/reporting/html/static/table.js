@@ -16,7 +16,8 @@ function updateTable() {
   const before = rank(asRecorded, 1);
   const after = temperature === 1 ? before : rank(scaled, temperature);
   const isScaled = state.models.some((model) => model.logits);
-  showHeading(alpha, rho, temperature, chosen, isScaled);
+  const isVerified = state.models.some((model) => model.bounds);
+  showHeading(alpha, rho, temperature, chosen, { isScaled, isVerified });
   byId("numbers-body").replaceChildren(
     ...chosen.map((model, i) => {
       const row = makeElement("tr", "", { "data-model": model.name });
@@ -30,6 +31,8 @@ function updateTable() {
       );
       row.append(essCell(asRecorded[i], model.size));
       if (chosen.length > 1) row.append(rankCell("rank", before[i], before[i]));
+      if (isVerified) row.append(boundsCell("a_rob_bounds", model.boundARob(), "start"));
+      if (isVerified) row.append(boundsCell("a_sa_bounds", model.boundASa(alpha)));
       if (isScaled) row.append(accuracyCell("a_sa_t", scaled[i], null, "start"));
       if (isScaled && temperature === CALIBRATED) row.append(temperatureCell(model));
       if (isScaled && chosen.length > 1) row.append(rankCell("rank_t", after[i], before[i]));
@@ -41,11 +44,12 @@ function updateTable() {
   announce(alpha, rho, chosen, asRecorded);
 }
 
-function showHeading(alpha, rho, temperature, chosen, isScaled) {
+function showHeading(alpha, rho, temperature, chosen, { isScaled, isVerified }) {
   const rank = chosen.length > 1 ? ["rank"] : [];
   const groups = [
     { title: "", names: ["model"] },
     { title: "", names: ["A_nat", "A_rob", `A_sa at α ${alpha}`, "ESS", ...rank] },
+    ...(isVerified ? [{ title: "bounds over all attacks", names: ["A_rob", `A_sa at α ${alpha}`] }] : []),
     ...(isScaled ? [scaledGroup(temperature, rank)] : []),
     { title: `χ² ball, ρ ${rho}`, names: ["accuracy", "lowest"] },
   ];
@@ -73,14 +77,27 @@ function temperatureCell(model) {
   return makeElement("td", isShown ? model.temperature.toPrecision(3) : "-", { "data-cell": "temperature" });
 }
 
-/** An accuracy, formatted as in the tables; attributes hold the unrounded numbers for scripts. */
-function accuracyCell(name, shown, computed = null, kind = "") {
+/** A cell with a value and, in small print, its interval. */
+function intervalCell(name, text, kind) {
   const cell = makeElement("td", "", { "data-cell": name, class: kind });
-  const [value, ...interval] = formatEstimate(shown).split(" ");
+  const [value, ...interval] = text.split(" ");
   cell.append(
     makeElement("span", value, { class: "strong" }),
     ...(interval.length ? [makeElement("span", ` ${interval.join(" ")}`, { class: "interval" })] : []),
   );
+  return cell;
+}
+
+/** Lower and upper bound, formatted as in the tables; an attribute holds the unrounded numbers. */
+function boundsCell(name, bounds, kind = "") {
+  const cell = intervalCell(name, formatBounds(bounds), kind);
+  if (bounds) cell.dataset.value = JSON.stringify(bounds);
+  return cell;
+}
+
+/** An accuracy, formatted as in the tables; attributes hold the unrounded numbers for scripts. */
+function accuracyCell(name, shown, computed = null, kind = "") {
+  const cell = intervalCell(name, formatEstimate(shown), kind);
   if (shown) cell.dataset.value = String(shown.value);
   if (computed) cell.dataset.computed = JSON.stringify(computed);
   return cell;
@@ -131,6 +148,8 @@ function listNotes(chosen) {
   if (losses.length === 1)
     notes.push(`χ² ball: accuracy under the weights that maximise the mean ${losses[0]}, and the lowest accuracy.`);
   else if (losses.length) notes.push("χ² ball: the models have different losses; do not compare these numbers.");
+  if (chosen.some((model) => model.bounds))
+    notes.push("Bounds: a verifier proves the lower one, the attack shows the upper one; the interval covers both.");
   if (chosen.length > 1) {
     notes.push(
       "Rank 1–3 is a range: a model ranks above another only if the 95 % interval of their paired difference in A_sa " +
