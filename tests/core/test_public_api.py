@@ -31,7 +31,8 @@ KernelTraits KlObjective LazySplits Learner LogitBounds Losses MemorySource Memo
 Normalized OBJECTIVES Objective ObservesValidation PgdSettings Preparable RanksImages Remote
 Resized Source Split StepReport StreamsImages UniformStartPgd Verifier VerifierTraits
 attack_until_misclassified backward_weighted
-balanced_subset batch_limit cross_entropy cw_loss dlr_loss evaluating fetch get_objective holdout_mask
+balanced_subset batch_limit cross_entropy cw_loss dlr_loss evaluating fetch get_objective
+holdout_mask
 input_gradient kernel_loss kl_divergence log_probabilities logit_margin margin margin_loss pgd_steps
 pick_stronger
 pick_lower_margin probability_margin project_to_ball ranking_scores report_progress rng run_pgd
