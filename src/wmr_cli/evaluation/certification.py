@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..config import EvaluateConfig
 from ..core.contexts import evaluating
 from ..core.protocols import Batch, LogitBounds, Verifier
 from ..core.run_attack import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE
@@ -17,31 +16,12 @@ from ..measures import (
     bound_probability_margin,
     find_contradictions,
 )
-from ..registry import Registry
-from ..runtime import components
 from ..storage.records import Rows
 
 MAX_NAMED_IMAGES = 20
 """An error names at most this many images."""
 LOWEST_LOGIT_MARGIN = -1e300
 """Stored for a bound of minus infinity: stored margins are finite."""
-
-
-def make_verifier_canonical(spec: str | None, registry: Registry) -> str | None:
-    """Return the spec of a verifier as records store it; refuse one that is not installed."""
-    return None if spec is None else registry.canonical_spec("verifier", spec)
-
-
-def list_verifier_specs(config: EvaluateConfig) -> dict[str, str]:
-    """Return the spec of the verifier by its kind; empty without one."""
-    return {} if config.certify is None else {"verifier": config.certify}
-
-
-def make_verifier(config: EvaluateConfig, registry: Registry, norm: str) -> Verifier | None:
-    """Build the verifier that `certify` names."""
-    if config.certify is None:
-        return None
-    return components.build_verifier(registry, config.certify, norm)
 
 
 @dataclass(frozen=True, kw_only=True)

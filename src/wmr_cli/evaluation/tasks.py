@@ -37,7 +37,6 @@ from ..runtime import compatibility, components, datasets
 from ..spec import Spec, format_number, parse_number, scale_exactly
 from ..storage import checkpoints, records
 from ..storage.checkpoints import IMPORTED_DEFENSE, Checkpoint
-from .certification import list_verifier_specs, make_verifier, make_verifier_canonical
 
 LATER_SETTINGS = ("rho", "dro_loss", "per_class", "repeats", "ci", "layout", "fold", "certify")
 """Settings that are part of a record's id only if they differ from their defaults."""
@@ -210,8 +209,9 @@ def plan_tasks(
             "dataset": dataset,
             "attack": attack.spec,
             "kernel": config.kernel,
-            **list_verifier_specs(config),
         }
+        if config.certify:
+            specs["verifier"] = config.certify
         yield EvaluationTask(
             checkpoint=checkpoint,
             config=config,
@@ -219,8 +219,18 @@ def plan_tasks(
             attack=attack,
             kernels=kernels,
             code_versions=registry.external_versions(specs),
-            verifier=make_verifier(config, registry, attack.norm),
+            verifier=_make_verifier(config, registry, attack.norm),
         )
+
+
+def _canonical_verifier(spec: str | None, registry: Registry) -> str | None:
+    return None if spec is None else registry.canonical_spec("verifier", spec)
+
+
+def _make_verifier(config: EvaluateConfig, registry: Registry, norm: str) -> Verifier | None:
+    if config.certify is None:
+        return None
+    return components.build_verifier(registry, config.certify, norm)
 
 
 def _make_canonical(config: EvaluateConfig, registry: Registry) -> EvaluateConfig:
@@ -238,7 +248,7 @@ def _make_canonical(config: EvaluateConfig, registry: Registry) -> EvaluateConfi
         kernel=registry.canonical_spec("kernel", config.kernel),
         attacks=tuple(str(Spec.parse(text).absolute()) for text in config.attacks),
         dataset=dataset,
-        certify=make_verifier_canonical(config.certify, registry),
+        certify=_canonical_verifier(config.certify, registry),
     )
 
 
@@ -499,7 +509,7 @@ def check_request(request: EvaluationRequest, registry: Registry) -> CheckedRequ
         batch_size=request.batch_size,
         seed=request.seed,
         rows=request.rows,
-        certify=make_verifier_canonical(request.certify, registry),
+        certify=_canonical_verifier(request.certify, registry),
     )
     return CheckedRequest(attack=attack, config=config)
 
@@ -539,7 +549,9 @@ def make_task(
     for kernel in kernels.values():
         compatibility.check_covers_split(kernel, images)
         _check_rows(kernel, config)
-    specs = {"kernel": config.kernel, **list_verifier_specs(config)}
+    specs = {"kernel": config.kernel}
+    if config.certify:
+        specs["verifier"] = config.certify
     attack_spec = Spec.parse(attack.spec)
     # a class of the caller's own is not registered and has no version
     if attack_spec.is_local or attack_spec.name in registry.names("attack"):
@@ -551,7 +563,7 @@ def make_task(
         attack=attack,
         kernels=kernels,
         code_versions=registry.external_versions(specs),
-        verifier=make_verifier(config, registry, attack.norm),
+        verifier=_make_verifier(config, registry, attack.norm),
     )
 
 

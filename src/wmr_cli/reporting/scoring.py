@@ -117,8 +117,10 @@ def estimate_outcomes(
 
 def score_bounds(rows: Rows, config: EvaluateConfig, alphas: Alphas) -> Bounds | None:
     """Bound A_rob, and A_sa at each alpha, over all attacks; None for rows without a verifier."""
+    if config.certify is None:
+        return None
     margins = measures.VerifiedMargins.of(rows)
-    if margins is None or config.certify is None:
+    if margins is None:
         return None
     # weights of other kernels do not follow from margins
     has_weights = config.kernel == measures.MARGIN_KERNEL

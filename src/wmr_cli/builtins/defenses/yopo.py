@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from ...core.contexts import evaluating
+from ...core.nn.fusion import matmul_input_gradient
 from ...core.nn.hooks import find_first_layer, forward_up_to, record_outputs
-from ...core.nn.small_channel_conv import matmul_input_gradient
 from ...core.pgd import project_to_ball, start_images
 from ...core.protocols import Batch, Learner, Losses, StepReport
 from ...core.rng import derive_seed
