@@ -16,8 +16,9 @@ _LIBC = ctypes.CDLL(None)
 
 
 LOAD_FILE = Path("/proc/loadavg")
-LOAD_SAMPLES = 5
-LOAD_SAMPLE_SECONDS = 0.001
+LOAD_SAMPLES = 11
+LOAD_SAMPLE_SECONDS = 0.01
+"""Long enough that a process which runs for a moment does not halve the threads of a long run."""
 
 
 def end_with_parent(number: signal.Signals) -> Callable[[], None] | None:
