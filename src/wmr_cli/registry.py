@@ -101,8 +101,8 @@ class Registry:
         """Return the entry of a name; an unknown name raises UnknownName with the nearest one."""
         known = self._owned[kind]
         if name not in known:
-            # no verifier is built in
-            missing = f"no {kind} is installed: install a plugin, such as wmr-certify for verifiers"
+            # only verifiers are never built in
+            missing = f"no {kind} is installed; the plugin wmr-certify has some"
             hint = did_you_mean(name, known) if known else missing
             raise UnknownName(f"no {kind} is called {name!r}", hint=hint)
         return known[name]
