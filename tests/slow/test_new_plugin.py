@@ -42,11 +42,28 @@ def test_the_commands_in_the_readme_of_a_new_plugin_work(
 
     readme = (folder / "README.md").read_text(encoding="utf-8")
     commands = [shlex.split(line) for line in re.findall(r"^wmr .*$", readme, re.MULTILINE)]
-    assert [words[1] for words in commands] == ["plugins", "list", "train", "evaluate"]
-    _, list_command, train_command, evaluate_command = commands
+    _, list_command, *run_commands = commands
     assert name in environment.run(tmp_path, *list_command)
-    environment.run(tmp_path, *train_command)
-    records = json.loads(environment.run(tmp_path, *evaluate_command, "--format", "json"))
+    if kind == "verifier":
+        (example,) = re.findall(r"^```python\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+        assert "Bounds(" in environment.run(tmp_path, "python", "-c", example)
+    else:
+        run_readme_commands(environment, tmp_path, run_commands, name, kind)
+
+    pytest_command = ["python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    tests = environment.run(folder, *pytest_command)
+    assert re.search(r"\b[1-9]\d* passed", tests)
+    assert "failed" not in tests
+
+
+def run_readme_commands(
+    environment: Environment, folder: Path, commands: list[list[str]], name: str, kind: str
+) -> None:
+    """Train and evaluate with a new component, and check the records."""
+    train_command, evaluate_command = commands
+    assert train_command[1] == "train"
+    environment.run(folder, *train_command)
+    records = json.loads(environment.run(folder, *evaluate_command, "--format", "json"))
     if kind == "loss":
         # an evaluation does not run the defense, so its plugin is not in the record
         assert records[0]["checkpoint"]["defense"] == f"{name}:beta=10"
@@ -54,8 +71,3 @@ def test_the_commands_in_the_readme_of_a_new_plugin_work(
         assert records[0]["plugins"] == {f"wmr-{name}": "0.1.0"}
     assert records[0]["a_nat"]["value"] > 0.5
     assert all(record["a_rob"]["value"] <= record["a_nat"]["value"] for record in records)
-
-    pytest_command = ["python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
-    tests = environment.run(folder, *pytest_command)
-    assert re.search(r"\b[1-9]\d* passed", tests)
-    assert "failed" not in tests
