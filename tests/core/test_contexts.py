@@ -33,7 +33,7 @@ def read(place: str) -> object:
     return getattr(owner, name)
 
 
-def write(place: str, value: str) -> None:
+def write(place: str, value: object) -> None:
     owner, name = find_owner(place)
     setattr(owner, name, value)
 
