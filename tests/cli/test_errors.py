@@ -5,6 +5,8 @@ import os
 import random
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -671,3 +673,25 @@ def test_a_check_of_the_attack_that_fails_prints_one_error_and_one_hint(
     result = CliRunner().invoke(app, words, prog_name="wmr")
     assert result.exit_code == 1
     assert [line.partition(":")[0] for line in result.stderr.splitlines()] == ["error", "hint"]
+
+
+SIGNALLED = """
+import os
+import signal
+import sys
+from wmr_cli.cli.app import main
+
+def signal_itself(**given):
+    os.kill(os.getpid(), signal.Signals[sys.argv[1]])
+
+
+# instead of a command
+sys.modules["wmr_cli.cli.app"].app = signal_itself
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGUSR2"])
+def test_every_signal_of_a_scheduler_ends_a_command_with_the_same_status(name: str) -> None:
+    words = [sys.executable, "-c", SIGNALLED, name]
+    assert subprocess.run(words, check=False, timeout=120).returncode == 143

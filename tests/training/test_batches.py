@@ -13,6 +13,7 @@ from wmr_cli.core.data.image_files import Decoder, ImageFileSplit
 from wmr_cli.core.data.splits import MemorySplit
 from wmr_cli.core.protocols import Batch
 from wmr_cli.errors import BrokenContract
+from wmr_cli.runtime import accelerators
 from wmr_cli.training import batches
 from wmr_cli.training.batches import TrainingBatches
 
@@ -92,6 +93,14 @@ def test_a_split_is_copied_if_it_needs_a_quarter_of_the_free_memory(
     monkeypatch.setattr(batches, "free_memory", lambda device: free)
     assert batches.fits_on_device(make_split(), torch.device("meta")) is fits
     assert not batches.fits_on_device(make_split(), CPU)
+
+
+def test_free_memory_is_guessed_where_torch_does_not_report_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # as before torch 2.5
+    monkeypatch.delattr(torch.mps, "recommended_max_memory", raising=False)
+    assert accelerators.free_memory(torch.device("mps")) == accelerators.UNKNOWN_MEMORY
 
 
 def test_bytes_are_copied_and_pinned_before_they_become_floats(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from itertools import chain
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -87,6 +87,13 @@ def plain_autograd(device: torch.device) -> Iterator[None]:
 @contextmanager
 def exact_float32() -> Iterator[None]:
     """Compute in float32 without TF32, by deterministic algorithms."""
+    exact = _exact_operations if _has_precision_per_operation() else _exact_products
+    with exact():
+        yield
+
+
+@contextmanager
+def _exact_products() -> Iterator[None]:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -96,6 +103,44 @@ def exact_float32() -> Iterator[None]:
             yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def _has_precision_per_operation() -> bool:
+    """Whether the caller has chosen precisions by `fp32_precision`, which torch 2.9 introduced.
+
+    The older settings then raise as soon as they are read.
+    """
+    try:
+        torch.get_float32_matmul_precision()
+        _ = torch.backends.cudnn.allow_tf32
+    except RuntimeError:
+        return True
+    return False
+
+
+@contextmanager
+def _exact_operations() -> Iterator[None]:
+    cudnn: Any = torch.backends.cudnn
+    onednn: Any = torch.backends.mkldnn
+    operations: list[Any] = [torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn]
+    operations += [onednn.matmul, onednn.conv, onednn.rnn]
+    flags = {"enabled": True, "benchmark": False, "deterministic": True}
+    flags_before = {name: getattr(cudnn, name) for name in flags}
+    precisions = [each.fp32_precision for each in operations]
+    try:
+        for name, value in flags.items():
+            setattr(cudnn, name, value)
+        for each in operations:
+            each.fp32_precision = "ieee"
+        yield
+    finally:
+        for name, value in flags_before.items():
+            setattr(cudnn, name, value)
+        for each, precision in zip(operations, precisions, strict=True):
+            # "none" inherits the precision of the backend, which may be where it came from
+            each.fp32_precision = "none"
+            if each.fp32_precision != precision:
+                each.fp32_precision = precision
 
 
 @contextmanager

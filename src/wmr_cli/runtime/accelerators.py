@@ -30,7 +30,8 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         free: int = torch.cuda.mem_get_info(device)[0]
         return free
-    if device.type == "mps":
+    # since torch 2.5
+    if device.type == "mps" and hasattr(torch.mps, "recommended_max_memory"):
         return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
     return UNKNOWN_MEMORY
 

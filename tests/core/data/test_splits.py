@@ -178,10 +178,11 @@ def test_a_split_in_memory_is_not_read_ahead() -> None:
 
 def test_a_million_images_are_drawn_in_seconds() -> None:
     labels = torch.arange(1_280_000) % 1000
-    started = time.perf_counter()
+    # of this process, because others may have the cores
+    started = time.process_time()
     positions = balanced_subset(labels, 5000, seed=0)
     # one sort takes a tenth of a second; a pass over all labels for each class 7 seconds or more
-    assert time.perf_counter() - started < 3
+    assert time.process_time() - started < 3
     assert (labels[positions].bincount() == 5).all()
 
 

@@ -193,6 +193,11 @@ def test_a_backend_that_fails_leaves_an_eager_training_and_its_reason(
         assert torch.equal(weights[name], tensor)
 
 
+def test_a_reason_is_one_line() -> None:
+    error = RuntimeError("\nthere is no compiler: \n\n  install one \nand more")
+    assert compilation._shorten(error) == "RuntimeError: there is no compiler: install one"
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 def test_the_compiler_of_torch_agrees_up_to_rounding(

@@ -156,5 +156,5 @@ def _force_eager() -> AbstractContextManager[object]:
 
 def _shorten(error: Exception) -> str:
     # the first line may name the backend alone
-    lines = str(error).strip().splitlines()[:2]
-    return " ".join([f"{type(error).__name__}:", *lines])
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join([f"{type(error).__name__}:", *lines[:2]])
