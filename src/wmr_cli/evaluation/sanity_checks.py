@@ -8,7 +8,7 @@ The names and texts of checks are stored in records: changing one changes stored
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,8 @@ from .. import measures
 from ..core.contexts import evaluating, exact_float32
 from ..core.data.splits import balanced_subset
 from ..core.losses import get_objective
-from ..core.norms import NORMS
 from ..core.protocols import Attack, Batch, Objective
-from ..core.run_attack import ThreatModel, predictions, run_attack
+from ..core.run_attack import predictions
 from ..core.traits import read_parameter
 from ..measures import Estimate
 from ..registry import Registry
@@ -61,16 +60,13 @@ class CheckedModel:
 
     def accuracy(self, attack: Attack, eps: float) -> Estimate:
         """Robust accuracy of the subset under another attack."""
-        evaluator = self.evaluator
+        evaluator = replace(self.evaluator, attack=attack, eps=eps)
         objective = get_objective(attack.traits.objective)
-        threat = ThreatModel(NORMS[evaluator.norm], eps, evaluator.num_classes)
         correct = []
         for batch in self.batches:
             with evaluating(evaluator.model), exact_float32():
-                attacked = run_attack(
-                    attack, evaluator.model, batch, objective, threat, seed=evaluator.seed
-                )
-            correct.append(predictions(attacked.require_logits()) == batch.labels)
+                logits = evaluator.attack_logits(objective, batch, int(batch.index[0]))
+            correct.append(predictions(logits) == batch.labels)
         return measures.plain_accuracy(torch.cat(correct).cpu().numpy())
 
     def make_attack(self, spec: str, eps: float | None = None) -> Attack:

@@ -86,6 +86,9 @@ class AttackFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: int
     restarts: int
     of: list[str] | None = None
+    eot: int = 1
+    draws: int | None = None
+    draw_rule: str = "mean"
 
 
 class AlphaRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
