@@ -25,7 +25,7 @@ from ..measures import Estimate
 from ..registry import Registry
 from ..runtime import components
 from ..spec import Spec
-from ..storage.records import Check, Rows
+from ..storage.records import PASSES_CHECK, Check, Rows
 from .evaluator import Evaluator
 from .tasks import EvaluationTask
 
@@ -97,6 +97,7 @@ def run_checks(
     yield _check_gradients(checked)
     yield from _check_weaker_attacks(checked, baseline)
     yield _check_more_effort(checked, baseline)
+    yield from _check_more_draws(checked, baseline)
     yield _check_unbounded_attack(checked)
     yield from _measure_temperatures(task, rows)
 
@@ -120,19 +121,20 @@ def _check_outputs(checked: CheckedModel) -> Check:
 
 
 def _check_determinism(checked: CheckedModel) -> Check:
-    """Check that the model is not stochastic: that would need expectation over transformation."""
+    """Check that the model is not stochastic, or that the attack averages over its draws."""
     model = checked.evaluator.model
     largest = 0.0
     with torch.no_grad(), evaluating(model), exact_float32():
         for batch in checked.batches:
             largest = max(largest, float((model(batch.images) - model(batch.images)).abs().max()))
     # not exactly zero: some GPU kernels add in a varying order
-    return _make_check(
-        "two passes agree",
-        largest,
-        largest < MAX_PASS_DIFFERENCE,
-        "largest difference between two passes",
-    )
+    is_deterministic = largest < MAX_PASS_DIFFERENCE
+    text = "largest difference between two passes"
+    draws = checked.task.attack.component.traits.eot
+    if is_deterministic or draws == 1:
+        return _make_check(PASSES_CHECK, largest, is_deterministic, text)
+    text = f"{text}: stochastic, so each gradient is the mean of {draws} draws"
+    return Check(PASSES_CHECK, largest, "note", text)
 
 
 class BackwardCounter(TorchFunctionMode):
@@ -227,6 +229,19 @@ def _check_more_effort(checked: CheckedModel, baseline: Estimate) -> Check:
     efforts = ", ".join(f"{value} {key}" for key, value in doubled.items())
     text = f"accuracy with {efforts}; {_describe_baseline(baseline)}"
     return _make_check(name, accuracy, accuracy >= baseline.low, text)
+
+
+def _check_more_draws(checked: CheckedModel, baseline: Estimate) -> Iterator[Check]:
+    """Double the draws per gradient of an attack on a stochastic model."""
+    task = checked.task
+    spec = Spec.parse(task.attack.spec)
+    draws = 2 * task.attack.component.traits.eot
+    if draws == 2 or not checked.registry.accepts("attack", spec.name, "eot"):
+        return
+    stronger = str(spec.without("eot").with_params(eot=str(draws)))
+    accuracy = checked.accuracy(checked.make_attack(stronger), task.attack.eps).value
+    text = f"accuracy with {draws} draws per gradient; {_describe_baseline(baseline)}"
+    yield _make_check("more draws do not help", accuracy, accuracy >= baseline.low, text)
 
 
 def _check_unbounded_attack(checked: CheckedModel) -> Check:
