@@ -119,7 +119,7 @@ def pgd_steps(
     `on_iterate` receives every iterate before the last one, with its logits.
     """
     take_step: AttackStep = pgd_step
-    # one graph per draw would repeat the same random numbers
+    # a compiler keeps a graph per network, and each attack wraps its network anew
     if not isinstance(model, AveragedModel):
         take_step = compile_if_enabled(pgd_step, like=batch.images)
     images = start.detach()
