@@ -30,6 +30,7 @@ from .config import (
 )
 from .core.contexts import model_device, on_device, plain_autograd
 from .core.data.loaders import as_split_or_stream
+from .core.eot import DrawRule
 from .core.nn.fusion import SAMPLE_SIZE
 from .core.protocols import Attack, DataSource, Defense, Kernel, Split, Verifier
 from .errors import BadInput, UnknownName, did_you_mean
@@ -344,6 +345,8 @@ def evaluate(  # noqa: PLR0913 - keywords of a public function
     dataset: str | None = None,
     rows: RowsContent | None = None,
     certify: str | None = None,
+    draws: int | None = None,
+    draw_rule: DrawRule = "mean",
 ) -> Result:
     """Measure a model under an attack, like `wmr evaluate`.
 
@@ -366,6 +369,8 @@ def evaluate(  # noqa: PLR0913 - keywords of a public function
     - `num_classes`, if given, must be the number of outputs of the model.
     - `name` and `dataset` are the names of model and images in tables.
     - `certify` is a verifier, such as `crown`, which gives the result two-sided bounds.
+    - `draws` is the number of passes that decide about each image of a stochastic model, by
+      their mean probabilities or, with `draw_rule="worst"`, by the worst of them.
     - `rows` is `compact` for rows without logits, which is the default above 200 classes.
 
     ```python
@@ -392,6 +397,8 @@ def evaluate(  # noqa: PLR0913 - keywords of a public function
         seed=seed,
         rows=rows,
         certify=certify,
+        draws=draws,
+        draw_rule=draw_rule,
     )
     checked = check_request(request, registry)
     images = as_split_or_stream(data, batch_size)

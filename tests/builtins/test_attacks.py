@@ -14,7 +14,7 @@ from wmr_cli.builtins.attacks.authors_eval import AuthorsEval
 from wmr_cli.builtins.attacks.autoattack import AutoAttack
 from wmr_cli.builtins.attacks.fab_targeted import TargetedFab
 from wmr_cli.builtins.attacks.noise import Noise
-from wmr_cli.builtins.attacks.pgd import Pgd
+from wmr_cli.builtins.attacks.pgd import Fgsm, Pgd
 from wmr_cli.builtins.attacks.square import Square
 from wmr_cli.builtins.kernels.exp import Exponential
 from wmr_cli.core import rng
@@ -63,6 +63,7 @@ def test_every_attack_is_stronger_than_noise(norm: Literal["linf", "l2"]) -> Non
         TargetedApgd(norm, eps, 10),
         TargetedFab(norm, eps, 20),
         Square(norm, eps, 300),
+        AutoAttack(norm, eps, 20, version="rand", eot=2),
     ]
     found = [
         accuracy(run(attack, objective=get_objective(attack.traits.objective)), labels)
@@ -286,6 +287,66 @@ def test_autoattack_runs_the_chosen_parts(registry: Registry) -> None:
         AutoAttack(attacks=())
 
 
+def test_the_random_version_runs_both_losses_with_20_draws_and_all_steps(
+    registry: Registry,
+) -> None:
+    made = registry.create("attack", "autoattack:version=rand,eps=0.1")
+    assert made.parts() == [Apgd("linf", 0.1, eot=20), Apgd("linf", 0.1, loss="dlr", eot=20)]
+    assert made.traits.eot == 20
+    assert replace(made, eot=5).traits.eot == 5
+    assert AutoAttack(eot=3).traits.eot == 3
+    assert {part.traits.eot for part in AutoAttack(eot=3).parts()} == {1, 3}
+    with pytest.raises(BadInput, match="attacks"):
+        AutoAttack(version="rand", attacks=("square",))
+
+
+class SwitchedNetwork(nn.Module):
+    """A network that predicts class 0 in the passes of these numbers, and class 1 in others."""
+
+    def __init__(self, zeros: set[int]) -> None:
+        super().__init__()
+        self.zeros = zeros
+        self.passes = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        scores = images.flatten(1).sum(dim=1)
+        sign = 1 if self.passes in self.zeros else -1
+        self.passes += 1
+        return torch.stack([sign * (100 + scores), scores * 0, scores * 0 - 200], dim=1)
+
+
+@pytest.mark.parametrize(
+    ("zeros", "survives"),
+    [
+        # correct at first, misclassified in the attack, correct in the pass that decides: twice
+        ({0, 5, 10}, True),
+        ({0, 5}, False),
+        ({0, 10}, False),
+    ],
+)
+def test_the_random_version_decides_by_a_pass_after_each_attack(
+    zeros: set[int], survives: bool
+) -> None:
+    model = SwitchedNetwork(zeros)
+    attack = AutoAttack(eps=0.1, steps=1, version="rand", eot=2)
+    batch = Batch(torch.full((1, 1, 2, 2), 0.5), torch.tensor([0]), torch.tensor([0]))
+    # a pass per draw at the start and after the step, twice, and one that decides
+    result = attack(model, batch, cross_entropy, seed=0)
+    assert bool(result.require_logits().argmax() == 0) == survives
+
+
+@pytest.mark.parametrize("attack", [Pgd(steps=0, eot=4), AutoAttack(eot=4, attacks=("apgd-ce",))])
+def test_an_attack_scores_images_by_the_mean_of_its_draws(attack: Attack) -> None:
+    # class 0 in one of four passes
+    model = SwitchedNetwork(set(range(0, 4000, 4)))
+    images = torch.full((1, 1, 2, 2), 0.5)
+    result = attack(
+        model, Batch(images, torch.tensor([0]), torch.tensor([0])), cross_entropy, seed=0
+    )
+    probabilities = result.require_logits().softmax(dim=1)
+    torch.testing.assert_close(probabilities, torch.tensor([[0.25, 0.75, 0.0]]))
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -293,6 +354,13 @@ def test_autoattack_runs_the_chosen_parts(registry: Registry) -> None:
         lambda: TargetedApgd(targets=0), lambda: TargetedFab(steps=-1),
         lambda: TargetedFab(eta=0.5), lambda: Square(queries=0), lambda: Square(p_init=0.0),
         lambda: Noise(restarts=0), lambda: AuthorsEval(steps=0), lambda: AutoAttack(eps=-1.0),
+        lambda: Pgd(eot=0),
+        lambda: Fgsm(eot=0),
+        lambda: Apgd(eot=0),
+        lambda: TargetedApgd(eot=0),
+        lambda: TargetedFab(eot=0),
+        lambda: AuthorsEval(eot=0),
+        lambda: AutoAttack(eot=0),
     ],
 )  # fmt: skip
 def test_invalid_parameters_are_refused(make: Callable[..., Any]) -> None:

@@ -30,7 +30,7 @@ DefenseTraits Evidence HasIndex HasNote HasRemarks HasState HoldsRows ImageFileS
 KernelTraits KlObjective LazySplits Learner LogitBounds Losses MemorySource MemorySplit NORMS Norm
 Normalized OBJECTIVES Objective ObservesValidation PgdSettings Preparable RanksImages Remote
 Resized Source Split StepReport StreamsImages UniformStartPgd Verifier VerifierTraits
-attack_until_misclassified backward_weighted
+attack_until_misclassified average_draws backward_weighted
 balanced_subset batch_limit cross_entropy cw_loss dlr_loss evaluating fetch get_objective
 holdout_mask
 input_gradient kernel_loss kl_divergence log_probabilities logit_margin margin margin_loss pgd_steps

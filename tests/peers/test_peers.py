@@ -17,10 +17,12 @@ from torch import Tensor, nn
 
 from support.training import train
 from wmr_cli.config import resolve
-from wmr_cli.core import torchvision_compat
+from wmr_cli.core import average_draws, torchvision_compat
+from wmr_cli.core.contexts import seeding_generators
 from wmr_cli.core.losses import cross_entropy, get_objective
 from wmr_cli.core.norms import NORMS
 from wmr_cli.core.protocols import Batch
+from wmr_cli.measures import Estimate, plain_accuracy
 from wmr_cli.registry import Registry
 from wmr_cli.runtime import components, datasets
 from wmr_cli.storage import checkpoints
@@ -246,3 +248,61 @@ def test_autoattack_agrees_with_pyautoattack_within_one_point(case: Case) -> Non
 
     ours, theirs = case.compare("autoattack", peer, name="pyautoattack")
     assert ours == pytest.approx(theirs, abs=TOLERANCE)
+
+
+class Masked(nn.Module):
+    """A stochastic model: it hides a fifth of the pixels, others in each pass."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.model(torch.where(torch.rand_like(images) < 0.8, images, 0.5))
+        return logits
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """The robust accuracy that an attack reports, and that of its images over 50 draws."""
+
+    reported: Estimate
+    averaged: Estimate
+
+
+STOCHASTIC_IMAGES = 200
+STOCHASTIC_EPS = {"linf": 0.1, "l2": 0.4}
+"""Smaller than for the deterministic model, so that about half of the images stay correct."""
+
+
+@pytest.mark.parametrize("norm", THREATS)
+def test_the_random_version_agrees_with_pyautoattack_within_the_interval(
+    norm: str, registry: Registry, model: nn.Module
+) -> None:
+    case = make_case(registry, Masked(model), norm)
+    batch = case.batch.select(torch.arange(STOCHASTIC_IMAGES))
+    eps = STOCHASTIC_EPS[norm]
+    averaged = average_draws(case.model, 50)
+
+    def judge(images: Tensor, predictions: Tensor) -> Verdicts:
+        with torch.no_grad(), seeding_generators(images.device, 1):
+            expected = averaged(images).argmax(dim=1)
+        return Verdicts(
+            *(plain_accuracy((found == batch.labels).numpy()) for found in (predictions, expected))
+        )
+
+    with seeding_generators(batch.images.device, 0):
+        ours = registry.create("attack", "autoattack:version=rand", norm=norm, eps=eps)
+        result = ours(case.model, batch, cross_entropy, seed=0)
+    found = judge(result.images, result.require_logits().argmax(dim=1))
+    peer = AutoAttack(
+        case.model, norm=case.peer_norm, eps=eps, seed=0, version="rand", device="cpu"
+    )
+    images, predictions = peer.run_standard_evaluation(
+        batch.images, batch.labels, batch_size=STOCHASTIC_IMAGES
+    )
+    theirs = judge(images, predictions)
+    print(f"autoattack:version=rand {norm} {eps:g}: ours {found}, pyautoattack {theirs}")  # noqa: T201
+    assert 0.1 < theirs.reported.value < 0.9
+    assert theirs.reported.low <= found.reported.value <= theirs.reported.high
+    assert theirs.averaged.low <= found.averaged.value <= theirs.averaged.high

@@ -183,14 +183,14 @@ def test_attacks_of_one_evaluation_share_the_clean_pass(
     tiny_run: Path, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images_per_pass = []
-    original = Evaluator._clean_logits
+    original = Evaluator.compute_clean_logits
 
     def count_pass(self: Evaluator, whole: Batch) -> Tensor:
         if whole.index.numpy().tobytes() not in not_none(self.clean_logits):
             images_per_pass.append(len(whole.labels))
         return original(self, whole)
 
-    monkeypatch.setattr(Evaluator, "_clean_logits", count_pass)
+    monkeypatch.setattr(Evaluator, "compute_clean_logits", count_pass)
     config = EvaluateConfig(
         attacks=("pgd", "fgsm"), eps=(0.05, 0.1), metrics=("nat", "rob"), limit=20
     )

@@ -346,6 +346,10 @@ class AttackedSplit(Struct, frozen=True, kw_only=True):
     restarts: Annotated[
         Count | None, setting("Random restarts; the worst case counts.", ATTACK, "R")
     ] = None
+    eot: Annotated[
+        Count | None,
+        setting("Average each gradient over K draws of a stochastic model.", ATTACK, "K"),
+    ] = None
     # independent of the training: the result for an image does not depend on its batch
     batch_size: Annotated[Count, setting("Images per batch.", HARDWARE, "N")] = 256
 
@@ -371,6 +375,15 @@ class EvaluateConfig(AttackedSplit, frozen=True, kw_only=True):
     repeats: Annotated[
         Count, setting("Seeds of the attack, to measure its variance.", ATTACK, "R")
     ] = 1
+    # None: the logits of the attack decide
+    draws: Annotated[
+        Count | None,
+        setting("Decide about each image by R new draws of a stochastic model.", ATTACK, "R"),
+    ] = None
+    draw_rule: Annotated[
+        Literal["mean", "worst"],
+        setting("Decide by the mean probabilities of the draws, or by the worst draw.", ATTACK),
+    ] = "mean"
     alpha_test: AlphaTest = None
     kernel: Annotated[
         str, setting("Kernel that weights images: `wmr list kernels`.", METRICS_PANEL, "S")

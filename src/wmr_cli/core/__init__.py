@@ -16,6 +16,7 @@ from .data.splits import (
     balanced_subset,
     holdout_mask,
 )
+from .eot import average_draws
 from .losses import (
     OBJECTIVES,
     KlObjective,
@@ -128,6 +129,7 @@ __all__ = [
     "Verifier",
     "VerifierTraits",
     "attack_until_misclassified",
+    "average_draws",
     "backward_weighted",
     "balanced_subset",
     "batch_limit",

@@ -171,6 +171,23 @@ def prefer_determinism(exceptions: set[str]) -> Iterator[None]:
 
 
 @contextmanager
+def seeding_generators(device: torch.device, seed: int) -> Iterator[None]:
+    """Seed torch's generators inside, and restore those of the CPU and of a device on exit."""
+    if is_accelerator(device):
+        with torch.random.fork_rng(devices=[device], device_type=device.type):
+            torch.manual_seed(seed)
+            yield
+        return
+    state = torch.get_rng_state()
+    # not `torch.manual_seed`: it also seeds accelerators, whose states are not restored
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+
+
+@contextmanager
 def tuned_convolutions() -> Iterator[None]:
     """Let cuDNN time its algorithms for every shape of a convolution, and use the fastest.
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from . import rng
-from .contexts import compile_if_enabled
+from .contexts import AttackStep, compile_if_enabled
+from .eot import AveragedModel, mean_of_draws
 from .norms import Norm, Radius
 from .protocols import AttackResult, Batch, Objective
 from .restarts import pick_lower_margin
@@ -73,7 +74,12 @@ def start_attempts(batch: Batch, norm: Norm, eps: float, attempts: Tensor, *, se
 def input_gradient(
     model: nn.Module, images: Tensor, labels: Tensor, objective: Objective
 ) -> tuple[Tensor, Tensor]:
-    """Return the objective's gradient with respect to the images, and the logits, both detached."""
+    """Return the objective's gradient with respect to the images, and the logits, both detached.
+
+    For an `AveragedModel` it is the mean of the draws' gradients, and the logits are its own.
+    """
+    if isinstance(model, AveragedModel):
+        return _mean_gradient(model, images, labels, objective)
     images = images.detach().requires_grad_()
     # callers may be inside `no_grad`
     with torch.enable_grad():
@@ -83,6 +89,21 @@ def input_gradient(
         # `grad`, not `backward`: it leaves the gradients of the parameters alone
         (gradient,) = torch.autograd.grad(values, images, torch.ones_like(values))
     return gradient, logits.detach()
+
+
+def _mean_gradient(
+    averaged: AveragedModel, images: Tensor, labels: Tensor, objective: Objective
+) -> tuple[Tensor, Tensor]:
+    """Return the mean gradient of all draws, and the logits of the averaged model."""
+    # the mean of the gradients, not the gradient of the averaged logits: the attack maximises the
+    # expected objective
+    gradient, first_logits = input_gradient(averaged.model, images, labels, objective)
+    logits = [first_logits]
+    for _ in range(averaged.draws - 1):
+        part, part_logits = input_gradient(averaged.model, images, labels, objective)
+        gradient = gradient + part
+        logits.append(part_logits)
+    return gradient / averaged.draws, mean_of_draws(logits)
 
 
 def pgd_steps(
@@ -97,7 +118,10 @@ def pgd_steps(
 
     `on_iterate` receives every iterate before the last one, with its logits.
     """
-    take_step = compile_if_enabled(pgd_step, like=batch.images)
+    take_step: AttackStep = pgd_step
+    # a compiler keeps a graph per network, and each attack wraps its network anew
+    if not isinstance(model, AveragedModel):
+        take_step = compile_if_enabled(pgd_step, like=batch.images)
     images = start.detach()
     steps_survived = torch.zeros_like(batch.labels)
     for _ in range(settings.steps):

@@ -61,6 +61,8 @@ class AttackTraits:
     evaluation passes it the images of several batches at once."""
     follows_preset: bool = False
     """Its steps and step size are those with which the checkpoint's preset evaluates."""
+    eot: int = 1
+    """Draws of a stochastic model over which each gradient is averaged."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "norms", _known_names("norms", self.norms, NORMS))

@@ -10,21 +10,14 @@ from torch import Tensor, nn
 
 from .. import measures
 from ..config import EvaluateConfig
-from ..core.contexts import evaluating, exact_float32
+from ..core.contexts import evaluating, exact_float32, seeding_generators
 from ..core.data.splits import read_ahead
+from ..core.eot import derive_draw_seed
 from ..core.losses import get_objective, weighted_objective
 from ..core.nn.fusion import SAMPLE_SIZE
 from ..core.norms import NORMS
 from ..core.protocols import AttackResult, Batch, Objective
-from ..core.rng import derive_seed
-from ..core.run_attack import (
-    check_batch,
-    check_logits,
-    exceeds_eps,
-    predictions,
-    raise_for_images,
-    run_attack,
-)
+from ..core.run_attack import check_batch, exceeds_eps, predictions, raise_for_images
 from ..errors import BadInput
 from ..events import AttackDone, EvaluationStarted, Event, ImagesDone, Message
 from ..registry import Registry
@@ -32,7 +25,7 @@ from ..runtime import components
 from ..runtime.fabric import single_process
 from ..storage.atomic import check_writable, resolve_output
 from ..storage.checkpoints import save_tensors
-from .evaluator import make_evaluator
+from .evaluator import Evaluator, make_evaluator
 from .importing import open_checkpoint
 from .tasks import EvaluationTask, plan_tasks
 
@@ -124,7 +117,7 @@ def attack(
         with exact_float32():
             part = attack_batch(
                 task,
-                evaluator.model,
+                evaluator,
                 batch.to(runtime.device, evaluator.memory_format),
                 weighted=weighted,
                 as_uint8=output.as_uint8,
@@ -153,27 +146,20 @@ def _check_output(file: Path | None) -> Path | None:
 
 
 def attack_batch(
-    task: EvaluationTask, model: nn.Module, batch: Batch, *, weighted: bool, as_uint8: bool
+    task: EvaluationTask, evaluator: Evaluator, batch: Batch, *, weighted: bool, as_uint8: bool
 ) -> AttackedImages:
     """Attack one batch and return its images on the CPU."""
-    num_classes = task.checkpoint.num_classes
-    threat = task.attack.threat_model(num_classes)
-    check_batch(batch, num_classes)
+    model = evaluator.model
+    first_index = int(batch.index[0])
+    check_batch(batch, evaluator.num_classes)
+    # all random numbers as in an evaluation: its record describes these images
     with evaluating(model):
-        with torch.no_grad():
-            clean_logits = model(batch.images)
-        check_logits(clean_logits, batch.index, num_classes)
-        result = run_attack(
-            task.attack.component,
-            model,
-            batch,
-            _choose_objective(task, weighted),
-            threat,
-            # the same seed as an evaluation: its record describes these images
-            seed=derive_seed("evaluate", task.config.seed),
-        )
+        clean_logits = evaluator.compute_clean_logits(batch)
+        result = evaluator.run_attack(_choose_objective(task, weighted), batch, first_index)
         if as_uint8:
-            result = round_to_uint8(result, model, batch, task)
+            seed = derive_draw_seed(evaluator.seed, "rounded", first_index)
+            with seeding_generators(batch.images.device, seed):
+                result = round_to_uint8(result, model, batch, task)
     clean = batch.images.cpu()
     images = result.images.detach().cpu()
     return AttackedImages(
@@ -184,7 +170,7 @@ def attack_batch(
         prediction_clean=predictions(clean_logits).cpu(),
         prediction=predictions(result.require_logits()).cpu(),
         # in float64, so that a perturbation of exactly eps is not rounded up
-        size=threat.norm.size(images.double() - clean.double()),
+        size=NORMS[task.attack.norm].size(images.double() - clean.double()),
     )
 
 

@@ -5,6 +5,9 @@ a function of the number of images, of `batch_size` and of the kind of device al
 are bit-identical for any number of ranks, after a resume, and for streams. On an accelerator this
 needs deterministic operations, which the record states.
 
+Random numbers of a stochastic model are those of torch's generators, which are seeded for every
+pass over clean images, every attack and every draw, by the seed and the first image of the batch.
+
 Attacks with the trait `gathers_images` receive the images of several batches at once, a group, and
 form full batches of those that they still attack. Groups are a function of the same sizes.
 """
@@ -30,9 +33,11 @@ from ..core.contexts import (
     is_accelerator,
     limiting_batches,
     prefer_determinism,
+    seeding_generators,
 )
 from ..core.data.loaders import BatchStream, rebatch
 from ..core.data.splits import read_ahead
+from ..core.eot import DrawRule, combine_draws, derive_draw_seed
 from ..core.losses import (
     cross_entropy,
     get_objective,
@@ -42,7 +47,8 @@ from ..core.losses import (
 )
 from ..core.nn.fusion import prepare_for_attack
 from ..core.norms import NORMS
-from ..core.protocols import Attack, Batch, Evidence, Kernel, Objective, Split
+from ..core.protocols import Attack, AttackResult, Batch, Evidence, Kernel, Objective, Split
+from ..core.restarts import compute_logits
 from ..core.rng import derive_seed
 from ..core.run_attack import (
     ThreatModel,
@@ -220,6 +226,11 @@ class Evaluator:
     group_batch_size: int | None = None
     """Batches of attacks on gathered images have at most this size; None evaluates each batch."""
     certifier: Certifier | None = None
+    draws: int | None = None
+    """Draws of a stochastic model that decide about each image; None for those of the attack."""
+    draw_rule: DrawRule = "mean"
+    clean_seed: int = 0
+    """Seed of the model's random numbers on clean images, the same for all seeds of the attack."""
     nondeterministic: set[str] = field(default_factory=set)
     """Warnings of operations that have no deterministic algorithm on an accelerator."""
 
@@ -250,7 +261,9 @@ class Evaluator:
             # in these batches, so that clean rows are the same under every attack
             rows = stack_rows([self._evaluate_clean(batch) for batch in batches])
             if self.is_attacked:
-                rows |= self._evaluate_attack(join_batches(batches))
+                # read from the rows: on an accelerator, the host would wait for the batch
+                first_index = int(rows["index"][0])
+                rows |= self._evaluate_attack(join_batches(batches), first_index)
         if self.certifier is not None:
             # in these batches, so that all attacks share the bounds
             rows |= stack_rows([self.certifier.bound_margins(batch) for batch in batches])
@@ -278,23 +291,31 @@ class Evaluator:
 
     def _evaluate_clean(self, batch: Batch) -> Rows:
         rows = {"index": batch.index.cpu().numpy(), "label": batch.labels.cpu().numpy()}
-        return rows | _score_logits("clean", self._clean_logits(batch), batch.labels)
+        return rows | _score_logits("clean", self.compute_clean_logits(batch), batch.labels)
 
-    def _clean_logits(self, batch: Batch) -> Tensor:
+    def compute_clean_logits(self, batch: Batch) -> Tensor:
+        """Return the logits of clean images, on the CPU."""
         cache = {} if self.clean_logits is None else self.clean_logits
         # by index: all attacks cut the images into the same batches
-        key = batch.index.cpu().numpy().tobytes()
+        index = batch.index.cpu().numpy()
+        key = index.tobytes()
         if key not in cache:
-            with torch.no_grad():
-                logits = self.model(batch.images)
+            logits = self._draw_logits(
+                batch.images,
+                batch.labels,
+                [
+                    derive_draw_seed(self.clean_seed, "clean", int(index[0]), draw)
+                    for draw in range(self.draws or 1)
+                ],
+            )
             check_logits(logits, batch.index, self.num_classes)
             # on the CPU: a whole dataset of logits need not fit on the device
             cache[key] = logits.cpu()
         return cache[key]
 
-    def _evaluate_attack(self, batch: Batch) -> Rows:
+    def _evaluate_attack(self, batch: Batch, first_index: int) -> Rows:
         loss = self.attack.traits.objective
-        uniform_logits = self._attack(get_objective(loss), batch)
+        uniform_logits = self.attack_logits(get_objective(loss), batch, first_index)
         rows = _score_logits("uniform", uniform_logits, batch.labels)
         # an attack that stops at the first misclassification does not minimise margins
         if not self.has_margins:
@@ -310,25 +331,58 @@ class Evaluator:
             # weights without a gradient do not change the attack
             logits = uniform_logits
             if kernel.traits.differentiable:
-                logits = self._attack(weighted_objective(loss, kernel), batch)
+                objective = weighted_objective(loss, kernel)
+                logits = self.attack_logits(objective, batch, first_index)
             prefix = at_alpha("weighted", alpha)
             rows |= _score_logits(prefix, logits, batch.labels)
             if stores:
                 rows[f"{prefix}/log_weight"] = _log_weights(kernel, logits, batch)
         return rows
 
-    def _attack(self, objective: Objective, batch: Batch) -> Tensor:
-        """Return the logits of the adversarial images."""
+    def attack_logits(self, objective: Objective, batch: Batch, first_index: int) -> Tensor:
+        """Return the logits of the adversarial images: those of the attack, or of new draws."""
+        result = self.run_attack(objective, batch, first_index, need_logits=self.draws is None)
+        if self.draws is None:
+            return result.require_logits()
+        seeds = [
+            derive_draw_seed(self.seed, "attacked", first_index, draw) for draw in range(self.draws)
+        ]
+        logits = self._draw_logits(result.images, batch.labels, seeds)
+        check_logits(logits, batch.index, self.num_classes)
+        return logits
+
+    def run_attack(
+        self, objective: Objective, batch: Batch, first_index: int, *, need_logits: bool = True
+    ) -> AttackResult:
+        """Run the attack, with seeded random numbers of the model."""
         threat = ThreatModel(NORMS[self.norm], self.eps, self.num_classes)
-        result = run_attack(self.attack, self.model, batch, objective, threat, seed=self.seed)
-        return result.require_logits()
+        with seeding_generators(
+            batch.images.device, derive_draw_seed(self.seed, "attack", first_index)
+        ):
+            return run_attack(
+                self.attack,
+                self.model,
+                batch,
+                objective,
+                threat,
+                seed=self.seed,
+                need_logits=need_logits,
+            )
+
+    def _draw_logits(self, images: Tensor, labels: Tensor, seeds: Sequence[int]) -> Tensor:
+        """Return the logits that decide about images, from one draw per seed."""
+        drawn = []
+        for seed in seeds:
+            with seeding_generators(images.device, seed):
+                drawn.append(compute_logits(self.model, images))
+        return combine_draws(drawn, labels, self.draw_rule)
 
 
 def make_evaluator(task: EvaluationTask, model: nn.Module, sample_images: Tensor) -> Evaluator:
     """Build the evaluator of a task, prepared with a few images (N, C, H, W)."""
     metrics = set(task.config.metrics)
     group_batch_size = None
-    if task.attack.component.traits.gathers_images:
+    if task.gathers_images:
         device = sample_images.device
         group_batch_size = min(
             task.config.batch_size, choose_chunk_size(task.config.batch_size, device)
@@ -348,6 +402,9 @@ def make_evaluator(task: EvaluationTask, model: nn.Module, sample_images: Tensor
         logit_prefixes=task.logit_prefixes,
         group_batch_size=group_batch_size,
         certifier=_make_certifier(task, model),
+        draws=task.config.draws,
+        draw_rule=task.config.draw_rule,
+        clean_seed=derive_seed("evaluate", task.config.seed),
     )
     return evaluator.prepare(sample_images, layout=task.config.layout, fuse=task.config.fold)
 
@@ -441,7 +498,14 @@ def make_record(
             indices=indices,
         ),
         threat=Threat(norm=attack.norm, eps=attack.eps),
-        attack=AttackFacts(spec=attack.spec, seed=config.seed, restarts=attack.restarts),
+        attack=AttackFacts(
+            spec=attack.spec,
+            seed=config.seed,
+            restarts=attack.restarts,
+            eot=attack.component.traits.eot,
+            draws=config.draws,
+            draw_rule=config.draw_rule,
+        ),
         kernel=config.kernel,
         device=device,
         deterministic=deterministic,

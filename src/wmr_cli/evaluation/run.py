@@ -13,6 +13,7 @@ import msgspec
 from torch import Tensor
 
 from ..config import EvaluateConfig
+from ..core.contexts import seeding_generators
 from ..core.data.splits import read_ahead
 from ..core.nn.fusion import SAMPLE_SIZE
 from ..core.rng import derive_seed
@@ -203,7 +204,9 @@ def measure(
         )
         if task.config.checks:
             yield Message("checking whether the attack was weak rather than the model strong")
-            checks = list(run_checks(task, session.registry, evaluator, rows, runtime.device))
+            seed = derive_seed("checks", task.config.seed)
+            with seeding_generators(runtime.device, seed):
+                checks = list(run_checks(task, session.registry, evaluator, rows, runtime.device))
             record = msgspec.structs.replace(record, checks=checks)
         records.save(target, record, records.drop_logits(rows) if task.is_compact else rows)
         # last: after a crash before this line, the chunks are complete and can be resumed
@@ -262,7 +265,7 @@ def make_jobs(task: EvaluationTask, folder: Path, chunk_size: int) -> list[Job]:
         task.images.positions,
         task.config.batch_size,
         chunk_size,
-        gathers=task.attack.component.traits.gathers_images,
+        gathers=task.gathers_images,
     )
     sizes = [sum(len(batch) for batch in chunk) for chunk in chunks]
     bounds = list(pairwise([0, *accumulate(sizes)]))
@@ -384,7 +387,14 @@ def record_worst_case(
         record = msgspec.structs.replace(
             record,
             id=target.stem,
-            attack=AttackFacts(spec=WORST_CASE_SPEC, seed=first.attack.seed, restarts=1, of=ids),
+            attack=AttackFacts(
+                spec=WORST_CASE_SPEC,
+                seed=first.attack.seed,
+                restarts=1,
+                of=ids,
+                draws=first.attack.draws,
+                draw_rule=first.attack.draw_rule,
+            ),
             plugins=plugins,
             # rows are chosen by lowest margin, which need not be the largest loss
             dro=[],

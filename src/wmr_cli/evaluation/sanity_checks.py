@@ -8,7 +8,7 @@ The names and texts of checks are stored in records: changing one changes stored
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -18,15 +18,14 @@ from .. import measures
 from ..core.contexts import evaluating, exact_float32
 from ..core.data.splits import balanced_subset
 from ..core.losses import get_objective
-from ..core.norms import NORMS
 from ..core.protocols import Attack, Batch, Objective
-from ..core.run_attack import ThreatModel, predictions, run_attack
+from ..core.run_attack import predictions
 from ..core.traits import read_parameter
 from ..measures import Estimate
 from ..registry import Registry
 from ..runtime import components
 from ..spec import Spec
-from ..storage.records import Check, Rows
+from ..storage.records import PASSES_CHECK, Check, Rows
 from .evaluator import Evaluator
 from .tasks import EvaluationTask
 
@@ -61,16 +60,13 @@ class CheckedModel:
 
     def accuracy(self, attack: Attack, eps: float) -> Estimate:
         """Robust accuracy of the subset under another attack."""
-        evaluator = self.evaluator
+        evaluator = replace(self.evaluator, attack=attack, eps=eps)
         objective = get_objective(attack.traits.objective)
-        threat = ThreatModel(NORMS[evaluator.norm], eps, evaluator.num_classes)
         correct = []
         for batch in self.batches:
             with evaluating(evaluator.model), exact_float32():
-                attacked = run_attack(
-                    attack, evaluator.model, batch, objective, threat, seed=evaluator.seed
-                )
-            correct.append(predictions(attacked.require_logits()) == batch.labels)
+                logits = evaluator.attack_logits(objective, batch, int(batch.index[0]))
+            correct.append(predictions(logits) == batch.labels)
         return measures.plain_accuracy(torch.cat(correct).cpu().numpy())
 
     def make_attack(self, spec: str, eps: float | None = None) -> Attack:
@@ -101,6 +97,7 @@ def run_checks(
     yield _check_gradients(checked)
     yield from _check_weaker_attacks(checked, baseline)
     yield _check_more_effort(checked, baseline)
+    yield from _check_more_draws(checked, baseline)
     yield _check_unbounded_attack(checked)
     yield from _measure_temperatures(task, rows)
 
@@ -124,19 +121,20 @@ def _check_outputs(checked: CheckedModel) -> Check:
 
 
 def _check_determinism(checked: CheckedModel) -> Check:
-    """Check that the model is not stochastic: that would need expectation over transformation."""
+    """Check that the model is not stochastic, or that the attack averages over its draws."""
     model = checked.evaluator.model
     largest = 0.0
     with torch.no_grad(), evaluating(model), exact_float32():
         for batch in checked.batches:
             largest = max(largest, float((model(batch.images) - model(batch.images)).abs().max()))
     # not exactly zero: some GPU kernels add in a varying order
-    return _make_check(
-        "two passes agree",
-        largest,
-        largest < MAX_PASS_DIFFERENCE,
-        "largest difference between two passes",
-    )
+    is_deterministic = largest < MAX_PASS_DIFFERENCE
+    text = "largest difference between two passes"
+    draws = checked.task.attack.component.traits.eot
+    if is_deterministic or draws == 1:
+        return _make_check(PASSES_CHECK, largest, is_deterministic, text)
+    text = f"{text}: stochastic, so each gradient is the mean of {draws} draws"
+    return Check(PASSES_CHECK, largest, "note", text)
 
 
 class BackwardCounter(TorchFunctionMode):
@@ -231,6 +229,19 @@ def _check_more_effort(checked: CheckedModel, baseline: Estimate) -> Check:
     efforts = ", ".join(f"{value} {key}" for key, value in doubled.items())
     text = f"accuracy with {efforts}; {_describe_baseline(baseline)}"
     return _make_check(name, accuracy, accuracy >= baseline.low, text)
+
+
+def _check_more_draws(checked: CheckedModel, baseline: Estimate) -> Iterator[Check]:
+    """Double the draws per gradient of an attack on a stochastic model."""
+    task = checked.task
+    spec = Spec.parse(task.attack.spec)
+    draws = 2 * task.attack.component.traits.eot
+    if draws == 2 or not checked.registry.accepts("attack", spec.name, "eot"):
+        return
+    stronger = str(spec.without("eot").with_params(eot=str(draws)))
+    accuracy = checked.accuracy(checked.make_attack(stronger), task.attack.eps).value
+    text = f"accuracy with {draws} draws per gradient; {_describe_baseline(baseline)}"
+    yield _make_check("more draws do not help", accuracy, accuracy >= baseline.low, text)
 
 
 def _check_unbounded_attack(checked: CheckedModel) -> Check:

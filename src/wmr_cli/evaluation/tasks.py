@@ -26,9 +26,9 @@ from ..config import (
 )
 from ..core.data.loaders import BatchStream
 from ..core.data.splits import balanced_subset
+from ..core.eot import DrawRule
 from ..core.norms import NORMS
 from ..core.protocols import Attack, Batch, DataSource, Kernel, Split, Verifier
-from ..core.run_attack import ThreatModel
 from ..core.traits import ALWAYS_PROVIDED, read_parameter
 from ..errors import BadInput, UnknownName, did_you_mean
 from ..measures import MARGIN_KERNEL
@@ -38,7 +38,10 @@ from ..spec import Spec, format_number, parse_number, scale_exactly
 from ..storage import checkpoints, records
 from ..storage.checkpoints import IMPORTED_DEFENSE, Checkpoint
 
-LATER_SETTINGS = ("rho", "dro_loss", "per_class", "repeats", "ci", "layout", "fold", "certify")
+LATER_SETTINGS = (
+    "rho", "dro_loss", "per_class", "repeats", "ci", "layout", "fold", "certify", "draws",
+    "draw_rule",
+)  # fmt: skip
 """Settings that are part of a record's id only if they differ from their defaults."""
 
 
@@ -81,10 +84,6 @@ class PlannedAttack:
         """Whether margins under the attack are meaningful: attacks that stop early leave none."""
         return not self.component.traits.stops_early
 
-    def threat_model(self, num_classes: int) -> ThreatModel:
-        """Return the ε-ball of the attack."""
-        return ThreatModel(NORMS[self.norm], self.eps, num_classes)
-
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationTask:
@@ -99,6 +98,12 @@ class EvaluationTask:
     code_versions: dict[str, str]
     """Plugins and local files that take part, with their version or hash."""
     verifier: Verifier | None = None
+
+    @property
+    def gathers_images(self) -> bool:
+        """Whether the attack receives the images of several batches at once."""
+        # with one image per batch, each has random numbers of its own in a stochastic model
+        return self.attack.component.traits.gathers_images and self.config.batch_size > 1
 
     @property
     def compares_images(self) -> bool:
@@ -203,7 +208,7 @@ def plan_tasks(
         compatibility.check_covers_split(kernel, split, positions)
         _check_rows(kernel, config)
     for settings in list_attacks(registry, config, checkpoint):
-        attack = _build_attack(settings, registry, restarts=config.restarts)
+        attack = _build_attack(settings, registry, restarts=config.restarts, eot=config.eot)
         specs = {
             "model": checkpoint.model,
             "dataset": dataset,
@@ -240,6 +245,7 @@ def _make_canonical(config: EvaluateConfig, registry: Registry) -> EvaluateConfi
             "`repeats` needs an attack: clean accuracy is the same for every seed",
             hint="leave out `repeats`, or add other `metrics`",
         )
+    check_draws(config)
     dataset = config.dataset
     if dataset:
         dataset = registry.canonical_spec("dataset", dataset)
@@ -250,6 +256,12 @@ def _make_canonical(config: EvaluateConfig, registry: Registry) -> EvaluateConfi
         dataset=dataset,
         certify=_canonical_verifier(config.certify, registry),
     )
+
+
+def check_draws(config: EvaluateConfig) -> None:
+    """Refuse a rule for draws that decides nothing."""
+    if config.draw_rule != "mean" and (config.draws or 1) == 1:
+        raise BadInput(f"`draw_rule={config.draw_rule}` needs several draws", hint="set `draws=20`")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,7 +345,10 @@ def list_threats(
 
 
 def _build_attack(
-    settings: AttackSettings, registry: Registry, restarts: int | None = None
+    settings: AttackSettings,
+    registry: Registry,
+    restarts: int | None = None,
+    eot: int | None = None,
 ) -> PlannedAttack:
     component = components.build_attack(
         registry,
@@ -343,6 +358,7 @@ def _build_attack(
         steps=settings.steps,
         step_size=settings.step_size,
         restarts=restarts,
+        eot=eot,
     )
     spec = components.describe_attack(
         component, settings.spec, registry, steps=settings.steps, step=settings.step_size
@@ -471,6 +487,8 @@ class EvaluationRequest:
     seed: int
     rows: RowsContent | None = None
     certify: str | None = None
+    draws: int | None = None
+    draw_rule: DrawRule = "mean"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -491,8 +509,13 @@ def check_request(request: EvaluationRequest, registry: Registry) -> CheckedRequ
     unknown = next((word for word in request.metrics if word not in by_name), None)
     if unknown is not None:
         raise UnknownName(f"metric {unknown!r} is not known", hint=did_you_mean(unknown, by_name))
-    for name, value, least in (("batch_size", request.batch_size, 1), ("seed", request.seed, 0)):
-        if value < least:
+    counts = (
+        ("batch_size", request.batch_size, 1),
+        ("seed", request.seed, 0),
+        ("draws", request.draws, 1),
+    )
+    for name, value, least in counts:
+        if value is not None and value < least:
             raise BadInput(f"`{name}` is {value}", hint=f"it is {least} or more")
     alphas = None
     if request.alphas is not None:
@@ -510,7 +533,10 @@ def check_request(request: EvaluationRequest, registry: Registry) -> CheckedRequ
         seed=request.seed,
         rows=request.rows,
         certify=_canonical_verifier(request.certify, registry),
+        draws=request.draws,
+        draw_rule=request.draw_rule,
     )
+    check_draws(config)
     return CheckedRequest(attack=attack, config=config)
 
 

@@ -113,7 +113,8 @@ def _group_seeds(records: Sequence[Record]) -> Iterator[SeedGroup]:
 def _attack_key(record: Record, known: Mapping[str, Record]) -> Hashable:
     attack = record.attack
     if attack.of is None:
-        return attack.spec, attack.restarts, attack.seed
+        key = (attack.spec, attack.restarts, attack.seed)
+        return key if attack.draws is None else (*key, attack.draws, attack.draw_rule)
     # the ids differ between models, the attacks behind them need not
     if all(name in known for name in attack.of):
         return "worst", tuple(sorted(str(_attack_key(known[name], {})) for name in attack.of))

@@ -165,12 +165,15 @@ def row_name(row: ReportRow) -> str:
 
 
 def attack_name(record: Record) -> str:
-    """Return the attack's spec with its restarts, or the name of the worst case over attacks."""
+    """Return the attack's spec with restarts and draws, or the name of the worst case."""
     if record.attack.of is not None:
         return "worst of all"
     spec = Spec.parse(record.attack.spec)
     if record.attack.restarts != 1:
         spec = spec.with_params(restarts=str(record.attack.restarts))
+    if record.attack.draws is not None:
+        rule = "" if record.attack.draw_rule == "mean" else f":{record.attack.draw_rule}"
+        spec = spec.with_params(draws=f"{record.attack.draws}{rule}")
     return str(spec)
 
 

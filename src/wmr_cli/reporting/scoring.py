@@ -18,6 +18,7 @@ from ..errors import BadFile
 from ..measures import AccuracyBounds, AlphaBounds, Bounds, Estimate, Outcome
 from ..spec import format_number
 from ..storage.records import (
+    PASSES_CHECK,
     AlphaRow,
     ClassAlphaRow,
     ClassRow,
@@ -331,6 +332,11 @@ def list_caveats(record: Record) -> Iterator[str]:
     if "dro" in record.config.get("metrics", ()) and not record.dro:
         yield _explain_missing_dro(record)
     yield from _explain_missing_calibration(record)
+    if any(check.name == PASSES_CHECK and check.verdict == "fail" for check in record.checks):
+        yield (
+            "the model is stochastic, and a gradient of one draw is weak: set `eot=20` to average"
+            " over 20, and `draws=20` to decide about each image by 20"
+        )
     if few_images:
         lowest = min(few_images.values())
         names = ", ".join(few_images)

@@ -201,7 +201,7 @@ def restore_model(registry: Registry, checkpoint: Checkpoint) -> nn.Module:
     return model.eval()
 
 
-def build_attack(
+def build_attack(  # noqa: PLR0913 - a keyword for each setting of attacks
     registry: Registry,
     spec: Spec,
     *,
@@ -210,6 +210,7 @@ def build_attack(
     steps: int | None = None,
     step_size: float | None = None,
     restarts: int | None = None,
+    eot: int | None = None,
 ) -> Attack:
     """Build an attack in this ε-ball. Raise if it does not have a parameter that is set."""
     if norm not in NORMS:
@@ -220,7 +221,7 @@ def build_attack(
         for key, value in {"norm": norm, "eps": eps}.items()
         if registry.accepts("attack", spec.name, key)
     }
-    settings = {"steps": steps, "step_size": step_size, "restarts": restarts}
+    settings = {"steps": steps, "step_size": step_size, "restarts": restarts, "eot": eot}
     for setting, value in settings.items():
         if value is None:
             continue

@@ -37,6 +37,8 @@ MAX_EPS = 1e9
 WRITTEN_BY = "records are written by `wmr evaluate`"
 Rows = dict[str, NDArray[Any]]
 """One array per quantity, such as `uniform/margin`, with one entry per image."""
+PASSES_CHECK = "two passes agree"
+"""Name of the check that fails for a stochastic model."""
 INTEGER_ROWS = frozenset({"index", "label", "prediction"})
 FLOAT_ROWS = frozenset({"margin", "logit_margin", "loss", "logits", "log_weight"})
 
@@ -86,6 +88,9 @@ class AttackFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: int
     restarts: int
     of: list[str] | None = None
+    eot: int = 1
+    draws: int | None = None
+    draw_rule: str = "mean"
 
 
 class AlphaRow(Struct, frozen=True, kw_only=True, omit_defaults=True):

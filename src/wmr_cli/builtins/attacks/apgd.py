@@ -7,6 +7,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from ...core.auto_pgd import run_auto_pgd, run_auto_pgd_until_misclassified
+from ...core.eot import average_draws
 from ...core.losses import (
     MAX_TARGETS,
     MIN_DLR_CLASSES,
@@ -31,7 +32,8 @@ class Apgd:
     Maximises the given objective; in evaluation that is its `loss`. Each image halves its own step
     size when it makes too little progress. The result is the misclassified iterate with the highest
     score, or that of all iterates. With `stops_early` it is the first misclassified iterate, and a
-    misclassified image is left out of further steps and restarts.
+    misclassified image is left out of further steps and restarts. For a stochastic model, each
+    gradient and each score is that of `eot` draws.
     """
 
     norm: Literal["linf", "l2"] = "linf"
@@ -40,12 +42,13 @@ class Apgd:
     restarts: int = 1
     loss: str = "ce"
     stops_early: bool = False
+    eot: int = 1
 
     def __post_init__(self) -> None:
-        if self.eps < 0 or self.steps < 0 or self.restarts < 1:
+        if self.eps < 0 or self.steps < 0 or self.restarts < 1 or self.eot < 1:
             raise BadInput(
                 f"{self} cannot be run",
-                hint="`eps` and `steps` are at least 0, `restarts` is at least 1",
+                hint="`eps` and `steps` are at least 0, `restarts` and `eot` at least 1",
             )
         # raises for an unknown name when the attack is built, not in the middle of a run
         get_objective(self.loss)
@@ -61,7 +64,10 @@ class Apgd:
     @property
     def traits(self) -> AttackTraits:
         return AttackTraits(
-            objective=self.loss, stops_early=self.stops_early, gathers_images=self.stops_early
+            objective=self.loss,
+            stops_early=self.stops_early,
+            gathers_images=self.stops_early,
+            eot=self.eot,
         )
 
     def __call__(
@@ -74,6 +80,7 @@ class Apgd:
         need_logits: bool = True,
     ) -> AttackResult:
         norm = NORMS[self.norm]
+        model = average_draws(model, self.eot)
         if self.stops_early:
 
             def choose_objective(rows: Tensor, attempts: Tensor) -> Objective:
@@ -128,7 +135,8 @@ class TargetedApgd:
 
     (N, C, H, W) in [0, 1]. Attacks towards each of the `targets` most likely other classes in
     order, whatever the given objective, until the image is misclassified: it gives A_rob. Images
-    that survive every target are returned clean.
+    that survive every target are returned clean. For a stochastic model, each gradient and each
+    score is that of `eot` draws.
     """
 
     norm: Literal["linf", "l2"] = "linf"
@@ -136,15 +144,19 @@ class TargetedApgd:
     steps: int = 100
     restarts: int = 1
     targets: int = MAX_TARGETS
-
-    traits = AttackTraits(stops_early=True, gathers_images=True)
+    eot: int = 1
 
     def __post_init__(self) -> None:
-        if self.eps < 0 or self.steps < 0 or self.restarts < 1 or self.targets < 1:
+        is_negative = self.eps < 0 or self.steps < 0
+        if is_negative or self.restarts < 1 or self.targets < 1 or self.eot < 1:
             raise BadInput(
                 f"{self} cannot be run",
-                hint="`eps` and `steps` are at least 0, `restarts` and `targets` at least 1",
+                hint="`eps` and `steps` are at least 0, `restarts`, `targets` and `eot` at least 1",
             )
+
+    @property
+    def traits(self) -> AttackTraits:
+        return AttackTraits(stops_early=True, gathers_images=True, eot=self.eot)
 
     def remarks(self, num_classes: int) -> Iterator[str]:
         """Yield what differs with this number of classes."""
@@ -163,6 +175,7 @@ class TargetedApgd:
         seed: int,
         need_logits: bool = True,
     ) -> AttackResult:
+        model = average_draws(model, self.eot)
         # targets are ranked by the clean logits, once: they do not change between restarts
         clean_logits = compute_logits(model, batch.images)
         targets = most_likely_targets(clean_logits, batch.labels, self.targets)

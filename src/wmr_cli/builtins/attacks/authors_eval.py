@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from ...core.eot import average_draws
 from ...core.losses import get_objective
 from ...core.norms import NORMS
 from ...core.pgd import PgdSettings, run_pgd
@@ -23,7 +24,8 @@ class AuthorsEval:
     projection: up to twice eps away and outside [0, 1]. The final iterates compete by the
     unweighted `loss` with the clean image, which counts as 0. This makes no difference for the
     cross-entropy, but with `loss=margin` every image that survives is returned clean. Without
-    `step` the step size is eps / 10.
+    `step` the step size is eps / 10. For a stochastic model, each gradient is the mean over `eot`
+    draws.
     """
 
     norm: Literal["linf", "l2"] = "linf"
@@ -32,18 +34,20 @@ class AuthorsEval:
     step: float | None = None
     restarts: int = 10
     loss: str = "ce"
+    eot: int = 1
 
     def __post_init__(self) -> None:
-        if self.eps < 0 or self.steps < 1 or self.restarts < 1 or (self.step or 0) < 0:
+        is_negative = self.eps < 0 or (self.step or 0) < 0
+        if is_negative or self.steps < 1 or self.restarts < 1 or self.eot < 1:
             raise BadInput(
                 f"{self} cannot be run",
-                hint="`eps` and `step` are at least 0, `steps` and `restarts` at least 1",
+                hint="`eps` and `step` are at least 0, `steps`, `restarts` and `eot` at least 1",
             )
         get_objective(self.loss)
 
     @property
     def traits(self) -> AttackTraits:
-        return AttackTraits(objective=self.loss, follows_preset=True)
+        return AttackTraits(objective=self.loss, follows_preset=True, eot=self.eot)
 
     def __call__(
         self,
@@ -55,6 +59,7 @@ class AuthorsEval:
         need_logits: bool = True,
     ) -> AttackResult:
         norm = NORMS[self.norm]
+        model = average_draws(model, self.eot)
         loss = get_objective(self.loss)
         step = self.eps / 10 if self.step is None else self.step
         settings = PgdSettings(norm, self.eps, step, self.steps)

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from ...core.eot import average_draws
 from ...core.losses import MAX_TARGETS, most_likely_targets, targeted_margin_loss
 from ...core.norms import NORMS
 from ...core.pgd import input_gradient, start_attempts
@@ -24,7 +25,8 @@ class TargetedFab:
     the linearised decision boundary to one of the `targets` most likely other classes, biased
     towards the original by at most `alpha_max` and extrapolated by `eta`; once across, it returns
     by `beta`. It stops at the first target that succeeds and so gives A_rob. An image whose nearest
-    example is outside the ε-ball is returned clean.
+    example is outside the ε-ball is returned clean. For a stochastic model, each gradient and each
+    value is that of `eot` draws.
     """
 
     norm: Literal["linf", "l2"] = "linf"
@@ -35,20 +37,24 @@ class TargetedFab:
     alpha_max: float = 0.1
     eta: float = 1.05
     beta: float = 0.9
-
-    traits = AttackTraits(stops_early=True, gathers_images=True)
+    eot: int = 1
 
     def __post_init__(self) -> None:
-        if self.eps < 0 or self.steps < 0 or self.restarts < 1 or self.targets < 1:
+        is_negative = self.eps < 0 or self.steps < 0
+        if is_negative or self.restarts < 1 or self.targets < 1 or self.eot < 1:
             raise BadInput(
                 f"{self} cannot be run",
-                hint="`eps` and `steps` are at least 0, `restarts` and `targets` at least 1",
+                hint="`eps` and `steps` are at least 0, `restarts`, `targets` and `eot` at least 1",
             )
         if not (0 <= self.alpha_max <= 1 <= self.eta and 0 < self.beta <= 1):
             raise BadInput(
                 f"{self} cannot be run",
                 hint="`alpha_max` and `beta` are between 0 and 1, `eta` is at least 1",
             )
+
+    @property
+    def traits(self) -> AttackTraits:
+        return AttackTraits(stops_early=True, gathers_images=True, eot=self.eot)
 
     def __call__(
         self,
@@ -59,6 +65,7 @@ class TargetedFab:
         seed: int,
         need_logits: bool = True,
     ) -> AttackResult:
+        model = average_draws(model, self.eot)
         clean_logits = compute_logits(model, batch.images)
         targets = most_likely_targets(clean_logits, batch.labels, self.targets)
         num_targets = targets.shape[1]

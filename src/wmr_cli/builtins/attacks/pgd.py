@@ -6,6 +6,7 @@ from typing import Literal
 
 from torch import nn
 
+from ...core.eot import average_draws
 from ...core.losses import get_objective
 from ...core.norms import NORMS
 from ...core.pgd import GAUSS_SCALE, PgdSettings, StartKind, run_pgd, start_images
@@ -22,7 +23,8 @@ class Pgd:
 
     Maximises the given objective; in evaluation that is its `loss`. Restarts are independent, and
     the result of lowest margin is kept for each image, whatever the objective. `keep=best` selects
-    among iterates in the same way. Without `step` the step size is 2.5 * eps / steps.
+    among iterates in the same way. Without `step` the step size is 2.5 * eps / steps. For a
+    stochastic model, each gradient is the mean over `eot` draws.
     """
 
     norm: Literal["linf", "l2"] = "linf"
@@ -33,19 +35,21 @@ class Pgd:
     restarts: int = 1
     keep: Literal["last", "best"] = "last"
     loss: str = "ce"
+    eot: int = 1
 
     def __post_init__(self) -> None:
-        if self.eps < 0 or self.steps < 0 or self.restarts < 1 or (self.step or 0) < 0:
+        is_negative = self.eps < 0 or self.steps < 0 or (self.step or 0) < 0
+        if is_negative or self.restarts < 1 or self.eot < 1:
             raise BadInput(
                 f"{self} cannot be run",
-                hint="`eps`, `step` and `steps` are at least 0, `restarts` is at least 1",
+                hint="`eps`, `step` and `steps` are at least 0, `restarts` and `eot` at least 1",
             )
         get_objective(self.loss)
         _parse_start(self.start)
 
     @property
     def traits(self) -> AttackTraits:
-        return AttackTraits(objective=self.loss)
+        return AttackTraits(objective=self.loss, eot=self.eot)
 
     def __call__(
         self,
@@ -57,6 +61,7 @@ class Pgd:
         need_logits: bool = True,
     ) -> AttackResult:
         norm = NORMS[self.norm]
+        model = average_draws(model, self.eot)
         step = 2.5 * self.eps / max(self.steps, 1) if self.step is None else self.step
         settings = PgdSettings(norm, self.eps, step, self.steps)
         kind, scale = _parse_start(self.start)
@@ -87,16 +92,20 @@ class Fgsm:
     """One step of length eps (Goodfellow et al. 2015, arXiv:1412.6572). (N, C, H, W) in [0, 1].
 
     Starts at the image and maximises the given objective; in evaluation that is the cross-entropy.
+    For a stochastic model, the gradient is the mean over `eot` draws.
     """
 
     norm: Literal["linf", "l2"] = "linf"
     eps: float = 8 / 255
-
-    traits = AttackTraits()
+    eot: int = 1
 
     def __post_init__(self) -> None:
-        if self.eps < 0:
-            raise BadInput(f"{self} cannot be run", hint="`eps` is at least 0")
+        if self.eps < 0 or self.eot < 1:
+            raise BadInput(f"{self} cannot be run", hint="`eps` is at least 0, `eot` is at least 1")
+
+    @property
+    def traits(self) -> AttackTraits:
+        return AttackTraits(eot=self.eot)
 
     def __call__(
         self,
@@ -107,6 +116,7 @@ class Fgsm:
         seed: int,
         need_logits: bool = True,
     ) -> AttackResult:
+        model = average_draws(model, self.eot)
         one_step = PgdSettings(NORMS[self.norm], self.eps, step=self.eps, steps=1)
         return run_pgd(model, batch, objective, batch.images, one_step, need_logits=need_logits)
 
