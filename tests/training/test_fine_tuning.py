@@ -260,12 +260,18 @@ def test_a_stored_normalisation_that_differs_from_that_of_the_model_is_refused(
         ("digits-cnn", "digits-cnn:mean=0.5"),
         ("digits-cnn:mean=0.5,std=0.25", "digits-cnn:mean=0.5,std=0.5"),
         (f"{NET},mean=0.5", NET),
+        ("timm:resnet10t,size=32", "timm:resnet10t,size=32,mean=0,std=1"),
     ],
 )
 def test_a_checkpoint_trained_on_images_normalised_otherwise_is_refused(
     trained: str, model: str, registry: Registry
 ) -> None:
-    run(registry, "trained", model=trained, epochs=1)
+    setup = set_up(registry, model=trained)
+    Path("trained").mkdir()
+    weights = setup.model.state_dict()
+    data = setup.source
+    file = Path("trained/last.safetensors")
+    checkpoints.save(file, weights, setup.config, data, alpha_train=None, epoch=1)
     stored = checkpoints.load(Path("trained")).model
     problem = refusal(registry, model=model, init="trained")
     assert "normalise" in str(problem)
@@ -538,6 +544,7 @@ def test_layers_are_frozen_by_name_or_pattern(
         ({"freeze": ("convv",)}, UnknownName),
         ({"freeze": ("conv", "layer1.*")}, UnknownName),
         ({"freeze": ("*",)}, BadInput),
+        ({"freeze": ("plain_norm",)}, BadInput),
         ({"freeze": ("backbone", "head")}, BadInput),
         ({"freeze": ("backbone",), "backbone_lr_scale": 0.1}, BadInput),
         ({"init_match": "shape"}, BadInput),

@@ -170,6 +170,8 @@ def _check_normalization(
     model: nn.Module, checkpoint: Checkpoint, config: TrainConfig, registry: Registry
 ) -> None:
     """Raise if a checkpoint was trained on images that its own model normalised differently."""
+    if checkpoint.model == config.model:
+        return
     spec = Spec.parse(checkpoint.model)
     if spec.is_local or spec.name not in registry.names("model"):
         # code that only a file names is not run, so its spec has to suffice
@@ -229,6 +231,8 @@ def freeze_layers(model: nn.Module, config: TrainConfig, head: Collection[str]) 
     selection = _Selection(model, patterns, frozenset(head))
     parameters = dict(model.named_parameters(remove_duplicate=False))
     frozen = {each for name, each in parameters.items() if selection.includes(name)}
+    if patterns and not frozen:
+        raise BadInput("`freeze` selects no parameters", hint="leave it out, or name other layers")
     for parameter in frozen:
         parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in model.parameters()):
