@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from support.real_data import MNIST_MODEL, MNIST_WEIGHTS, needs_checkpoints, needs_data
+from support.real_data import DATA_DIR, MNIST_MODEL, MNIST_WEIGHTS, needs_checkpoints, needs_data
 from support.training import train
 from support.typed import instance_of, not_none, stop
 from wmr_cli.config import EvaluateConfig, TrainConfig, resolve
@@ -139,8 +139,8 @@ def make_config(**settings: Any) -> TrainConfig:
     return resolve({"preset": "digits", **FAST, **settings})
 
 
-def set_up(registry: Registry, **settings: Any) -> TrainingSetup:
-    return set_up_training(make_config(**settings), registry, Path(), launch(Hardware("cpu")))
+def set_up(registry: Registry, data_dir: Path = Path(), **settings: Any) -> TrainingSetup:
+    return set_up_training(make_config(**settings), registry, data_dir, launch(Hardware("cpu")))
 
 
 def run(registry: Registry, path: Path | str, **settings: Any) -> list[Any]:
@@ -234,10 +234,12 @@ def test_weights_of_another_program_start_the_network_inside_our_normalisation(
     registry: Registry,
 ) -> None:
     state = build(registry, NET).state_dict()
-    torch.save({"state_dict": {f"module.{name}": each for name, each in state.items()}}, "net.pth")
+    wrapped = {f"module.{name}": each for name, each in state.items()}
+    torch.save({"state_dict": wrapped, "averaged": wrapped}, "net.pth")
     setup = set_up(registry, model=f"{NET},mean=0.5,std=0.25", init="net.pth")
     model = instance_of(Normalized, setup.model)
     assert_equal(model.network.state_dict(), state)
+    assert any("averaged" in text for text in setup.list_warnings())
     digest = not_none(setup.config.init_sha256)
     completed = subprocess.run(["sha256sum", "net.pth"], capture_output=True, text=True, check=True)
     assert completed.stdout.split()[0] == digest
@@ -302,12 +304,36 @@ def test_pretrained_weights_and_initial_weights_exclude_each_other(registry: Reg
     assert "pretrained" in problem.hint
 
 
+PUBLISHED = """
+from torch import nn
+
+
+class Cnn(nn.Sequential):
+    def __init__(self, num_classes):
+        super().__init__(
+            nn.Conv2d(1, 16, 4, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 4, 2, 1), nn.ReLU(),
+            nn.Flatten(), nn.Linear(1568, 100), nn.ReLU(), nn.Linear(100, num_classes),
+        )
+"""
+
+
 @needs_data
 @needs_checkpoints
 @pytest.mark.data
 def test_a_published_network_is_fine_tuned(registry: Registry) -> None:
-    setup = set_up(registry, model=MNIST_MODEL, dataset="mnist", init=str(MNIST_WEIGHTS))
-    assert_equal(setup.model.state_dict(), torch.load(MNIST_WEIGHTS, weights_only=True))
+    published = torch.load(MNIST_WEIGHTS, weights_only=True)
+    settings = {"preset": "cpu/mnist", "init": str(MNIST_WEIGHTS.absolute())}
+    setup = set_up(registry, DATA_DIR, model=MNIST_MODEL, **settings)
+    assert_equal(setup.model.state_dict(), published)
+
+    Path("published.py").write_text(PUBLISHED)
+    images, labels = np.zeros((60, 28, 28), np.uint8), np.arange(60) % 4
+    np.savez("four.npz", images=images, labels=labels)
+    settings["dataset"] = "arrays:path=four.npz"
+    assert "10 outputs" in str(refusal(registry, model=MNIST_MODEL, **settings))
+    setup = set_up(registry, model="published.py:Cnn", **settings)
+    assert not_none(setup.initial).new == ("7.weight", "7.bias")
+    assert_equal(setup.model.state_dict(), without(published, "7."))
 
 
 # ---- how they are matched ----

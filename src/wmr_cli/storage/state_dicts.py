@@ -49,8 +49,6 @@ class FittedWeights:
     """Tensors of the model that keep their initial values."""
     unused: tuple[str, ...]
     """Tensors of the file that the model does not have in this shape."""
-    prefix: str = ""
-    """Prefix that was removed from the names of the file."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +72,14 @@ class Mismatch:
     def __bool__(self) -> bool:
         return bool(self.missing or self.unexpected or self.misshaped)
 
-    def outside(self, head: Collection[str]) -> "Mismatch":
+    def outside(self, head: Collection[str], state: Mapping[str, Tensor]) -> "Mismatch":
         """Return the part that does not concern the head, whose layers may have other tensors."""
-        layers = tuple({f"{name.rpartition('.')[0]}." for name in head if "." in name})
+        backbone = tuple(name for name in state if name not in head)
+        layers = tuple(
+            layer
+            for layer in {f"{name.rpartition('.')[0]}." for name in head if "." in name}
+            if not any(name.startswith(layer) for name in backbone)
+        )
         return Mismatch(
             missing=[name for name in self.missing if name not in head],
             unexpected=[name for name in self.unexpected if not name.startswith(layers)],
@@ -124,11 +127,10 @@ def fit_weights(
     by name is used. The head is used as a whole or not at all. `hint` replaces the usual one.
     """
     if match == "shape":
-        prefix = ""
-        by_name = _order_by_shape(weights, state, head)
+        by_name = _match_by_shape(weights, state, head)
     else:
-        by_name, prefix = _remove_prefix(weights.tensors, state)
-        mismatch = Mismatch.of(by_name, state).outside(head)
+        by_name, _ = _remove_prefix(weights.tensors, state)
+        mismatch = Mismatch.of(by_name, state).outside(head, state)
         if mismatch and match == "name":
             raise BadFile(
                 f"{weights.path} does not fit the model: {_describe(mismatch, by_name, state)}",
@@ -160,7 +162,6 @@ def fit_weights(
         },
         new=tuple(name for name in _without_counters(state) if name not in fitting),
         unused=tuple(name for name in by_name if name not in fitting),
-        prefix=prefix,
     )
 
 
@@ -228,21 +229,8 @@ def _without_counters(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if not name.endswith(BATCH_COUNTER)}
 
 
-def _match_by_shape(weights: ExternalWeights, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights by the model's names, in the order of both."""
-    problem = _find_order_problem(weights, state)
-    if problem is not None:
-        raise BadFile(
-            f"{weights.path} does not fit the model by shape: {problem}",
-            hint=_suggest_model(weights.tensors),
-        )
-    # without counters: files of old torch versions lack them, which would shift the order
-    stored = _without_counters(weights.tensors).values()
-    return dict(zip(_without_counters(state), stored, strict=True))
-
-
-def _order_by_shape(
-    weights: ExternalWeights, state: Mapping[str, Tensor], head: Collection[str]
+def _match_by_shape(
+    weights: ExternalWeights, state: Mapping[str, Tensor], head: Collection[str] = ()
 ) -> dict[str, Tensor]:
     """Return the weights by the model's names, in the order of both; the head may differ."""
     expected = _expect_in_order(weights, state, head)
@@ -252,7 +240,9 @@ def _order_by_shape(
             f"{weights.path} does not fit the model by shape: {problem}",
             hint=_suggest_model(weights.tensors),
         )
-    return dict(zip(expected, _without_counters(weights.tensors).values(), strict=True))
+    # without counters: files of old torch versions lack them, which would shift the order
+    stored = _without_counters(weights.tensors).values()
+    return dict(zip(expected, stored, strict=True))
 
 
 def _expect_in_order(

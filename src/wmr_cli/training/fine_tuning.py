@@ -43,6 +43,8 @@ class InitialWeights:
     """Tensors with random initial values."""
     unused: tuple[str, ...]
     """Tensors of the file that the model does not have."""
+    ignored: tuple[str, ...]
+    """Other entries of the file that hold tensors."""
     head: frozenset[str]
 
     def describe(self) -> str:
@@ -57,6 +59,9 @@ class InitialWeights:
             yield f"weights before the head are random: {_join_first(random)}"
             if self.unused:
                 yield f"tensors of {self.path} that are not used: {_join_first(self.unused)}"
+        if self.ignored:
+            names = _join_first(self.ignored)
+            yield f"{self.path} holds other weights, which were ignored: {names}"
 
 
 def check_settings(config: TrainConfig) -> None:
@@ -157,6 +162,7 @@ def load_initial_weights(
         matched=sum(not name.endswith(BATCH_COUNTER) for name in fitted.tensors),
         new=tuple(prefix + name for name in fitted.new),
         unused=fitted.unused,
+        ignored=weights.ignored,
         head=head,
     )
 
