@@ -139,7 +139,8 @@ def make_config(**settings: Any) -> TrainConfig:
     return resolve({"preset": "digits", **FAST, **settings})
 
 
-def set_up(registry: Registry, data_dir: Path = Path(), **settings: Any) -> TrainingSetup:
+def set_up(registry: Registry, **settings: Any) -> TrainingSetup:
+    data_dir = settings.pop("data_dir", Path())
     return set_up_training(make_config(**settings), registry, data_dir, launch(Hardware("cpu")))
 
 
@@ -323,7 +324,7 @@ class Cnn(nn.Sequential):
 def test_a_published_network_is_fine_tuned(registry: Registry) -> None:
     published = torch.load(MNIST_WEIGHTS, weights_only=True)
     settings = {"preset": "cpu/mnist", "init": str(MNIST_WEIGHTS.absolute())}
-    setup = set_up(registry, DATA_DIR, model=MNIST_MODEL, **settings)
+    setup = set_up(registry, data_dir=DATA_DIR, model=MNIST_MODEL, **settings)
     assert_equal(setup.model.state_dict(), published)
 
     Path("published.py").write_text(PUBLISHED)
@@ -433,6 +434,17 @@ def test_a_file_without_weights_is_refused(init: str, registry: Registry) -> Non
 def test_nothing_pickled_is_executed(registry: Registry, tmp_path: Path) -> None:
     torch.save(nn.Linear(2, 2), "pickled.pt")
     assert "needs to run code" in str(refusal(registry, init="pickled.pt"))
+
+
+def test_a_kernel_needs_no_burn_in_after_trained_weights(
+    tiny_run: Path, registry: Registry
+) -> None:
+    settings: dict[str, Any] = {"init": str(tiny_run), "epochs": 8}
+    problem = refusal(registry, **settings, kernel="mail")
+    assert problem.hint.endswith("mail:start-epoch=0")
+    setup = set_up(registry, **settings, kernel="mail:start-epoch=0")
+    setup.learner.begin_step(0, 0, StepSettings(0.1), 64)
+    assert setup.learner.kernel is setup.kernel, "weights from the first epoch on"
 
 
 # ---- the head ----
