@@ -111,7 +111,7 @@ NOT_PATTERNS = {
 NOT_FLAGS = (
     "--no-such-flag",
     "--[bold]",
-    "--init",
+    "--initial",
     "-x",
     "--eps=",
     "--=",

@@ -113,6 +113,17 @@ def test_a_perturbation_changes_the_run_and_none_does_not(wmr: RunWmr) -> None:
     assert not all(torch.equal(tensor, some[name]) for name, tensor in base.items())
 
 
+def test_frozen_layers_are_not_perturbed(wmr: RunWmr) -> None:
+    model = ("--model", "nets.py:Smooth")
+    wmr("train", *BRIEF, *model, "--out", "start")
+    method = ("--defense", "awp:base=(trades:beta=2),gamma=0.05", "--freeze", "backbone")
+    wmr("train", *BRIEF, *model, *method, "--init", "start", "--out", "tuned")
+    start, tuned = weights("start"), weights("tuned")
+    assert torch.equal(tuned["1.weight"], start["1.weight"])
+    assert torch.equal(tuned["1.bias"], start["1.bias"])
+    assert not torch.equal(tuned["3.weight"], start["3.weight"])
+
+
 def test_two_processes_learn_what_one_learns(wmr: RunWmr) -> None:
     words = (
         "train",

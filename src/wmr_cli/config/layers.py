@@ -128,8 +128,10 @@ def describe_config(config: TrainConfig) -> str:
         if config.step_size:
             attack += f" of {format_number(config.step_size)}"
     optimizer = f"{config.optimizer} lr {config.lr:g} {config.schedule}"
+    init = "" if config.init is None else f" from {config.init}"
     parts = (
-        f"{config.defense} with kernel {config.kernel}{alpha} on {config.dataset}, {config.model}",
+        f"{config.defense} with kernel {config.kernel}{alpha} on {config.dataset}, "
+        f"{config.model}{init}",
         f"{config.norm} eps {format_number(config.eps)}, {attack}",
         f"{epochs}, batch {config.batch_size}, {optimizer}",
         f"seed {config.seed}",

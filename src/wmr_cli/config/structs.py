@@ -33,6 +33,7 @@ TRAINING_ATTACK = "Training attack"
 ATTACK = "Attack"
 WEIGHTING = "Weighting"
 OPTIMIZATION = "Optimisation"
+FINE_TUNING = "Fine-tuning"
 VALIDATION = "Validation"
 METRICS_PANEL = "Metrics"
 RUNS = "Runs"
@@ -41,8 +42,8 @@ PLUGIN = "Plugin"
 HARDWARE = "Hardware"
 OUTPUT = "Output"
 PANELS = (
-    DATA, TRAINING_ATTACK, ATTACK, WEIGHTING, OPTIMIZATION, VALIDATION, METRICS_PANEL, RUNS,
-    MEASUREMENT, PLUGIN, HARDWARE, OUTPUT,
+    DATA, TRAINING_ATTACK, ATTACK, WEIGHTING, OPTIMIZATION, FINE_TUNING, VALIDATION, METRICS_PANEL,
+    RUNS, MEASUREMENT, PLUGIN, HARDWARE, OUTPUT,
 )  # fmt: skip
 """Panels of the help, in the order in which they are shown."""
 
@@ -267,6 +268,34 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
         Fraction,
         setting("Fraction of the run in which alpha grows from 0.", WEIGHTING, "FRACTION"),
     ] = 0.0
+    # text, not a path: it is stored as the user wrote it
+    init: Annotated[
+        str | None,
+        setting("Start from these weights: a checkpoint, run or file.", FINE_TUNING, "WEIGHTS"),
+    ] = None
+    init_match: Annotated[
+        Literal["name", "shape", "partial"],
+        setting(
+            "Match tensors by name, by order and shape, or by name as far as they fit.",
+            FINE_TUNING,
+        ),
+    ] = "name"
+    # no flag: a new run fills it in, and a config that has it accepts no other weights
+    init_sha256: Annotated[
+        str | None, Meta(description="SHA-256 of the weights that `init` names.")
+    ] = None
+    freeze: Annotated[
+        tuple[str, ...],
+        setting(
+            "Layers that are not trained: names, patterns such as layer1.*, or backbone.",
+            FINE_TUNING,
+            "LIST",
+        ),
+    ] = ()
+    backbone_lr_scale: Annotated[
+        Positive,
+        setting("Factor of the learning rate of all layers except the head.", FINE_TUNING, "X"),
+    ] = 1.0
     validate_every: Annotated[
         CountOrZero, setting("Validate every N epochs; 0: never.", VALIDATION, "N")
     ] = 1

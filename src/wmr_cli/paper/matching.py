@@ -87,6 +87,9 @@ TRAINING_SETTINGS = {
     "warmup": "warm-up",
     "eps_ramp": "ε ramp",
     "alpha_ramp": "α ramp",
+    "init": "initial weights",
+    "freeze": "frozen layers",
+    "backbone_lr_scale": "learning-rate factor before the head",
     "precision": "precision",
 }
 

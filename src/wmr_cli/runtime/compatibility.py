@@ -58,9 +58,11 @@ def check_kernel_and_defense(defense: Defense, kernel: Kernel, config: TrainConf
     epochs = config.epochs
     start_epoch = kernel.traits.start_epoch
     if start_epoch >= epochs:
+        # a run that starts from trained weights has its burn-in behind it
+        earlier = epochs // 2 if config.init is None else 0
         raise BadInput(
             f"{kernel_name} starts after {start_epoch} epochs, and the run has {epochs}",
-            hint=f"write {Spec.parse(config.kernel).name}:start-epoch={epochs // 2}",
+            hint=f"write {Spec.parse(config.kernel).name}:start-epoch={earlier}",
         )
     warmup = defense.traits.warmup_epochs
     if warmup and warmup >= epochs:

@@ -39,7 +39,7 @@ from ..core.traits import (
 )
 from ..errors import BadFile, BadInput, BrokenContract, UnknownName, did_you_mean
 from ..registry import SHARED_PARAMS, Registry
-from ..spec import Spec, format_number, parse_number
+from ..spec import Spec, format_number, parse_number, read_value
 from ..storage.checkpoints import Checkpoint
 
 MAX_LOG_WEIGHT = 80.0
@@ -184,6 +184,12 @@ def spec_without_weights(registry: Registry, spec: str) -> str:
     if registry.declares("model", bare.name, "pretrained"):
         bare = bare.with_params(pretrained="false")
     return str(bare)
+
+
+def wants_pretrained(spec: str) -> bool:
+    """Return whether a spec itself requests pretrained weights."""
+    text = Spec.parse(spec).params.get("pretrained")
+    return isinstance(text, str) and bool(read_value(text, bool))
 
 
 def restore_model(registry: Registry, checkpoint: Checkpoint) -> nn.Module:

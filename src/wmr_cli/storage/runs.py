@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ..config import TrainConfig
 from ..errors import BadFile, BadInput, RunFolderError
 from ..reading import parse_json, read_bytes, read_text
@@ -162,29 +164,45 @@ def open_run(
             _remove_run(folder)
         if resume and folder.config.exists():
             _check_same_settings(folder, config)
-        else:
+        if not (resume and folder.resume.exists()):
             write_text(folder.config, config.to_json() + "\n")
         yield folder
 
 
+def restore_init_hash(path: Path, config: TrainConfig) -> TrainConfig:
+    """Return the settings of a resumed run with the hash of the weights that it started from.
+
+    The file that `init` names may have changed or gone since.
+    """
+    folder = RunFolder(path)
+    if config.init is None or not folder.config.exists():
+        return config
+    return msgspec.structs.replace(config, init_sha256=_read_config(folder).init_sha256)
+
+
 def _check_same_settings(folder: RunFolder, config: TrainConfig) -> None:
     """Raise RunFolderError if the settings of a resumed run have changed."""
-    try:
-        stored = TrainConfig.from_json(read_bytes(folder.config))
-    except (OSError, ValueError) as error:
-        raise BadFile(
-            f"{folder.config} cannot be read: {error}", hint="start again with `overwrite=True`"
-        ) from None
+    stored = _read_config(folder)
     differences = [
         f"{name} was {getattr(stored, name)!r}, is {getattr(config, name)!r}"
         for name in TrainConfig.__struct_fields__
-        if getattr(stored, name) != getattr(config, name)
+        # a result of the start, not a choice of the user
+        if name != "init_sha256" and getattr(stored, name) != getattr(config, name)
     ]
     if differences:
         raise RunFolderError(
             f"{folder.path} was trained with other settings: {'; '.join(differences)}",
             hint=f"resume with `config={folder.config}`, or choose another `out`",
         )
+
+
+def _read_config(folder: RunFolder) -> TrainConfig:
+    try:
+        return TrainConfig.from_json(read_bytes(folder.config))
+    except (OSError, ValueError) as error:
+        raise BadFile(
+            f"{folder.config} cannot be read: {error}", hint="start again with `overwrite=True`"
+        ) from None
 
 
 def _remove_run(folder: RunFolder) -> None:

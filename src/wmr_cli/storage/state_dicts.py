@@ -1,7 +1,11 @@
-"""Match imported weights with the state dict of a model: by name or by shape, all or nothing."""
+"""Match weights of a file with the state dict of a model, by name or by shape.
+
+An imported model gets all its weights from the file. One that is trained further may have a new
+head: `fit_weights`.
+"""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -13,6 +17,8 @@ from .torch_files import ExternalWeights
 
 BATCH_COUNTER = "num_batches_tracked"
 """Suffix of a buffer that evaluation never reads, and that old versions of torch do not save."""
+MIN_FITTING_FRACTION = 0.5
+"""Fraction of a model's values before the head that `match="partial"` has to find in a file."""
 SHOWN_NAMES = 3
 """Names of a group that an error lists."""
 FLOAT_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -35,6 +41,17 @@ class MatchedWeights:
 
 
 @dataclass(frozen=True)
+class FittedWeights:
+    """Weights that fit a model, under its own names, and those that do not."""
+
+    tensors: dict[str, Tensor]
+    new: tuple[str, ...]
+    """Tensors of the model that keep their initial values."""
+    unused: tuple[str, ...]
+    """Tensors of the file that the model does not have in this shape."""
+
+
+@dataclass(frozen=True)
 class Mismatch:
     """Names that only one side has, and names whose shapes differ. Empty lists: all match."""
 
@@ -54,6 +71,20 @@ class Mismatch:
 
     def __bool__(self) -> bool:
         return bool(self.missing or self.unexpected or self.misshaped)
+
+    def outside(self, head: Collection[str], state: Mapping[str, Tensor]) -> "Mismatch":
+        """Return the part that does not concern the head, whose layers may have other tensors."""
+        backbone = tuple(name for name in state if name not in head)
+        layers = tuple(
+            layer
+            for layer in {f"{name.rpartition('.')[0]}." for name in head if "." in name}
+            if not any(name.startswith(layer) for name in backbone)
+        )
+        return Mismatch(
+            missing=[name for name in self.missing if name not in head],
+            unexpected=[name for name in self.unexpected if not name.startswith(layers)],
+            misshaped=[name for name in self.misshaped if name not in head],
+        )
 
 
 def match_weights(
@@ -81,6 +112,57 @@ def match_weights(
             # only counters of batches can be missing here
             tensors[name] = own.detach().clone()
     return MatchedWeights(tensors, len(by_name), prefix)
+
+
+def fit_weights(
+    weights: ExternalWeights,
+    state: Mapping[str, Tensor],
+    match: str,
+    head: Collection[str],
+    hint: str = "",
+) -> FittedWeights:
+    """Return the weights that start the training of a model; raise BadFile if they do not fit.
+
+    `match` is "name" or "shape", where only the head may be new, or "partial", where all that fits
+    by name is used. The head is used as a whole or not at all. `hint` replaces the usual one.
+    """
+    if match == "shape":
+        by_name = _match_by_shape(weights, state, head)
+    else:
+        by_name, _ = _remove_prefix(weights.tensors, state)
+        mismatch = Mismatch.of(by_name, state).outside(head, state)
+        if mismatch and match == "name":
+            raise BadFile(
+                f"{weights.path} does not fit the model: {_describe(mismatch, by_name, state)}",
+                hint=_suggest_match(mismatch, weights, state, head, by_name, hint),
+            )
+    fitting = {
+        name
+        for name, tensor in by_name.items()
+        if name in state and tensor.shape == state[name].shape
+    }
+    if not fitting.issuperset(_without_counters({name: state[name] for name in head})):
+        # a bias alone can have the right shape by chance
+        fitting -= set(head)
+    backbone = {name: own for name, own in _without_counters(state).items() if name not in head}
+    values = sum(own.numel() for own in backbone.values())
+    found = sum(own.numel() for name, own in backbone.items() if name in fitting)
+    if not fitting or found < MIN_FITTING_FRACTION * values:
+        percent = 100 * found // max(values, 1)
+        raise BadFile(
+            f"{weights.path} does not fit the model: "
+            f"{percent} % of the values before its head are in the file, by name and shape",
+            hint=hint or _suggest_model({}),
+        )
+    return FittedWeights(
+        tensors={
+            name: _convert(by_name[name], own, name, weights)
+            for name, own in state.items()
+            if name in fitting
+        },
+        new=tuple(name for name in _without_counters(state) if name not in fitting),
+        unused=tuple(name for name in by_name if name not in fitting),
+    )
 
 
 def drop_normalization(weights: ExternalWeights, spec: Mapping[str, Tensor]) -> ExternalWeights:
@@ -147,9 +229,12 @@ def _without_counters(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if not name.endswith(BATCH_COUNTER)}
 
 
-def _match_by_shape(weights: ExternalWeights, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights by the model's names, in the order of both."""
-    problem = _find_order_problem(weights, state)
+def _match_by_shape(
+    weights: ExternalWeights, state: Mapping[str, Tensor], head: Collection[str] = ()
+) -> dict[str, Tensor]:
+    """Return the weights by the model's names, in the order of both; the head may differ."""
+    expected = _expect_in_order(weights, state, head)
+    problem = _find_order_problem(weights, expected, head)
     if problem is not None:
         raise BadFile(
             f"{weights.path} does not fit the model by shape: {problem}",
@@ -157,11 +242,26 @@ def _match_by_shape(weights: ExternalWeights, state: Mapping[str, Tensor]) -> di
         )
     # without counters: files of old torch versions lack them, which would shift the order
     stored = _without_counters(weights.tensors).values()
-    return dict(zip(_without_counters(state), stored, strict=True))
+    return dict(zip(expected, stored, strict=True))
 
 
-def _find_order_problem(weights: ExternalWeights, state: Mapping[str, Tensor]) -> str | None:
-    """Return where the shapes of both sides first differ in order, or None if they agree."""
+def _expect_in_order(
+    weights: ExternalWeights, state: Mapping[str, Tensor], head: Collection[str]
+) -> dict[str, Tensor]:
+    """Return the tensors of the model that a file may hold in order: without the head, or all."""
+    expected = _without_counters(state)
+    backbone = {name: own for name, own in expected.items() if name not in head}
+    has_head = len(_without_counters(weights.tensors)) != len(backbone)
+    return expected if has_head else backbone
+
+
+def _find_order_problem(
+    weights: ExternalWeights, state: Mapping[str, Tensor], head: Collection[str] = ()
+) -> str | None:
+    """Return where the shapes of both sides first differ in order, or None if they agree.
+
+    Shapes of the head are not compared.
+    """
     if not weights.keeps_order:
         return "safetensors files do not keep the order of layers"
     pairs = zip_longest(
@@ -170,6 +270,8 @@ def _find_order_problem(weights: ExternalWeights, state: Mapping[str, Tensor]) -
         fillvalue=("nothing", None),
     )
     for number, ((name, tensor), (own_name, own)) in enumerate(pairs, start=1):
+        if own_name in head and tensor is not None:
+            continue
         if tensor is None or own is None or tensor.shape != own.shape:
             stored = _describe_tensor(name, tensor)
             expected = _describe_tensor(own_name, own)
@@ -226,6 +328,24 @@ def _suggest(
             "`wmr import` accepts them with `match=shape`"
         )
     return _suggest_model({})
+
+
+def _suggest_match(
+    mismatch: Mismatch,
+    weights: ExternalWeights,
+    state: Mapping[str, Tensor],
+    head: Collection[str],
+    by_name: Mapping[str, Tensor],
+    hint: str,
+) -> str:
+    """Return a hint for weights that do not fit the backbone by name."""
+    if any(map(_normalizer_kind, mismatch.unexpected)):
+        return _suggest_model({name: by_name[name] for name in mismatch.unexpected})
+    if hint:
+        return hint
+    if _find_order_problem(weights, _expect_in_order(weights, state, head), head) is None:
+        return "all shapes agree in order: if the layers do too, set `init_match=shape`"
+    return f"{_suggest_model({})}; `init_match=partial` uses the tensors that fit"
 
 
 def _suggest_model(unmatched: Mapping[str, Tensor]) -> str:

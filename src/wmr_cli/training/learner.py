@@ -1,7 +1,7 @@
 """The learner: what a defense may use during one training step."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from ..core.traits import KernelTraits, read_parameter
 from ..errors import BadInput
 from ..runtime.fabric import Runtime
 from .monitoring import AttackOutcome
-from .optimization import StepSettings
+from .optimization import LR_SCALE, StepSettings
 
 Component = TypeVar("Component", Attack, Kernel)
 
@@ -44,6 +44,7 @@ class FabricLearner:
         num_classes: int,
         attack_model: PreparedModel | None = None,
         compiler: Compiler | None = None,
+        frozen: Collection[nn.Module] = (),
     ) -> None:
         self._runtime = runtime
         self._ranks = runtime.ranks
@@ -55,6 +56,8 @@ class FabricLearner:
         self._full_attack = attack
         self._full_kernel = kernel
         self._num_classes = num_classes
+        self._frozen = frozen
+        """Modules that keep their statistics."""
         self.model = model
         self.attack_model = attack_model or PreparedModel(model)
         """The model that attacks in eval mode use, fused if possible."""
@@ -103,8 +106,11 @@ class FabricLearner:
         # dropout and the like follow from (seed, step, rank): checkpoints need no generator state
         torch.manual_seed(derive_seed("step", self.seed, step_index, self._ranks.index))
         for group in self._optimizer.param_groups:
-            group["lr"] = settings.learning_rate
+            group["lr"] = settings.learning_rate * group.get(LR_SCALE, 1.0)
         self.model.train()
+        for module in self._frozen:
+            # not `eval`, which would include the modules inside
+            module.training = False
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor
@@ -231,8 +237,16 @@ class FabricLearner:
 
     def _average_buffers(self) -> None:
         """Average the batch-norm statistics of all ranks, so that their models stay equal."""
-        buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
-        if self._ranks.count == 1 or not buffers:
+        if self._ranks.count == 1:
+            return
+        # a mean of equal values is rounded, and would change the statistics of frozen layers
+        fixed = {buffer for module in self._frozen for buffer in module.buffers(recurse=False)}
+        buffers = [
+            buffer
+            for buffer in self.model.buffers()
+            if buffer.is_floating_point() and buffer not in fixed
+        ]
+        if not buffers:
             return
         # one exchange for all buffers instead of one for each
         flat = torch.cat([buffer.flatten() for buffer in buffers])

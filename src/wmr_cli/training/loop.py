@@ -29,7 +29,7 @@ from ..registry import Registry
 from ..runtime.accelerators import copies_without_blocking
 from ..runtime.distributed import limit_waiting
 from ..runtime.fabric import Hardware, launch
-from ..storage.runs import RunFolder
+from ..storage.runs import RunFolder, restore_init_hash
 from .checkpointing import (
     SAVE_REQUEST,
     Progress,
@@ -86,6 +86,9 @@ def train(
     check_loggers(options.loggers)
     runtime = launch(options.hardware, config.precision, SETUP_TIMEOUT)
     ranks = runtime.ranks
+    resumes = options.resume and RunFolder(path).resume.exists()
+    if resumes:
+        config = restore_init_hash(path, config)
     run = set_up_training(
         config,
         registry,
@@ -93,6 +96,7 @@ def train(
         runtime,
         compile_model=options.compile_model,
         threads=options.hardware.count_threads(),
+        resumes=resumes,
     )
     yield from describe_setup(run)
 

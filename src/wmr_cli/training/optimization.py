@@ -4,7 +4,7 @@ A schedule is a pure function of the step's number, so that a checkpoint needs n
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,8 @@ ONE_CYCLE_PEAK = 0.3
 """Fraction of the run after which the learning rate of `one-cycle` falls."""
 ONE_CYCLE_START = 0.04
 """First learning rate of `one-cycle`, as a fraction of the highest."""
+LR_SCALE = "lr_scale"
+"""Key of a parameter group: the factor of its learning rate, 1 if it has none."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,14 @@ class StepSettings:
     alpha_fraction: float = 1.0
 
 
-def make_optimizer(config: TrainConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """Make SGD with momentum, Adam or AdamW, for a model that is on its device."""
-    groups = parameter_groups(config, model)
+def make_optimizer(
+    config: TrainConfig, model: nn.Module, head: Collection[str] = ()
+) -> torch.optim.Optimizer:
+    """Make SGD with momentum, Adam or AdamW, for a model that is on its device.
+
+    `head` are the names of the parameters that `backbone_lr_scale` leaves out.
+    """
+    groups = parameter_groups(config, model, head)
     options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay}
     # Fabric cannot clip gradients that a fused optimizer has to unscale
     is_unscaled = config.precision != "16" or config.clip_grad is None
@@ -45,18 +52,32 @@ def make_optimizer(config: TrainConfig, model: nn.Module) -> torch.optim.Optimiz
     return kind(groups, **options)
 
 
-def parameter_groups(config: TrainConfig, model: nn.Module) -> list[dict[str, object]]:
-    """Group the trainable parameters by weight decay."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if config.decay == "all":
-        return [{"params": parameters}]
-    # biases and the parameters of normalisation layers have one dimension at most
-    matrices = [parameter for parameter in parameters if parameter.ndim > 1]
-    vectors = [parameter for parameter in parameters if parameter.ndim <= 1]
-    groups: list[dict[str, object]] = [
-        {"params": matrices},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
+def parameter_groups(
+    config: TrainConfig, model: nn.Module, head: Collection[str] = ()
+) -> list[dict[str, Any]]:
+    """Group the trainable parameters by weight decay, and by the scale of their learning rate."""
+    trainable = {
+        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+    }
+    parts: list[tuple[list[nn.Parameter], dict[str, float]]] = [([*trainable.values()], {})]
+    if config.backbone_lr_scale != 1:
+        parts = [
+            ([each for name, each in trainable.items() if name in head], {}),
+            (
+                [each for name, each in trainable.items() if name not in head],
+                {LR_SCALE: config.backbone_lr_scale},
+            ),
+        ]
+    groups: list[dict[str, Any]] = []
+    for parameters, options in parts:
+        if config.decay == "all":
+            groups.append({"params": parameters, **options})
+            continue
+        # biases and the parameters of normalisation layers have one dimension at most
+        matrices = [parameter for parameter in parameters if parameter.ndim > 1]
+        vectors = [parameter for parameter in parameters if parameter.ndim <= 1]
+        groups.append({"params": matrices, **options})
+        groups.append({"params": vectors, "weight_decay": 0.0, **options})
     return [group for group in groups if group["params"]]
 
 

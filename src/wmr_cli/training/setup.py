@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -25,6 +26,15 @@ from ..runtime.distributed import Ranks
 from ..runtime.fabric import Runtime
 from ..spec import Spec
 from .batches import TrainingBatches, place_on_device
+from .fine_tuning import (
+    FrozenLayers,
+    InitialWeights,
+    check_settings,
+    find_head,
+    freeze_layers,
+    load_initial_weights,
+    needs_head,
+)
 from .learner import FabricLearner
 from .monitoring import EpochStatistics
 from .optimization import WeightAverage, make_optimizer
@@ -56,6 +66,9 @@ class TrainingSetup:
     statistics: EpochStatistics
     validation_attack: Attack
     validation_kernel: Kernel
+    initial: InitialWeights | None
+    """None without `init`, and for a run that continues from its own state."""
+    frozen: FrozenLayers
 
     @cached_property
     def validation_split(self) -> Split:
@@ -78,6 +91,10 @@ class TrainingSetup:
         if attack_model.num_fused:
             count = attack_model.num_fused
             yield f"attacks use a fused model: {count} batch-norms are part of convolutions"
+        if self.initial is not None:
+            yield self.initial.describe()
+        if self.frozen.parameters:
+            yield f"{self.frozen.parameters:,} of {parameters:,} parameters are frozen"
         if not self.defense.traits.uses_attack:
             yield f"{self.config.defense} does not use the training attack"
         epochs = self.schedule_config.epochs
@@ -94,6 +111,8 @@ class TrainingSetup:
         yield from components.list_dataset_notes(self.split)
         attack = self.attack if self.defense.traits.uses_attack else None
         yield from components.list_attack_warnings(attack, self.config.eps, self.source.num_classes)
+        if self.initial is not None:
+            yield from self.initial.list_warnings()
         if self.config.select != "none" and not self.config.validate_every:
             yield "without validation (`validate_every=0`) best.safetensors is not written"
 
@@ -106,8 +125,13 @@ def set_up_training(
     *,
     compile_model: bool = False,
     threads: int | None = None,
+    resumes: bool = False,
 ) -> TrainingSetup:
-    """Build all parts of a run, check that they fit together, and try the model on a few images."""
+    """Build all parts of a run, check that they fit together, and try the model on a few images.
+
+    With `resumes`, the state of the run replaces the weights later, so that none are read.
+    """
+    check_settings(config)
     # seed first: initial weights are drawn while the model is built
     torch.manual_seed(derive_seed("model", config.seed))
 
@@ -116,10 +140,22 @@ def set_up_training(
     split = datasets.get_split(source, "train")
     compatibility.check_batch_size(config, len(split), runtime.ranks.count)
 
+    # pretrained weights that others replace would be downloaded for nothing
+    is_replaced = resumes or config.init is not None
     model = components.build_model(
-        registry, config.model, source.num_classes, source.input_shape, data_dir
+        registry,
+        components.spec_without_weights(registry, config.model) if is_replaced else config.model,
+        source.num_classes,
+        source.input_shape,
+        data_dir,
     )
     compatibility.check_model_fits(model, config.model, source.num_classes, source.input_shape)
+    head = find_head(model, config, registry, source) if needs_head(config) else frozenset()
+    initial = None
+    if config.init is not None and not resumes:
+        initial = load_initial_weights(model, config, registry, head)
+        config = msgspec.structs.replace(config, init_sha256=initial.sha256)
+    frozen = freeze_layers(model, config, head)
     attack = components.build_training_attack(registry, config)
     defense = components.build_defense(registry, config.defense)
     # the kernel may count the steps of the attack, or of a defense with its own attack
@@ -134,7 +170,7 @@ def set_up_training(
 
     sample = split.batch(torch.arange(min(SAMPLE_SIZE, len(split)))).to(runtime.device)
     attack_model = prepare_model(model, sample, config, defense, compile_model=compile_model)
-    optimizer = make_optimizer(config, model)
+    optimizer = make_optimizer(config, model, head)
     average = WeightAverage(model, config.ema) if config.ema else None
     if runtime.ranks.count > 1:
         freeze_unused_parameters(model, sample.images)
@@ -149,6 +185,7 @@ def set_up_training(
         kernel=kernel,
         num_classes=source.num_classes,
         compiler=make_compiler(runtime.device) if compile_model else None,
+        frozen=frozen.modules,
     )
     return TrainingSetup(
         runtime=runtime,
@@ -171,6 +208,8 @@ def set_up_training(
         validation_kernel=components.build_kernel(
             registry, MARGIN_KERNEL, validation_alpha(config)
         ),
+        initial=initial,
+        frozen=frozen,
     )
 
 

@@ -23,12 +23,7 @@ def find_first_layer(model: nn.Module, images: Tensor) -> nn.Module:
         raise _StopForward(module)
 
     # pre-hooks of leaves: a container is entered before the layers inside it
-    leaves = [
-        module
-        for module in model.modules()
-        if not any(module.children()) and any(True for _ in module.parameters())
-    ]
-    handles = [module.register_forward_pre_hook(stop) for module in leaves]
+    handles = [module.register_forward_pre_hook(stop) for module in _list_leaves(model)]
     try:
         model(images)
     except _StopForward as stopped:
@@ -38,6 +33,43 @@ def find_first_layer(model: nn.Module, images: Tensor) -> nn.Module:
         for handle in handles:
             handle.remove()
     raise BadInput("the first layer of the model was not found", hint="name one: yopo:layer=…")
+
+
+def find_output_layers(model: nn.Module, images: Tensor, outputs: int) -> list[nn.Module]:
+    """Return the last layers of a forward pass that compute this many outputs for each image.
+
+    They start with the last layer that has a weight matrix, in the order of the pass and not in
+    that of the definition. The list is empty if the last layer has other outputs.
+    """
+    called: list[tuple[nn.Module, bool]] = []
+
+    def note(module: nn.Module, args: object, output: object) -> None:
+        is_wide = isinstance(output, Tensor) and output.shape[1:2] == (outputs,)
+        called.append((module, is_wide))
+
+    handles = [module.register_forward_hook(note) for module in _list_leaves(model)]
+    try:
+        model(images)
+    finally:
+        for handle in handles:
+            handle.remove()
+    layers: list[nn.Module] = []
+    for module, is_wide in reversed(called):
+        if not is_wide:
+            return []
+        layers.append(module)
+        if any(parameter.ndim > 1 for parameter in module.parameters()):
+            return layers
+    return []
+
+
+def _list_leaves(model: nn.Module) -> list[nn.Module]:
+    """Return the layers with parameters and without sublayers."""
+    return [
+        module
+        for module in model.modules()
+        if not any(module.children()) and any(True for _ in module.parameters())
+    ]
 
 
 def forward_up_to(model: nn.Module, layer: nn.Module, images: Tensor) -> Tensor:
