@@ -33,9 +33,12 @@ def evaluate(
     flags: EvaluateFlags,
 ) -> None:
     """Measure checkpoints under attack: A_nat, A_rob, A_sa and A_tr with confidence intervals."""
+    from ..reporting.requirements import judge, parse_requirements
+
     quiet = flags.quiet
     if flags.strict:
         config = msgspec.structs.replace(config, checks=True)
+    requirements = parse_requirements(flags.require)
     named = [config.dataset, config.model, config.kernel, config.certify, *config.attacks]
     trust_code(named, flags.trust_code, quiet=quiet)
     registry = load_components(quiet)
@@ -45,7 +48,7 @@ def evaluate(
     from ..events import EvaluationDone
     from ..runtime.fabric import Hardware, use_idle_cores
     from ..sweeps.process import current_report
-    from .output import print_records
+    from .output import print_records, report_judgements
     from .progress import follow, resumable
 
     settings = Hardware(**msgspec.structs.asdict(hardware))
@@ -62,6 +65,7 @@ def evaluate(
             hardware=settings,
             out=flags.out,
             resume=flags.resume,
+            requirements=requirements,
         )
         try:
             with resumable(quiet):
@@ -82,10 +86,13 @@ def evaluate(
         raise BadFile(
             "none of the checkpoints can be evaluated", hint="name checkpoints or run folders"
         )
+    judgements = None
     if measured:  # only rank 0 has records
-        print_records(measured, flags.format)
+        judgements = judge(requirements, measured) if requirements else None
+        print_records(measured, flags.format, judgements)
     has_failed = report_checks([record for _, record in measured], flags)
-    if skipped or has_failed:
+    is_met = report_judgements(judgements or (), quiet=quiet)
+    if skipped or has_failed or not is_met:
         raise typer.Exit(1)
 
 

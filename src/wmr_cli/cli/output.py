@@ -9,10 +9,13 @@ import msgspec
 
 from ..errors import BadFile, BadInput
 from ..reporting.figures import FigureFiles, draw_figures, draw_paper_figures
-from ..reporting.report import Report, records_to_json
+from ..reporting.report import Report
+from ..reporting.requirements import Judgement
+from ..reporting.rows import name_attacks
 from ..reporting.tables import main
 from ..reporting.tables.details import make_detail_tables
 from ..reporting.tables.latex import PREAMBLE, render_latex
+from ..reporting.tables.requirements import describe_judgement, make_requirement_table
 from ..reporting.tables.text_table import TextTable, render_text
 from ..storage.atomic import write_output
 from ..storage.records import Record
@@ -43,15 +46,22 @@ def find_format(out: Path | None) -> str:
     return FORMAT_BY_ENDING[ending]
 
 
-def print_records(found: Sequence[tuple[Path, Record]], output: str) -> None:
+def print_records(
+    found: Sequence[tuple[Path, Record]],
+    output: str,
+    judgements: Sequence[Judgement] | None = None,
+) -> None:
     """Print records as they were measured: one row each, not ranked."""
     records = [record for _, record in found]
     if output == "csv":
         write(main.to_csv(records))
     elif output == "json":
-        write(_to_json(records_to_json(found)))
+        # without groups, so that nothing is said about training seeds
+        write(_to_json(Report(found, judgements=judgements).to_json()))
     else:
         tables = [main.make_table(records), *make_detail_tables(records)]
+        if judgements:
+            tables.append(make_requirement_table(judgements, name_attacks(records)))
         _put_tables(tables, output, write, is_printed=True)
 
 
@@ -106,6 +116,16 @@ def _put_tables(
 
 def _to_json(value: object) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"
+
+
+def report_judgements(judgements: Sequence[Judgement], *, quiet: bool) -> bool:
+    """Report which requirements are not met; return whether all are."""
+    failed = [judgement for judgement in judgements if not judgement.is_met]
+    for judgement in failed:
+        say_error(describe_judgement(judgement))
+    if judgements and not failed:
+        say(f"all requirements are met ({len(judgements)} judged)", quiet=quiet)
+    return not failed
 
 
 def draw_all_figures(

@@ -132,6 +132,16 @@ Rho = Annotated[
     NonNegatives | None,
     setting("Radii of the χ² ball for DRO: 0.01,0.1,1.", METRICS_PANEL, "LIST"),
 ]
+Require = Annotated[
+    tuple[str, ...],
+    setting(
+        "Exit with status 1 unless the whole interval meets a bound: a_rob>=0.45,a_sa@2>=30%;"
+        " repeatable.",
+        METRICS_PANEL,
+        "LIST",
+        is_repeated=True,
+    ),
+]
 DryRun = Annotated[bool, setting("Check the settings, estimate the time, and stop.", OUTPUT)]
 
 
@@ -427,6 +437,7 @@ class EvaluateFlags(Struct, frozen=True, kw_only=True):
     strict: Annotated[
         bool, setting("Exit with status 1 if a check fails; implies --checks.", METRICS_PANEL)
     ] = False
+    require: Require = ()
     resume: Annotated[bool, setting("Continue an interrupted evaluation.", OUTPUT)] = False
     out: Annotated[
         Path | None,
@@ -535,6 +546,7 @@ class ReportContent(Struct, frozen=True, kw_only=True):
 class ReportConfig(ReportContent, frozen=True, kw_only=True):
     """Settings of `wmr report`."""
 
+    require: Require = ()
     format: Annotated[
         ReportFormat | None,
         setting("Format of the report.", OUTPUT, default="ending of --out, or table"),
