@@ -13,6 +13,7 @@ from .flags import with_flags
 from .setup import find_data_dir, load_components, trust_code
 
 if TYPE_CHECKING:
+    from ..reporting.costs import EvaluationCost
     from ..storage.records import Record
 
 
@@ -44,20 +45,24 @@ def evaluate(
     registry = load_components(quiet)
 
     # torch is imported only now: errors above appear at once
+    from ..evaluation.estimate import estimate_evaluation
     from ..evaluation.run import evaluate as run_evaluation
-    from ..events import EvaluationDone
+    from ..events import EvaluationDone, EvaluationEstimated
     from ..runtime.fabric import Hardware, use_idle_cores
     from ..sweeps.process import current_report
+    from .costs import print_costs
     from .output import print_records, report_judgements
     from .progress import follow, resumable
 
     settings = Hardware(**msgspec.structs.asdict(hardware))
     use_idle_cores(settings)
     measured: list[tuple[Path, Record]] = []
+    costs: list[EvaluationCost] = []
     skipped = 0
+    work = estimate_evaluation if flags.dry_run else run_evaluation
     paths: list[Path | None] = [*checkpoints] if checkpoints else [None]
     for checkpoint in paths:
-        events = run_evaluation(
+        events = work(
             checkpoint,
             config,
             registry,
@@ -69,13 +74,16 @@ def evaluate(
         )
         try:
             with resumable(quiet):
-                for done in follow(events, EvaluationDone, quiet=quiet):
-                    file = done.rows.with_suffix(".json")
-                    measured.append((file, done.record))
-                    # a sweep learns from its child which records it has made
-                    current_report().add_record(done.record.id)
-                    if done.stored:
-                        say(f"already recorded in {file}", quiet=quiet)
+                for done in follow(events, EvaluationDone, EvaluationEstimated, quiet=quiet):
+                    if isinstance(done, EvaluationEstimated):
+                        costs.append(done.cost)
+                    elif isinstance(done, EvaluationDone):
+                        file = done.rows.with_suffix(".json")
+                        measured.append((file, done.record))
+                        # a sweep learns from its child which records it has made
+                        current_report().add_record(done.record.id)
+                        if done.stored:
+                            say(f"already recorded in {file}", quiet=quiet)
         except BadFile as problem:
             # one damaged file of many is skipped, and the exit status is 1
             if len(paths) == 1:
@@ -86,6 +94,8 @@ def evaluate(
         raise BadFile(
             "none of the checkpoints can be evaluated", hint="name checkpoints or run folders"
         )
+    if costs:
+        print_costs(costs, config, flags)
     judgements = None
     if measured:  # only rank 0 has records
         judgements = judge(requirements, measured) if requirements else None

@@ -62,7 +62,7 @@ def print_records(
         tables = [main.make_table(records), *make_detail_tables(records)]
         if judgements:
             tables.append(make_requirement_table(judgements, name_attacks(records)))
-        _put_tables(tables, output, write, is_printed=True)
+        put_tables(tables, output, write, is_printed=True)
 
 
 def put_report(
@@ -92,13 +92,14 @@ def put_report(
     elif output == "json":
         put(_to_json(report.to_json()))
     else:
-        _put_tables(report.tables(), output, put, is_printed=out is None)
+        put_tables(report.tables(), output, put, is_printed=out is None)
     return problems
 
 
-def _put_tables(
+def put_tables(
     tables: Sequence[TextTable], output: str, put: WriteText, *, is_printed: bool
 ) -> None:
+    """Write tables in a format for reading, on a terminal or as plain text."""
     if output == "markdown":
         put("\n".join(table.to_markdown() for table in tables))
     elif output == "latex":

@@ -443,6 +443,9 @@ class EvaluateFlags(Struct, frozen=True, kw_only=True):
         Path | None,
         setting("Folder of the records.", OUTPUT, "DIR", default="beside the checkpoint"),
     ] = None
+    dry_run: Annotated[
+        bool, setting("Estimate passes, time and memory from a few batches, and stop.", OUTPUT)
+    ] = False
     format: Annotated[RecordFormat, setting("Format of the output.", OUTPUT)] = "table"
     quiet: Quiet = False
 
