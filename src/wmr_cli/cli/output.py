@@ -9,6 +9,7 @@ import msgspec
 
 from ..errors import BadFile, BadInput
 from ..reporting.figures import FigureFiles, draw_figures, draw_paper_figures
+from ..reporting.radii import load_critical_radii, radii_to_csv
 from ..reporting.report import Report
 from ..reporting.requirements import Judgement
 from ..reporting.rows import name_attacks
@@ -127,6 +128,21 @@ def report_judgements(judgements: Sequence[Judgement], *, quiet: bool) -> bool:
     if judgements and not failed:
         say(f"all requirements are met ({len(judgements)} judged)", quiet=quiet)
     return not failed
+
+
+def write_critical_eps(
+    found: Sequence[tuple[Path, Record]], file: Path, *, quiet: bool
+) -> list[BadFile]:
+    """Write the critical eps of every image; return the files that could not be read."""
+    loaded, problems = load_critical_radii(found)
+    if not loaded and not problems:
+        raise BadInput(
+            "no model was measured at several radii under one attack",
+            hint="evaluate with `eps=1/255..8/255`",
+        )
+    write_output(file, radii_to_csv(loaded))
+    say(f"wrote {file}", quiet=quiet)
+    return problems
 
 
 def draw_all_figures(

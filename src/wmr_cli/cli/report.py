@@ -37,6 +37,7 @@ def report(
         list_remarks,
         put_report,
         report_judgements,
+        write_critical_eps,
     )
 
     # the format is checked before records are read, which may take long
@@ -77,6 +78,8 @@ def report(
     is_drawn = config.figures is None or draw_all_figures(
         gathered.found, config.figures, with_paper=shows_paper, quiet=config.quiet
     )
+    if config.critical_eps is not None:
+        problems += write_critical_eps(gathered.found, config.critical_eps, quiet=config.quiet)
     # after the report, so that the reason for exit status 1 is the last line
     for problem in problems:
         say_error(f"skipped: {problem}", problem.hint)

@@ -376,7 +376,13 @@ class EvaluateConfig(AttackedSplit, frozen=True, kw_only=True):
     ] = ()
     eps: Annotated[
         tuple[NonNegative, ...],
-        setting("Radius of the ε-ball; repeatable.", ATTACK, "E", is_repeated=True),
+        setting(
+            "Radius of the ε-ball, or radii such as 1/255..8/255; repeatable.",
+            ATTACK,
+            "E",
+            is_repeated=True,
+            takes_ranges=True,
+        ),
     ] = ()
     repeats: Annotated[
         Count, setting("Seeds of the attack, to measure its variance.", ATTACK, "R")
@@ -559,6 +565,14 @@ class ReportConfig(ReportContent, frozen=True, kw_only=True):
     ] = None
     figures: Annotated[
         Path | None, setting("Draw figures in PNG, SVG and PDF to this folder.", OUTPUT, "DIR")
+    ] = None
+    critical_eps: Annotated[
+        Path | None,
+        setting(
+            "Write the smallest measured eps that misclassifies each image to this CSV file.",
+            OUTPUT,
+            "FILE.csv",
+        ),
     ] = None
     quiet: Quiet = False
 

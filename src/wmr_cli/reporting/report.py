@@ -26,6 +26,7 @@ from .comparison import (
     resample_groups,
 )
 from .grouping import ComparisonGroup, group_by_setting
+from .radii import CriticalRadii, load_critical_radii, make_radius_table
 from .requirements import Judgement
 from .rescoring import rescore_file
 from .rows import list_accuracies, make_group_rows, name_attacks
@@ -45,6 +46,7 @@ class Report:
     matches: Sequence[Match] | None = None
     shows_paper: bool = False
     judgements: Sequence[Judgement] | None = None
+    radii: Sequence[CriticalRadii] = ()
 
     @property
     def records(self) -> list[Record]:
@@ -59,9 +61,11 @@ class Report:
         return tables + self.comparison_tables()
 
     def comparison_tables(self) -> list[TextTable]:
-        """Return the requested tables beside the records: requirements, differences, the paper."""
+        """Return the tables beside the records: requirements, radii, differences, the paper."""
         attacks = name_attacks(self.records)
         tables = [make_requirement_table(self.judgements, attacks)] if self.judgements else []
+        if self.radii:
+            tables.append(make_radius_table(self.radii))
         tables += list(details.make_comparison_tables(self.comparisons or (), attacks))
         if self.matches:
             tables.append(paper_tables.make_match_table(self.matches))
@@ -261,6 +265,8 @@ def build_report(
         matches=matches,
         shows_paper=paper == "all",
         judgements=judgements,
+        # a record without rows has been reported already where it matters
+        radii=load_critical_radii(gathered.found)[0] if ranks else (),
     )
     return report, [*gathered.problems, *resampled.problems]
 
