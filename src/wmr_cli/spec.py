@@ -55,7 +55,7 @@ MAX_DEPTH = 20
 """Levels of nested specs. Parsing and printing recurse: stay far below the limit of Python."""
 MAX_NUMBER_LENGTH = 60
 """Characters of a number."""
-MAX_RANGE_LENGTH = 1000
+MAX_RANGE_LENGTH = 256
 """Numbers of a range."""
 RANGE_PATTERN = rf"{NUMBER_PATTERN}(/{NUMBER_PATTERN})?"
 RANGE_PATTERN = rf"{RANGE_PATTERN}(\.\.{RANGE_PATTERN}(:\s*[0-9]+\s*)?)?"

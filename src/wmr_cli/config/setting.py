@@ -62,9 +62,8 @@ _TYPE_NAMES = {
     "object": "a table",
     "null": "nothing",
 }
-RANGE_SCHEMA = {
-    "items": {"type": ["number", "string"], "minimum": 0, "pattern": f"^{RANGE_PATTERN}$"}
-}
+_TAKES_RANGES = "takesRanges"
+"""Key that marks a list in a JSON schema until `allow_fractions` replaces it."""
 _BOUND = re.compile(r" (?P<sign>[<>]=?) (?P<bound>\S+)$")
 _HINT_BY_SIGN = {
     ">=": "write {} or more",
@@ -119,7 +118,7 @@ def setting(  # noqa: PLR0913 - keywords of a declaration
     return Meta(
         description=description,
         extra={"flag": flag},
-        extra_json_schema=RANGE_SCHEMA if takes_ranges else None,
+        extra_json_schema={_TAKES_RANGES: True} if takes_ranges else None,
     )
 
 
@@ -347,7 +346,7 @@ def _read_numbers(value: Value, *, is_number: bool) -> Value:
 
 
 def allow_fractions(schema: Value) -> Value:
-    """Return a JSON schema whose numbers may also be text such as "8/255"."""
+    """Return a JSON schema whose numbers may also be text such as "8/255", or ranges."""
     if isinstance(schema, list):
         return [allow_fractions(part) for part in schema]
     if not isinstance(schema, dict):
@@ -358,6 +357,8 @@ def allow_fractions(schema: Value) -> Value:
         allowed["type"] = ["number", "string"]
         # and the pattern to text only
         allowed["pattern"] = f"^{NUMBER_PATTERN}(/{NUMBER_PATTERN})?$"
+    if allowed.pop(_TAKES_RANGES, False):
+        allowed["items"]["pattern"] = f"^{RANGE_PATTERN}$"
     return allowed
 
 
