@@ -62,7 +62,7 @@ def test_worst_cases_are_a_series_if_their_attacks_agree(tmp_path: Path) -> None
         worst = synthetic.make_worst_record(NAMES[0], parts, rows, eps=eps)
         found += [(tmp_path / f"{record.id}.json", record) for record in (*parts, worst)]
     names = [(one.attack, len(one.radii)) for one in group_radii(found)]
-    assert sorted(names) == [("apgd-dlr", 3), ("pgd", 3), ("worst of 2 attacks", 3)]
+    assert sorted(names) == [("apgd-dlr", 3), ("pgd", 3), ("worst of apgd-dlr + pgd", 3)]
 
 
 def test_the_csv_file_has_a_row_per_image(runs: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from ..measures.accuracy import Floats
 from ..spec import Spec, format_number
 from ..storage import records
 from ..storage.records import Record, Rows
-from .rows import attack_name, list_combined_attacks, run_name
+from .rows import ATTACK_SEPARATOR, attack_name, list_combined_attacks, run_name
 from .tables.escaping import csv_text
 from .tables.formatting import format_percent
 from .tables.text_table import TextTable
@@ -84,7 +84,7 @@ def group_radii(found: Sequence[tuple[Path, Record]]) -> list[RadiusSeries]:
         groups.setdefault(key, {}).setdefault(record.threat.eps, (file, record))
     return [
         RadiusSeries(
-            _name_attack(next(iter(members.values()))[1], known),
+            name_attack_kind(next(iter(members.values()))[1], known),
             tuple(members[eps] for eps in sorted(members)),
         )
         for members in groups.values()
@@ -92,11 +92,14 @@ def group_radii(found: Sequence[tuple[Path, Record]]) -> list[RadiusSeries]:
     ]
 
 
-def _name_attack(record: Record, known: Mapping[str, Record]) -> str:
-    attacks = list_combined_attacks(record, known)
+def name_attack_kind(record: Record, known: Mapping[str, Record]) -> str:
+    """Return the name of an attack without eps and step size, also of those in a worst case."""
     if record.attack.of is None:
         return str(Spec.parse(attack_name(record)).without("step", "eps"))
-    return f"worst of {len(attacks)} attacks"
+    names = list_combined_attacks(record, known)
+    if all(name in known for name in record.attack.of):
+        names = tuple(sorted(name_attack_kind(known[name], {}) for name in record.attack.of))
+    return f"worst of {ATTACK_SEPARATOR.join(names)}"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from ... import measures
 from ...measures import Estimate, Outcome
 from ...measures.accuracy import Floats
 from ...spec import format_number
-from ..radii import find_attack_kind
+from ...storage.records import Record
+from ..radii import find_attack_kind, name_attack_kind
 from .data import ComparableGroup, FigureData, FigureModel, SeedResult
 from .layout import (
     MEAN_OVER_SEEDS,
@@ -113,23 +114,18 @@ def list_panels(groups: Sequence[ComparableGroup], data: FigureData) -> list[Rad
     panels = []
     for members in by_attack.values():
         ordered = sorted(members, key=lambda group: group.models[0].record.threat.eps)
-        panel = RadiusPanel(_panel_facts(ordered), tuple(ordered))
+        panel = RadiusPanel(_panel_facts(ordered, known), tuple(ordered))
         if panel.models:
             panels.append(panel)
     return panels
 
 
-def _panel_facts(groups: Sequence[ComparableGroup]) -> Facts:
+def _panel_facts(groups: Sequence[ComparableGroup], known: Mapping[str, Record]) -> Facts:
     """Return what all radii share; the step size of the attack may grow with eps."""
-    facts = dict(groups[0].facts)
     record = groups[0].models[0].record
     norm = NORM_SYMBOLS.get(record.threat.norm) or escape_text(record.threat.norm)
-    facts["eps"] = norm
-    if len({group.facts["attack"] for group in groups}) > 1 and record.attack.of is None:
-        kind = find_attack_kind(record, {})
-        assert isinstance(kind, tuple)
-        facts["attack"] = escape_text(str(kind[0]))
-    return facts
+    attack = escape_text(name_attack_kind(record, known))
+    return {**groups[0].facts, "eps": norm, "attack": attack}
 
 
 def make_figures(data: FigureData) -> Iterator[FigureOrSkip]:
