@@ -16,7 +16,8 @@ from verdicts import (
     select_attack,
 )
 from wmr_cli.reporting.comparison import Comparison
-from wmr_cli.reporting.report import GatheredRecords, build_report, rescore_file
+from wmr_cli.reporting.report import GatheredRecords, build_report
+from wmr_cli.reporting.rescoring import rescore_file
 from wmr_cli.spec import Spec, format_number
 from wmr_cli.storage.records import Record
 

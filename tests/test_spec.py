@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wmr_cli.errors import BadInput
-from wmr_cli.spec import MAX_DEPTH, Spec, format_number, parse_number, read_value
+from wmr_cli.spec import MAX_DEPTH, Spec, format_number, parse_number, parse_range, read_value
 
 keys = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
 names = st.from_regex(r"[a-z0-9]{1,6}(-[a-z0-9]{1,6}){0,2}", fullmatch=True)
@@ -309,3 +309,33 @@ def test_a_loop_of_links_is_refused(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(BadInput, match="loop"):
         read_value(str(tmp_path / "loop"), Path)
+
+
+RANGES = [
+    ("1/255..8/255", [parse_number(f"{level}/255") for level in range(1, 9)]),
+    ("2/255..8/255", [parse_number(f"{level}/255") for level in (2, 4, 6, 8)]),
+    # decimals are exact, too: 3 * 0.1 is not 0.30000000000000004
+    ("0.1..0.3", [0.1, 0.2, 0.3]),
+    ("0..0.3:4", [0.0, 0.1, 0.2, 0.3]),
+    ("1/255..8/255:2", [parse_number("1/255"), parse_number("8/255")]),
+    (" 0.5 .. 1 ", [0.5, 1.0]),
+]
+
+
+@pytest.mark.parametrize(("text", "numbers"), RANGES)
+def test_ranges_are_computed_exactly(text: str, numbers: list[float]) -> None:
+    assert parse_range(text) == numbers
+
+
+WRONG_RANGES = (
+    "..", "0.1..", "..0.1", "0.1..0.25", "0..0.3", "0.3..0.1", "0.1..0.1", "0.1..0.3:1",
+    "0.1..0.3:x", "0.1..0.3:", "0.1..0.3..0.5", "0.00001..1", "0..1:1001", "1/0..1", "nan..1",
+    "-0.1..0.3",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", WRONG_RANGES)
+def test_other_ranges_are_refused_with_a_hint(text: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        parse_range(text)
+    assert refused.value.hint

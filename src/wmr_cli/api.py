@@ -167,6 +167,30 @@ class Result:
             )
         return found[0]
 
+    def critical_eps(self, *others: "Result") -> NDArray[np.float64]:
+        """Return the smallest eps at which each image is misclassified, among several results.
+
+        They are results of one model on the same images, at other radii. The eps is 0 for an image
+        that is misclassified without an attack, and infinity for one that is always correct.
+        """
+        results = [self, *others]
+        for other in others:
+            norms = (other.record.threat.norm, self.record.threat.norm)
+            if not np.array_equal(other.rows["index"], self.rows["index"]) or len(set(norms)) > 1:
+                raise BadInput(
+                    "the results have other images or another norm",
+                    hint="evaluate the same images in the same norm",
+                )
+        outcomes: dict[float, NDArray[np.bool_]] = {}
+        for one in results:
+            if "uniform/prediction" not in one.rows:
+                raise BadInput("A_rob was not measured", hint='add "rob" to `metrics`')
+            eps = one.record.threat.eps
+            # of several attacks at one eps the worst case counts
+            found = measures.is_correct(one.rows, "uniform")
+            outcomes[eps] = found & outcomes.get(eps, True)
+        return measures.critical_eps(outcomes, measures.is_correct(self.rows, "clean"))
+
     @property
     def statuses(self) -> NDArray[np.str_]:
         """`certified`, `broken` or `unknown` for each image, from an evaluation with `certify`."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .reporting.costs import EvaluationCost
 from .storage.records import Record
 
 
@@ -97,6 +98,13 @@ class EvaluationDone(Event):
     record: Record
     rows: Path
     stored: bool = False
+
+
+@dataclass(frozen=True)
+class EvaluationEstimated(Event):
+    """What an evaluation would cost."""
+
+    cost: EvaluationCost
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,12 @@ MAX_DEPTH = 20
 """Levels of nested specs. Parsing and printing recurse: stay far below the limit of Python."""
 MAX_NUMBER_LENGTH = 60
 """Characters of a number."""
+MAX_RANGE_LENGTH = 256
+"""Numbers of a range."""
+RANGE_PATTERN = rf"{NUMBER_PATTERN}(/{NUMBER_PATTERN})?"
+RANGE_PATTERN = rf"{RANGE_PATTERN}(\.\.{RANGE_PATTERN}(:\s*[0-9]+\s*)?)?"
+"""Numbers and ranges of numbers in text, for JSON schemas."""
+RANGE_EXAMPLES = "1/255..8/255 for its multiples, or 0..0.3:7 for 7 numbers"
 SYNTAX = "a spec reads name:key=value,key=value"
 _NEEDS_QUOTES = re.compile(r"[,()\"']|^\s|\s$|^$|[\n\r\t]")
 
@@ -254,6 +260,47 @@ def parse_number(text: str) -> float:
 def _divide(numerator: str, denominator: str) -> float:
     # a quotient of fractions is rounded once, one of floats three times
     return float(Fraction(numerator.strip()) / Fraction(denominator.strip()))
+
+
+def parse_range(text: str) -> list[float]:
+    """Return the numbers of a range, each computed exactly and rounded once.
+
+    `1/255..8/255` are the multiples of its first number up to its last one, and `0..0.3:7` are 7
+    evenly spaced numbers with both ends.
+    """
+    ends, colon, count_text = text.partition(":")
+    first_text, _, last_text = ends.partition("..")
+    first = _parse_exactly(first_text)
+    last = _parse_exactly(last_text)
+    if first >= last:
+        raise BadInput(f"the range {text!r} is empty", hint=f"write {RANGE_EXAMPLES}")
+    if not colon:
+        if first <= 0 or last % first:
+            raise BadInput(
+                f"the last number of {text!r} is not a multiple of the first one",
+                hint=f"append a count: {ends}:8",
+            )
+        step = first
+        count = int(last / first)
+    elif re.fullmatch(r"\s*[0-9]{1,6}\s*", count_text, re.ASCII) and int(count_text) >= 2:
+        count = int(count_text)
+        step = (last - first) / (count - 1)
+    else:
+        raise BadInput(
+            f"{count_text!r} in {text!r} is not a count of at least 2",
+            hint=f"write {RANGE_EXAMPLES}",
+        )
+    if count > MAX_RANGE_LENGTH:
+        raise BadInput(
+            f"the range {text!r} has {count:,} numbers", hint=f"at most {MAX_RANGE_LENGTH} fit"
+        )
+    return [float(first + number * step) for number in range(count)]
+
+
+def _parse_exactly(text: str) -> Fraction:
+    parse_number(text)
+    numerator, _, denominator = text.partition("/")
+    return Fraction(numerator.strip()) / Fraction(denominator.strip() or 1)
 
 
 def format_number(value: float) -> str:

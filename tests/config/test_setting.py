@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,6 +20,7 @@ from wmr_cli.config import (
     NonNegatives,
     Struct,
     TrainConfig,
+    allow_fractions,
     check_settings,
     check_value,
     is_list,
@@ -204,3 +206,26 @@ def test_a_hint_names_the_values_that_a_setting_can_have(
 def test_a_file_keeps_the_position_of_a_wrong_value() -> None:
     with pytest.raises(BadInput, match=r"^config.toml: eps\[1\]: "):
         check_value([0.5, -1], NonNegatives, "config.toml: eps")
+
+
+def test_a_list_of_radii_may_have_ranges() -> None:
+    given = {"eps": ["1/255..3/255", "0.5", 2 / 255, "0..1:3"]}
+    checked = check_settings(given, EvaluateConfig, "file")
+    # each number once, in the order of the user
+    assert checked["eps"] == (1 / 255, 2 / 255, 3 / 255, 0.5, 0.0, 1.0)
+    with pytest.raises(BadInput, match="file: eps") as refused:
+        check_settings({"eps": ["1/255..2"]}, EvaluateConfig, "file")
+    assert refused.value.hint
+    # a setting of one number has none
+    with pytest.raises(BadInput):
+        check_settings({"eps": "1/255..3/255"}, AttackConfig, "file")
+
+
+def test_the_schema_of_radii_allows_ranges() -> None:
+    schema = allow_fractions(msgspec.json.schema(EvaluateConfig))
+    items = schema["$defs"]["EvaluateConfig"]["properties"]["eps"]["items"]
+    assert items["type"] == ["number", "string"]
+    for text in ("0.5", "8/255", "1/255..8/255", "0..0.3:7"):
+        assert re.search(items["pattern"], text)
+    for text in ("", "..", "1/255..", "0..0.3:x", "1..2..3"):
+        assert not re.search(items["pattern"], text)

@@ -13,6 +13,7 @@ from .flags import with_flags
 from .setup import find_data_dir, load_components, trust_code
 
 if TYPE_CHECKING:
+    from ..reporting.costs import EvaluationCost
     from ..storage.records import Record
 
 
@@ -33,28 +34,35 @@ def evaluate(
     flags: EvaluateFlags,
 ) -> None:
     """Measure checkpoints under attack: A_nat, A_rob, A_sa and A_tr with confidence intervals."""
+    from ..reporting.requirements import judge, parse_requirements
+
     quiet = flags.quiet
     if flags.strict:
         config = msgspec.structs.replace(config, checks=True)
+    requirements = parse_requirements(flags.require)
     named = [config.dataset, config.model, config.kernel, config.certify, *config.attacks]
     trust_code(named, flags.trust_code, quiet=quiet)
     registry = load_components(quiet)
 
     # torch is imported only now: errors above appear at once
+    from ..evaluation.estimate import estimate_evaluation
     from ..evaluation.run import evaluate as run_evaluation
-    from ..events import EvaluationDone
+    from ..events import EvaluationDone, EvaluationEstimated
     from ..runtime.fabric import Hardware, use_idle_cores
     from ..sweeps.process import current_report
-    from .output import print_records
+    from .costs import print_costs
+    from .output import print_records, report_judgements
     from .progress import follow, resumable
 
     settings = Hardware(**msgspec.structs.asdict(hardware))
     use_idle_cores(settings)
     measured: list[tuple[Path, Record]] = []
+    costs: list[EvaluationCost] = []
     skipped = 0
+    work = estimate_evaluation if flags.dry_run else run_evaluation
     paths: list[Path | None] = [*checkpoints] if checkpoints else [None]
     for checkpoint in paths:
-        events = run_evaluation(
+        events = work(
             checkpoint,
             config,
             registry,
@@ -62,16 +70,20 @@ def evaluate(
             hardware=settings,
             out=flags.out,
             resume=flags.resume,
+            requirements=requirements,
         )
         try:
             with resumable(quiet):
-                for done in follow(events, EvaluationDone, quiet=quiet):
-                    file = done.rows.with_suffix(".json")
-                    measured.append((file, done.record))
-                    # a sweep learns from its child which records it has made
-                    current_report().add_record(done.record.id)
-                    if done.stored:
-                        say(f"already recorded in {file}", quiet=quiet)
+                for done in follow(events, EvaluationDone, EvaluationEstimated, quiet=quiet):
+                    if isinstance(done, EvaluationEstimated):
+                        costs.append(done.cost)
+                    elif isinstance(done, EvaluationDone):
+                        file = done.rows.with_suffix(".json")
+                        measured.append((file, done.record))
+                        # a sweep learns from its child which records it has made
+                        current_report().add_record(done.record.id)
+                        if done.stored:
+                            say(f"already recorded in {file}", quiet=quiet)
         except BadFile as problem:
             # one damaged file of many is skipped, and the exit status is 1
             if len(paths) == 1:
@@ -82,10 +94,15 @@ def evaluate(
         raise BadFile(
             "none of the checkpoints can be evaluated", hint="name checkpoints or run folders"
         )
+    if costs:
+        print_costs(costs, config, flags)
+    judgements = None
     if measured:  # only rank 0 has records
-        print_records(measured, flags.format)
+        judgements = judge(requirements, measured) if requirements else None
+        print_records(measured, flags.format, judgements)
     has_failed = report_checks([record for _, record in measured], flags)
-    if skipped or has_failed:
+    is_met = report_judgements(judgements or (), quiet=quiet)
+    if skipped or has_failed or not is_met:
         raise typer.Exit(1)
 
 

@@ -9,10 +9,14 @@ import msgspec
 
 from ..errors import BadFile, BadInput
 from ..reporting.figures import FigureFiles, draw_figures, draw_paper_figures
-from ..reporting.report import Report, records_to_json
+from ..reporting.radii import load_critical_radii, radii_to_csv
+from ..reporting.report import Report
+from ..reporting.requirements import Judgement
+from ..reporting.rows import name_attacks
 from ..reporting.tables import main
 from ..reporting.tables.details import make_detail_tables
 from ..reporting.tables.latex import PREAMBLE, render_latex
+from ..reporting.tables.requirements import describe_judgement, make_requirement_table
 from ..reporting.tables.text_table import TextTable, render_text
 from ..storage.atomic import write_output
 from ..storage.records import Record
@@ -43,16 +47,23 @@ def find_format(out: Path | None) -> str:
     return FORMAT_BY_ENDING[ending]
 
 
-def print_records(found: Sequence[tuple[Path, Record]], output: str) -> None:
+def print_records(
+    found: Sequence[tuple[Path, Record]],
+    output: str,
+    judgements: Sequence[Judgement] | None = None,
+) -> None:
     """Print records as they were measured: one row each, not ranked."""
     records = [record for _, record in found]
     if output == "csv":
         write(main.to_csv(records))
     elif output == "json":
-        write(_to_json(records_to_json(found)))
+        # without groups, so that nothing is said about training seeds
+        write(_to_json(Report(found, judgements=judgements).to_json()))
     else:
         tables = [main.make_table(records), *make_detail_tables(records)]
-        _put_tables(tables, output, write, is_printed=True)
+        if judgements:
+            tables.append(make_requirement_table(judgements, name_attacks(records)))
+        put_tables(tables, output, write, is_printed=True)
 
 
 def put_report(
@@ -82,13 +93,14 @@ def put_report(
     elif output == "json":
         put(_to_json(report.to_json()))
     else:
-        _put_tables(report.tables(), output, put, is_printed=out is None)
+        put_tables(report.tables(), output, put, is_printed=out is None)
     return problems
 
 
-def _put_tables(
+def put_tables(
     tables: Sequence[TextTable], output: str, put: WriteText, *, is_printed: bool
 ) -> None:
+    """Write tables in a format for reading, on a terminal or as plain text."""
     if output == "markdown":
         put("\n".join(table.to_markdown() for table in tables))
     elif output == "latex":
@@ -106,6 +118,31 @@ def _put_tables(
 
 def _to_json(value: object) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"
+
+
+def report_judgements(judgements: Sequence[Judgement], *, quiet: bool) -> bool:
+    """Report which requirements are not met; return whether all are."""
+    failed = [judgement for judgement in judgements if not judgement.is_met]
+    for judgement in failed:
+        say_error(describe_judgement(judgement))
+    if judgements and not failed:
+        say(f"all requirements are met ({len(judgements)} judged)", quiet=quiet)
+    return not failed
+
+
+def write_critical_eps(
+    found: Sequence[tuple[Path, Record]], file: Path, *, quiet: bool
+) -> list[BadFile]:
+    """Write the critical eps of every image; return the files that could not be read."""
+    loaded, problems = load_critical_radii(found)
+    if not loaded and not problems:
+        raise BadInput(
+            "no model was measured at several radii under one attack",
+            hint="evaluate with `eps=1/255..8/255`",
+        )
+    write_output(file, radii_to_csv(loaded))
+    say(f"wrote {file}", quiet=quiet)
+    return problems
 
 
 def draw_all_figures(

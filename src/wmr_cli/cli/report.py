@@ -30,10 +30,19 @@ def report(
 ) -> None:
     """Compare stored evaluations at any alpha and rho, without attacking again."""
     from ..reporting.report import GatheredRecords, build_report, gather_records
-    from .output import draw_all_figures, find_format, list_remarks, put_report
+    from ..reporting.requirements import judge, parse_requirements
+    from .output import (
+        draw_all_figures,
+        find_format,
+        list_remarks,
+        put_report,
+        report_judgements,
+        write_critical_eps,
+    )
 
     # the format is checked before records are read, which may take long
     output = config.format or find_format(config.out)
+    requirements = parse_requirements(config.require)
     # `wmr report --format html > report.html` is fine; megabytes on a terminal are a mistake
     if output == "html" and config.out is None and width() is not None:
         raise BadInput(
@@ -53,11 +62,13 @@ def report(
         )
         if not gathered.found and not gathered.problems:
             raise BadFile("no evaluations found", hint="make one with `wmr evaluate runs/NAME`")
+    judgements = judge(requirements, gathered.found) if requirements else None
     document, problems = build_report(
         gathered,
         ranks=output not in UNRANKED_FORMATS,
         compare=config.compare,
         paper=config.paper,
+        judgements=judgements,
     )
     problems += put_report(document, output, config.out)
     for text in list_remarks(document, alphas=config.alpha_test, radii=config.rho, output=output):
@@ -67,8 +78,11 @@ def report(
     is_drawn = config.figures is None or draw_all_figures(
         gathered.found, config.figures, with_paper=shows_paper, quiet=config.quiet
     )
+    if config.critical_eps is not None:
+        problems += write_critical_eps(gathered.found, config.critical_eps, quiet=config.quiet)
     # after the report, so that the reason for exit status 1 is the last line
     for problem in problems:
         say_error(f"skipped: {problem}", problem.hint)
-    if problems or not is_drawn:
+    is_met = report_judgements(judgements or (), quiet=config.quiet)
+    if problems or not (is_drawn and is_met):
         raise typer.Exit(1)

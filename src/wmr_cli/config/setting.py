@@ -26,9 +26,11 @@ from ..spec import (
     LARGEST_COUNT,
     LARGEST_SEED,
     NUMBER_PATTERN,
+    RANGE_PATTERN,
     check_text,
     format_number,
     parse_number,
+    parse_range,
 )
 
 TypeHint: TypeAlias = Any
@@ -60,6 +62,8 @@ _TYPE_NAMES = {
     "object": "a table",
     "null": "nothing",
 }
+_TAKES_RANGES = "takesRanges"
+"""Key that marks a list in a JSON schema until `allow_fractions` replaces it."""
 _BOUND = re.compile(r" (?P<sign>[<>]=?) (?P<bound>\S+)$")
 _HINT_BY_SIGN = {
     ">=": "write {} or more",
@@ -94,9 +98,11 @@ class Flag:
     """variable that sets it, too"""
     is_repeated: bool = False
     """whether each value of a list has a flag of its own; otherwise commas join them"""
+    takes_ranges: bool = False
+    """whether a value of a list may be a range of numbers such as 1/255..8/255"""
 
 
-def setting(
+def setting(  # noqa: PLR0913 - keywords of a declaration
     description: str,
     panel: str,
     metavar: str | None = None,
@@ -105,10 +111,15 @@ def setting(
     default: str | None = None,
     environment: str | None = None,
     is_repeated: bool = False,
+    takes_ranges: bool = False,
 ) -> Meta:
     """Declare a setting with a flag. One that only files have is declared by a plain `Meta`."""
-    flag = Flag(panel, metavar, names, default, environment, is_repeated)
-    return Meta(description=description, extra={"flag": flag})
+    flag = Flag(panel, metavar, names, default, environment, is_repeated, takes_ranges)
+    return Meta(
+        description=description,
+        extra={"flag": flag},
+        extra_json_schema={_TAKES_RANGES: True} if takes_ranges else None,
+    )
 
 
 @dataclass(frozen=True)
@@ -193,8 +204,28 @@ def check_settings(table: Mapping[str, Any], struct: type[Struct], place: str) -
     for key, value in table.items():
         if key not in settings:
             raise UnknownName(f"{place}: unknown setting {key!r}", hint=did_you_mean(key, settings))
-        checked[key] = check_value(value, settings[key].hint, name_place(key, place))
+        where = name_place(key, place)
+        flag = settings[key].flag
+        if flag is not None and flag.takes_ranges:
+            value = _expand_ranges(value, where)
+        checked[key] = check_value(value, settings[key].hint, where)
     return checked
+
+
+def _expand_ranges(value: Value, where: str) -> Value:
+    """Return a list with the numbers of its ranges, each number once."""
+    if not isinstance(value, list | tuple):
+        return value
+    if not any(isinstance(item, str) and ".." in item for item in value):
+        return value
+    numbers: list[float] = []
+    try:
+        for item in value:
+            is_range = isinstance(item, str) and ".." in item
+            numbers += parse_range(item) if is_range else _read_numbers([item], is_number=True)
+    except BadInput as problem:
+        raise BadInput(f"{where}: {problem}", hint=problem.hint) from None
+    return list(dict.fromkeys(numbers))
 
 
 def name_place(key: str, place: str) -> str:
@@ -315,7 +346,7 @@ def _read_numbers(value: Value, *, is_number: bool) -> Value:
 
 
 def allow_fractions(schema: Value) -> Value:
-    """Return a JSON schema whose numbers may also be text such as "8/255"."""
+    """Return a JSON schema whose numbers may also be text such as "8/255", or ranges."""
     if isinstance(schema, list):
         return [allow_fractions(part) for part in schema]
     if not isinstance(schema, dict):
@@ -326,6 +357,8 @@ def allow_fractions(schema: Value) -> Value:
         allowed["type"] = ["number", "string"]
         # and the pattern to text only
         allowed["pattern"] = f"^{NUMBER_PATTERN}(/{NUMBER_PATTERN})?$"
+    if allowed.pop(_TAKES_RANGES, False):
+        allowed["items"]["pattern"] = f"^{RANGE_PATTERN}$"
     return allowed
 
 

@@ -133,6 +133,16 @@ Rho = Annotated[
     NonNegatives | None,
     setting("Radii of the χ² ball for DRO: 0.01,0.1,1.", METRICS_PANEL, "LIST"),
 ]
+Require = Annotated[
+    tuple[str, ...],
+    setting(
+        "Exit with status 1 unless the whole interval meets a bound: a_rob>=0.45,a_sa@2>=30%;"
+        " repeatable.",
+        METRICS_PANEL,
+        "LIST",
+        is_repeated=True,
+    ),
+]
 DryRun = Annotated[bool, setting("Check the settings, estimate the time, and stop.", OUTPUT)]
 
 
@@ -399,7 +409,13 @@ class EvaluateConfig(AttackedSplit, frozen=True, kw_only=True):
     ] = ()
     eps: Annotated[
         tuple[NonNegative, ...],
-        setting("Radius of the ε-ball; repeatable.", ATTACK, "E", is_repeated=True),
+        setting(
+            "Radius of the ε-ball, or radii such as 1/255..8/255; repeatable.",
+            ATTACK,
+            "E",
+            is_repeated=True,
+            takes_ranges=True,
+        ),
     ] = ()
     repeats: Annotated[
         Count, setting("Seeds of the attack, to measure its variance.", ATTACK, "R")
@@ -469,11 +485,15 @@ class EvaluateFlags(Struct, frozen=True, kw_only=True):
     strict: Annotated[
         bool, setting("Exit with status 1 if a check fails; implies --checks.", METRICS_PANEL)
     ] = False
+    require: Require = ()
     resume: Annotated[bool, setting("Continue an interrupted evaluation.", OUTPUT)] = False
     out: Annotated[
         Path | None,
         setting("Folder of the records.", OUTPUT, "DIR", default="beside the checkpoint"),
     ] = None
+    dry_run: Annotated[
+        bool, setting("Estimate passes, time and memory from a few batches, and stop.", OUTPUT)
+    ] = False
     format: Annotated[RecordFormat, setting("Format of the output.", OUTPUT)] = "table"
     quiet: Quiet = False
 
@@ -577,6 +597,7 @@ class ReportContent(Struct, frozen=True, kw_only=True):
 class ReportConfig(ReportContent, frozen=True, kw_only=True):
     """Settings of `wmr report`."""
 
+    require: Require = ()
     format: Annotated[
         ReportFormat | None,
         setting("Format of the report.", OUTPUT, default="ending of --out, or table"),
@@ -586,6 +607,14 @@ class ReportConfig(ReportContent, frozen=True, kw_only=True):
     ] = None
     figures: Annotated[
         Path | None, setting("Draw figures in PNG, SVG and PDF to this folder.", OUTPUT, "DIR")
+    ] = None
+    critical_eps: Annotated[
+        Path | None,
+        setting(
+            "Write the smallest measured eps that misclassifies each image to this CSV file.",
+            OUTPUT,
+            "FILE.csv",
+        ),
     ] = None
     quiet: Quiet = False
 

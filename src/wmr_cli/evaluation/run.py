@@ -23,6 +23,7 @@ from ..measures import worst_rows
 from ..registry import Registry
 from ..reporting import scoring
 from ..reporting.calibrated import add_calibrated_repeat
+from ..reporting.requirements import Requirement
 from ..reporting.scoring import list_caveats
 from ..runtime import components
 from ..runtime.datasets import share_hash, share_split
@@ -43,7 +44,7 @@ from .evaluator import (
 )
 from .importing import open_checkpoint
 from .sanity_checks import run_checks
-from .tasks import EvaluationTask, plan_tasks
+from .tasks import EvaluationTask, check_requirements, plan_tasks
 
 WORST_CASE_SPEC = "worst"
 """The attack spec of a record that holds the worst case over several attacks.
@@ -83,7 +84,7 @@ class Session:
         return replace(evaluator, clean_logits=self.clean_logits, certifier=certifier)
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 - keywords of the command
     path: Path | None,
     config: EvaluateConfig,
     registry: Registry,
@@ -92,10 +93,12 @@ def evaluate(
     hardware: Hardware = Hardware(),  # noqa: B008 - frozen
     out: Path | None = None,
     resume: bool = False,
+    requirements: Sequence[Requirement] = (),
 ) -> Iterator[Event]:
     """Yield events, with one EvaluationDone per attack and eps.
 
-    Stored records are not measured again.
+    Stored records are not measured again. Requirements that the evaluation would not measure are
+    refused before the work starts.
     With `config.model` the file holds weights of another program. Without a file, the model is
     used as it is built. Several attacks with the same norm and eps give one more record: their
     worst case. Only rank 0 yields EvaluationDone.
@@ -104,6 +107,7 @@ def evaluate(
     checkpoint, source = yield from open_checkpoint(path, config, registry, data_dir, threads)
     # all tasks before any work: an error in the last one must not appear after hours
     tasks = list(plan_tasks(checkpoint, config, registry, data_dir, source, threads))
+    check_requirements(requirements, tasks)
     runtime = launch(hardware)
     folder = out or choose_folder(checkpoint)
     # a folder that the user names may be a link

@@ -33,6 +33,7 @@ from ..core.traits import ALWAYS_PROVIDED, read_parameter
 from ..errors import BadInput, UnknownName, did_you_mean
 from ..measures import MARGIN_KERNEL
 from ..registry import Registry
+from ..reporting.requirements import Requirement
 from ..runtime import compatibility, components, datasets
 from ..spec import Spec, format_number, parse_number, scale_exactly
 from ..storage import checkpoints, records
@@ -413,6 +414,45 @@ def _check_rows(kernel: Kernel, config: EvaluateConfig) -> None:
             f"kernel {config.kernel!r} compares images, which needs their logits",
             hint="set `rows=full`",
         )
+
+
+def check_requirements(
+    requirements: Sequence[Requirement], tasks: Sequence[EvaluationTask]
+) -> None:
+    """Refuse requirements on what the tasks do not measure at each norm and eps."""
+    by_threat: dict[tuple[str, float], list[EvaluationTask]] = {}
+    for task in tasks:
+        by_threat.setdefault((task.attack.norm, task.attack.eps), []).append(task)
+    for requirement in requirements:
+        for members in by_threat.values():
+            reasons = [_find_missing(requirement, task) for task in members]
+            # one attack that has the metric is enough
+            if all(reasons):
+                raise BadInput(
+                    f"`require`: {requirement} would not be measured", hint=str(reasons[0])
+                )
+
+
+def _find_missing(requirement: Requirement, task: EvaluationTask) -> str | None:
+    """Return how a task could measure what a requirement needs; None if it does already."""
+    config = task.config
+    metric = requirement.metric.removeprefix("a_")
+    # clean images are always measured
+    if metric != "nat" and metric not in config.metrics:
+        return f"set `metrics={','.join((*config.metrics, metric))}`"
+    if not requirement.is_weighted:
+        return None
+    if not task.attack.has_margins:
+        return "this attack stops early and leaves no margins: add another `attack`, such as pgd"
+    alpha = requirement.alpha
+    # A_sa follows from the margins at any alpha
+    is_sampled = metric == "sa" and config.kernel == MARGIN_KERNEL
+    if alpha is None or alpha in task.kernels or is_sampled:
+        return None
+    if None in task.kernels:
+        return f"kernel {config.kernel!r} has no alpha to set: leave out @{format_number(alpha)}"
+    alphas = [format_number(known) for known in (*task.kernels, alpha) if known is not None]
+    return f"set `alpha_test={','.join(alphas)}`"
 
 
 def choose_positions(split: Split, limit: int | None) -> Tensor:

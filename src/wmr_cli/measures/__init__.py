@@ -60,6 +60,7 @@ from .intervals import (
     spread,
     wilson,
 )
+from .radii import critical_eps
 
 __all__ = [
     "MARGIN_KERNEL",
@@ -96,6 +97,7 @@ __all__ = [
     "calibrating_temperature",
     "crafted_accuracy",
     "crafted_outcome",
+    "critical_eps",
     "exponential_log_weights",
     "find_contradictions",
     "is_correct",

@@ -18,8 +18,6 @@ from ..paper.matching import Match, match_rows
 from ..spec import Spec
 from ..storage import records
 from ..storage.records import Record, rows_path
-from . import scoring
-from .calibrated import add_calibrated
 from .comparison import (
     Comparison,
     ResampledAccuracies,
@@ -28,8 +26,12 @@ from .comparison import (
     resample_groups,
 )
 from .grouping import ComparisonGroup, group_by_setting
+from .radii import CriticalRadii, load_critical_radii, make_radius_table
+from .requirements import Judgement
+from .rescoring import rescore_file
 from .rows import list_accuracies, make_group_rows, name_attacks
 from .tables import details, main
+from .tables.requirements import judgements_to_json, make_requirement_table
 from .tables.text_table import UNLIMITED_WIDTH, TextTable, render_text
 
 
@@ -43,6 +45,8 @@ class Report:
     comparisons: Sequence[Comparison] | None = None
     matches: Sequence[Match] | None = None
     shows_paper: bool = False
+    judgements: Sequence[Judgement] | None = None
+    radii: Sequence[CriticalRadii] = ()
 
     @property
     def records(self) -> list[Record]:
@@ -57,9 +61,12 @@ class Report:
         return tables + self.comparison_tables()
 
     def comparison_tables(self) -> list[TextTable]:
-        """Return the requested tables beside the records: differences, the paper's numbers."""
+        """Return the tables beside the records: requirements, radii, differences, the paper."""
         attacks = name_attacks(self.records)
-        tables = list(details.make_comparison_tables(self.comparisons or (), attacks))
+        tables = [make_requirement_table(self.judgements, attacks)] if self.judgements else []
+        if self.radii:
+            tables.append(make_radius_table(self.radii))
+        tables += list(details.make_comparison_tables(self.comparisons or (), attacks))
         if self.matches:
             tables.append(paper_tables.make_match_table(self.matches))
         if self.shows_paper:
@@ -91,6 +98,8 @@ class Report:
             for one in records_to_json(self.found)
         ]
         parts: dict[str, Any] = {}
+        if self.judgements is not None:
+            parts["requirements"] = judgements_to_json(self.judgements)
         if self.comparisons is not None:
             parts["comparisons"] = details.comparisons_to_json(self.comparisons)
         if self.matches is not None:
@@ -209,29 +218,6 @@ def _sort_in_folders(found: Sequence[tuple[Path, Record]]) -> list[tuple[Path, R
     return sorted(found, key=sort_key)
 
 
-def rescore_file(
-    file: Path,
-    record: Record,
-    alphas: Sequence[float] | None,
-    rhos: Sequence[float] | None,
-    *,
-    calibrated: bool = False,
-) -> Record:
-    """Return the record at other alphas and radii, computed from its rows.
-
-    A_tr stays available only at alphas for which its attack was run.
-    """
-    adds_calibrated = calibrated and not record.calibration
-    if alphas is None and rhos is None and not adds_calibrated:
-        return record
-    rows = records.load_record_rows(file, record)
-    config = scoring.stored_config(file, record)
-    rescored = scoring.rescore(record, rows, config, alphas, rhos)
-    if adds_calibrated or (record.calibration and alphas is not None):
-        rescored = add_calibrated(rescored, rows, config, stored=record)
-    return rescored
-
-
 def _check_specs(file: Path, record: Record) -> None:
     """Raise `BadFile` if a spec in the record cannot be parsed."""
     for text in (record.attack.spec, record.checkpoint.defense, record.dataset.name):
@@ -249,6 +235,7 @@ def build_report(
     ranks: bool = True,
     compare: bool = False,
     paper: str | None = None,
+    judgements: Sequence[Judgement] | None = None,
 ) -> tuple[Report, list[BadFile]]:
     """Return the report of these records, and everything that could not be read for it.
 
@@ -277,6 +264,9 @@ def build_report(
         comparisons=comparisons,
         matches=matches,
         shows_paper=paper == "all",
+        judgements=judgements,
+        # a record without rows has been reported already where it matters
+        radii=load_critical_radii(gathered.found)[0] if ranks else (),
     )
     return report, [*gathered.problems, *resampled.problems]
 

@@ -95,13 +95,14 @@ class ReportRow:
 
     def _estimates(self, name: str) -> list[Estimate]:
         """Return the estimate of every seed; empty if a seed lacks it."""
-        found = [_find_estimate(record, name, self.alpha_test) for record in self.records]
+        found = [find_estimate(record, name, self.alpha_test) for record in self.records]
         estimates = [estimate for estimate in found if estimate is not None]
         # a mean over fewer seeds than the row names would be misleading
         return estimates if len(estimates) == len(found) else []
 
 
-def _find_estimate(record: Record, name: str, alpha: float | None) -> Estimate | None:
+def find_estimate(record: Record, name: str, alpha: float | None) -> Estimate | None:
+    """Return an accuracy of a record by its field name; None if it was not measured."""
     if name in ("a_nat", "a_rob"):
         plain: Estimate | None = getattr(record, name)
         return plain

@@ -1,5 +1,6 @@
 """What an accelerator can do: its free memory, asynchronous copies, kernels and their launches."""
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -34,6 +35,25 @@ def free_memory(device: torch.device) -> int:
     if device.type == "mps" and hasattr(torch.mps, "recommended_max_memory"):
         return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
     return UNKNOWN_MEMORY
+
+
+def find_peak_memory(device: torch.device) -> int | None:
+    """Return the largest number of bytes that this process has used so far; None if not known.
+
+    On the CPU it includes the program and the dataset, on an accelerator only tensors.
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if device.type != "cpu":
+        return None
+    # Windows does not have the module
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # macOS counts bytes, Linux kibibytes
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def synchronize(device: torch.device) -> None:

@@ -59,8 +59,8 @@ def draw_figures(
 ) -> "Iterator[FigureFiles | SkippedFigure]":
     """Write the figures one by one, and yield also what had to be skipped.
 
-    `kinds` limits them to some of `curves`, `worst-case`, `weights`, `margins`, `classes` and
-    `training`.
+    `kinds` limits them to some of `curves`, `radii`, `critical-eps`, `worst-case`, `weights`,
+    `margins`, `classes` and `training`.
     """
     from .data import SkippedFigure, load_figure_data
 
@@ -74,6 +74,22 @@ def draw_figures(
                 yield part
             else:
                 yield _write(part, folder, unique_file_name(part.name, taken))
+
+
+def render_svgs(found: Sequence[tuple[Path, Record]], kinds: Sequence[str]) -> list[bytes]:
+    """Return figures of these kinds as SVG, without writing files."""
+    from .data import SkippedFigure, load_figure_data
+    from .style import figure_style, to_svg
+
+    data = load_figure_data(found)
+    makers = _figure_makers()
+    svgs = []
+    for kind in kinds:
+        for part in _with_style(makers[kind](data)):
+            if not isinstance(part, SkippedFigure):
+                with figure_style():
+                    svgs.append(to_svg(part.figure))
+    return svgs
 
 
 def draw_paper_figures(folder: Path) -> Iterator[FigureFiles]:
@@ -100,10 +116,12 @@ def unique_file_name(name: str, taken: set[str]) -> str:
 
 
 def _figure_makers() -> "dict[str, Callable[[FigureData], Iterator[FigureOrSkip]]]":
-    from . import alpha_curves, classes, distributions, dro, training
+    from . import alpha_curves, classes, distributions, dro, radii, training
 
     return {
         "curves": alpha_curves.make_figures,
+        "radii": radii.make_figures,
+        "critical-eps": radii.make_histograms,
         "worst-case": dro.make_figures,
         "weights": distributions.make_weight_figures,
         "margins": distributions.make_margin_figures,

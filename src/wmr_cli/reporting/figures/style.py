@@ -1,6 +1,7 @@
 """Style and labels of all figures, and writing them so that equal records give equal bytes."""
 
 import functools
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -184,6 +185,13 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
         figure.set_layout_engine("none")  # the first format fixes the layout for all three
         files.append(file)
     return files
+
+
+def to_svg(figure: Figure) -> bytes:
+    """Return the figure as SVG."""
+    stream = io.BytesIO()
+    figure.savefig(stream, format="svg", metadata=FORMATS["svg"])
+    return stream.getvalue()
 
 
 def band_opacity(count: int) -> float:

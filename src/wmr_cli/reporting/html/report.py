@@ -1,5 +1,6 @@
 """The interactive report: one HTML file that opens from disk and needs no network."""
 
+import base64
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -13,6 +14,7 @@ import msgspec
 from ... import __version__
 from ...errors import BadFile
 from ...storage.records import Record
+from ..radii import group_radii
 from ..rows import make_rows
 from ..scoring import list_caveats
 from ..tables import main
@@ -82,6 +84,7 @@ class PagePart(NamedTuple):
 
 
 PAGE_PARTS = {
+    "radii": PagePart("Accuracy against ε", "accuracy against ε"),
     "recorded": PagePart("Recorded numbers", "recorded numbers"),
     "comparison": PagePart("Comparisons", "comparison tables"),
 }
@@ -98,6 +101,7 @@ def render_report(
     panels = group_into_panels(found)
     payload = build_payload(panels)
     parts = {
+        "radii": _render_radii(found),
         "recorded": [_render_panel(number, panel) for number, panel in enumerate(panels)],
         "comparison": [
             _render_details(table, is_open=number == 0) for number, table in enumerate(comparisons)
@@ -114,6 +118,7 @@ def render_report(
         "style": _read_static("page.css"),
         "skips": "".join(skip_links),
         "noscript": NOSCRIPT if panels else "",
+        "radii": _render_part("radii", parts["radii"]),
         "recorded": _render_part("recorded", parts["recorded"]),
         "comparison": _render_part("comparison", parts["comparison"]),
         "data": encode_json({"panels": payload.panels, "arrays": payload.arrays.descriptions}),
@@ -210,6 +215,21 @@ def _render_panel(number: int, panel: ReportPanel) -> str:
         f'<h3 id="panel-{number}">{escape_html(panel.title)}</h3>\n'
         f"{main_table}{caveat_list}{''.join(details)}</section>\n"
     )
+
+
+def _render_radii(found: Sequence[tuple[Path, Record]]) -> list[str]:
+    """Render the figures of models that were measured at several radii."""
+    if not group_radii(found):
+        return []
+    # imported here: other pages do not need matplotlib
+    from ..figures import render_svgs
+
+    return [
+        '<img class="figure" alt="A_rob and A_sa against ε, and histograms of the critical ε; the '
+        'numbers are in the tables below" src="data:image/svg+xml;base64,'
+        f'{base64.b64encode(svg).decode("ascii")}">\n'
+        for svg in render_svgs(found, ("radii", "critical-eps"))
+    ]
 
 
 def _render_part(name: str, contents: Sequence[str]) -> str:
