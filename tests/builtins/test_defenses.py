@@ -17,11 +17,10 @@ from wmr_cli.builtins.defenses.free import Free
 from wmr_cli.builtins.defenses.iaat import InstanceAdaptive
 from wmr_cli.builtins.defenses.pgd import FastTraining
 from wmr_cli.builtins.defenses.trades import Trades
-from wmr_cli.builtins.defenses.yopo import Yopo
+from wmr_cli.builtins.defenses.yopo import Yopo, find_first_layer
 from wmr_cli.builtins.kernels.exp import Exponential, Uniform
 from wmr_cli.config import TrainConfig
 from wmr_cli.core.losses import cross_entropy
-from wmr_cli.core.nn.hooks import find_first_layer
 from wmr_cli.core.norms import NORMS
 from wmr_cli.core.protocols import Attack, AttackResult, Batch, Defense, Kernel, Objective
 from wmr_cli.core.traits import AttackTraits

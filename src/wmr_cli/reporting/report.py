@@ -19,7 +19,6 @@ from ..spec import Spec
 from ..storage import records
 from ..storage.records import Record, rows_path
 from . import scoring
-from .calibrated import add_calibrated
 from .comparison import (
     Comparison,
     ResampledAccuracies,
@@ -29,6 +28,7 @@ from .comparison import (
 )
 from .grouping import ComparisonGroup, group_by_setting
 from .rows import list_accuracies, make_group_rows, name_attacks
+from .scoring import add_calibrated
 from .tables import details, main
 from .tables.text_table import UNLIMITED_WIDTH, TextTable, render_text
 

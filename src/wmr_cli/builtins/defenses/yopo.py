@@ -1,13 +1,15 @@
 """`yopo`: attack steps through the first layer only."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...core.contexts import evaluating
 from ...core.nn.fusion import matmul_input_gradient
-from ...core.nn.hooks import find_first_layer, forward_up_to, record_outputs
 from ...core.pgd import project_to_ball, start_images
 from ...core.protocols import Batch, Learner, Losses, StepReport
 from ...core.rng import derive_seed
@@ -145,3 +147,72 @@ def _parameter_gradients(
     with torch.enable_grad():
         output = forward_up_to(model, layer, images.detach())
         return torch.autograd.grad(output, parameters, output_gradient)
+
+
+class _StopForward(Exception):
+    """Ends a forward pass early and carries its result; it is not an error."""
+
+    def __init__(self, result: object) -> None:
+        self.result: Any = result
+
+
+def find_first_layer(model: nn.Module, images: Tensor) -> nn.Module:
+    """Return the first layer with its own parameters, and without sublayers, in a forward pass."""
+
+    def stop(module: nn.Module, args: object) -> None:
+        raise _StopForward(module)
+
+    # pre-hooks of leaves: a container is entered before the layers inside it
+    leaves = [
+        module
+        for module in model.modules()
+        if not any(module.children()) and any(True for _ in module.parameters())
+    ]
+    handles = [module.register_forward_pre_hook(stop) for module in leaves]
+    try:
+        model(images)
+    except _StopForward as stopped:
+        layer: nn.Module = stopped.result
+        return layer
+    finally:
+        for handle in handles:
+            handle.remove()
+    raise BadInput("the first layer of the model was not found", hint="name one: yopo:layer=…")
+
+
+def forward_up_to(model: nn.Module, layer: nn.Module, images: Tensor) -> Tensor:
+    """Return the output of a layer; the layers after it are not run."""
+
+    def stop(module: nn.Module, args: object, output: object) -> None:
+        raise _StopForward(output)
+
+    # an exception is the only way to skip the rest of an arbitrary forward pass
+    handle = layer.register_forward_hook(stop)
+    try:
+        model(images)
+    except _StopForward as stopped:
+        output: Tensor = stopped.result
+        return output
+    finally:
+        handle.remove()
+    raise BadInput(
+        "the forward pass does not reach the layer", hint="name another one: yopo:layer=…"
+    )
+
+
+@contextmanager
+def record_outputs(layer: nn.Module) -> Iterator[list[Tensor]]:
+    """Record the outputs of a layer inside, as tensors that keep their gradient."""
+    outputs: list[Tensor] = []
+
+    def record(module: nn.Module, args: object, output: Tensor) -> Tensor:
+        output.retain_grad()
+        outputs.append(output)
+        # a copy: the next layer may work in place
+        return output.clone()
+
+    handle = layer.register_forward_hook(record)
+    try:
+        yield outputs
+    finally:
+        handle.remove()
