@@ -642,6 +642,16 @@ def test_create_builds_models_with_their_normalisation() -> None:
     assert float(model.get_buffer("mean")) == 0.5
 
 
+@pytest.mark.parametrize(("key", "text"), [("eps", "a"), ("steps", "x"), ("norm", "l3")])
+def test_create_refuses_text_of_another_type(key: str, text: str) -> None:
+    with pytest.raises(BadInput, match=f"{key} of attack 'pgd'"):
+        wmr.create("attack", "pgd", **{key: text})
+
+
+def test_create_reads_text_like_a_spec() -> None:
+    assert wmr.create("attack", "pgd", eps="8/255") == wmr.create("attack", "pgd:eps=8/255")
+
+
 def test_create_uses_the_data_folder_of_the_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -48,8 +48,7 @@ from .measures import AccuracyBounds, Bounds, Estimate, Outcome, VerifiedMargins
 from .plugins import load_plugins
 from .registry import KINDS
 from .reporting import report, scoring
-from .reporting.calibrated import add_calibrated
-from .reporting.scoring import list_caveats
+from .reporting.scoring import add_calibrated, list_caveats
 from .runtime import components
 from .spec import Spec
 from .storage import checkpoints, records, torch_files

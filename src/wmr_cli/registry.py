@@ -176,9 +176,14 @@ class Registry:
         target = self.target(kind, spec.name)
         signature = _Signature.of(target)
         entry_params = self._entry_params(kind, spec)
-        # a misspelt keyword of a caller is refused like one in a spec
-        for key in given:
+        # a misspelt keyword of a caller is refused like one in a spec, and text is read like there
+        for key, value in given.items():
             signature.check(key, kind, spec)
+            if isinstance(value, str):
+                hint = signature.hint_of(key)
+                given[key] = (
+                    value if hint is Any else _read_param(kind, spec.name, key, value, hint)
+                )
         written = _name_value(spec, signature, {*entry_params, *given})
         params = {**entry_params, **given}
         for key, value in written.items():

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from wmr_cli.benchmarking import bench, results, timing
 from wmr_cli.benchmarking.bench import BenchOptions, Workload
 from wmr_cli.benchmarking.results import BenchDone, Trial
-from wmr_cli.builtins.models.digits_cnn import DigitsCnn
+from wmr_cli.builtins.models.small_cnns import DigitsCnn
 from wmr_cli.cli import app
 from wmr_cli.cli.bench import make_rate_table
 from wmr_cli.config import resolve

@@ -30,6 +30,7 @@ from wmr_cli.runtime import components, fabric
 from wmr_cli.testing import tiny_batch, tiny_model
 from wmr_cli.training.learner import FabricLearner
 from wmr_cli.training.optimization import StepSettings
+from wmr_cli.training.setup import build_training_attack, build_training_kernel
 
 LOGITS = [[2.0, 0.5, -1.0], [0.3, 0.9, 0.1], [-0.5, 0.2, 1.7]]
 CLEAN = [[2.5, 0.1, -1.0], [0.8, 0.6, 0.1], [-0.5, 0.0, 2.2]]
@@ -432,9 +433,9 @@ def test_an_alpha_that_overflows_float32_is_refused(
 ) -> None:
     def build_kernel(alpha: float) -> Kernel:
         config = TrainConfig(kernel=kernel, alpha=alpha)
-        attack = components.build_training_attack(registry, config)
+        attack = build_training_attack(registry, config)
         defense = components.build_defense(registry, config.defense)
-        return components.build_training_kernel(registry, config, attack, defense)
+        return build_training_kernel(registry, config, attack, defense)
 
     built = build_kernel(largest)
     assert isinstance(built, Exponential | ExponentialOfLogits)

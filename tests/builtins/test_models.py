@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from wmr_cli.builtins.models.digits_cnn import DigitsCnn
 from wmr_cli.builtins.models.resnets import CifarResNet, resnet18, wide_resnet
-from wmr_cli.builtins.models.small_cnn import SmallCnn
+from wmr_cli.builtins.models.small_cnns import DigitsCnn, SmallCnn
 from wmr_cli.errors import BadInput
 from wmr_cli.registry import Registry
 

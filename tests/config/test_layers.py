@@ -21,8 +21,10 @@ from wmr_cli.config import (
 from wmr_cli.errors import BadFile, BadInput, UnknownName, WmrError
 from wmr_cli.plugins import load_plugins
 from wmr_cli.registry import OWN_DISTRIBUTION, Registry
-from wmr_cli.runtime import compatibility, components
+from wmr_cli.runtime import components
 from wmr_cli.spec import Spec
+from wmr_cli.training import compatibility
+from wmr_cli.training.setup import build_training_attack, build_training_kernel
 
 DEFENSES = [
     owned.entry.name
@@ -373,10 +375,10 @@ def test_every_preset_can_train_every_defense(name: str, defense: str, registry:
     config = resolve({"preset": name, "defense": defense})
     assert Spec.parse(config.defense).name == defense
     attack, chosen = (
-        components.build_training_attack(registry, config),
+        build_training_attack(registry, config),
         components.build_defense(registry, config.defense),
     )
-    kernel = components.build_training_kernel(registry, config, attack, chosen)
+    kernel = build_training_kernel(registry, config, attack, chosen)
     timetable = compatibility.divide_by_replays(config, chosen)
     compatibility.check_ramps(attack, kernel, config)
     compatibility.check_kernel_and_defense(chosen, kernel, timetable)

@@ -68,7 +68,7 @@ def test_two_ranks_give_the_same_records_as_one(
         "2",
     )
     assert read_records(tmp_path / "two") == read_records(alone)
-    assert done.stdout.count("worst of all: ") == 1, "only rank 0 prints"
+    assert done.stdout.count("worst case over attacks: ") == 1, "only rank 0 prints"
     assert not list((tmp_path / "two").glob("*.partial"))
 
 

@@ -52,7 +52,7 @@ def report(tmp_path: Path) -> Report:
 def test_note_below_the_main_table_lists_combined_attacks(report: Report) -> None:
     main, *_ = report.tables()
     (note,) = [note for note in main.notes if BOTH in note]
-    assert note.startswith("worst of all: ")
+    assert note.startswith("worst case over attacks: ")
     assert f"\n\n{markdown_paragraph(note)}\n" in main.to_markdown()
     assert SQUARE in render_latex(main).partition(r"\end{tabular}}")[2]
     assert note in str(main.to_rich_table(None).caption)
@@ -65,7 +65,7 @@ def test_note_below_a_comparison_lists_combined_attacks(report: Report) -> None:
         table.title.partition(" under ")[2].partition(",")[0]: table.notes
         for table in report.comparison_tables()
     }
-    (note,) = notes["worst of all"]
+    (note,) = notes["worst case over attacks"]
     assert BOTH in note
     assert notes["square:queries=50"] == ()
 
@@ -73,7 +73,7 @@ def test_note_below_a_comparison_lists_combined_attacks(report: Report) -> None:
 def test_headings_of_the_page_list_combined_attacks(report: Report) -> None:
     text, _ = render_report(report.found, report.comparison_tables())
     assert f"worst of {BOTH}</h3>" in text
-    assert re.search(rf'<p class="note">worst of all: .*{re.escape(BOTH)}</p>', text)
+    assert re.search(rf'<p class="note">worst case over attacks: .*{re.escape(BOTH)}</p>', text)
 
 
 def test_csv_and_json_list_combined_attacks(report: Report) -> None:
@@ -81,7 +81,7 @@ def test_csv_and_json_list_combined_attacks(report: Report) -> None:
     assert {(line["attack"], line["worst_of"]) for line in lines} == {
         (PGD, ""),
         (SQUARE, ""),
-        ("worst of all", BOTH),
+        ("worst case over attacks", BOTH),
     }
     compared = csv.DictReader(io.StringIO(report.to_csv()))
     assert {line["worst_of"] for line in compared} == {"", BOTH}
@@ -122,15 +122,25 @@ def test_different_worst_cases_are_numbered() -> None:
     ]
     attacks = name_attacks(records)
     names = [attacks.name(record) for record in records if record.attack.of]
-    assert names == ["worst of all (1)", "worst of all (2)", "worst of all (1)"]
+    assert names == [
+        "worst case over attacks (1)",
+        "worst case over attacks (2)",
+        "worst case over attacks (1)",
+    ]
     table = tables.make_table(records)
     first, second = table.notes
-    assert first.startswith("worst of all (1): ")
+    assert first.startswith("worst case over attacks (1): ")
     assert first.endswith(BOTH)
-    assert second.startswith("worst of all (2): ")
+    assert second.startswith("worst case over attacks (2): ")
     assert second.endswith(f"fgsm + {PGD}")
     shown = {row[table.headings.index("attack")] for row in table.rows}
-    assert shown == {PGD, SQUARE, "fgsm", "worst of all (1)", "worst of all (2)"}
+    assert shown == {
+        PGD,
+        SQUARE,
+        "fgsm",
+        "worst case over attacks (1)",
+        "worst case over attacks (2)",
+    }
 
 
 def test_attacks_without_records_are_named_by_the_config() -> None:

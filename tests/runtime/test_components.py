@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from wmr_cli.config import TrainConfig
-from wmr_cli.core.data.augment import Augmentation
 from wmr_cli.core.data.splits import MemorySource, MemorySplit
 from wmr_cli.core.torchvision_compat import timm
 from wmr_cli.errors import BadInput, BrokenContract
@@ -16,10 +16,10 @@ from wmr_cli.plugins import load_plugins
 from wmr_cli.registry import Registry
 from wmr_cli.runtime.components import (
     build_attack,
-    build_augmentation,
     build_defense,
     build_kernel,
     build_model,
+    check_model_fits,
     list_attack_warnings,
     list_dataset_notes,
     restore_model,
@@ -27,7 +27,7 @@ from wmr_cli.runtime.components import (
 )
 from wmr_cli.spec import Spec
 from wmr_cli.storage import checkpoints
-from wmr_cli.testing import CLASSES, SHAPE
+from wmr_cli.testing import CLASSES, SHAPE, tiny_model
 
 pytestmark = pytest.mark.usefixtures("trusts_local_code")
 
@@ -121,44 +121,6 @@ def test_a_model_with_any_keyword_gets_classes_and_shape_only(
     assert spec_without_weights(registry, f"{spec},pretrained=true") == spec
     timm_spec = spec_without_weights(registry, "timm:resnet18,pretrained=true")
     assert timm_spec == "timm:resnet18,pretrained=false"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("none", Augmentation()),
-        ("flip", Augmentation(flips=True)),
-        ("crop:4", Augmentation(4)),
-        ("crop:4,flip", Augmentation(4, flips=True)),
-        ("flip, crop:2:reflect", Augmentation(2, "reflect", flips=True)),
-        ("resized-crop", Augmentation(smallest_area=0.08)),
-        ("flip,resized-crop:0.25", Augmentation(flips=True, smallest_area=0.25)),
-    ],
-)
-def test_an_augmentation_is_parsed(text: str, expected: Augmentation) -> None:
-    assert build_augmentation(text, (3, 8, 8)) == expected
-
-
-@pytest.mark.parametrize(
-    "text", ["", "crop", "crop:x", "crop:4:wrap", "flip:2", "rotate", "none,flip", "crop:-1"]
-)
-def test_an_unknown_augmentation_is_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="augmentation"):
-        build_augmentation(text, (3, 8, 8))
-
-
-@pytest.mark.parametrize(
-    "text", ["resized-crop:0", "resized-crop:1.5", "resized-crop:1.2.3", "crop:1,resized-crop"]
-)
-def test_an_impossible_resized_crop_is_refused(text: str) -> None:
-    with pytest.raises(BadInput):
-        build_augmentation(text, (3, 8, 8))
-
-
-@pytest.mark.parametrize("text", ["crop:8", "crop:40:reflect"])
-def test_a_crop_of_the_whole_image_is_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="side 8"):
-        build_augmentation(text, (3, 8, 9))
 
 
 def test_remarks_of_an_attack_depend_on_the_number_of_classes(registry: Registry) -> None:
@@ -297,3 +259,69 @@ def test_the_note_of_a_split_reaches_the_user(registry: Registry) -> None:
     assert list(list_dataset_notes(split)) == []
     object.__setattr__(split, "note", "half of it is missing")
     assert list(list_dataset_notes(split)) == ["half of it is missing"]
+
+
+class ReturnsTuple(nn.Module):
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        return images.flatten(1), images
+
+
+class RaisesError(nn.Module):
+    def forward(self, images: Tensor) -> object:
+        raise AttributeError("no_such_attribute")
+
+
+@pytest.mark.parametrize(
+    ("model", "hint"),
+    [
+        (tiny_model(input_shape=(3, 8, 8)), "input_shape"),
+        (tiny_model(input_shape=(1, 6, 6)), "input_shape"),
+        (tiny_model(num_classes=10), "num_classes"),
+        (nn.Conv2d(1, CLASSES, 3), "(images, classes)"),
+        (nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (32, CLASSES))), "(images, classes)"),
+        (ReturnsTuple(), "(images, classes)"),
+    ],
+    ids=["channels", "size", "classes", "features", "images", "tuple"],
+)
+def test_a_model_that_does_not_fit_the_data_is_refused(model: nn.Module, hint: str) -> None:
+    with pytest.raises(BadInput, match=r"model 'mine\.py:Net'") as refused:
+        check_model_fits(model, "mine.py:Net", CLASSES, SHAPE)
+    assert "\n" not in str(refused.value)
+    assert hint in refused.value.hint
+
+
+def test_the_channels_of_a_transformer_are_those_of_its_patches() -> None:
+    model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1, num_classes=CLASSES)
+    with pytest.raises(BadInput, match="3 channels"):
+        check_model_fits(model, "vit", CLASSES, (1, 32, 32))
+
+
+def test_an_error_in_the_code_of_a_model_keeps_its_class() -> None:
+    with pytest.raises(BadInput, match="AttributeError"):
+        check_model_fits(RaisesError(), "mine.py:Net", CLASSES, SHAPE)
+
+
+def test_checking_does_not_change_a_model() -> None:
+    model = tiny_model().train()
+    model.get_submodule("4").eval()
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    modes = [module.training for module in model.modules()]
+    check_model_fits(model, "tiny", CLASSES, SHAPE)
+    with pytest.raises(BadInput):
+        check_model_fits(model, "tiny", CLASSES + 1, SHAPE)
+    assert [module.training for module in model.modules()] == modes
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_model_without_parameters_for_the_data_must_fit_them(
+    tmp_path: Path, registry: Registry
+) -> None:
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\nclass Net(nn.Sequential):\n"
+        "    def __init__(self): super().__init__(nn.Flatten(), nn.Linear(64, 10))\n"
+    )
+    model = build_model(registry, f"{tmp_path}/net.py:Net", 10, SHAPE)
+    check_model_fits(model, "Net", 10, SHAPE)
+    with pytest.raises(BadInput, match="5 classes"):
+        check_model_fits(model, "Net", 5, SHAPE)

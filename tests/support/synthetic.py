@@ -11,7 +11,7 @@ import safetensors.numpy
 from support.typed import not_none
 from wmr_cli.config import METRICS, EvaluateConfig, TrainConfig
 from wmr_cli.reporting import scoring
-from wmr_cli.reporting.calibrated import add_calibrated
+from wmr_cli.reporting.scoring import add_calibrated
 from wmr_cli.storage import records
 from wmr_cli.storage.records import AttackFacts, CheckpointFacts, DatasetFacts, Record, Rows, Threat
 

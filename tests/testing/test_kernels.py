@@ -147,6 +147,11 @@ class IgnoredStartEpoch(CorrectKernel):
     start_epoch: int = 5
 
 
+@dataclass(frozen=True)
+class IgnoredTrait(CorrectKernel):
+    differentiable: bool = False
+
+
 class DifferentiableStepCount(CorrectKernel):
     traits = KernelTraits(needs=frozenset({"steps_survived"}))
 
@@ -232,6 +237,7 @@ MUTANTS = {
     MisspeltTrait: "`compare_images`.*`compares_images`",
     MisspeltAbility: "`observes`.*`observe`",
     IgnoredStartEpoch: "`start_epoch` .* differ",
+    IgnoredTrait: "`differentiable` .* differ",
     DifferentiableStepCount: "steps_survived: set the trait `differentiable=False`",
     InfiniteGradient: "gradient of a log-weight is not finite",
     WeightedAtAlphaZero: "alpha=0.*a weight is not 1",

@@ -23,13 +23,14 @@ from wmr_cli.evaluation.run import evaluate
 from wmr_cli.evaluation.tasks import plan_tasks
 from wmr_cli.events import EpochDone, EvaluationDone, StepDone
 from wmr_cli.registry import Registry
-from wmr_cli.runtime import compatibility, components
+from wmr_cli.runtime import components
 from wmr_cli.runtime.distributed import Ranks
 from wmr_cli.runtime.fabric import Hardware, launch
 from wmr_cli.storage import checkpoints, records
 from wmr_cli.storage.records import Record
 from wmr_cli.storage.runs import RunFolder
 from wmr_cli.testing import RecordingLearner, tiny_batch, tiny_model
+from wmr_cli.training import compatibility
 from wmr_cli.training.checkpointing import PerRankState
 from wmr_cli.training.loop import train_step
 from wmr_cli.training.optimization import StepSettings

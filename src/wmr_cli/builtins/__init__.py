@@ -13,7 +13,7 @@ def wmr_models() -> Iterable[Entry]:
     return [
         Entry(
             "digits-cnn",
-            f"{HERE}.models.digits_cnn:DigitsCnn",
+            f"{HERE}.models.small_cnns:DigitsCnn",
             "two convolutions and a hidden layer, for very small images",
         ),
         Entry(
@@ -38,7 +38,7 @@ def wmr_models() -> Iterable[Entry]:
         ),
         Entry(
             "small-cnn",
-            f"{HERE}.models.small_cnn:SmallCnn",
+            f"{HERE}.models.small_cnns:SmallCnn",
             "the MNIST network of TRADES, 312,202 parameters",
         ),
         Entry(

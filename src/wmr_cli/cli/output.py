@@ -33,6 +33,9 @@ FORMAT_BY_ENDING = {
     "": "table",
 }
 
+MAX_LABELS = 3
+"""Runs that a warning names; it counts further ones."""
+
 WriteText = Callable[[str], None]
 
 
@@ -174,18 +177,22 @@ def list_remarks(
     from ..reporting.rows import describe_conditions, run_name
     from ..reporting.scoring import list_caveats
 
-    remarks: list[str] = []
+    # by text: a caveat that holds for many runs is one line
+    labels: dict[str, list[str]] = {}
     evaluations = Counter(run_name(record) for record in report.records)
     for record in report.records:
         # a run name is enough unless the run was evaluated several times
         label = run_name(record)
         if evaluations[label] > 1:
             label = f"{label} {describe_conditions(record)}"
-        remarks += [f"{label}: {text}" for text in list_caveats(record)]
+        texts = list(list_caveats(record))
         if alphas and not any(row.a_sa for row in record.by_alpha):
-            remarks.append(f"{label}: the stored rows have no weights at these values of alpha")
+            texts.append("the stored rows have no weights at these values of alpha")
         if radii and not record.dro and "dro" not in record.config.get("metrics", ()):
-            remarks.append(f"{label}: the stored rows have no bounded losses for DRO")
+            texts.append("the stored rows have no bounded losses for DRO")
+        for text in texts:
+            labels.setdefault(text, []).append(label)
+    remarks = [f"{_join_labels(labels[text])}: {text}" for text in labels]
     remarks += _list_missing_differences(report)
     if report.comparisons is not None and not report.comparisons:
         remarks.append(
@@ -200,6 +207,14 @@ def list_remarks(
             " number of PGD steps must be the same"
         )
     return remarks
+
+
+def _join_labels(labels: Sequence[str]) -> str:
+    """Name up to three runs, and say how many more there are."""
+    shown = list(dict.fromkeys(labels))
+    if len(shown) > MAX_LABELS:
+        return f"{'; '.join(shown[: MAX_LABELS - 1])} and {len(shown) - MAX_LABELS + 1} more"
+    return "; ".join(shown)
 
 
 def _list_missing_differences(report: Report) -> list[str]:

@@ -140,12 +140,8 @@ _METHODS_OF_0_1: dict[type, dict[str, str]] = {
     VerifierTraits: {},
 }
 """Methods that wmr 0.1 called, and what to do about each."""
-_TRAIT_OF_PARAMETER = {
-    "loss": "objective",
-    "stops_early": "stops_early",
-    "start_epoch": "start_epoch",
-}
-"""Parameters whose value 0.1 read as a trait: the two have to agree."""
+_TRAIT_OF_PARAMETER = {"loss": "objective"}
+"""Parameters that have to agree with a trait of another name."""
 
 
 def read_traits(component: object, kind: type[Traits], what: str) -> Traits:
@@ -164,8 +160,9 @@ def read_traits(component: object, kind: type[Traits], what: str) -> Traits:
     if not isinstance(traits, kind):
         problem = f"`traits` of {what} is a {type(traits).__name__}"
         raise BrokenContract(problem, hint=f"write `{line}`; see {MIGRATION_PAGE}")
-    # 0.1 read these parameters as traits: a fixed trait would ignore what the user sets
-    for parameter, trait in _TRAIT_OF_PARAMETER.items():
+    # a fixed trait would ignore what the user sets by a parameter of its name
+    same_name = {field.name: field.name for field in dataclasses.fields(kind)}
+    for parameter, trait in (same_name | _TRAIT_OF_PARAMETER).items():
         if parameter not in _field_names(component) or not hasattr(traits, trait):
             continue
         if getattr(component, parameter) != getattr(traits, trait):

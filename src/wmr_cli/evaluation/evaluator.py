@@ -61,7 +61,7 @@ from ..core.run_attack import (
 from ..errors import BadInput
 from ..measures import MARGIN_KERNEL, at_alpha
 from ..reporting import scoring
-from ..reporting.calibrated import add_calibrated
+from ..reporting.scoring import add_calibrated
 from ..runtime import components
 from ..storage.checkpoints import IMPORTED_DEFENSE, Checkpoint
 from ..storage.records import (

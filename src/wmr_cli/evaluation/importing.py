@@ -21,7 +21,7 @@ from ..core.run_attack import check_batch, check_logits
 from ..errors import BadInput
 from ..events import Event, ImportDone, Message
 from ..registry import Registry
-from ..runtime import compatibility, components, datasets
+from ..runtime import components, datasets
 from ..spec import Spec
 from ..storage import checkpoints
 from ..storage.atomic import check_writable, resolve_output
@@ -238,7 +238,7 @@ def _build_model(
 ) -> nn.Module:
     """Build a model for the classes and image shape of a dataset."""
     model = components.build_model(registry, spec, source.num_classes, source.input_shape, data_dir)
-    compatibility.check_model_fits(model, spec, source.num_classes, source.input_shape)
+    components.check_model_fits(model, spec, source.num_classes, source.input_shape)
     return model
 
 

@@ -22,9 +22,8 @@ from ..events import EvaluationDone, EvaluationStarted, Event, ImagesDone, Messa
 from ..measures import worst_rows
 from ..registry import Registry
 from ..reporting import scoring
-from ..reporting.calibrated import add_calibrated_repeat
 from ..reporting.requirements import Requirement
-from ..reporting.scoring import list_caveats
+from ..reporting.scoring import add_calibrated_repeat, list_caveats
 from ..runtime import components
 from ..runtime.datasets import share_hash, share_split
 from ..runtime.distributed import Ranks

@@ -34,7 +34,7 @@ from ..errors import BadInput, UnknownName, did_you_mean
 from ..measures import MARGIN_KERNEL
 from ..registry import Registry
 from ..reporting.requirements import Requirement
-from ..runtime import compatibility, components, datasets
+from ..runtime import components, datasets
 from ..spec import Spec, format_number, parse_number, scale_exactly
 from ..storage import checkpoints, records
 from ..storage.checkpoints import IMPORTED_DEFENSE, Checkpoint
@@ -206,7 +206,7 @@ def plan_tasks(
     images = ImageSelection(dataset=dataset, split=split, positions=positions)
     kernels = make_kernels(registry, config, checkpoint)
     for kernel in kernels.values():
-        compatibility.check_covers_split(kernel, split, positions)
+        components.check_covers_split(kernel, split, positions)
         _check_rows(kernel, config)
     for settings in list_attacks(registry, config, checkpoint):
         attack = _build_attack(settings, registry, restarts=config.restarts, eot=config.eot)
@@ -395,7 +395,7 @@ def _check_usable_as_metric(kernel: Kernel, name: str) -> None:
     if not kernel.traits.usable_as_metric:
         raise BadInput(f"kernel {name!r} uses values that exist only in training", hint=hint)
     # A_tr attacks the weighted loss, so that its gradient must exist
-    compatibility.check_attackable(kernel)
+    components.check_attackable(kernel)
     for needed in sorted(kernel.traits.needs - ALWAYS_PROVIDED):
         evidence = needed.replace("_", " ")
         problem = f"kernel {name!r} needs {evidence}, which an evaluation does not provide"
@@ -590,7 +590,7 @@ def describe_model(
     """Describe a model that was never saved, and check its number of outputs."""
     kind = type(model).__name__
     # measured, because a module does not declare how many outputs it has
-    outputs = compatibility.count_outputs(model, kind, input_shape)
+    outputs = components.count_outputs(model, kind, input_shape)
     if num_classes not in (None, outputs):
         raise BadInput(
             f"the model has {outputs} outputs, not {num_classes}",
@@ -613,7 +613,7 @@ def make_task(
     attack = request.attack
     kernels = make_kernels(registry, config, checkpoint)
     for kernel in kernels.values():
-        compatibility.check_covers_split(kernel, images)
+        components.check_covers_split(kernel, images)
         _check_rows(kernel, config)
     specs = {"kernel": config.kernel}
     if config.certify:

@@ -15,10 +15,9 @@ from ..errors import BadFile
 from ..measures import Difference, Outcome, Resampled, Resamples, mean_of, seeds_interval
 from ..storage import records
 from ..storage.records import Record, Rows
-from .calibrated import list_calibrated
 from .grouping import ComparisonGroup, SeedGroup
 from .rows import ALL_ACCURACIES, ReportRow, make_group_rows
-from .scoring import compute_outcomes, stored_config
+from .scoring import compute_outcomes, list_calibrated, stored_config
 
 # id of a record, field name of an accuracy, alpha; A_nat and A_rob have no alpha
 AccuracyKey = tuple[str, str, float | None]

@@ -6,7 +6,7 @@ from pathlib import Path
 from ..storage import records
 from ..storage.records import Record
 from . import scoring
-from .calibrated import add_calibrated
+from .scoring import add_calibrated
 
 
 def rescore_file(

@@ -168,7 +168,7 @@ def row_name(row: ReportRow) -> str:
 def attack_name(record: Record) -> str:
     """Return the attack's spec with restarts and draws, or the name of the worst case."""
     if record.attack.of is not None:
-        return "worst of all"
+        return "worst case over attacks"
     spec = Spec.parse(record.attack.spec)
     if record.attack.restarts != 1:
         spec = spec.with_params(restarts=str(record.attack.restarts))
@@ -227,7 +227,7 @@ class AttackNames:
         return self.combined.get(record.id, ())
 
     def name(self, record: Record) -> str:
-        """Return `pgd:steps=20`, `worst of all`, or `worst of all (2)`."""
+        """Return `pgd:steps=20`, `worst case over attacks`, or `worst case over attacks (2)`."""
         name = attack_name(record)
         distinct = list(dict.fromkeys(self.combined.values()))
         attacks = self.combined_attacks(record)

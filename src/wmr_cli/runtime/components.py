@@ -1,27 +1,27 @@
-"""Build models, attacks, kernels and defenses from their specs, and check what plugins return."""
+"""Build models, attacks, kernels and defenses from their specs, and check what they return."""
 
 import copy
 import dataclasses
 import inspect
 import platform
-import re
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from ..config import TrainConfig
-from ..core.data.augment import Augmentation
+from ..core.contexts import evaluating
 from ..core.losses import cross_entropy, get_objective
 from ..core.nn.preprocessing import Normalized
 from ..core.norms import NORMS
 from ..core.protocols import (
     Attack,
+    CountsWeightedImages,
     Defense,
     Evidence,
+    HasIndex,
     HasNote,
     HasRemarks,
     Kernel,
@@ -39,15 +39,11 @@ from ..core.traits import (
 )
 from ..errors import BadFile, BadInput, BrokenContract, UnknownName, did_you_mean
 from ..registry import SHARED_PARAMS, Registry
-from ..spec import Spec, format_number, parse_number, read_value
+from ..spec import Spec, format_number, read_value
 from ..storage.checkpoints import Checkpoint
 
-MAX_LOG_WEIGHT = 80.0
-"""exp of more than 88 overflows float32, and the loss is multiplied with it."""
 MAX_ROUNDING = 5e-4
 """An eps within this distance of a multiple of 1/255 was probably meant to be that multiple."""
-SMALLEST_AREA = 0.08
-"""Smallest fraction of an image that `resized-crop` keeps, as in torchvision."""
 RECORD_FIELDS = ("norm", "eps", "restarts")
 """Parameters of an attack that a record stores in fields of their own."""
 RECORDED_PACKAGES = (
@@ -129,55 +125,6 @@ def _injected_params(
     }
 
 
-def build_augmentation(text: str, input_shape: tuple[int, int, int]) -> Augmentation:
-    """Parse `crop:4,flip`: random crops after padding by 4 pixels, and random flips.
-
-    `crop:4:reflect` pads by mirroring the border. `resized-crop` resizes a random box of at least
-    8 % of the image, `resized-crop:0.25` of at least a quarter. `none` is neither crops nor flips.
-    """
-    smallest_area: float | None = None
-    padding = 0
-    border: Literal["zero", "reflect"] = "zero"
-    flips = False
-    words = [] if text == "none" else text.split(",")
-    for word in words:
-        crop = re.fullmatch("crop:([0-9]+)(:zero|:reflect)?", word.strip())
-        resized = re.fullmatch("resized-crop(?::(.+))?", word.strip())
-        if resized is not None:
-            smallest_area = _parse_area(resized[1])
-        elif crop is not None:
-            padding = int(crop[1])
-            border = "reflect" if crop[2] == ":reflect" else "zero"
-        elif word.strip() == "flip":
-            flips = True
-        else:
-            raise BadInput(
-                f"unknown augmentation {word!r}",
-                hint="write crop:4, crop:4:reflect, resized-crop, flip, several joined by commas,"
-                " or none",
-            )
-    if padding and smallest_area is not None:
-        raise BadInput("crop and resized-crop exclude each other", hint="keep one of the two")
-    side = min(input_shape[1:])
-    if padding >= side:
-        raise BadInput(
-            f"a crop of {padding} pixels may remove all of an image of side {side}",
-            hint="use a smaller crop",
-        )
-    return Augmentation(padding, border, flips, smallest_area)
-
-
-def _parse_area(text: str | None) -> float:
-    """Return the smallest area of a random box, as a fraction of the image."""
-    area = SMALLEST_AREA if text is None else parse_number(text)
-    if not 0 < area <= 1:
-        raise BadInput(
-            f"the smallest area of resized-crop is {area:g}, not in (0, 1]",
-            hint="resized-crop:0.25 crops a quarter of the image or more",
-        )
-    return area
-
-
 def spec_without_weights(registry: Registry, spec: str) -> str:
     """Return the spec of the same model without pretrained weights, which need not be loaded."""
     bare = Spec.parse(spec).without("pretrained")
@@ -205,6 +152,61 @@ def restore_model(registry: Registry, checkpoint: Checkpoint) -> nn.Module:
             hint="evaluate it with the code that it was trained with, or train again",
         ) from None
     return model.eval()
+
+
+def check_model_fits(
+    model: nn.Module, spec: str, num_classes: int, input_shape: tuple[int, int, int]
+) -> None:
+    """Raise if a model does not return logits (N, num_classes) for images (N, C, H, W)."""
+    outputs = count_outputs(model, spec, input_shape)
+    if outputs != num_classes:
+        raise BadInput(
+            f"model {spec!r} has {outputs} outputs, the dataset has {num_classes} classes",
+            hint="a class that takes num_classes can build its last layer for the data",
+        )
+
+
+def count_outputs(model: nn.Module, spec: str, input_shape: tuple[int, int, int]) -> int:
+    """Return the number of logits for an image of this shape, by running the model."""
+    device = next(model.parameters(), torch.empty(0)).device
+    try:
+        with torch.no_grad(), evaluating(model):
+            logits = model(torch.zeros(2, *input_shape, device=device))
+    except (Exception, SystemExit) as error:  # the forward pass of a local model may raise anything
+        raise _explain_failure(model, spec, input_shape, error) from error
+    hint = "a model returns one tensor of logits, (images, classes)"
+    if not isinstance(logits, torch.Tensor):
+        raise BadInput(f"model {spec!r} returns a {type(logits).__name__}", hint=hint)
+    if logits.ndim != 2 or len(logits) != 2:
+        shape = tuple(logits.shape)
+        raise BadInput(f"model {spec!r} returns the shape {shape} for 2 images", hint=hint)
+    if not logits.is_floating_point():
+        raise BadInput(f"model {spec!r} returns values of type {logits.dtype}", hint=hint)
+    return logits.shape[1]
+
+
+def _explain_failure(
+    model: nn.Module, spec: str, input_shape: tuple[int, int, int], error: BaseException
+) -> BadInput:
+    """Return the error of a model that fails for images of this shape."""
+    channels, height, width = input_shape
+    convolutions = (module for module in model.modules() if isinstance(module, nn.Conv2d))
+    first = next(convolutions, None)
+    # the most frequent cause: a model for colour images on grey ones
+    if first is not None and first.in_channels != channels:
+        return BadInput(
+            f"model {spec!r} needs images of {first.in_channels} channels,"
+            f" those of the dataset have {channels}",
+            hint="a class that takes input_shape=(C, H, W) can build its first layer for the data",
+        )
+    reason = f"{type(error).__name__}: {error}"
+    if isinstance(error, RuntimeError):
+        # of torch's own errors the first line is enough, further lines show its internals
+        reason = (str(error).strip().splitlines() or [""])[0]
+    return BadInput(
+        f"model {spec!r} fails for images of {channels}x{height}x{width}: {reason}",
+        hint="a class that takes input_shape=(C, H, W) can build its layers for the data",
+    )
 
 
 def build_attack(  # noqa: PLR0913 - a keyword for each setting of attacks
@@ -245,18 +247,6 @@ def build_attack(  # noqa: PLR0913 - a keyword for each setting of attacks
     _check_callable(attack, what, ("model", "batch", "objective"), ("seed", "need_logits"))
     check_attack_traits(attack, what, norm)
     return attack
-
-
-def build_training_attack(registry: Registry, config: TrainConfig) -> Attack:
-    """Build the attack of a training run."""
-    return build_attack(
-        registry,
-        Spec.parse(config.attack),
-        norm=config.norm,
-        eps=config.eps,
-        steps=config.steps,
-        step_size=config.step_size,
-    )
 
 
 TRAITS_OF_KIND: dict[str, type[Any]] = {
@@ -380,12 +370,7 @@ def build_kernel(registry: Registry, spec: str, alpha: float | None, **params: A
     has_alpha = registry.accepts("kernel", parsed.name, "alpha")
     # alpha 0 is the unweighted baseline of a sweep, which a kernel without alpha equals
     if alpha and not has_alpha:
-        names = registry.names("kernel")
-        others = ", ".join(name for name in names if registry.accepts("kernel", name, "alpha"))
-        raise BadInput(
-            f"kernel {parsed.name!r} has no alpha",
-            hint=f"leave out `alpha`, or set a `kernel` that has it: {others}",
-        )
+        raise BadInput(f"kernel {parsed.name!r} has no alpha", hint=suggest_alpha_kernels(registry))
     if alpha is not None and has_alpha:
         params["alpha"] = alpha
     kernel: Kernel = registry.create("kernel", parsed, **params)
@@ -394,6 +379,13 @@ def build_kernel(registry: Registry, spec: str, alpha: float | None, **params: A
     read_traits(kernel, KernelTraits, what)
     _try_kernel(kernel)
     return kernel
+
+
+def suggest_alpha_kernels(registry: Registry) -> str:
+    """Return the hint for an alpha that the kernel does not have."""
+    names = registry.names("kernel")
+    others = ", ".join(name for name in names if registry.accepts("kernel", name, "alpha"))
+    return f"leave out `alpha`, or set a `kernel` that has it: {others}"
 
 
 def _try_kernel(kernel: Kernel) -> None:
@@ -412,32 +404,30 @@ def _try_kernel(kernel: Kernel) -> None:
     check_log_weights(kernel, log_weights, len(labels))
 
 
-def build_training_kernel(
-    registry: Registry, config: TrainConfig, attack: Attack, defense: Defense
-) -> Kernel:
-    """Build the kernel of a training run. It gets the number of attack steps if it accepts it."""
-    params: dict[str, Any] = {}
-    if registry.accepts("kernel", Spec.parse(config.kernel).name, "steps"):
-        uses_attack = defense.traits.uses_attack
-        own_steps = defense.traits.own_attack_steps
-        steps = read_parameter(attack, "steps") if uses_attack else own_steps
-        if steps is None and uses_attack:
-            raise BadInput(
-                f"kernel {config.kernel!r} needs the number of attack steps,"
-                f" which {config.attack!r} does not have",
-                hint="train with `attack=pgd`",
-            )
-        if steps is not None:
-            params["steps"] = steps
-    kernel = build_kernel(registry, config.kernel, config.alpha, **params)
-    alpha = read_parameter(kernel, "alpha") or 0.0
-    max_alpha = MAX_LOG_WEIGHT / kernel.traits.max_margin
-    if alpha > max_alpha:
-        raise BadInput(
-            f"alpha {format_number(alpha)} overflows a float32 loss",
-            hint=f"train with `alpha` up to {max_alpha:g}",
+def check_attackable(kernel: Kernel) -> None:
+    """Raise if an attack cannot compute the gradient of a kernel's weights."""
+    if not kernel.traits.differentiable:
+        return
+    # an attack knows logits, label and loss of each image by itself
+    needs = sorted(kernel.traits.needs - {"loss"})
+    if needs or kernel.traits.compares_images:
+        reason = f"needs {needs[0].replace('_', ' ')}" if needs else "compares images"
+        raise BrokenContract(
+            f"kernel {type(kernel).__name__} {reason}, which a weighted attack does not have",
+            hint="its weights need the trait `differentiable=False`",
         )
-    return kernel
+
+
+def check_covers_split(kernel: Kernel, split: Split, positions: Tensor | None = None) -> None:
+    """Raise if all these images have a weight of 0, if this is known without reading them."""
+    if not isinstance(split, HasIndex) or not isinstance(kernel, CountsWeightedImages):
+        return
+    index = split.index if positions is None else split.index[positions]
+    if not kernel.count_weighted(index):
+        raise BadInput(
+            f"kernel {type(kernel).__name__.lower()} gives no weight to any image of the split",
+            hint="check its indices: they are those in the rows of an evaluation of this split",
+        )
 
 
 def build_defense(registry: Registry, spec: str) -> Defense:

@@ -1,8 +1,10 @@
 """Batches of the training set on the device, checked and augmented."""
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,10 +17,14 @@ from ..core.nn.fusion import to_memory_format
 from ..core.protocols import Batch, Split, StreamsImages
 from ..core.rng import derive_seed
 from ..core.run_attack import check_batch, check_stored_batch
+from ..errors import BadInput
 from ..runtime.accelerators import copies_without_blocking, free_memory
+from ..spec import parse_number
 
 MAX_MEMORY_FRACTION = 0.25
 """A split is copied to the device if it needs at most this fraction of its free memory."""
+SMALLEST_AREA = 0.08
+"""Smallest fraction of an image that `resized-crop` keeps, as in torchvision."""
 CHECK_SIZE = 1024
 """Images that are checked at once before a split is copied."""
 
@@ -143,3 +149,52 @@ def fits_on_device(split: MemorySplit, device: torch.device) -> bool:
     if not is_accelerator(device):
         return False
     return split.images.nbytes <= MAX_MEMORY_FRACTION * free_memory(device)
+
+
+def build_augmentation(text: str, input_shape: tuple[int, int, int]) -> Augmentation:
+    """Parse `crop:4,flip`: random crops after padding by 4 pixels, and random flips.
+
+    `crop:4:reflect` pads by mirroring the border. `resized-crop` resizes a random box of at least
+    8 % of the image, `resized-crop:0.25` of at least a quarter. `none` is neither crops nor flips.
+    """
+    smallest_area: float | None = None
+    padding = 0
+    border: Literal["zero", "reflect"] = "zero"
+    flips = False
+    words = [] if text == "none" else text.split(",")
+    for word in words:
+        crop = re.fullmatch("crop:([0-9]+)(:zero|:reflect)?", word.strip())
+        resized = re.fullmatch("resized-crop(?::(.+))?", word.strip())
+        if resized is not None:
+            smallest_area = _parse_area(resized[1])
+        elif crop is not None:
+            padding = int(crop[1])
+            border = "reflect" if crop[2] == ":reflect" else "zero"
+        elif word.strip() == "flip":
+            flips = True
+        else:
+            raise BadInput(
+                f"unknown augmentation {word!r}",
+                hint="write crop:4, crop:4:reflect, resized-crop, flip, several joined by commas,"
+                " or none",
+            )
+    if padding and smallest_area is not None:
+        raise BadInput("crop and resized-crop exclude each other", hint="keep one of the two")
+    side = min(input_shape[1:])
+    if padding >= side:
+        raise BadInput(
+            f"a crop of {padding} pixels may remove all of an image of side {side}",
+            hint="use a smaller crop",
+        )
+    return Augmentation(padding, border, flips, smallest_area)
+
+
+def _parse_area(text: str | None) -> float:
+    """Return the smallest area of a random box, as a fraction of the image."""
+    area = SMALLEST_AREA if text is None else parse_number(text)
+    if not 0 < area <= 1:
+        raise BadInput(
+            f"the smallest area of resized-crop is {area:g}, not in (0, 1]",
+            hint="resized-crop:0.25 crops a quarter of the image or more",
+        )
+    return area

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -18,14 +19,16 @@ from ..core.protocols import Attack, Batch, DataSource, Defense, Kernel, Split
 from ..core.rng import derive_seed
 from ..core.run_attack import check_logits
 from ..core.traits import read_parameter
+from ..errors import BadInput
 from ..measures import MARGIN_KERNEL
 from ..registry import Registry
-from ..runtime import accelerators, compatibility, components, datasets
+from ..runtime import accelerators, components, datasets
 from ..runtime.datasets import share_dataset
 from ..runtime.distributed import Ranks
 from ..runtime.fabric import Runtime
-from ..spec import Spec
-from .batches import TrainingBatches, place_on_device
+from ..spec import Spec, format_number
+from . import compatibility
+from .batches import TrainingBatches, build_augmentation, place_on_device
 from .fine_tuning import (
     FrozenLayers,
     InitialWeights,
@@ -39,6 +42,8 @@ from .learner import FabricLearner
 from .monitoring import EpochStatistics
 from .optimization import WeightAverage, make_optimizer
 
+MAX_LOG_WEIGHT = 80.0
+"""exp of more than 88 overflows float32, and the loss is multiplied with it."""
 MAX_VALIDATION_STEPS = 10
 """Steps of the validation attack: it runs after many epochs, and need not be the strongest."""
 
@@ -149,23 +154,23 @@ def set_up_training(
         source.input_shape,
         data_dir,
     )
-    compatibility.check_model_fits(model, config.model, source.num_classes, source.input_shape)
+    components.check_model_fits(model, config.model, source.num_classes, source.input_shape)
     head = find_head(model, config, registry, source) if needs_head(config) else frozenset()
     initial = None
     if config.init is not None and not resumes:
         initial = load_initial_weights(model, config, registry, head)
         config = msgspec.structs.replace(config, init_sha256=initial.sha256)
     frozen = freeze_layers(model, config, head)
-    attack = components.build_training_attack(registry, config)
+    attack = build_training_attack(registry, config)
     defense = components.build_defense(registry, config.defense)
     # the kernel may count the steps of the attack, or of a defense with its own attack
-    kernel = components.build_training_kernel(registry, config, attack, defense)
+    kernel = build_training_kernel(registry, config, attack, defense)
 
     # combinations before the slower steps below: fusion and a pass through the model
     compatibility.check_ramps(attack, kernel, config)
     schedule_config = compatibility.divide_by_replays(config, defense)
     compatibility.check_kernel_and_defense(defense, kernel, schedule_config)
-    compatibility.check_covers_split(kernel, split)
+    components.check_covers_split(kernel, split)
     compatibility.check_observed_split(kernel, source, config)
 
     sample = split.batch(torch.arange(min(SAMPLE_SIZE, len(split)))).to(runtime.device)
@@ -225,6 +230,53 @@ def load_dataset(
     return source
 
 
+def build_training_attack(registry: Registry, config: TrainConfig) -> Attack:
+    """Build the attack of a training run."""
+    return components.build_attack(
+        registry,
+        Spec.parse(config.attack),
+        norm=config.norm,
+        eps=config.eps,
+        steps=config.steps,
+        step_size=config.step_size,
+    )
+
+
+def build_training_kernel(
+    registry: Registry, config: TrainConfig, attack: Attack, defense: Defense
+) -> Kernel:
+    """Build the kernel of a training run. It gets the number of attack steps if it accepts it."""
+    name = Spec.parse(config.kernel).name
+    # the defense may have brought the kernel: `natural` of a preset trains without weights
+    if config.alpha and not registry.accepts("kernel", name, "alpha"):
+        raise BadInput(
+            f"defense {config.defense!r} trains with kernel {name!r}, which has no alpha",
+            hint=components.suggest_alpha_kernels(registry),
+        )
+    params: dict[str, Any] = {}
+    if registry.accepts("kernel", name, "steps"):
+        uses_attack = defense.traits.uses_attack
+        own_steps = defense.traits.own_attack_steps
+        steps = read_parameter(attack, "steps") if uses_attack else own_steps
+        if steps is None and uses_attack:
+            raise BadInput(
+                f"kernel {config.kernel!r} needs the number of attack steps,"
+                f" which {config.attack!r} does not have",
+                hint="train with `attack=pgd`",
+            )
+        if steps is not None:
+            params["steps"] = steps
+    kernel = components.build_kernel(registry, config.kernel, config.alpha, **params)
+    alpha = read_parameter(kernel, "alpha") or 0.0
+    max_alpha = MAX_LOG_WEIGHT / kernel.traits.max_margin
+    if alpha > max_alpha:
+        raise BadInput(
+            f"alpha {format_number(alpha)} overflows a float32 loss",
+            hint=f"train with `alpha` up to {max_alpha:g}",
+        )
+    return kernel
+
+
 def make_training_batches(
     split: Split,
     source: DataSource,
@@ -237,7 +289,7 @@ def make_training_batches(
         split,
         device=device,
         num_classes=source.num_classes,
-        augment=components.build_augmentation(config.augment, source.input_shape),
+        augment=build_augmentation(config.augment, source.input_shape),
         seed=config.seed,
         memory_format=memory_format,
     )

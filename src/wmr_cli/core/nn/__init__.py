@@ -1,1 +1,1 @@
-"""Layers and rewrites of models: preprocessing, hooks, fusion."""
+"""Layers and rewrites of models: preprocessing, hooks, compilation, fusion."""
