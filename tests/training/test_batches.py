@@ -90,8 +90,8 @@ def test_a_split_is_copied_if_it_needs_a_quarter_of_the_free_memory(
     free: int, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batches, "free_memory", lambda device: free)
-    assert batches.fits_on_device(make_split(), torch.device("meta")) is fits
-    assert not batches.fits_on_device(make_split(), CPU)
+    assert batches.fits_on_device([make_split()], torch.device("meta")) is fits
+    assert not batches.fits_on_device([make_split()], CPU)
 
 
 def test_bytes_are_copied_and_pinned_before_they_become_floats(

@@ -10,9 +10,9 @@ from torch import Tensor
 from ..core.contexts import is_accelerator
 from ..core.data.augment import Augmentation
 from ..core.data.image_files import ImageFileSplit
-from ..core.data.splits import BatchReader, MemorySplit, open_reader, read_ahead
+from ..core.data.splits import BatchReader, JoinedSplit, MemorySplit, open_reader, read_ahead
 from ..core.nn.fusion import to_memory_format
-from ..core.protocols import Batch, Split, StreamsImages
+from ..core.protocols import Batch, Split, StreamsImages, to_unit_floats
 from ..core.rng import derive_seed
 from ..core.run_attack import check_batch, check_stored_batch
 from ..runtime.accelerators import copies_without_blocking, free_memory
@@ -47,13 +47,13 @@ class TrainingBatches:
         self._on_host = CheckedSplit(split, num_classes, pins=copies_without_blocking(device))
         self._on_device: MemorySplit | None = None
         self._host_index = torch.empty(0)
-        in_memory = find_images_in_memory(split)
-        if in_memory is not None and fits_on_device(in_memory, device):
+        parts = find_images_in_memory(split)
+        if parts and fits_on_device(parts, device):
             # checked here and not per batch: a check on the device makes the host wait
-            for positions in torch.arange(len(in_memory)).split(CHECK_SIZE):
-                check_batch(in_memory.batch(positions), num_classes)
-            self._host_index = in_memory.index
-            self._on_device = in_memory.to(device)
+            for positions in torch.arange(len(split)).split(CHECK_SIZE):
+                check_batch(split.batch(positions), num_classes)
+            self._host_index = torch.cat([part.index for part in parts])
+            self._on_device = join_on_device(parts, device)
 
     @property
     def on_device(self) -> bool:
@@ -121,25 +121,51 @@ class CheckedSplit:
 
 def place_on_device(split: Split, device: torch.device) -> Split:
     """Return the split with its images on the device, if they are in memory and fit there."""
-    in_memory = find_images_in_memory(split)
-    if in_memory is not None and fits_on_device(in_memory, device):
-        return in_memory.to(device)
+    parts = find_images_in_memory(split)
+    if parts and fits_on_device(parts, device):
+        return join_on_device(parts, device)
     return split
 
 
-def find_images_in_memory(split: Split) -> MemorySplit | None:
-    """Return a split over all images of this one, if they are in memory as they are stored."""
+def find_images_in_memory(split: Split) -> list[MemorySplit]:
+    """Return the parts of a split in their order if all are in memory as they are stored.
+
+    Otherwise return nothing.
+    """
     if isinstance(split, MemorySplit):
-        return split
+        return [split]
+    if isinstance(split, JoinedSplit):
+        first = find_images_in_memory(split.first)
+        second = find_images_in_memory(split.second)
+        if not (first and second):
+            return []
+        index = split.offset + torch.arange(len(split.second))
+        return [*first, MemorySplit(second[0].images, split.second_labels, index)]
     # not a subclass, which may change what a batch is
     if type(split) is not ImageFileSplit:
-        return None
+        return []
     pixels = split.pixels_in_memory
-    return None if pixels is None else MemorySplit(pixels, split.labels, split.index)
+    return [] if pixels is None else [MemorySplit(pixels, split.labels, split.index)]
 
 
-def fits_on_device(split: MemorySplit, device: torch.device) -> bool:
+def fits_on_device(parts: list[MemorySplit], device: torch.device) -> bool:
     """Whether an accelerator has enough free memory for all images."""
     if not is_accelerator(device):
         return False
-    return split.images.nbytes <= MAX_MEMORY_FRACTION * free_memory(device)
+    needed = sum(part.images.nbytes for part in parts)
+    return needed <= MAX_MEMORY_FRACTION * free_memory(device)
+
+
+def join_on_device(parts: list[MemorySplit], device: torch.device) -> MemorySplit:
+    """Return one split on the device with the images of all parts."""
+    copied = [part.to(device) for part in parts]
+    if len(copied) == 1:
+        return copied[0]
+    images = [part.images for part in copied]
+    if len({part.dtype for part in images}) > 1:
+        images = [to_unit_floats(part) for part in images]
+    return MemorySplit(
+        torch.cat(images),
+        torch.cat([part.labels for part in copied]),
+        torch.cat([part.index for part in copied]),
+    )

@@ -25,6 +25,7 @@ from ..runtime.distributed import Ranks
 from ..runtime.fabric import Runtime
 from ..spec import Spec
 from .batches import TrainingBatches, place_on_device
+from .extra import ExtraImages, load_extra
 from .learner import FabricLearner
 from .monitoring import EpochStatistics
 from .optimization import WeightAverage, make_optimizer
@@ -45,6 +46,8 @@ class TrainingSetup:
     source: DataSource
     split: Split
     """The training images."""
+    extra: ExtraImages | None
+    """Images of a second dataset in every batch."""
     batches: TrainingBatches
     model: nn.Module
     attack: Attack
@@ -78,6 +81,8 @@ class TrainingSetup:
         if attack_model.num_fused:
             count = attack_model.num_fused
             yield f"attacks use a fused model: {count} batch-norms are part of convolutions"
+        if self.extra is not None:
+            yield self.extra.describe(self.config)
         if not self.defense.traits.uses_attack:
             yield f"{self.config.defense} does not use the training attack"
         epochs = self.schedule_config.epochs
@@ -108,6 +113,7 @@ def set_up_training(
     threads: int | None = None,
 ) -> TrainingSetup:
     """Build all parts of a run, check that they fit together, and try the model on a few images."""
+    compatibility.check_patience(config)
     # seed first: initial weights are drawn while the model is built
     torch.manual_seed(derive_seed("model", config.seed))
 
@@ -115,6 +121,7 @@ def set_up_training(
     source = load_dataset(config, registry, data_dir, runtime.ranks, threads)
     split = datasets.get_split(source, "train")
     compatibility.check_batch_size(config, len(split), runtime.ranks.count)
+    extra = load_extra(config, registry, data_dir, runtime, source, threads)
 
     model = components.build_model(
         registry, config.model, source.num_classes, source.input_shape, data_dir
@@ -156,8 +163,13 @@ def set_up_training(
         schedule_config=schedule_config,
         source=source,
         split=split,
+        extra=extra,
         batches=make_training_batches(
-            split, source, config, runtime.device, attack_model.memory_format
+            split if extra is None else extra.join(split),
+            source,
+            config,
+            runtime.device,
+            attack_model.memory_format,
         ),
         model=model,
         attack=attack,
