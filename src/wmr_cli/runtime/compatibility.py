@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..config import TrainConfig
 from ..core.contexts import evaluating
+from ..core.data.augment import Augmentation
 from ..core.protocols import (
     Attack,
     CountsWeightedImages,
@@ -75,6 +76,18 @@ def check_kernel_and_defense(defense: Defense, kernel: Kernel, config: TrainConf
             f" so `weight_grad={config.weight_grad}` is not possible",
             hint="use `weight_grad=both` or `weight_grad=none`",
         )
+
+
+def check_mixing(augment: Augmentation, defense: Defense, config: TrainConfig) -> None:
+    """Raise if mixed images have two labels and the loss of the defense has use for one only."""
+    if augment.mixer is None or defense.traits.mixes_labels:
+        return
+    used = [name for name in ("mixup", "cutmix") if getattr(augment.mixer, name)]
+    raise BadInput(
+        f"defense {config.defense!r} has a term that needs one label per image, and"
+        f" `augment={config.augment}` mixes images of two labels",
+        hint=f"leave out {' and '.join(used)}, or choose a defense such as pgd or trades",
+    )
 
 
 def check_attackable(kernel: Kernel) -> None:

@@ -21,6 +21,7 @@ from ..core.protocols import (
     HasState,
     Kernel,
     Objective,
+    SecondLabels,
 )
 from ..core.traits import (
     AttackTraits,
@@ -129,8 +130,11 @@ class RecordingLearner:
         self.evidence.append(evidence)
         return self.kernel(evidence).exp()
 
-    def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy(logits, labels)
+    def label_loss(
+        self, logits: Tensor, labels: Tensor, second: SecondLabels | None = None
+    ) -> Tensor:
+        loss = cross_entropy(logits, labels)
+        return loss if second is None else second.mix(loss, cross_entropy(logits, second.labels))
 
     def mean(self, values: Tensor) -> Tensor:
         return values.mean()

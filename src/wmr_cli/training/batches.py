@@ -65,8 +65,10 @@ class TrainingBatches:
         seed = derive_seed("augment", self._seed, epoch)
         for batch, host_index in self._load(order):
             # drawn on the CPU and applied on the device, as a function of (seed, epoch, index)
-            images = self._augment(batch.images, host_index, seed)
-            yield replace(batch, images=to_memory_format(images, self._memory_format))
+            batch = replace(batch, images=self._augment(batch.images, host_index, seed))
+            if self._augment.mixer is not None:
+                batch = self._augment.mixer(batch, host_index, seed)
+            yield replace(batch, images=to_memory_format(batch.images, self._memory_format))
 
     def _load(self, order: Iterable[Tensor]) -> Iterator[tuple[Batch, Tensor]]:
         """Yield batches on the device, each with its index (N,) on the host."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..config import TrainConfig
 from ..core.contexts import evaluating
+from ..core.data.augment import Augmentation
 from ..core.nn.compilation import Compiler
 from ..core.nn.fusion import SAMPLE_SIZE, PreparedModel, prepare_for_attack, to_memory_format
 from ..core.protocols import Attack, Batch, DataSource, Defense, Kernel, Split
@@ -136,6 +137,8 @@ def set_up_training(
     compatibility.check_ramps(attack, kernel, config)
     schedule_config = compatibility.divide_by_replays(config, defense)
     compatibility.check_kernel_and_defense(defense, kernel, schedule_config)
+    augment = components.build_augmentation(config.augment, source.input_shape)
+    compatibility.check_mixing(augment, defense, config)
     compatibility.check_covers_split(kernel, split)
     compatibility.check_observed_split(kernel, source, config)
 
@@ -166,7 +169,8 @@ def set_up_training(
         extra=extra,
         batches=make_training_batches(
             split if extra is None else extra.join(split),
-            source,
+            source.num_classes,
+            augment,
             config,
             runtime.device,
             attack_model.memory_format,
@@ -200,7 +204,8 @@ def load_dataset(
 
 def make_training_batches(
     split: Split,
-    source: DataSource,
+    num_classes: int,
+    augment: Augmentation,
     config: TrainConfig,
     device: torch.device,
     memory_format: torch.memory_format,
@@ -209,8 +214,8 @@ def make_training_batches(
     return TrainingBatches(
         split,
         device=device,
-        num_classes=source.num_classes,
-        augment=components.build_augmentation(config.augment, source.input_shape),
+        num_classes=num_classes,
+        augment=augment,
         seed=config.seed,
         memory_format=memory_format,
     )
