@@ -337,7 +337,7 @@ def test_files_without_splits_are_used_whole_and_other_datasets_by_their_trainin
     )
 
 
-STATEFUL = {
+STATEFUL: Mapping[str, dict[str, Any]] = {
     "iaat": {"defense": "iaat:steps=1,warmup=0"},
     "free": {"defense": "free:m=2", "epochs": 4, "augment": "crop:1,mixup:0.5,cutmix"},
     "trades": {"defense": "trades", "augment": "jitter:0.2,randaugment,erase,mixup,flip"},

@@ -1,5 +1,6 @@
 """Training on mixed images: losses and attacks use both labels, the rest uses the larger part's."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return -(targets * logits.log_softmax(dim=1)).sum(dim=1)
 
 
-def attack_by_hand(model: nn.Module, images: Tensor, loss: Any) -> Tensor:
+def attack_by_hand(model: nn.Module, images: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
     moved = images.clone()
     for _ in range(K):
         moved.requires_grad_()

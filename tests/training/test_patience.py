@@ -18,7 +18,14 @@ from wmr_cli.training import loop
 
 SCORES = [0.2, 0.5, 0.4, 0.5, 0.3, 0.9, 0.1]
 """The best is that of epoch 2 until epoch 6; an equal score is no improvement."""
-SETTINGS = {"epochs": 7, "defense": "natural", "model": "digits-cnn:width=1,hidden=4", "ema": 0.5}
+SETTINGS = {
+    "epochs": 7,
+    "defense": "natural",
+    "select": "rob",
+    "validate_every": 1,
+    "model": "digits-cnn:width=1,hidden=4",
+    "ema": 0.5,
+}
 
 
 @pytest.fixture(autouse=True)

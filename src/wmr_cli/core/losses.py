@@ -235,6 +235,14 @@ def select_rows(objective: Objective, rows: Tensor) -> Objective:
     return objective
 
 
+def mix_objective(objective: Objective, second: SecondLabels | None) -> Objective:
+    """Return the objective of images with these second labels, or of images that are not mixed."""
+    # a divergence does not depend on labels
+    if second is None or isinstance(objective, KlObjective):
+        return objective
+    return MixedObjective(objective, second)
+
+
 def ranking_scores(objective: Objective, logits: Tensor, labels: Tensor) -> Tensor:
     """Return the scores (N,) that compare candidates: the rank of the objective, or its value."""
     if isinstance(objective, RanksImages):

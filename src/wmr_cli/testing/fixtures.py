@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.contexts import evaluating
-from ..core.losses import MixedObjective, cross_entropy
+from ..core.losses import cross_entropy, mix_objective
 from ..core.norms import NORMS
 from ..core.protocols import (
     Attack,
@@ -111,8 +111,7 @@ class RecordingLearner:
             yield self.model
 
     def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> AttackResult:
-        if batch.second is not None:
-            objective = MixedObjective(objective, batch.second)
+        objective = mix_objective(objective, batch.second)
         if own is not None:
             with evaluating(self.model):
                 return own(self.model, batch, objective, seed=self.seed, need_logits=False)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..config import TrainConfig
 from ..core.contexts import compiling_steps, evaluating
-from ..core.losses import MixedObjective, WeightedObjective, cross_entropy
+from ..core.losses import WeightedObjective, cross_entropy, mix_objective
 from ..core.nn.compilation import Compiler
 from ..core.nn.fusion import PreparedModel
 from ..core.norms import NORMS
@@ -141,8 +141,7 @@ class FabricLearner:
                     yield self.attack_model.refresh()
 
     def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> AttackResult:
-        if batch.second is not None:
-            objective = MixedObjective(objective, batch.second)
+        objective = mix_objective(objective, batch.second)
         # a constant weight does not change the sign of a gradient, so "outer" and "none" attack
         # the plain objective
         if self._config.weight_grad in ("both", "attack") and self.kernel.traits.differentiable:
