@@ -8,15 +8,15 @@ import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from types import ModuleType
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from ..contexts import exact_float32
 from ..rng import random_words
-from .color import adjust_brightness, adjust_contrast, adjust_saturation, apply_by_kind
+from .color import adjust_brightness, adjust_contrast, adjust_saturation, apply_by_kind, blend
 
 RAND_AUGMENT_STEP = 3
 """Random words of step 2 are those of the colour jitter."""
@@ -63,10 +63,8 @@ class RandAugment:
         unused = images.new_zeros(len(images), len(steps))
         for place in range(self.operations):
             chosen = kinds[:, place] + len(OPERATIONS) * negative[:, place]
-            # cuDNN would round the convolution of `Sharpness` to TF32
-            with exact_float32():
-                images = apply_by_kind(images, chosen, index, steps, unused)
-        # bilinear weights and blends round
+            images = apply_by_kind(images, chosen, index, steps, unused)
+        # posterized and equalized values are rounded quotients
         return images.clamp(0, 1)
 
     def value(self, name: str, height: int, width: int) -> float:
@@ -95,15 +93,12 @@ def apply_operation(name: str, images: Tensor, value: float, sign: int) -> Tenso
     signed = sign * value
     changed: Tensor
     match name:
-        case "ShearX" | "ShearY":
-            degrees = math.degrees(math.atan(signed))
-            shear = [degrees, 0.0] if name == "ShearX" else [0.0, degrees]
-            changed = functional.affine(images, 0.0, [0, 0], 1.0, shear, center=[0, 0])
-        case "TranslateX" | "TranslateY":
-            shift = [int(signed), 0] if name == "TranslateX" else [0, int(signed)]
-            changed = functional.affine(images, 0.0, shift, 1.0, [0.0, 0.0])
-        case "Rotate":
-            changed = functional.rotate(images, signed)
+        case "ShearX" | "ShearY" | "TranslateX" | "TranslateY" | "Rotate":
+            height, width = images.shape[2:]
+            sources = find_sources(name, signed, height, width, images.device)
+            # pixel 0 is black, for places whose source is outside of the image
+            pixels = pad(images.flatten(2), (1, 0))
+            changed = pixels.index_select(2, sources).reshape(images.shape)
         case "Brightness":
             changed = adjust_brightness(images, _repeat(1 + signed, images))
         case "Color":
@@ -111,7 +106,7 @@ def apply_operation(name: str, images: Tensor, value: float, sign: int) -> Tenso
         case "Contrast":
             changed = adjust_contrast(images, _repeat(1 + signed, images))
         case "Sharpness":
-            changed = functional.adjust_sharpness(images, 1 + signed)
+            changed = adjust_sharpness(images, _repeat(1 + signed, images))
         case "Posterize":
             changed = functional.posterize(images, int(value))
         case "Solarize":
@@ -121,6 +116,46 @@ def apply_operation(name: str, images: Tensor, value: float, sign: int) -> Tenso
         case _:
             changed = functional.equalize(images)
     return changed
+
+
+@lru_cache(maxsize=64)
+def find_sources(name: str, value: float, height: int, width: int, device: torch.device) -> Tensor:
+    """Return for each pixel (H * W,) the number of its source, from 1, or 0 where there is none.
+
+    torchvision moves an image whose pixels are their numbers, so that the sources are its own. A
+    number moves no differently from a colour, because the nearest pixel is taken.
+    """
+    functional = _load_functional()
+    numbers = torch.arange(1.0, height * width + 1).reshape(1, 1, height, width)
+    moved: Tensor
+    if name == "Rotate":
+        moved = functional.rotate(numbers, value)
+    elif name in ("TranslateX", "TranslateY"):
+        shift = [int(value), 0] if name == "TranslateX" else [0, int(value)]
+        moved = functional.affine(numbers, 0.0, shift, 1.0, [0.0, 0.0])
+    else:
+        degrees = math.degrees(math.atan(value))
+        shear = [degrees, 0.0] if name == "ShearX" else [0.0, degrees]
+        moved = functional.affine(numbers, 0.0, [0, 0], 1.0, shear, center=[0, 0])
+    # copied once for each device: a copy makes the host wait
+    return moved.flatten().round().long().to(device)
+
+
+def adjust_sharpness(images: Tensor, factors: Tensor) -> Tensor:
+    """Blend each image with a blurred copy of it, whose border is that of the image."""
+    if min(images.shape[2:]) <= 2:
+        return images
+    height, width = images.shape[2] - 2, images.shape[3] - 2
+    windows = [
+        images[:, :, row : row + height, column : column + width]
+        for row in range(3)
+        for column in range(3)
+    ]
+    # a weight of 5 in the middle and of 1 around it
+    inner = (torch.stack(windows).sum(dim=0) + 4 * windows[4]) / 13
+    blurred = images.clone()
+    blurred[:, :, 1:-1, 1:-1] = inner
+    return blend(images, blurred, factors)
 
 
 def _repeat(factor: float, images: Tensor) -> Tensor:
