@@ -519,6 +519,12 @@ def test_relative_paths_are_stored_as_absolute_ones() -> None:
     config = resolve({"extra": "mine.py:load", "extra_labels": "runs/a"})
     assert config.extra == f"{Path.cwd()}/mine.py:load"
     assert config.extra_labels == f"{Path.cwd()}/runs/a"
+    Path("config.json").write_text(config.to_json(), encoding="utf-8")
+    assert resolve({}, Path("config.json")) == config
+    without = resolve({})
+    assert (without.extra, without.extra_labels) == (None, None)
+    Path("config.json").write_text(without.to_json(), encoding="utf-8")
+    assert resolve({}, Path("config.json")) == without
 
 
 def test_add_extra_keeps_the_order_of_training_images() -> None:

@@ -200,9 +200,9 @@ def _check_layer(layer: Layer, place: str, struct: type[Struct] = TrainConfig) -
             plain[key] = value
     checked = {**check_settings(plain, struct, place), **nested}
     # absolute, as the paths in specs
-    if "extra" in checked:
+    if checked.get("extra") is not None:
         checked["extra"] = str(Spec.parse(checked["extra"]).absolute())
-    if "extra_labels" in checked:
+    if checked.get("extra_labels") is not None:
         checked["extra_labels"] = str(Path(checked["extra_labels"]).absolute())
     for key, parameters in SPECS.items():
         if key in checked:
