@@ -261,7 +261,7 @@ def _parse_beta(word: str, values: list[str]) -> float:
 def _parse_numbers(word: str, values: list[str], defaults: tuple[float, ...]) -> tuple[float, ...]:
     """Return the numbers after a name, with the defaults of those that are missing."""
     if len(values) > len(defaults):
-        raise BadInput(f"{word!r} has too many numbers", hint=_AUGMENTATION_HINT)
+        raise BadInput(f"augmentation {word!r} has too many numbers", hint=_AUGMENTATION_HINT)
     return (*map(parse_number, values), *defaults[len(values) :])
 
 
