@@ -29,7 +29,7 @@ Attack AttackResult AttackTraits Batch CountsWeightedImages DataSource Decoder D
 DefenseTraits Evidence HasIndex HasNote HasRemarks HasState HoldsRows ImageFileSplit Kernel
 KernelTraits KlObjective LazySplits Learner LogitBounds Losses MemorySource MemorySplit NORMS Norm
 Normalized OBJECTIVES Objective ObservesValidation PgdSettings Preparable RanksImages Remote
-Resized Source Split StepReport StreamsImages UniformStartPgd Verifier VerifierTraits
+Resized SecondLabels Source Split StepReport StreamsImages UniformStartPgd Verifier VerifierTraits
 attack_until_misclassified average_draws backward_weighted
 balanced_subset batch_limit cross_entropy cw_loss dlr_loss evaluating fetch get_objective
 holdout_mask

@@ -85,3 +85,17 @@ def test_other_settings_resume(
     settings: dict[str, Any], dataset: str, registry: Registry, tmp_path: Path
 ) -> None:
     check_resumed_run(make_config(dataset, **settings), tmp_path, registry)
+
+
+@pytest.mark.usefixtures("any_device")
+@pytest.mark.parametrize("channels", [1, 3])
+def test_every_augmentation_resumes(channels: int, registry: Registry, tmp_path: Path) -> None:
+    dataset = save_images(tmp_path, channels=channels)
+    augment = "crop:1,flip,jitter:0.4:0.4:0.4:0.1,randaugment:2:9,erase,mixup:0.5,cutmix"
+    check_resumed_run(make_config(dataset, augment=augment), tmp_path, registry)
+
+
+@pytest.mark.usefixtures("any_device")
+def test_extra_images_resume(dataset: str, registry: Registry, tmp_path: Path) -> None:
+    config = make_config(dataset, extra=dataset, extra_fraction=0.5, augment="crop:1,mixup")
+    check_resumed_run(config, tmp_path, registry)

@@ -42,6 +42,12 @@ class CorrectDefense:
         return report
 
 
+class IgnoresSecondLabels(CorrectDefense):
+    """It declares that it trains on mixed images, and uses one of their labels."""
+
+    traits = DefenseTraits(provides=frozenset({"steps_survived"}), mixes_labels=True)
+
+
 class NeverSteps(CorrectDefense):
     def step_optimizer(self, learner: Learner, batch: Batch, losses: Losses) -> StepReport:
         return backward_weighted(learner, batch, losses)
@@ -263,6 +269,7 @@ MUTANTS = {
     TraitInTheClass: "trait `weight_factor` as an attribute of its class",
     MisspeltTrait: "`warmup_epoch`.*`warmup_epochs`",
     MisspeltAbility: "`states`.*`state`",
+    IgnoresSecondLabels: "mixes_labels",
     NeverSteps: "takes no optimizer step",
     StepsWithoutGradient: "does not change the parameters",
     BackwardPerImage: "not one number",

@@ -12,10 +12,10 @@ from wmr_cli.core.data.augment import Augmentation
 from wmr_cli.core.data.image_files import Decoder, ImageFileSplit
 from wmr_cli.core.data.splits import MemorySplit
 from wmr_cli.core.protocols import Batch
-from wmr_cli.errors import BadInput, BrokenContract
+from wmr_cli.errors import BrokenContract
 from wmr_cli.runtime import accelerators
 from wmr_cli.training import batches
-from wmr_cli.training.batches import TrainingBatches, build_augmentation
+from wmr_cli.training.batches import TrainingBatches
 
 CPU = torch.device("cpu")
 ORDER = [torch.tensor([5, 2, 9]), torch.tensor([0, 7])]
@@ -91,8 +91,8 @@ def test_a_split_is_copied_if_it_needs_a_quarter_of_the_free_memory(
     free: int, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batches, "free_memory", lambda device: free)
-    assert batches.fits_on_device(make_split(), torch.device("meta")) is fits
-    assert not batches.fits_on_device(make_split(), CPU)
+    assert batches.fits_on_device([make_split()], torch.device("meta")) is fits
+    assert not batches.fits_on_device([make_split()], CPU)
 
 
 def test_free_memory_is_guessed_where_torch_does_not_report_it(
@@ -157,41 +157,3 @@ def test_batches_from_files_are_read_in_another_thread() -> None:
         assert torch.equal(one.images, other.images)
     assert threads
     assert threading.get_ident() not in threads
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("none", Augmentation()),
-        ("flip", Augmentation(flips=True)),
-        ("crop:4", Augmentation(4)),
-        ("crop:4,flip", Augmentation(4, flips=True)),
-        ("flip, crop:2:reflect", Augmentation(2, "reflect", flips=True)),
-        ("resized-crop", Augmentation(smallest_area=0.08)),
-        ("flip,resized-crop:0.25", Augmentation(flips=True, smallest_area=0.25)),
-    ],
-)
-def test_an_augmentation_is_parsed(text: str, expected: Augmentation) -> None:
-    assert build_augmentation(text, (3, 8, 8)) == expected
-
-
-@pytest.mark.parametrize(
-    "text", ["", "crop", "crop:x", "crop:4:wrap", "flip:2", "rotate", "none,flip", "crop:-1"]
-)
-def test_an_unknown_augmentation_is_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="augmentation"):
-        build_augmentation(text, (3, 8, 8))
-
-
-@pytest.mark.parametrize(
-    "text", ["resized-crop:0", "resized-crop:1.5", "resized-crop:1.2.3", "crop:1,resized-crop"]
-)
-def test_an_impossible_resized_crop_is_refused(text: str) -> None:
-    with pytest.raises(BadInput):
-        build_augmentation(text, (3, 8, 8))
-
-
-@pytest.mark.parametrize("text", ["crop:8", "crop:40:reflect"])
-def test_a_crop_of_the_whole_image_is_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="side 8"):
-        build_augmentation(text, (3, 8, 9))

@@ -134,6 +134,25 @@ def test_two_processes_train_like_one(defense: str, normalize: str) -> None:
         assert two_entry[name] == pytest.approx(value, abs=2e-3), name
 
 
+def test_two_processes_mix_and_label_extra_images_like_one() -> None:
+    train(*BRIEF, *SMOOTH, "--defense", "natural", "--out", "teacher")
+    extra = ("--extra", "digits", "--extra-fraction", "0.6", "--extra-labels", "teacher")
+    words = (*BRIEF, *L2, *SMOOTH, *extra, "--defense", "pgd", "--alpha", "2")
+    train(*words, "--out", "one")
+    train(*words, "--out", "two", "--devices", "2")
+    one_weights = load_weights("one")
+    two_weights = load_weights("two")
+    for name, tensor in one_weights.items():
+        torch.testing.assert_close(two_weights[name], tensor, atol=1e-5, rtol=1e-4)
+    # the hash of the labels, too
+    one_extra = checkpoints.load(Path("one")).extra
+    assert one_extra is not None
+    assert one_extra == checkpoints.load(Path("two")).extra
+    assert one_extra.labels == checkpoints.load(Path("teacher")).sha256
+    (entry,) = read_log("two")
+    assert entry["extra_images"] == read_log("one")[0]["extra_images"] > 1147
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",

@@ -53,6 +53,9 @@ def canonical_config(config: TrainConfig, registry: "Registry") -> TrainConfig:
     for kind in SPECS:
         registry.check(kind, getattr(config, kind))
     specs = {kind: registry.canonical_spec(kind, getattr(config, kind)) for kind in SPECS}
+    if config.extra is not None:
+        registry.check("dataset", config.extra)
+        specs["extra"] = registry.canonical_spec("dataset", config.extra)
     config = msgspec.structs.replace(config, **specs)
     # stored with the run, so that a later change of the default does not change its meaning
     if config.alpha is None:

@@ -36,7 +36,7 @@ def train(
     Without flags: TRADES with alpha 2 on the embedded digits, in about a minute.
     """
     quiet = flags.quiet
-    trust_code((given.get(kind) for kind in SPECS), flags.trust_code, quiet=quiet)
+    trust_code((given.get(key) for key in (*SPECS, "extra")), flags.trust_code, quiet=quiet)
     registry = load_components(quiet)
     config = canonical_config(resolve(given, flags.config), registry)
     session = Session(config, registry, hardware, flags)

@@ -201,6 +201,11 @@ def _check_layer(layer: Layer, place: str, struct: type[Struct] = TrainConfig) -
         else:
             plain[key] = value
     checked = {**check_settings(plain, struct, place), **nested}
+    # absolute, as the paths in specs
+    if checked.get("extra") is not None:
+        checked["extra"] = str(Spec.parse(checked["extra"]).absolute())
+    if checked.get("extra_labels") is not None:
+        checked["extra_labels"] = str(Path(checked["extra_labels"]).absolute())
     for key, parameters in SPECS.items():
         if key in checked:
             own = {name: key for name, key in parameters.items() if key in settings}

@@ -217,11 +217,22 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
     augment: Annotated[
         str,
         setting(
-            "Augmentation: LIST of crop:4[:reflect], resized-crop[:AREA] and flip, or none.",
+            "Augmentation: none, or LIST of crop:4[:reflect], resized-crop[:AREA], flip,"
+            " jitter:B[:C:S:HUE], randaugment[:N:M], erase[:P], mixup:A and cutmix:A.",
             DATA,
             "LIST",
         ),
     ] = "none"
+    extra: Annotated[
+        str | None, setting("Dataset whose images are mixed into every batch.", DATA, "S")
+    ] = None
+    extra_fraction: Annotated[
+        FractionBelowOne, setting("Fraction of extra images in a batch.", DATA, "FRACTION")
+    ] = 0.7
+    extra_labels: Annotated[
+        str | None,
+        setting("Label the extra images by the predictions of this checkpoint.", DATA, "FILE"),
+    ] = None
     # apart from `seed`, so that runs with different seeds have the same validation set
     split_seed: Annotated[
         Seed, setting("Seed of the validation split, if the dataset has none.", VALIDATION, "N")
@@ -313,6 +324,10 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
         Literal["rob", "sa", "tr", "nat", "none"],
         setting("Validation accuracy that selects best.safetensors.", VALIDATION),
     ] = "rob"
+    patience: Annotated[
+        Count | None,
+        setting("Stop after N validations without a new best accuracy.", VALIDATION, "N"),
+    ] = None
     precision: Annotated[
         Literal["32", "bf16", "16"], setting("Precision of training.", HARDWARE)
     ] = "32"

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..errors import UnknownName, did_you_mean
-from .protocols import Evidence, HoldsRows, Kernel, Objective, RanksImages
+from .protocols import Evidence, HoldsRows, Kernel, Objective, RanksImages, SecondLabels
 
 CW_CONFIDENCE = 50.0
 """The `cw` loss stops growing where the best other logit exceeds the true one by this much."""
@@ -179,6 +179,20 @@ class KlObjective:
 
 
 @dataclass(frozen=True, eq=False)
+class MixedObjective:
+    """The mean of an objective over both labels of mixed images, weighted by their parts."""
+
+    loss: Objective
+    second: SecondLabels
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return self.second.mix(self.loss(logits, labels), self.loss(logits, self.second.labels))
+
+    def __getitem__(self, rows: Tensor) -> "MixedObjective":
+        return MixedObjective(select_rows(self.loss, rows), self.second.select(rows))
+
+
+@dataclass(frozen=True, eq=False)
 class WeightedObjective:
     """Weight times loss, in a form that cannot overflow.
 
@@ -219,6 +233,14 @@ def select_rows(objective: Objective, rows: Tensor) -> Objective:
     if isinstance(objective, HoldsRows):
         return objective[rows]
     return objective
+
+
+def mix_objective(objective: Objective, second: SecondLabels | None) -> Objective:
+    """Return the objective of images with these second labels, or of images that are not mixed."""
+    # a divergence does not depend on labels
+    if second is None or isinstance(objective, KlObjective):
+        return objective
+    return MixedObjective(objective, second)
 
 
 def ranking_scores(objective: Objective, logits: Tensor, labels: Tensor) -> Tensor:

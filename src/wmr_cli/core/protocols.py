@@ -28,12 +28,33 @@ def to_unit_floats(images: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
+class SecondLabels:
+    """The labels (N,) of the smaller parts of mixed images, and these parts (N,), at most 1/2."""
+
+    labels: Tensor
+    fractions: Tensor
+
+    def mix(self, values: Tensor, second_values: Tensor) -> Tensor:
+        """Return the mean of values (N,) for both labels, weighted by their parts of the image."""
+        return (1 - self.fractions) * values + self.fractions * second_values
+
+    def select(self, rows: Tensor) -> "SecondLabels":
+        """Return those of these rows."""
+        return SecondLabels(self.labels[rows], self.fractions[rows])
+
+
+@dataclass(frozen=True)
 class Batch:
-    """Images (N, C, H, W) in [0, 1], labels (N,), and each image's index (N,) in its dataset."""
+    """Images (N, C, H, W) in [0, 1], labels (N,), and each image's index (N,) in its dataset.
+
+    Mixed images of mixup and CutMix have second labels. Label and index are those of the larger
+    part.
+    """
 
     images: Tensor
     labels: Tensor
     index: Tensor
+    second: SecondLabels | None = None
 
     def to(
         self, device: Any, memory_format: torch.memory_format = torch.contiguous_format
@@ -47,11 +68,16 @@ class Batch:
             part.to(device, non_blocking=part.is_pinned())
             for part in (self.images, self.labels, self.index)
         )
-        return Batch(to_memory_format(to_unit_floats(images), memory_format), labels, index)
+        second = self.second
+        if second is not None:
+            second = SecondLabels(second.labels.to(device), second.fractions.to(device))
+        images = to_memory_format(to_unit_floats(images), memory_format)
+        return Batch(images, labels, index, second)
 
     def select(self, rows: Tensor) -> "Batch":
         """Return the images of these rows, with their labels and indices."""
-        return Batch(self.images[rows], self.labels[rows], self.index[rows])
+        second = None if self.second is None else self.second.select(rows)
+        return Batch(self.images[rows], self.labels[rows], self.index[rows], second)
 
     def evidence(
         self,
@@ -385,8 +411,13 @@ class Learner(Protocol):
         """
         ...
 
-    def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the cross-entropy (N,) of a training loss, with label smoothing as configured."""
+    def label_loss(
+        self, logits: Tensor, labels: Tensor, second: SecondLabels | None = None
+    ) -> Tensor:
+        """Return the cross-entropy (N,) of a training loss, with label smoothing as configured.
+
+        With the second labels of a batch of mixed images, it is the mean over both labels.
+        """
         ...
 
     def mean(self, values: Tensor) -> Tensor:

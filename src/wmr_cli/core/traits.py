@@ -86,6 +86,9 @@ class DefenseTraits:
     """Each rank has its own state."""
     warmup_epochs: int = 0
     """Epochs before the defense reaches its final form."""
+    mixes_labels: bool = False
+    """It trains on mixed images: it passes `batch.second` to `label_loss`, and has no other term
+    that depends on the labels."""
     weight_factor: float | None = None
     """Constant factor of the weighted term; its product with the mean weight is logged."""
 

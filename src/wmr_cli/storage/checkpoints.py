@@ -13,6 +13,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
 import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,7 +23,7 @@ from .. import __version__
 from ..config import TrainConfig
 from ..core.norms import NORMS
 from ..errors import BadFile
-from ..reading import check_regular, is_folder, parse_json
+from ..reading import check_regular, decode_json, is_folder, parse_json
 from .atomic import write_atomically
 from .records import MAX_CLASSES, MAX_EPS, content_hash
 
@@ -38,6 +39,18 @@ IMPORT_HINT = (
     "for weights of another program set `model` and `dataset`, "
     "or convert them to a checkpoint with `wmr import`"
 )
+
+
+class ExtraData(msgspec.Struct, frozen=True):
+    """The extra images that a run was trained on, beside those of its dataset."""
+
+    dataset: str
+    fraction: float
+    """The fraction of a batch that is extra."""
+    sha256: str
+    """Hash of the images, labels and indices."""
+    labels: str | None
+    """Hash of the checkpoint that predicted the labels; None for the dataset's own labels."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +76,7 @@ class Checkpoint:
     """None in checkpoints of wmr 0.1 and for datasets without names."""
     drawn: str | None = None
     """Hash of a random split. It detects data that were split differently for training."""
+    extra: ExtraData | None = None
 
 
 class DataFormat(Protocol):
@@ -86,9 +100,13 @@ def save(
     *,
     alpha_train: float | None,
     epoch: int,
+    extra: ExtraData | None = None,
 ) -> None:
     """Write a checkpoint atomically."""
-    save_tensors(path, tensors, _make_header(config, data, alpha_train, epoch))
+    header = _make_header(config, data, alpha_train, epoch)
+    if extra is not None:
+        header["extra"] = msgspec.json.encode(extra).decode()
+    save_tensors(path, tensors, header)
 
 
 def describe_unsaved(
@@ -218,6 +236,7 @@ def _from_header(
         tensors=tensors,
         class_names=_parse_class_names(header, num_classes),
         drawn=_parse_drawn(header),
+        extra=_parse_extra(header),
     )
 
 
@@ -311,6 +330,15 @@ def _parse_drawn(header: Mapping[str, str]) -> str | None:
     if drawn is not None and not isinstance(drawn, str):
         raise ValueError(f"drawn is {_abbreviate(drawn)}, not text")
     return drawn
+
+
+def _parse_extra(header: Mapping[str, str]) -> ExtraData | None:
+    if "extra" not in header:
+        return None
+    try:
+        return decode_json(header["extra"], ExtraData)
+    except ValueError as error:
+        raise ValueError(f"extra: {error}") from None
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:

@@ -420,6 +420,8 @@ def _make_run(shared: Table, varied: Table, place: str, registry: Registry) -> R
     config = resolve({**shared, **varied}, place=place)
     for kind in SPECS:
         _check_component(kind, getattr(config, kind), place, registry)
+    if config.extra is not None:
+        _check_component("dataset", config.extra, place, registry)
     name = _run_name(config, varied)
     length = len(name.encode())
     if length > MAX_NAME_BYTES:

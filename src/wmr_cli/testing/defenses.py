@@ -1,12 +1,13 @@
 """The contract of a defense; plugins register it by the hook `wmr_losses`."""
 
 import copy
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from ..core.losses import probability_margin
-from ..core.protocols import Batch, Defense, Evidence, Kernel, StepReport
+from ..core.protocols import Batch, Defense, Evidence, Kernel, SecondLabels, StepReport
 from ..core.traits import ALWAYS_PROVIDED, DefenseTraits, KernelTraits
 from .fixtures import (
     RecordingLearner,
@@ -29,7 +30,8 @@ def check_defense(defense: Defense) -> None:
     """Check the step of a defense, its report, its traits and its state.
 
     A step changes the parameters and depends on the seed only. Weights of 0, and those of
-    alpha = 0, are used as they are. Repeated steps lower the loss.
+    alpha = 0, are used as they are. Mixed images count for both labels, if the traits declare so.
+    Repeated steps lower the loss.
     """
     require_traits(defense, DefenseTraits, "the defense")
     fresh = copy.deepcopy(defense)
@@ -47,6 +49,8 @@ def check_defense(defense: Defense) -> None:
     _check_traits(defense, learner)
     _check_repeatable(fresh, batch)
     _check_weights(fresh, batch)
+    if fresh.traits.mixes_labels:
+        _check_mixed_labels(fresh, batch)
     for _ in range(STEPS):
         _step(defense, learner, batch)
     first_loss = learner.losses[0]
@@ -145,6 +149,22 @@ def _check_weights(fresh: Defense, batch: Batch) -> None:
     first_only = _state_after_step(fresh, batch, _FirstImageOnly())
     is_finite = all(bool(tensor.isfinite().all()) for tensor in first_only.values())
     require(is_finite, "with weights of 0, log-weights of -inf, the network is not finite")
+
+
+def _check_mixed_labels(fresh: Defense, batch: Batch) -> None:
+    """Check that images mixed by half have one loss, whichever of their two labels is the first."""
+    others = batch.labels.roll(1)
+    halves = torch.full(others.shape, 0.5)
+    orders = (
+        replace(batch, second=SecondLabels(others, halves)),
+        replace(batch, labels=others, second=SecondLabels(batch.labels, halves)),
+    )
+    first, second = (_step(copy.deepcopy(fresh), _make_learner(), each).losses for each in orders)
+    require(
+        torch.allclose(first, second, atol=1e-5),
+        "the trait `mixes_labels` is True, but the loss of images that are mixed by half depends on"
+        " which label is the first: pass `batch.second` to label_loss",
+    )
 
 
 class _AlphaZero:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.contexts import evaluating
-from ..core.losses import cross_entropy
+from ..core.losses import cross_entropy, mix_objective
 from ..core.norms import NORMS
 from ..core.protocols import (
     Attack,
@@ -21,6 +21,7 @@ from ..core.protocols import (
     HasState,
     Kernel,
     Objective,
+    SecondLabels,
 )
 from ..core.traits import (
     AttackTraits,
@@ -110,6 +111,7 @@ class RecordingLearner:
             yield self.model
 
     def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> AttackResult:
+        objective = mix_objective(objective, batch.second)
         if own is not None:
             with evaluating(self.model):
                 return own(self.model, batch, objective, seed=self.seed, need_logits=False)
@@ -129,8 +131,11 @@ class RecordingLearner:
         self.evidence.append(evidence)
         return self.kernel(evidence).exp()
 
-    def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy(logits, labels)
+    def label_loss(
+        self, logits: Tensor, labels: Tensor, second: SecondLabels | None = None
+    ) -> Tensor:
+        loss = cross_entropy(logits, labels)
+        return loss if second is None else second.mix(loss, cross_entropy(logits, second.labels))
 
     def mean(self, values: Tensor) -> Tensor:
         return values.mean()

@@ -1,10 +1,8 @@
 """Batches of the training set on the device, checked and augmented."""
 
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,14 +10,12 @@ from torch import Tensor
 from ..core.contexts import is_accelerator
 from ..core.data.augment import Augmentation
 from ..core.data.image_files import ImageFileSplit
-from ..core.data.splits import BatchReader, MemorySplit, open_reader, read_ahead
+from ..core.data.splits import BatchReader, JoinedSplit, MemorySplit, open_reader, read_ahead
 from ..core.nn.fusion import to_memory_format
-from ..core.protocols import Batch, Split, StreamsImages
+from ..core.protocols import Batch, Split, StreamsImages, to_unit_floats
 from ..core.rng import derive_seed
 from ..core.run_attack import check_batch, check_stored_batch
-from ..errors import BadInput
 from ..runtime.accelerators import copies_without_blocking, free_memory
-from ..spec import parse_number
 
 MAX_MEMORY_FRACTION = 0.25
 """A split is copied to the device if it needs at most this fraction of its free memory."""
@@ -53,13 +49,13 @@ class TrainingBatches:
         self._on_host = CheckedSplit(split, num_classes, pins=copies_without_blocking(device))
         self._on_device: MemorySplit | None = None
         self._host_index = torch.empty(0)
-        in_memory = find_images_in_memory(split)
-        if in_memory is not None and fits_on_device(in_memory, device):
+        parts = find_images_in_memory(split)
+        if parts and fits_on_device(parts, device):
             # checked here and not per batch: a check on the device makes the host wait
-            for positions in torch.arange(len(in_memory)).split(CHECK_SIZE):
-                check_batch(in_memory.batch(positions), num_classes)
-            self._host_index = in_memory.index
-            self._on_device = in_memory.to(device)
+            for positions in torch.arange(len(split)).split(CHECK_SIZE):
+                check_batch(split.batch(positions), num_classes)
+            self._host_index = torch.cat([part.index for part in parts])
+            self._on_device = join_on_device(parts, device)
 
     @property
     def on_device(self) -> bool:
@@ -71,8 +67,10 @@ class TrainingBatches:
         seed = derive_seed("augment", self._seed, epoch)
         for batch, host_index in self._load(order):
             # drawn on the CPU and applied on the device, as a function of (seed, epoch, index)
-            images = self._augment(batch.images, host_index, seed)
-            yield replace(batch, images=to_memory_format(images, self._memory_format))
+            batch = replace(batch, images=self._augment(batch.images, host_index, seed))
+            if self._augment.mixer is not None:
+                batch = self._augment.mixer(batch, host_index, seed)
+            yield replace(batch, images=to_memory_format(batch.images, self._memory_format))
 
     def _load(self, order: Iterable[Tensor]) -> Iterator[tuple[Batch, Tensor]]:
         """Yield batches on the device, each with its index (N,) on the host."""
@@ -127,74 +125,51 @@ class CheckedSplit:
 
 def place_on_device(split: Split, device: torch.device) -> Split:
     """Return the split with its images on the device, if they are in memory and fit there."""
-    in_memory = find_images_in_memory(split)
-    if in_memory is not None and fits_on_device(in_memory, device):
-        return in_memory.to(device)
+    parts = find_images_in_memory(split)
+    if parts and fits_on_device(parts, device):
+        return join_on_device(parts, device)
     return split
 
 
-def find_images_in_memory(split: Split) -> MemorySplit | None:
-    """Return a split over all images of this one, if they are in memory as they are stored."""
+def find_images_in_memory(split: Split) -> list[MemorySplit]:
+    """Return the parts of a split in their order if all are in memory as they are stored.
+
+    Otherwise return nothing.
+    """
     if isinstance(split, MemorySplit):
-        return split
+        return [split]
+    if isinstance(split, JoinedSplit):
+        first = find_images_in_memory(split.first)
+        second = find_images_in_memory(split.second)
+        if not (first and second):
+            return []
+        index = split.offset + torch.arange(len(split.second))
+        return [*first, MemorySplit(second[0].images, split.second_labels, index)]
     # not a subclass, which may change what a batch is
     if type(split) is not ImageFileSplit:
-        return None
+        return []
     pixels = split.pixels_in_memory
-    return None if pixels is None else MemorySplit(pixels, split.labels, split.index)
+    return [] if pixels is None else [MemorySplit(pixels, split.labels, split.index)]
 
 
-def fits_on_device(split: MemorySplit, device: torch.device) -> bool:
+def fits_on_device(parts: list[MemorySplit], device: torch.device) -> bool:
     """Whether an accelerator has enough free memory for all images."""
     if not is_accelerator(device):
         return False
-    return split.images.nbytes <= MAX_MEMORY_FRACTION * free_memory(device)
+    needed = sum(part.images.nbytes for part in parts)
+    return needed <= MAX_MEMORY_FRACTION * free_memory(device)
 
 
-def build_augmentation(text: str, input_shape: tuple[int, int, int]) -> Augmentation:
-    """Parse `crop:4,flip`: random crops after padding by 4 pixels, and random flips.
-
-    `crop:4:reflect` pads by mirroring the border. `resized-crop` resizes a random box of at least
-    8 % of the image, `resized-crop:0.25` of at least a quarter. `none` is neither crops nor flips.
-    """
-    smallest_area: float | None = None
-    padding = 0
-    border: Literal["zero", "reflect"] = "zero"
-    flips = False
-    words = [] if text == "none" else text.split(",")
-    for word in words:
-        crop = re.fullmatch("crop:([0-9]+)(:zero|:reflect)?", word.strip())
-        resized = re.fullmatch("resized-crop(?::(.+))?", word.strip())
-        if resized is not None:
-            smallest_area = _parse_area(resized[1])
-        elif crop is not None:
-            padding = int(crop[1])
-            border = "reflect" if crop[2] == ":reflect" else "zero"
-        elif word.strip() == "flip":
-            flips = True
-        else:
-            raise BadInput(
-                f"unknown augmentation {word!r}",
-                hint="write crop:4, crop:4:reflect, resized-crop, flip, several joined by commas,"
-                " or none",
-            )
-    if padding and smallest_area is not None:
-        raise BadInput("crop and resized-crop exclude each other", hint="keep one of the two")
-    side = min(input_shape[1:])
-    if padding >= side:
-        raise BadInput(
-            f"a crop of {padding} pixels may remove all of an image of side {side}",
-            hint="use a smaller crop",
-        )
-    return Augmentation(padding, border, flips, smallest_area)
-
-
-def _parse_area(text: str | None) -> float:
-    """Return the smallest area of a random box, as a fraction of the image."""
-    area = SMALLEST_AREA if text is None else parse_number(text)
-    if not 0 < area <= 1:
-        raise BadInput(
-            f"the smallest area of resized-crop is {area:g}, not in (0, 1]",
-            hint="resized-crop:0.25 crops a quarter of the image or more",
-        )
-    return area
+def join_on_device(parts: list[MemorySplit], device: torch.device) -> MemorySplit:
+    """Return one split on the device with the images of all parts."""
+    copied = [part.to(device) for part in parts]
+    if len(copied) == 1:
+        return copied[0]
+    images = [part.images for part in copied]
+    if len({part.dtype for part in images}) > 1:
+        images = [to_unit_floats(part) for part in images]
+    return MemorySplit(
+        torch.cat(images),
+        torch.cat([part.labels for part in copied]),
+        torch.cat([part.index for part in copied]),
+    )

@@ -40,6 +40,8 @@ class Progress:
     epoch: int = 0
     step_in_epoch: int = 0
     best: float | None = None
+    stale: int = 0
+    """Validations since that score."""
 
 
 def open_training(
@@ -95,7 +97,10 @@ def save_epoch(
     """Write the weights, the log and the state after an epoch."""
     score = entry.get(f"val_a_{run.config.select}")
     is_best = score is not None and (progress.best is None or score > progress.best)
-    progress = Progress(entry["epoch"], best=score if is_best else progress.best)
+    stale = 0 if is_best else progress.stale + (score is not None)
+    progress = Progress(entry["epoch"], best=score if is_best else progress.best, stale=stale)
+    if stops_early(run, progress):
+        entry["stopped"] = describe_early_stop(run, progress)
     files = _weight_files(folder, run)
     if is_best:
         files[folder.best] = run.model
@@ -109,6 +114,22 @@ def save_epoch(
     return progress
 
 
+def stops_early(run: TrainingSetup, progress: Progress) -> bool:
+    """Whether `patience` ends the run before its last epoch."""
+    patience = run.config.patience
+    is_last = progress.epoch >= run.schedule_config.epochs
+    return patience is not None and progress.stale >= patience and not is_last
+
+
+def describe_early_stop(run: TrainingSetup, progress: Progress) -> str:
+    """Return why a run is complete before its last epoch, for the log and the user."""
+    noun = "validation" if progress.stale == 1 else "validations"
+    return (
+        f"stopped early after epoch {progress.epoch} of {run.schedule_config.epochs}:"
+        f" val_a_{run.config.select} did not improve in {progress.stale} {noun}"
+    )
+
+
 def _weight_files(folder: RunFolder, run: TrainingSetup) -> dict[Path, nn.Module]:
     """Return the files that every epoch replaces, and their models."""
     files = {folder.last: run.model}
@@ -120,8 +141,15 @@ def _weight_files(folder: RunFolder, run: TrainingSetup) -> dict[Path, nn.Module
 def write_weights(file: Path, run: TrainingSetup, model: nn.Module, epoch: int) -> None:
     """Write a checkpoint with the settings that it was trained with."""
     alpha = read_parameter(run.kernel, "alpha")
+    extra = None if run.extra is None else run.extra.data
     checkpoints.save(
-        file, model.state_dict(), run.config, run.source, alpha_train=alpha, epoch=epoch
+        file,
+        model.state_dict(),
+        run.config,
+        run.source,
+        alpha_train=alpha,
+        epoch=epoch,
+        extra=extra,
     )
 
 
@@ -212,6 +240,10 @@ def _write_state(
         "best": json.dumps(progress.best),
         "drawn": json.dumps(run.source.random_split_sha256),
     }
+    if run.config.patience is not None:
+        header["stale"] = json.dumps(progress.stale)
+    if run.extra is not None:
+        header["extra"] = json.dumps(run.extra.data.sha256)
     save_tensors(folder.resume, tensors, header)
 
 
@@ -220,11 +252,17 @@ def restore_state(folder: RunFolder, run: TrainingSetup) -> Progress:
     if not folder.resume.exists():
         return Progress()
     tensors, header = load_tensors(folder.resume)
-    progress, drawn = _read_header(folder, header)
-    if drawn != run.source.random_split_sha256:
+    stored = _read_header(folder, header)
+    if stored.drawn != run.source.random_split_sha256:
         raise RunFolderError(
             f"the data of {folder.path} have changed: the training set would be another one",
             hint=f"restore the data, or {OVERWRITE_HINT}",
+        )
+    if stored.extra != (None if run.extra is None else run.extra.data.sha256):
+        raise RunFolderError(
+            f"the extra images or labels of {folder.path} have changed",
+            hint="restore the data and the checkpoint of `extra_labels`, resume on the same kind"
+            f" of device, or {OVERWRITE_HINT}",
         )
     states: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
@@ -242,7 +280,7 @@ def restore_state(folder: RunFolder, run: TrainingSetup) -> Progress:
         raise BadFile(
             f"{folder.resume} cannot be resumed from: {error}", hint=OVERWRITE_HINT
         ) from None
-    return progress
+    return Progress(stored.epoch, stored.step, stored.best, stored.stale)
 
 
 class _Header(msgspec.Struct):
@@ -253,20 +291,23 @@ class _Header(msgspec.Struct):
     best: Annotated[float, msgspec.Meta(ge=0, le=1)] | None
     drawn: str | None
     """Hash of a random split."""
+    stale: Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+    """Validations since the best one, of a run with `patience`."""
+    extra: str | None
+    """Hash of the extra images."""
 
 
-def _read_header(folder: RunFolder, header: Mapping[str, str]) -> tuple[Progress, str | None]:
-    """Return the saved progress, and the hash of the random split that it was trained on."""
+def _read_header(folder: RunFolder, header: Mapping[str, str]) -> _Header:
+    """Return the saved progress, and the hashes of the data that it was trained on."""
     try:
-        # early files have neither `step` nor `drawn`
-        texts = {"step": "0", "drawn": "null", **header}
+        # early files have neither `step` nor `drawn`; the last two depend on the settings
+        texts = {"step": "0", "drawn": "null", "stale": "0", "extra": "null", **header}
         values = {key: parse_json(texts[key]) for key in _Header.__struct_fields__}
-        stored = msgspec.convert(values, _Header)
+        return msgspec.convert(values, _Header)
     except (KeyError, ValueError) as error:
         raise BadFile(
             f"the header of {folder.resume} cannot be read: {error}", hint=OVERWRITE_HINT
         ) from None
-    return Progress(stored.epoch, stored.step, stored.best), stored.drawn
 
 
 def _make_optimizer_state(

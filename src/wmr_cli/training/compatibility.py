@@ -6,6 +6,7 @@ import math
 import msgspec
 
 from ..config import TrainConfig
+from ..core.data.augment import Augmentation
 from ..core.protocols import (
     Attack,
     DataSource,
@@ -83,9 +84,54 @@ def check_observed_split(kernel: Kernel, source: DataSource, config: TrainConfig
         )
 
 
+def check_mixing(augment: Augmentation, defense: Defense, config: TrainConfig) -> None:
+    """Raise if mixed images have two labels and the loss of the defense has use for one only."""
+    if augment.mixer is None or defense.traits.mixes_labels:
+        return
+    used = [name for name in ("mixup", "cutmix") if getattr(augment.mixer, name)]
+    raise BadInput(
+        f"defense {config.defense!r} has a term that needs one label per image, and"
+        f" `augment={config.augment}` mixes images of two labels",
+        hint=f"leave out {' and '.join(used)}, or choose a defense such as pgd or trades",
+    )
+
+
+def check_patience(config: TrainConfig) -> None:
+    """Raise if a run that may stop early has no validation accuracy to follow."""
+    if config.patience is None:
+        return
+    if not config.validate_every:
+        raise BadInput(
+            "`patience` needs validation, and `validate_every` is 0",
+            hint="set `validate_every=1`, or leave out `patience`",
+        )
+    if config.select == "none":
+        raise BadInput(
+            "`patience` needs an accuracy to follow, and `select` is none",
+            hint="set `select=rob`, or leave out `patience`",
+        )
+
+
+def divide_batch(config: TrainConfig) -> tuple[int, int]:
+    """Return how many images of a full batch are training images, and how many are extra."""
+    if config.extra is None:
+        return config.batch_size, 0
+    extra = round(config.extra_fraction * config.batch_size)
+    main = config.batch_size - extra
+    if not (main and extra):
+        missing = "extra" if main else "training"
+        raise BadInput(
+            f"`extra_fraction={config.extra_fraction:g}` leaves no {missing} images"
+            f" in a batch of {config.batch_size}",
+            hint="set `extra_fraction=0.7`, or a larger `batch_size`",
+        )
+    return main, extra
+
+
 def check_batch_size(config: TrainConfig, images: int, ranks: int) -> None:
     """Raise if a rank would get fewer than two images of a batch."""
-    smallest_batch = images // math.ceil(images / config.batch_size)
+    main, extra = divide_batch(config)
+    smallest_batch = images // math.ceil(images / main) + extra
     # batch norm needs two images
     if ranks > 1 and smallest_batch // 2 < ranks:
         raise BadInput(

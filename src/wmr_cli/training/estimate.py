@@ -50,7 +50,7 @@ def _seconds_per_step(run: TrainingSetup) -> float:
     ranks = run.runtime.ranks
     started = time.perf_counter()
     timed_steps = 0
-    batches = make_batches(run.split, run.config, epoch=0)
+    batches = make_batches(run.split, run.config, epoch=0, extra=run.extra)
     for number, positions in enumerate(batches[: MAX_TIMED_STEPS + 1]):
         # the first step allocates memory and selects algorithms
         if number == 1:

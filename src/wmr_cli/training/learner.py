@@ -10,11 +10,19 @@ from torch import Tensor, nn
 
 from ..config import TrainConfig
 from ..core.contexts import compiling_steps, evaluating
-from ..core.losses import WeightedObjective, cross_entropy
+from ..core.losses import WeightedObjective, cross_entropy, mix_objective
 from ..core.nn.compilation import Compiler
 from ..core.nn.fusion import PreparedModel
 from ..core.norms import NORMS
-from ..core.protocols import Attack, AttackResult, Batch, Evidence, Kernel, Objective
+from ..core.protocols import (
+    Attack,
+    AttackResult,
+    Batch,
+    Evidence,
+    Kernel,
+    Objective,
+    SecondLabels,
+)
 from ..core.rng import derive_seed
 from ..core.run_attack import ThreatModel, run_attack
 from ..core.traits import KernelTraits, read_parameter
@@ -139,6 +147,7 @@ class FabricLearner:
                     yield self.attack_model.refresh()
 
     def attack(self, batch: Batch, objective: Objective, own: Attack | None = None) -> AttackResult:
+        objective = mix_objective(objective, batch.second)
         # a constant weight does not change the sign of a gradient, so "outer" and "none" attack
         # the plain objective
         if self._config.weight_grad in ("both", "attack") and self.kernel.traits.differentiable:
@@ -201,8 +210,14 @@ class FabricLearner:
             gathered[field.name] = None if values is None else self.gather(values.detach())
         return self._ranks.share(self.kernel(Evidence(**gathered)))
 
-    def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy(logits, labels, self._config.label_smoothing)
+    def label_loss(
+        self, logits: Tensor, labels: Tensor, second: SecondLabels | None = None
+    ) -> Tensor:
+        smoothing = self._config.label_smoothing
+        loss = cross_entropy(logits, labels, smoothing)
+        if second is None:
+            return loss
+        return second.mix(loss, cross_entropy(logits, second.labels, smoothing))
 
     def mean(self, values: Tensor) -> Tensor:
         ranks = self._ranks.count

@@ -35,10 +35,14 @@ from .checkpointing import (
     Progress,
     SignalHandler,
     best_epoch,
+    describe_early_stop,
     open_training,
     save_epoch,
     save_state,
+    stops_early,
 )
+from .compatibility import divide_batch
+from .extra import ExtraImages, add_extra
 from .monitoring import (
     LogEntry,
     MetricLoggers,
@@ -114,6 +118,9 @@ def train(
         yield TrainingStarted(progress.epoch, progress.step_in_epoch, epochs, count_steps(run))
 
         for epoch in range(progress.epoch, epochs):
+            if stops_early(run, progress):
+                yield Message(f"the run is complete: it {describe_early_stop(run, progress)}")
+                break
             epoch_started = time.perf_counter()
             first_step = progress.step_in_epoch
             with signals.deferred():
@@ -150,7 +157,7 @@ def train_steps(
     epoch = progress.epoch
     steps = count_steps(run)
     interval = max(1, min(MAX_SUCCESS_INTERVAL, steps // MIN_SUCCESS_MEASUREMENTS))
-    remaining = make_batches(run.split, run.config, epoch)[progress.step_in_epoch :]
+    remaining = make_batches(run.split, run.config, epoch, run.extra)[progress.step_in_epoch :]
     reader = run.batches.read([ranks.share(positions) for positions in remaining], epoch)
     loss: float | None = None
     for positions in remaining:
@@ -217,17 +224,29 @@ def train_step(run: TrainingSetup, batch: Batch) -> list[tuple[int, float]]:
     return run.statistics.collect(run.runtime.ranks, leave=leave)
 
 
-def make_batches(split: Split, config: TrainConfig, epoch: int) -> tuple[Tensor, ...]:
-    """Return the positions of each batch of an epoch, in an order given by seed and epoch."""
+def make_batches(
+    split: Split, config: TrainConfig, epoch: int, extra: ExtraImages | None = None
+) -> tuple[Tensor, ...]:
+    """Return the positions of each batch of an epoch, in an order given by seed and epoch.
+
+    Positions of extra images follow those of the split.
+    """
     generator = torch.Generator().manual_seed(derive_seed("order", config.seed, epoch))
     order = torch.randperm(len(split), generator=generator)
     # nearly equal sizes instead of a small last batch, which batch norm would suffer from
-    return order.tensor_split(math.ceil(len(split) / config.batch_size))
+    batches = order.tensor_split(count_batches(split, config))
+    return batches if extra is None else add_extra(batches, extra, config, len(split), epoch)
+
+
+def count_batches(split: Split, config: TrainConfig) -> int:
+    """Return the number of batches of an epoch, which is one pass over the split."""
+    main, _ = divide_batch(config)
+    return math.ceil(len(split) / main)
 
 
 def count_steps(run: TrainingSetup) -> int:
     """Return the number of batches of an epoch."""
-    return math.ceil(len(run.split) / run.config.batch_size)
+    return count_batches(run.split, run.config)
 
 
 def summarize_epoch(run: TrainingSetup, epoch: int, first_step: int, seconds: float) -> LogEntry:
@@ -241,7 +260,10 @@ def summarize_epoch(run: TrainingSetup, epoch: int, first_step: int, seconds: fl
     if weight_factor:
         entry["beta_weight_mean"] = weight_factor * entry["weight_mean"]
     # a run may resume after the last step of an epoch
-    batches = make_batches(run.split, run.config, epoch)[first_step:]
-    images = sum(map(len, batches))
+    batches = make_batches(run.split, run.config, epoch, run.extra)
+    if run.extra is not None:
+        # statistics of training images cover these, too
+        entry["extra_images"] = sum(map(len, batches)) - len(run.split)
+    images = sum(map(len, batches[first_step:]))
     entry["images_per_second"] = images / seconds if images else None
     return entry

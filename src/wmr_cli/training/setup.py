@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..config import TrainConfig
 from ..core.contexts import evaluating
+from ..core.data.augment import Augmentation
 from ..core.nn.compilation import Compiler
 from ..core.nn.fusion import SAMPLE_SIZE, PreparedModel, prepare_for_attack, to_memory_format
 from ..core.protocols import Attack, Batch, DataSource, Defense, Kernel, Split
@@ -28,7 +29,9 @@ from ..runtime.distributed import Ranks
 from ..runtime.fabric import Runtime
 from ..spec import Spec, format_number
 from . import compatibility
-from .batches import TrainingBatches, build_augmentation, place_on_device
+from .augmentation import build_augmentation
+from .batches import TrainingBatches, place_on_device
+from .extra import ExtraImages, load_extra
 from .fine_tuning import (
     FrozenLayers,
     InitialWeights,
@@ -60,6 +63,8 @@ class TrainingSetup:
     source: DataSource
     split: Split
     """The training images."""
+    extra: ExtraImages | None
+    """Images of a second dataset in every batch."""
     batches: TrainingBatches
     model: nn.Module
     attack: Attack
@@ -96,6 +101,8 @@ class TrainingSetup:
         if attack_model.num_fused:
             count = attack_model.num_fused
             yield f"attacks use a fused model: {count} batch-norms are part of convolutions"
+        if self.extra is not None:
+            yield self.extra.describe(self.config)
         if self.initial is not None:
             yield self.initial.describe()
         if self.frozen.parameters:
@@ -136,6 +143,7 @@ def set_up_training(
 
     With `resumes`, the state of the run replaces the weights later, so that none are read.
     """
+    compatibility.check_patience(config)
     check_settings(config)
     # seed first: initial weights are drawn while the model is built
     torch.manual_seed(derive_seed("model", config.seed))
@@ -144,6 +152,7 @@ def set_up_training(
     source = load_dataset(config, registry, data_dir, runtime.ranks, threads)
     split = datasets.get_split(source, "train")
     compatibility.check_batch_size(config, len(split), runtime.ranks.count)
+    extra = load_extra(config, registry, data_dir, runtime, source, threads)
 
     # pretrained weights that others replace would be downloaded for nothing
     is_replaced = resumes or config.init is not None
@@ -170,6 +179,8 @@ def set_up_training(
     compatibility.check_ramps(attack, kernel, config)
     schedule_config = compatibility.divide_by_replays(config, defense)
     compatibility.check_kernel_and_defense(defense, kernel, schedule_config)
+    augment = build_augmentation(config.augment, source.input_shape)
+    compatibility.check_mixing(augment, defense, config)
     components.check_covers_split(kernel, split)
     compatibility.check_observed_split(kernel, source, config)
 
@@ -198,8 +209,14 @@ def set_up_training(
         schedule_config=schedule_config,
         source=source,
         split=split,
+        extra=extra,
         batches=make_training_batches(
-            split, source, config, runtime.device, attack_model.memory_format
+            split if extra is None else extra.join(split),
+            source.num_classes,
+            augment,
+            config,
+            runtime.device,
+            attack_model.memory_format,
         ),
         model=model,
         attack=attack,
@@ -279,7 +296,8 @@ def build_training_kernel(
 
 def make_training_batches(
     split: Split,
-    source: DataSource,
+    num_classes: int,
+    augment: Augmentation,
     config: TrainConfig,
     device: torch.device,
     memory_format: torch.memory_format,
@@ -288,8 +306,8 @@ def make_training_batches(
     return TrainingBatches(
         split,
         device=device,
-        num_classes=source.num_classes,
-        augment=build_augmentation(config.augment, source.input_shape),
+        num_classes=num_classes,
+        augment=augment,
         seed=config.seed,
         memory_format=memory_format,
     )

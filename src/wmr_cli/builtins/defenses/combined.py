@@ -25,7 +25,9 @@ class Combined:
     lam: float = 1.0
     rescale: bool = True
 
-    traits = DefenseTraits(provides=frozenset({"clean_logits", "steps_survived"}))
+    traits = DefenseTraits(
+        provides=frozenset({"clean_logits", "steps_survived"}), mixes_labels=True
+    )
 
     def __post_init__(self) -> None:
         if self.lam < 0:
@@ -35,8 +37,8 @@ class Combined:
         attacked = learner.attack(batch, cross_entropy)
         clean = learner.forward(batch.images)
         adversarial = learner.forward(attacked.images)
-        natural_loss = learner.label_loss(clean, batch.labels)
-        robust_loss = learner.label_loss(adversarial, batch.labels)
+        natural_loss = learner.label_loss(clean, batch.labels, batch.second)
+        robust_loss = learner.label_loss(adversarial, batch.labels, batch.second)
         evidence = batch.evidence(
             adversarial,
             clean_logits=clean,
@@ -68,7 +70,9 @@ class LogitPairing:
     lam: float = 0.5
     labels: Literal["predicted", "true"] = "predicted"
 
-    traits = DefenseTraits(provides=frozenset({"clean_logits", "steps_survived"}))
+    traits = DefenseTraits(
+        provides=frozenset({"clean_logits", "steps_survived"}), mixes_labels=True
+    )
 
     def __post_init__(self) -> None:
         if self.lam < 0:
@@ -79,8 +83,8 @@ class LogitPairing:
         attacked = learner.attack(target, cross_entropy)
         clean = learner.forward(batch.images)
         adversarial = learner.forward(attacked.images)
-        natural_loss = learner.label_loss(clean, batch.labels)
-        robust_loss = learner.label_loss(adversarial, batch.labels)
+        natural_loss = learner.label_loss(clean, batch.labels, batch.second)
+        robust_loss = learner.label_loss(adversarial, batch.labels, batch.second)
         pairing = (upcast_half(clean) - upcast_half(adversarial)).square().mean(dim=1)
         # the attack counts steps with an unchanged prediction: an image that was misclassified
         # before the attack survived none
@@ -102,4 +106,4 @@ class LogitPairing:
         if self.labels == "true":
             return batch
         with learner.attack_mode() as model, torch.no_grad():
-            return replace(batch, labels=model(batch.images).argmax(dim=1))
+            return replace(batch, labels=model(batch.images).argmax(dim=1), second=None)

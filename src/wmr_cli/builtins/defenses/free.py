@@ -34,7 +34,11 @@ class Free:
     @property
     def traits(self) -> DefenseTraits:
         return DefenseTraits(
-            uses_attack=False, shares_gradient=True, replays=self.m, state_per_rank=True
+            uses_attack=False,
+            shares_gradient=True,
+            replays=self.m,
+            state_per_rank=True,
+            mixes_labels=True,
         )
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
@@ -42,7 +46,7 @@ class Free:
         for _ in range(self.m):
             delta.requires_grad_()
             logits = learner.forward((batch.images + delta).clamp(0, 1))
-            loss = learner.label_loss(logits, batch.labels)
+            loss = learner.label_loss(logits, batch.labels, batch.second)
             evidence = batch.evidence(logits)
             report = step_weighted(learner, batch, Losses(weighted=loss, evidence=evidence))
             assert delta.grad is not None

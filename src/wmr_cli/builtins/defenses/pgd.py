@@ -20,12 +20,12 @@ class PgdTraining:
     Reference: Madry et al. 2018, arXiv:1706.06083; weighted: Zeng et al. 2021, arXiv:2010.12989
     """
 
-    traits = DefenseTraits(provides=frozenset({"steps_survived"}))
+    traits = DefenseTraits(provides=frozenset({"steps_survived"}), mixes_labels=True)
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
         attacked = learner.attack(batch, cross_entropy)
         logits = learner.forward(attacked.images)
-        loss = learner.label_loss(logits, batch.labels)
+        loss = learner.label_loss(logits, batch.labels, batch.second)
         evidence = batch.evidence(logits, steps_survived=attacked.steps_survived)
         return step_weighted(learner, batch, Losses(weighted=loss, evidence=evidence))
 
@@ -42,7 +42,7 @@ class FastTraining:
 
     reach: float = 1.25
 
-    traits = DefenseTraits(uses_attack=False)
+    traits = DefenseTraits(uses_attack=False, mixes_labels=True)
 
     def __post_init__(self) -> None:
         if self.reach <= 0:
@@ -52,7 +52,7 @@ class FastTraining:
         one_step = UniformStartPgd(learner.norm, learner.eps, self.reach * learner.eps, steps=1)
         attacked = learner.attack(batch, cross_entropy, one_step)
         logits = learner.forward(attacked.images)
-        loss = learner.label_loss(logits, batch.labels)
+        loss = learner.label_loss(logits, batch.labels, batch.second)
         evidence = batch.evidence(logits)
         return step_weighted(learner, batch, Losses(weighted=loss, evidence=evidence))
 
@@ -66,10 +66,12 @@ class Natural:
     Good for: the natural accuracy that a defense gives up
     """
 
-    traits = DefenseTraits(provides=frozenset({"clean_logits"}), uses_attack=False)
+    traits = DefenseTraits(
+        provides=frozenset({"clean_logits"}), uses_attack=False, mixes_labels=True
+    )
 
     def step(self, learner: Learner, batch: Batch) -> StepReport:
         logits = learner.forward(batch.images)
-        loss = learner.label_loss(logits, batch.labels)
+        loss = learner.label_loss(logits, batch.labels, batch.second)
         evidence = batch.evidence(logits, clean_logits=logits)
         return step_weighted(learner, batch, Losses(weighted=loss, evidence=evidence))

@@ -38,6 +38,7 @@ class Trades:
     def traits(self) -> DefenseTraits:
         return DefenseTraits(
             provides=frozenset({"clean_logits", "steps_survived"}),
+            mixes_labels=True,
             weight_factor=self.beta if self.terms in ("kl", "both") else None,
         )
 
@@ -53,7 +54,7 @@ class Trades:
             steps_survived=attacked.steps_survived,
         )
         losses = weight_terms(
-            learner.label_loss(clean, batch.labels),
+            learner.label_loss(clean, batch.labels, batch.second),
             self.beta * divergence,
             evidence,
             weights_first=self.terms in ("nat", "both"),

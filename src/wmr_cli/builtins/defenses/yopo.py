@@ -37,7 +37,7 @@ class Yopo:
     layer: str = ""
     legacy: bool = False
 
-    traits = DefenseTraits(uses_attack=False, shares_gradient=True)
+    traits = DefenseTraits(uses_attack=False, shares_gradient=True, mixes_labels=True)
 
     def __post_init__(self) -> None:
         if self.m < 1 or self.n < 1 or self.sigma <= 0:
@@ -58,7 +58,7 @@ class Yopo:
             }
             with record_outputs(layer) as outputs:
                 logits = learner.forward(images)
-            loss = learner.label_loss(logits, batch.labels)
+            loss = learner.label_loss(logits, batch.labels, batch.second)
             evidence = batch.evidence(logits)
             report = backward_weighted(learner, batch, Losses(weighted=loss, evidence=evidence))
             output_gradient = outputs[0].grad

@@ -1,4 +1,4 @@
-"""Random crops and flips of a whole batch, as a pure function of (seed, image index)."""
+"""Random changes of a whole batch of images, as a pure function of (seed, image index)."""
 
 import math
 from dataclasses import dataclass
@@ -10,11 +10,20 @@ from torch.nn import functional
 
 from ..contexts import exact_float32
 from ..rng import random_words
+from .color import ColorJitter, copy_drawn
+from .mixing import Mixer
+from .rand_augment import RandAugment
 
 LARGEST_ASPECT = 4 / 3
 """Ratio of the sides of a random box, at most; the same as in torchvision."""
 BOX_ATTEMPTS = 10
 """Boxes that are drawn until one fits into the image; the same as in torchvision."""
+ERASED_AREA = (0.02, 0.33)
+"""Smallest and largest fraction of an image that is erased; the same as in torchvision."""
+ERASED_ASPECT = (0.3, 3.3)
+"""Ratio of height to width of an erased box; the same as in torchvision."""
+ERASING_STEP = 4
+"""Random words of step 3 are those of RandAugment."""
 
 
 @dataclass(frozen=True)
@@ -23,19 +32,36 @@ class Augmentation:
 
     All offsets are equally likely. New pixels at the border are black, or mirrored at the edge.
     With `smallest_area`, a box of at least this fraction of the image is resized to the whole.
+    Colours change after that, then RandAugment, and then a box is erased with probability `erase`.
+    `mixer` mixes the images of a batch; `TrainingBatches` applies it last.
     """
 
     padding: int = 0
     border: Literal["zero", "reflect"] = "zero"
     flips: bool = False
     smallest_area: float | None = None
+    jitter: ColorJitter | None = None
+    rand_augment: RandAugment | None = None
+    erase: float = 0.0
+    mixer: Mixer | None = None
 
     def __call__(self, images: Tensor, index: Tensor, seed: int) -> Tensor:
         """Augment images (N, C, H, W) on their device, by numbers drawn on that of the index."""
+        images = self._crop_and_mirror(images, index, seed)
+        for change in (self.jitter, self.rand_augment):
+            if change is not None:
+                images = change(images, index, seed)
+        if self.erase:
+            height, width = images.shape[2:]
+            boxes = draw_erased_boxes(index, height, width, seed, self.erase)
+            images = erase_boxes(images, copy_drawn(boxes, index, images.device))
+        return images
+
+    def _crop_and_mirror(self, images: Tensor, index: Tensor, seed: int) -> Tensor:
         if self.smallest_area is not None:
             height, width = images.shape[2:]
             boxes = draw_boxes(index, height, width, seed, self.smallest_area)
-            images = crop_and_resize(images, _copy_drawn(boxes, index, images.device))
+            images = crop_and_resize(images, copy_drawn(boxes, index, images.device))
         if not (self.padding or self.flips):
             return images
         height, width = images.shape[2:]
@@ -43,7 +69,7 @@ class Augmentation:
         offsets = 2 * self.padding + 1
         # the highest of 32 random bits decides; `%` of such numbers was wrong on MPS in torch 2.7
         drawn = torch.stack([down % offsets, right % offsets, flip >> 31])
-        down, right, flip = _copy_drawn(drawn, index, images.device)[:, :, None]
+        down, right, flip = copy_drawn(drawn, index, images.device)[:, :, None]
         rows = down + torch.arange(height, device=images.device)
         columns = torch.arange(width, device=images.device)
         if self.flips:
@@ -56,15 +82,6 @@ class Augmentation:
         flat = (rows[:, :, None] * images.shape[3] + columns[:, None, :]).flatten(1)
         picked = images.flatten(2).gather(2, flat[:, None, :].expand(-1, images.shape[1], -1))
         return picked.reshape(*picked.shape[:2], height, width)
-
-
-def _copy_drawn(drawn: Tensor, index: Tensor, device: torch.device) -> Tensor:
-    """Copy random numbers to a device."""
-    # the host does not wait for a copy from pinned memory
-    is_pinned = index.is_pinned()
-    if is_pinned:
-        drawn = drawn.pin_memory()
-    return drawn.to(device, non_blocking=is_pinned)
 
 
 def draw_boxes(
@@ -124,3 +141,38 @@ def _resizing_weights(starts: Tensor, sizes: Tensor, length: int) -> Tensor:
     is_inside = (pixels > starts[:, None]) & (pixels < (starts + sizes)[:, None])
     weights = (1 - distances.abs()).clamp(min=0) * is_inside[:, None]
     return weights / weights.sum(dim=2, keepdim=True)
+
+
+def draw_erased_boxes(
+    index: Tensor, height: int, width: int, seed: int, probability: float
+) -> Tensor:
+    """Draw a box (top, left, height, width) for each index (N,), as (N, 4); an empty one for none.
+
+    The distribution is that of torchvision's RandomErasing: the area is uniform, the ratio of
+    height to width is log-uniform, and the position is uniform.
+    """
+    words = random_words(index, 2 * BOX_ATTEMPTS + 3, seed, step=ERASING_STEP).double() * 2**-32
+    smallest, largest = ERASED_AREA
+    areas = height * width * (smallest + (largest - smallest) * words[:, :BOX_ATTEMPTS])
+    low, high = map(math.log, ERASED_ASPECT)
+    aspects = (low + (high - low) * words[:, BOX_ATTEMPTS:-3]).exp()
+    heights = (areas * aspects).sqrt().round()
+    widths = (areas / aspects).sqrt().round()
+    fits = (heights < height) & (widths < width)
+    first = fits.int().argmax(dim=1, keepdim=True)
+    is_erased = fits.any(dim=1) & (words[:, -3] < probability)
+    box_height = heights.gather(1, first)[:, 0] * is_erased
+    box_width = widths.gather(1, first)[:, 0] * is_erased
+    top = (words[:, -2] * (height - box_height + 1)).floor()
+    left = (words[:, -1] * (width - box_width + 1)).floor()
+    return torch.stack([top, left, box_height, box_width], dim=1).long()
+
+
+def erase_boxes(images: Tensor, boxes: Tensor) -> Tensor:
+    """Make the pixels in the box (top, left, height, width) of each image black."""
+    top, left, height, width = boxes.T[:, :, None]
+    rows = torch.arange(images.shape[2], device=images.device)
+    columns = torch.arange(images.shape[3], device=images.device)
+    in_rows = (rows >= top) & (rows < top + height)
+    in_columns = (columns >= left) & (columns < left + width)
+    return images.masked_fill((in_rows[:, :, None] & in_columns[:, None, :])[:, None], 0)

@@ -157,6 +157,73 @@ class LazySplits(Mapping[str, Split]):
         return len(self._makers)
 
 
+@dataclass(frozen=True, eq=False)
+class JoinedSplit:
+    """The images of one split, followed by those of another with labels and indices given here.
+
+    Position `len(first) + k` is image k of the second split. Its index is `offset + k`: a dataset
+    of its own may use the indices of the first split.
+    """
+
+    first: Split
+    second: Split
+    second_labels: Tensor
+    offset: int
+
+    def __len__(self) -> int:
+        return len(self.first) + len(self.second)
+
+    @property
+    def labels(self) -> Tensor:
+        return torch.cat([self.first.labels, self.second_labels])
+
+    @property
+    def sha256(self) -> str:
+        """Hash of both splits, and of the labels and indices of the second."""
+        parts = f"{self.first.sha256} {self.second.sha256} {self.offset}".encode()
+        return hashlib.sha256(parts + self.second_labels.cpu().numpy().tobytes()).hexdigest()
+
+    @property
+    def streams(self) -> bool:
+        """Whether one of the two reads its images from files for every batch."""
+        return any(
+            isinstance(split, StreamsImages) and split.streams
+            for split in (self.first, self.second)
+        )
+
+    def batch(self, positions: Tensor) -> Batch:
+        """Return the images at these positions, as floats in [0, 1]."""
+        joined = self._read(positions, self.first.batch, self.second.batch)
+        return Batch(to_unit_floats(joined.images), joined.labels, joined.index)
+
+    @contextmanager
+    def open_reader(self) -> Iterator[BatchReader]:
+        """Read batches of both splits, as bytes where both have bytes."""
+        with open_reader(self.first) as read_first, open_reader(self.second) as read_second:
+            yield lambda positions: self._read(positions, read_first, read_second)
+
+    def _read(self, positions: Tensor, read_first: BatchReader, read_second: BatchReader) -> Batch:
+        is_second = positions >= len(self.first)
+        if not is_second.any():
+            return read_first(positions)
+        own = positions[is_second] - len(self.first)
+        second = read_second(own)
+        second = Batch(second.images, self.second_labels[own], self.offset + own)
+        if is_second.all():
+            return second
+        first = read_first(positions[~is_second])
+        # the parts one after the other, and then in the order of the positions
+        order = is_second.long().argsort(stable=True).argsort()
+        images = [first.images, second.images]
+        if first.images.dtype != second.images.dtype:
+            images = [to_unit_floats(part) for part in images]
+        return Batch(
+            torch.cat(images)[order],
+            torch.cat([first.labels, second.labels])[order],
+            torch.cat([first.index, second.index])[order],
+        )
+
+
 def open_reader(split: ReadsBatches) -> AbstractContextManager[BatchReader]:
     """Return a function that reads batches of a split, as bytes where the split can."""
     if isinstance(split, OpensReader):
