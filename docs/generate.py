@@ -60,6 +60,8 @@ MEASURES_NAMES = (
     "RunningAccuracy",
 )
 """Functions for notebooks; the module has more."""
+DIFFERENCE = " difference"
+"""Ends the name of a difference in `studies/interval_coverage.json`."""
 TYPE_WORDS: dict[Any, str] = {
     float: "number",
     int: "whole number",
@@ -317,6 +319,28 @@ def make_completeness() -> Iterator[str]:
     yield _make_table(headings, rows)
 
 
+def make_coverage() -> Iterator[str]:
+    """Yield a table of how often intervals hold the truth, on test sets drawn from records."""
+    results = json.loads((STUDIES / "interval_coverage.json").read_text(encoding="utf-8"))
+    columns = {
+        f"{population}, {int(images):,} images": coverage
+        for population, by_size in results.items()
+        for images, coverage in by_size.items()
+    }
+    names = [name for name in next(iter(columns.values())) if not name.endswith(DIFFERENCE)]
+    rows = [
+        (
+            name.replace("a_", "A_", 1),
+            *(
+                f"{100 * coverage[name]:.1f} % ({100 * coverage[name + DIFFERENCE]:.1f})"
+                for coverage in columns.values()
+            ),
+        )
+        for name in names
+    ]
+    yield _make_table(("", *columns), rows)
+
+
 # ---- records and Python functions ----
 
 
@@ -536,6 +560,7 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "commands": make_commands,
     "completeness": make_completeness,
     "config_keys": make_config_keys,
+    "coverage": make_coverage,
     "defenses": make_defenses,
     "digits_study": make_digits_study,
     "kernels": make_kernels,

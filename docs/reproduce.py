@@ -2,8 +2,9 @@
 
 Usage: `python docs/reproduce.py`. With `--check`, only compare the text, and exit with 1 if it
 differs. The page has a block `<!-- study: NAME -->` … `<!-- end -->` for each study, a block
-`<!-- controls: NAME -->` for a study with controls, and a block `<!-- verdicts -->`. Their content
-is overwritten. Figures are written to `pictures/reproduction`.
+`<!-- controls: NAME of STUDY -->` for controls of a study, which are a study of their own, and a
+block `<!-- verdicts -->`. Their content is overwritten. Figures are written to
+`pictures/reproduction`.
 """
 
 import re
@@ -41,8 +42,8 @@ STUDIES = DOCS.parent / "studies"
 PAGE = DOCS / "reproduction.md"
 FIGURES = DOCS / "pictures" / "reproduction"
 BLOCK = re.compile(
-    r"(?P<begin><!-- (?:study: (?P<study>[\w-]+)|controls: (?P<controls>[\w-]+)|verdicts) -->\n)"
-    r".*?(?P<end><!-- end -->\n)",
+    r"(?P<begin><!-- (?:study: (?P<study>[\w-]+)|controls: (?P<controls>[\w-]+) of (?P<of>[\w-]+)"
+    r"|verdicts) -->\n).*?(?P<end><!-- end -->\n)",
     re.DOTALL,
 )
 INTERVALS = (
@@ -137,12 +138,14 @@ def study_section(name: str) -> Iterator[str]:
         yield f"![{figure.stem}]({figure.relative_to(DOCS).as_posix()})\n"
 
 
-def controls_section(name: str) -> Iterator[str]:
-    """Yield the table of a study and its controls, which are a study of their own."""
-    controls, files = load_study(f"{name}-controls")
-    yield f"{controls.summary}.\n\n```sh\nwmr sweep studies/{name}-controls.toml\n```\n"
+def controls_section(name: str, study: str) -> Iterator[str]:
+    """Yield the table of a study and its controls; no table until all of these are trained."""
+    controls, files = load_study(name)
+    yield f"{controls.summary}.\n\n```sh\nwmr sweep studies/{name}.toml\n```\n"
     yield f"{len(files)} of {len(controls.runs)} runs are done.\n"
-    found = [*load_records(name), *load_records(f"{name}-controls")]
+    if len(files) < len(controls.runs):
+        return
+    found = [*load_records(study), *load_records(name)]
     head = ("attack", "differs in", "training", *ACCURACY_NAMES.values())
     yield format_table(head, tabulate_controls(found))
 
@@ -202,7 +205,7 @@ def rebuild(page: str) -> str:
         if old["study"]:
             parts = study_section(old["study"])
         elif old["controls"]:
-            parts = controls_section(old["controls"])
+            parts = controls_section(old["controls"], old["of"])
         else:
             parts = verdict_table(list_studies(page))
         return old["begin"] + "\n" + "\n".join(parts) + "\n" + old["end"]

@@ -59,13 +59,14 @@ SMALL_GRID = (
     "pgd-margin:steps=40,restarts=1",
     "apgd-ce:steps=100",
     "apgd-dlr:steps=100",
+    "apgd-t:steps=20",
+    "autoattack",
 )
 """For networks on 10,000 images."""
 DETAILED = "LPD_MLP_B_0.4"
 """It classifies a third of the images correctly, so that a larger grid takes less time."""
 LARGE_GRID = (
     *SMALL_GRID,
-    "apgd-t:steps=20",
     "apgd-t:steps=20,restarts=5",
     "apgd-t:steps=100",
     "autoattack:steps=20,queries=500",

@@ -201,7 +201,11 @@ class Result:
         return self._bounds(()).a_rob
 
     def a_sa_bounds(self, alpha: float) -> AccuracyBounds:
-        """Return bounds of A_sa over all attacks in the ε-ball, at any alpha."""
+        """Return bounds of A_sa over all attacks in the ε-ball, at any alpha of at least 0."""
+        if not alpha >= 0:
+            raise BadInput(
+                f"`alpha` is {alpha:g}", hint="bounds of A_sa need an alpha of at least 0"
+            )
         found = self._bounds((alpha,)).by_alpha[0].a_sa
         if found is None:
             raise BadInput(

@@ -58,6 +58,20 @@ def test_what_the_page_concludes_about_one_published_network() -> None:
     assert max(FOUND[network, attack] for attack in others) < by_targets
 
 
+@pytest.mark.parametrize("network", [name for name in RESULTS if name != "digits"])
+def test_what_the_page_concludes_about_a_few_targeted_steps(network: str) -> None:
+    if (network, "apgd-t:steps=20") in FOUND:
+        assert 0.955 <= FOUND[network, "apgd-t:steps=20"] < 0.975
+
+
+@pytest.mark.parametrize("network", ["LPD_MLP_B_0.1", "LPD_MLP_B_0.4"])
+def test_what_the_page_concludes_about_autoattack(network: str) -> None:
+    by_attack = {attack: found for (name, attack), found in FOUND.items() if name == network}
+    assert round(by_attack["autoattack"], 3) == 0.986
+    assert max(by_attack, key=by_attack.__getitem__) == "autoattack"
+    assert round(FOUND["LPD_MLP_B_0.4", "autoattack:steps=20,queries=500"], 3) == 0.982
+
+
 def test_neither_loss_is_always_better() -> None:
     gains = [
         FOUND[name, "pgd-margin:steps=40,restarts=1"] - FOUND[name, "pgd:steps=40,restarts=1"]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import controls
+import reproduce
 from controls import Training
 from support import synthetic
 from verdicts import RecordFile
@@ -68,3 +69,23 @@ def test_each_comparison_states_what_differs(tmp_path: Path) -> None:
         ("choice of images", weighted, same_beta),
         ("choice of images", normalized, unweighted),
     ]
+
+
+def test_the_page_names_the_studies_of_both_controls() -> None:
+    page = reproduce.PAGE.read_text(encoding="utf-8")
+    named = [
+        (block["controls"], block["of"])
+        for block in reproduce.BLOCK.finditer(page)
+        if block["controls"]
+    ]
+    assert named == [("digits-controls", "digits"), ("mnist-controls", "mnist-cpu")]
+    for pair in named:
+        assert all((reproduce.STUDIES / f"{name}.toml").exists() for name in pair)
+
+
+def test_unfinished_controls_have_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    study, files = reproduce.load_study("digits-controls")
+    finished = dict(list(files.items())[:1])
+    monkeypatch.setattr(reproduce, "load_study", lambda name: (study, finished))
+    _, progress = reproduce.controls_section("digits-controls", "digits")
+    assert progress == "1 of 6 runs are done.\n"

@@ -256,6 +256,9 @@ def test_results_in_python_have_bounds(verifier: str) -> None:
     assert result.a_rob_bounds.lower == (result.statuses == "certified").mean()
     assert result.a_sa_bounds(0.7).lower <= result.a_sa(0.7).value <= result.a_sa_bounds(0.7).upper
     assert not_none(result.rescore(0.7).record.bounds).by_alpha[0].a_sa == result.a_sa_bounds(0.7)
+    # the proof needs weights that do not grow with the margin
+    with pytest.raises(BadInput, match="alpha"):
+        result.a_sa_bounds(-1.0)
     plain = api.evaluate(model, digits, **settings)
     with pytest.raises(BadInput, match="verified"):
         _ = plain.a_rob_bounds
