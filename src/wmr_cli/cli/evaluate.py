@@ -10,7 +10,7 @@ from ..config import EvaluateConfig, EvaluateFlags, HardwareFlags
 from ..errors import BadFile
 from .console import say, say_error
 from .flags import with_flags
-from .setup import find_data_dir, load_components, trust_code
+from .setup import find_checkpoint, find_data_dir, load_components, trust_code
 
 if TYPE_CHECKING:
     from ..storage.records import Record
@@ -53,17 +53,21 @@ def evaluate(
     measured: list[tuple[Path, Record]] = []
     skipped = 0
     paths: list[Path | None] = [*checkpoints] if checkpoints else [None]
+    data_dir = find_data_dir(flags.data_dir)
     for checkpoint in paths:
-        events = run_evaluation(
-            checkpoint,
-            config,
-            registry,
-            data_dir=find_data_dir(flags.data_dir),
-            hardware=settings,
-            out=flags.out,
-            resume=flags.resume,
-        )
         try:
+            path, own_config = checkpoint, config
+            if checkpoint is not None:
+                path, own_config = find_checkpoint(checkpoint, config, registry, data_dir)
+            events = run_evaluation(
+                path,
+                own_config,
+                registry,
+                data_dir=data_dir,
+                hardware=settings,
+                out=flags.out,
+                resume=flags.resume,
+            )
             with resumable(quiet):
                 for done in follow(events, EvaluationDone, quiet=quiet):
                     file = done.rows.with_suffix(".json")

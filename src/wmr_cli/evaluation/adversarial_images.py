@@ -80,7 +80,7 @@ class AttackedImages:
 
 
 def attack(
-    path: Path,
+    path: Path | None,
     config: EvaluateConfig,
     registry: Registry,
     *,
