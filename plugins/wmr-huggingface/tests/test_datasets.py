@@ -169,7 +169,7 @@ def test_a_network_is_trained_on_a_saved_dataset_and_evaluated(
     saved_dataset: Path, wmr: Run
 ) -> None:
     wmr(
-        "train", "--dataset", "hf:./saved", "--model", "small-cnn", "--epochs", "1",
+        "train", "--dataset", "hf:./saved,size=16", "--model", "small-cnn", "--epochs", "1",
         "--steps", "1", "--eps", "8/255", "--augment", "none", "--out", "run", "-q",
     )  # fmt: skip
     words = ("evaluate", "run", "--attack", "pgd:steps=1", "--metrics", "nat,rob")

@@ -3,6 +3,7 @@
 from typing import Any
 
 import typer
+from rich.markup import escape
 from typer.core import TyperCommand
 
 from .flags import ClickContext, Command
@@ -22,7 +23,8 @@ def find_plugin_command(name: str) -> TyperCommand | None:
     registry = load_plugins().registry
     if name not in registry.names("command"):
         return None
-    return PluginCommand(name, help=registry.find("command", name).entry.summary)
+    # plugins write summaries: brackets in them are not markup
+    return PluginCommand(name, help=escape(registry.find("command", name).entry.summary))
 
 
 class PluginCommand(TyperCommand):
