@@ -105,6 +105,12 @@ def test_what_cannot_be_pulled_is_explained(tmp_path: Path, wmr: Run, hub: Hub) 
     assert (tmp_path / "full" / "mine.txt").read_text() == "keep"
 
 
-def test_without_network_the_error_says_so(tmp_path: Path, wmr: Run) -> None:
+def test_without_network_the_error_says_so(
+    run: Path, wmr: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     missing = wmr("evaluate", "hf:me/robust", status=2)
     assert "cannot be reached" in missing.stderr
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    # a port on which nothing listens
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert "cannot be reached" in wmr("push", run, "me/robust", status=2).stderr

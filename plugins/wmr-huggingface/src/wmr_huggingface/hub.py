@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from huggingface_hub import constants, snapshot_download
+
+# the base class of the HTTP library, which differs between releases of huggingface_hub
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
     HFValidationError,
+    HTTPError,  # type: ignore[attr-defined]
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
@@ -162,7 +165,7 @@ def explain_errors(what: str) -> Iterator[None]:
         raise MissingData(
             f"{what}: {_first_line(error)}", hint="check your access: `hf auth whoami`"
         ) from error
-    except ConnectionError as error:
+    except (HTTPError, ConnectionError) as error:
         raise MissingData(
             f"{what}: {constants.ENDPOINT} cannot be reached", hint="check the network"
         ) from error
