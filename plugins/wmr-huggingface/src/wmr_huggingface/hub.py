@@ -12,12 +12,12 @@ from pathlib import Path
 
 from huggingface_hub import constants, snapshot_download
 
-# the base class of the HTTP library, which differs between releases of huggingface_hub
-from huggingface_hub.errors import (
+# HTTPError belongs to the HTTP library, which differs between releases of huggingface_hub
+from huggingface_hub.errors import (  # type: ignore[attr-defined]
     GatedRepoError,
     HfHubHTTPError,
     HFValidationError,
-    HTTPError,  # type: ignore[attr-defined]
+    HTTPError,
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
