@@ -145,8 +145,14 @@ def _load_tables(place: Place, config: str | None) -> Mapping[str, Table]:
             loaded = datasets.load_from_disk(str(folder))
         else:
             loaded = datasets.load_dataset(str(folder), config)
-    # `datasets` raises these for unknown names, configurations and formats, and damaged files
-    except (ValueError, FileNotFoundError, datasets.exceptions.DatasetsError) as error:
+    # `datasets` raises these for unknown names, configurations and formats, for damaged files, and
+    # for datasets that would run a script
+    except (
+        ValueError,
+        RuntimeError,
+        FileNotFoundError,
+        datasets.exceptions.DatasetsError,
+    ) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise BadFile(
             f"{place} cannot be read by datasets: {reason}",
@@ -216,7 +222,9 @@ def _choose_parts(
     names: _Names,
 ) -> tuple[dict[str, _Part], bool]:
     """Return train, val and test as far as they exist, and whether the test set is random."""
-    for wanted in (names.test, names.val):
+    # a dataset need not have training images, unless the user names them
+    train = None if names.train == "train" else names.train
+    for wanted in (names.test, names.val, train):
         if wanted is not None and wanted not in tables:
             raise UnknownName(f"{place} has no split {wanted!r}", hint=did_you_mean(wanted, tables))
     validation = names.val or next((key for key in VALIDATION_NAMES if key in tables), None)
