@@ -68,9 +68,10 @@ def test_split_names_choose_the_test_images(saved_dataset: Path) -> None:
     with pytest.raises(UnknownName) as refusal:
         from_hub(path=saved_dataset, split="tset")
     assert "test" in refusal.value.hint
-    for names in ({"train": "trian"}, {"val": "validation"}):
-        with pytest.raises(UnknownName):
-            from_hub(path=saved_dataset, **names)
+    with pytest.raises(UnknownName, match="trian"):
+        from_hub(path=saved_dataset, train="trian")
+    with pytest.raises(UnknownName, match="validation"):
+        from_hub(path=saved_dataset, val="validation")
 
 
 def test_a_validation_split_is_the_test_set_if_there_is_none(tmp_path: Path) -> None:
