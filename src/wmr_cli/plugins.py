@@ -16,9 +16,9 @@ import pluggy
 from . import hookspecs
 from .errors import PluginError, did_you_mean
 from .hookspecs import KIND_OF_HOOK
-from .registry import ALL_KINDS, OWN_DISTRIBUTION, Entry, Registry
+from .registry import ALL_KINDS, ENTRY_POINT_GROUP, OWN_DISTRIBUTION, Entry, Registry
 
-GROUP = "wmr"
+GROUP = ENTRY_POINT_GROUP
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ OWN_COMMANDS = (
 )  # fmt: skip
 """Commands of the program, which a plugin cannot replace."""
 OWN_DISTRIBUTION = "wmr-cli"
+ENTRY_POINT_GROUP = "wmr"
 INJECTED_PARAMS = {
     "model": ("num_classes", "input_shape"),
     "dataset": ("root", "split_seed"),

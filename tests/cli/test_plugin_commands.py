@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from support.cli_runner import wmr
 from wmr_cli import plugins
-from wmr_cli.cli import app
+from wmr_cli.cli import app, plugin_commands
 from wmr_cli.cli.app import COMMANDS
 from wmr_cli.plugins import GROUP, collect
 from wmr_cli.registry import OWN_COMMANDS
@@ -65,6 +65,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "command": ["greet"],
     }
     monkeypatch.setattr(plugins, "load_plugins", lambda: found)
+    monkeypatch.setattr(plugin_commands, "has_plugins", lambda: True)
     return name
 
 
