@@ -356,6 +356,22 @@ def test_a_canonical_spec_has_no_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def pin_to_seven(spec: Spec) -> Spec:
+    return spec.with_params(revision="7")
+
+
+def test_an_entry_decides_what_a_canonical_spec_holds() -> None:
+    registry = Registry()
+    entry = Entry("pinned", f"{__name__}:takes_anything", "", pin=f"{__name__}:pin_to_seven")
+    registry.add([("model", entry)], "one", "1")
+    assert registry.canonical_spec("model", "pinned:x=1") == "pinned:x=1,revision=7"
+    broken = Entry("broken", f"{__name__}:takes_anything", "", pin="no_such_module:pin")
+    registry.add([("model", broken)], "two", "1")
+    with pytest.raises(PluginError, match="'broken' of two"):
+        registry.canonical_spec("model", "broken")
+    assert "pin" in (Entry("x", "a:b", "", pin="not a target").problem() or "")
+
+
 def test_a_value_without_a_key_that_is_not_a_path_stays_without_a_key() -> None:
     assert (
         load_plugins().registry.canonical_spec("model", "timm:resnet18,size=32")

@@ -4,7 +4,8 @@ Public names, imported on first use, so that `import wmr_cli` does not import to
 
 * for plugins: `Entry`, `Spec`, `hookimpl`, and the errors that a plugin raises
 * for notebooks: `create` builds a component by name, `load` restores the model of a checkpoint,
-  `evaluate` measures a model and returns a `Result`, `read_saved` reads a torch file safely
+  `evaluate` measures a model and returns a `Result`, `read_saved` reads a torch file safely,
+  `make_card` describes the robustness of a run in Markdown
 
 Public modules: `wmr_cli.core` (the toolbox for plugins), `wmr_cli.measures`, `wmr_cli.testing`.
 """
@@ -32,6 +33,7 @@ __all__ = [
     "evaluate",
     "hookimpl",
     "load",
+    "make_card",
     "measures",
     "read_saved",
     "testing",
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     )
     from .hookspecs import hookimpl
     from .registry import Entry
+    from .reporting.card import make_card
     from .spec import Spec
 
 _PUBLIC_MODULES = ("core", "errors", "measures", "testing")
@@ -69,6 +72,7 @@ _NAMES_BY_MODULE = {
     ),
     "hookspecs": ("hookimpl",),
     "registry": ("Entry",),
+    "reporting.card": ("make_card",),
     "spec": ("Spec",),
 }
 _MODULE_OF_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}

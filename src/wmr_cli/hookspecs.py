@@ -1,4 +1,4 @@
-"""The six hooks of a plugin. Each returns a list of `Entry`: names and text only.
+"""The hooks of a plugin. Each returns a list of `Entry`: names and text only.
 
 The entry-point group is `wmr`. The docstring of a hook describes the target of its entries, and
 `wmr_cli.testing` checks it.
@@ -20,6 +20,8 @@ KIND_OF_HOOK = {
     "wmr_kernels": "kernel",
     "wmr_attacks": "attack",
     "wmr_verifiers": "verifier",
+    "wmr_checkpoints": "checkpoint",
+    "wmr_commands": "command",
 }
 
 
@@ -51,3 +53,13 @@ def wmr_attacks() -> Iterable[Entry]:  # type: ignore[empty-body]
 @hookspec
 def wmr_verifiers() -> Iterable[Entry]:  # type: ignore[empty-body]
     """make(**params) -> Verifier: lower bounds of logit differences over the ε-ball."""
+
+
+@hookspec
+def wmr_checkpoints() -> Iterable[Entry]:  # type: ignore[empty-body]
+    """find(root=, **params) -> Path of a checkpoint or run folder, or Spec of a model."""
+
+
+@hookspec
+def wmr_commands() -> Iterable[Entry]:  # type: ignore[empty-body]
+    """command(**parameters): a function with parameters of Typer, which becomes `wmr NAME`."""

@@ -16,9 +16,9 @@ import pluggy
 from . import hookspecs
 from .errors import PluginError, did_you_mean
 from .hookspecs import KIND_OF_HOOK
-from .registry import KINDS, OWN_DISTRIBUTION, Entry, Registry
+from .registry import ALL_KINDS, ENTRY_POINT_GROUP, OWN_DISTRIBUTION, Entry, Registry
 
-GROUP = "wmr"
+GROUP = ENTRY_POINT_GROUP
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def collect(found: Iterable[EntryPoint]) -> InstalledPlugins:
             plugins.append(Plugin(owner, version, problem=_reason(error)))
             continue
         offers: dict[str, list[str]] = {}
-        for kind in KINDS:
+        for kind in ALL_KINDS:
             names = [entry.name for entry_kind, entry in entries if entry_kind == kind]
             if names:
                 offers[kind] = names

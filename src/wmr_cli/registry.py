@@ -17,8 +17,21 @@ from .errors import BadInput, PluginError, UnknownName, WmrError, did_you_mean
 from .spec import Spec, TypeHint, Value, read_value
 
 KINDS = ("model", "dataset", "defense", "kernel", "attack", "verifier")
+PROGRAM_KINDS = ("checkpoint", "command")
+"""What plugins add to the program itself: places of checkpoints, and commands."""
+ALL_KINDS = (*KINDS, *PROGRAM_KINDS)
+OWN_COMMANDS = (
+    "train", "evaluate", "attack", "import", "report", "sweep", "list", "schema", "plugins",
+    "bench", "doctor",
+)  # fmt: skip
+"""Commands of the program, which a plugin cannot replace."""
 OWN_DISTRIBUTION = "wmr-cli"
-INJECTED_PARAMS = {"model": ("num_classes", "input_shape"), "dataset": ("root", "split_seed")}
+ENTRY_POINT_GROUP = "wmr"
+INJECTED_PARAMS = {
+    "model": ("num_classes", "input_shape"),
+    "dataset": ("root", "split_seed"),
+    "checkpoint": ("root",),
+}
 """Parameters that the program fills in, by kind."""
 SHARED_PARAMS: Mapping[str, Mapping[str, TypeHint]] = {
     "model": {"mean": tuple[float, ...], "std": tuple[float, ...]}
@@ -42,6 +55,8 @@ class Entry:
     """Parameters that this name sets, as defaults."""
     files: tuple[str, ...] = ()
     """Files that a dataset reads, relative to the data folder; `wmr list` shows if they exist."""
+    pin: str = ""
+    """`package.module:function` from a Spec to the Spec to store, such as one with a revision."""
 
     def problem(self) -> str | None:
         """Return why this entry cannot be registered, or None if it can."""
@@ -53,6 +68,8 @@ class Entry:
             return f"target {self.target!r} of {self.name!r} is not 'package.module:attribute'"
         if not isinstance(self.files, tuple) or not all(isinstance(f, str) for f in self.files):
             return f"files of {self.name!r} must be a tuple of text"
+        if not isinstance(self.pin, str) or not re.fullmatch(r"([\w.]+:[\w.]+)?", self.pin):
+            return f"pin {self.pin!r} of {self.name!r} is not 'package.module:attribute'"
         # typed as object: annotations of a plugin are not checked
         params: object = self.params
         if not isinstance(params, Mapping):
@@ -70,15 +87,20 @@ class Owned:
 
 
 class Registry:
-    """All registered names of the six kinds, and how to build them."""
+    """All registered names of all kinds, and how to build them."""
 
     def __init__(self) -> None:
-        self._owned: dict[str, dict[str, Owned]] = {kind: {} for kind in KINDS}
+        self._owned: dict[str, dict[str, Owned]] = {kind: {} for kind in ALL_KINDS}
 
     def add(self, offered: Iterable[tuple[str, Entry]], owner: str, version: str) -> None:
         """Register all entries of a plugin, or none: a name that is taken raises PluginError."""
         added: dict[tuple[str, str], Owned] = {}
         for kind, entry in offered:
+            if kind == "command" and entry.name in OWN_COMMANDS:
+                raise PluginError(
+                    f"command {entry.name!r} of {owner} is one of {OWN_DISTRIBUTION} itself",
+                    hint=f"uninstall {owner}",
+                )
             taken = self._owned[kind].get(entry.name) or added.get((kind, entry.name))
             if taken:
                 raise PluginError(
@@ -95,7 +117,7 @@ class Registry:
         return sorted(self._owned[kind])
 
     def __iter__(self) -> Iterator[tuple[str, Owned]]:
-        return ((kind, self._owned[kind][name]) for kind in KINDS for name in self.names(kind))
+        return ((kind, self._owned[kind][name]) for kind in ALL_KINDS for name in self.names(kind))
 
     def find(self, kind: str, name: str) -> Owned:
         """Return the entry of a name; an unknown name raises UnknownName with the nearest one."""
@@ -122,7 +144,12 @@ class Registry:
         if Spec(name).is_local:
             return local_code.load_class(name, kind)
         owned = self.find(kind, name)
-        module, _, attribute = owned.entry.target.partition(":")
+        return self._import(owned, kind, owned.entry.target)
+
+    def _import(self, owned: Owned, kind: str, target: str) -> Callable[..., Component]:
+        """Import a class or function of a plugin."""
+        name = owned.entry.name
+        module, _, attribute = target.partition(":")
         try:
             # stdout is reserved for results; a plugin may print while it is imported
             with contextlib.redirect_stdout(sys.stderr):
@@ -138,7 +165,7 @@ class Registry:
             ) from error
         if not callable(found):
             raise PluginError(
-                f"{kind} {name!r} of {owned.owner}: {owned.entry.target} is not callable",
+                f"{kind} {name!r} of {owned.owner}: {target} is not callable",
                 hint="ask the author of the plugin",
             )
         return found  # type: ignore[no-any-return]
@@ -221,12 +248,17 @@ class Registry:
         return spec.without(*hints), values
 
     def canonical_spec(self, kind: str, spec: str) -> str:
-        """Return a spec that means the same in any folder: with absolute paths.
+        """Return a spec that means the same in any folder and at any time.
 
-        A value without a key gets its key if it is a path, otherwise the spec stays as written.
+        Paths become absolute, and an entry with a function `pin` decides what is stored. A value
+        without a key gets its key if it is a path, otherwise the spec stays as written.
         """
         parsed = Spec.parse(spec).absolute()
         local_code.check(parsed, kind)
+        if not parsed.is_local:
+            owned = self.find(kind, parsed.name)
+            if owned.entry.pin:
+                parsed = self._import(owned, kind, owned.entry.pin)(parsed)
         signature = _Signature.of(self.target(kind, parsed.name))
         # a value without a key never means a parameter that the program sets
         taken = {*self._entry_params(kind, parsed), *INJECTED_PARAMS.get(kind, ())}

@@ -42,7 +42,8 @@ weight_terms weighted_objective widest_float_dtype with_logits
 
 TOP_LEVEL_NAMES = """
 BadFile BadInput BrokenContract Entry MissingData PluginError Result Spec UnknownName WmrError
-__version__ core create did_you_mean errors evaluate hookimpl load measures read_saved testing
+__version__ core create did_you_mean errors evaluate hookimpl load make_card measures read_saved
+testing
 """
 
 

@@ -30,7 +30,8 @@ COMMAND = re.compile(
 )
 SHELL_VARIABLE = re.compile(r"\$\{?\w+\}?")
 EXAMPLE_PLUGIN = {"stripes", "linear", "half-half", "misclassified", "random-corners"}
-OTHER_PLUGINS = {"awp", "rank", "torchattacks", "robustbench", "bloodmnist", "pathmnist"}
+OTHER_PLUGINS = {"awp", "rank", "torchattacks", "robustbench", "bloodmnist", "pathmnist", "hf"}
+PLUGIN_COMMANDS = {"push", "pull"}
 WRITTEN_BY_THE_READER = {"brightness", "mine", "l1-pgd", "shift"}
 EXTERNAL = EXAMPLE_PLUGIN | OTHER_PLUGINS | WRITTEN_BY_THE_READER
 
@@ -61,6 +62,7 @@ DOCUMENTED = [
     (str(page.relative_to(ROOT)), words)
     for page in PAGES
     for words in find_commands(page.read_text(encoding="utf-8"))
+    if words[0] not in PLUGIN_COMMANDS
 ]
 
 

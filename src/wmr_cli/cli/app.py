@@ -20,7 +20,8 @@ from ..runtime.processes import count_idle_cores, count_usable_cores
 from ..sweeps.process import start_report
 from . import attack, bench, evaluate, imports, installation, lists, report, sweep, train
 from .console import Terminated, leave_progress_bar, say_error, write
-from .flags import ClickContext, Command, spell_flags, use_flags_of
+from .flags import ClickCommand, ClickContext, Command, spell_flags, use_flags_of
+from .plugin_commands import find_plugin_command, list_plugin_commands
 
 _PERMISSION_HINT = "check the permissions, or choose another place"
 _SPACE_HINT = "free some space, or choose another place"
@@ -51,8 +52,13 @@ class Program(TyperGroup):
     """
 
     def list_commands(self, ctx: ClickContext) -> list[str]:
-        """Return the commands in the order of use instead of the alphabet."""
-        return sorted(self.commands, key=[name for name, _, _ in COMMANDS].index)
+        """Return the commands in the order of use instead of the alphabet, then the plugins'."""
+        own = sorted(self.commands, key=[name for name, _, _ in COMMANDS].index)
+        return [*own, *list_plugin_commands()]
+
+    def get_command(self, ctx: ClickContext, cmd_name: str) -> ClickCommand:
+        """Return a command of the program, or else one of a plugin."""
+        return super().get_command(ctx, cmd_name) or find_plugin_command(cmd_name)
 
     def invoke(self, ctx: ClickContext) -> object:
         """Run a command; if memory runs out and it has `--batch-size`, suggest that flag."""

@@ -11,7 +11,7 @@ from ..errors import BadInput
 from ..spec import format_number
 from .console import make_fact_table, show, write_json
 from .flags import with_flags
-from .setup import find_data_dir, load_components, trust_code
+from .setup import find_checkpoint, find_data_dir, load_components, trust_code
 
 IMAGE_ENDINGS = (".png", ".svg", ".pdf")
 
@@ -49,11 +49,13 @@ def attack(
     from .progress import follow
 
     use_idle_cores(Hardware(flags.device))
+    data_dir = find_data_dir(flags.data_dir)
+    path, settings = find_checkpoint(checkpoint, config.to_evaluate_config(), registry, data_dir)
     events = run_attack(
-        checkpoint,
-        config.to_evaluate_config(),
+        path,
+        settings,
         registry,
-        data_dir=find_data_dir(flags.data_dir),
+        data_dir=data_dir,
         device=flags.device,
         # alpha 0 is weighted, too: with weights of 1
         weighted=config.alpha is not None,

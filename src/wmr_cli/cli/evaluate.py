@@ -10,7 +10,7 @@ from ..config import EvaluateConfig, EvaluateFlags, HardwareFlags
 from ..errors import BadFile
 from .console import say, say_error
 from .flags import with_flags
-from .setup import find_data_dir, load_components, trust_code
+from .setup import find_checkpoint, find_data_dir, load_components, trust_code
 
 if TYPE_CHECKING:
     from ..reporting.costs import EvaluationCost
@@ -61,18 +61,22 @@ def evaluate(
     skipped = 0
     work = estimate_evaluation if flags.dry_run else run_evaluation
     paths: list[Path | None] = [*checkpoints] if checkpoints else [None]
+    data_dir = find_data_dir(flags.data_dir)
     for checkpoint in paths:
-        events = work(
-            checkpoint,
-            config,
-            registry,
-            data_dir=find_data_dir(flags.data_dir),
-            hardware=settings,
-            out=flags.out,
-            resume=flags.resume,
-            requirements=requirements,
-        )
         try:
+            path, own_config = checkpoint, config
+            if checkpoint is not None:
+                path, own_config = find_checkpoint(checkpoint, config, registry, data_dir)
+            events = work(
+                path,
+                own_config,
+                registry,
+                data_dir=data_dir,
+                hardware=settings,
+                out=flags.out,
+                resume=flags.resume,
+                requirements=requirements,
+            )
             with resumable(quiet):
                 for done in follow(events, EvaluationDone, EvaluationEstimated, quiet=quiet):
                     if isinstance(done, EvaluationEstimated):

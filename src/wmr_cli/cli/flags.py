@@ -34,6 +34,7 @@ from ..spec import check_path, check_text, format_number, parse_number
 # the classes of click that Typer contains are private
 ClickContext: TypeAlias = Any
 ClickParameter: TypeAlias = Any
+ClickCommand: TypeAlias = Any
 TypeHint: TypeAlias = Any
 MAX_DIGITS = 18
 """Digits of a whole number in a list, so that it fits into 64 bits."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from ..errors import BadFile, BadInput
+from ..reporting.card import render_card
 from ..reporting.figures import FigureFiles, draw_figures, draw_paper_figures
 from ..reporting.radii import load_critical_radii, radii_to_csv
 from ..reporting.report import Report
@@ -95,6 +96,8 @@ def put_report(
         put(text)
     elif output == "json":
         put(_to_json(report.to_json()))
+    elif output == "card":
+        put(render_card(report.records))
     else:
         put_tables(report.tables(), output, put, is_printed=out is None)
     return problems

@@ -11,8 +11,8 @@ from .console import say, say_error, width
 from .flags import with_flags
 
 DEFAULT_FOLDER = Path("runs")
-UNRANKED_FORMATS = ("csv", "json")
-"""Formats for other programs: they contain the numbers of every record, without a ranking."""
+UNRANKED_FORMATS = ("csv", "json", "card")
+"""Formats without a ranking: those for other programs, and the card of a single model."""
 
 
 @with_flags
@@ -48,6 +48,11 @@ def report(
         raise BadInput(
             "an HTML page cannot be shown in a terminal",
             hint="add `out=report.html`, and open the file in a browser",
+        )
+    if output == "card" and (config.compare or config.paper):
+        raise BadInput(
+            "a card describes one model, without comparisons",
+            hint="leave out `compare` and `paper`, or choose another `format`",
         )
     shows_paper = config.paper == "all"
     # the tables of the paper alone need no run

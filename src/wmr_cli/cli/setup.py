@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..config import SPECS, TrainConfig, default_data_dir
-from ..errors import BadInput
+from ..config import SPECS, EvaluateConfig, TrainConfig, default_data_dir
+from ..errors import BadInput, BrokenContract
 from ..spec import Spec
 from .console import say
 
@@ -45,6 +45,30 @@ def load_components(quiet: bool) -> "Registry":
         names = ", ".join(plugin.name for plugin in found.broken)
         say(f"not loaded: {names}; `wmr plugins` shows the reason", quiet=quiet, is_warning=True)
     return found.registry
+
+
+def find_checkpoint(
+    named: Path, config: EvaluateConfig, registry: "Registry", data_dir: Path
+) -> tuple[Path | None, EvaluateConfig]:
+    """Return the path of a CHECKPOINT; a plugin resolves one such as `hf:owner/name`.
+
+    A plugin may find a model instead of a checkpoint, which becomes the setting `model`.
+    """
+    text = str(named)
+    # an existing file is never a name
+    if named.exists() or text.partition(":")[0] not in registry.names("checkpoint"):
+        return named, config
+    found = registry.create("checkpoint", text, root=data_dir)
+    if isinstance(found, Path):
+        return found, config
+    if not isinstance(found, Spec):
+        raise BrokenContract(
+            f"checkpoint {text!r} is a {type(found).__name__}",
+            hint="a place of checkpoints returns a Path, or the Spec of a model",
+        )
+    if config.model is not None:
+        raise BadInput(f"`model` and {text!r} both name a model", hint="keep one of the two")
+    return None, msgspec.structs.replace(config, model=str(found))
 
 
 def canonical_config(config: TrainConfig, registry: "Registry") -> TrainConfig:

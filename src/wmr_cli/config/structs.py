@@ -57,7 +57,7 @@ MAX_CLASSES_IN_FULL_ROWS = 200
 """Rows of more classes hold no logits unless they are requested: these take 99 % of the space."""
 PaperTable = Literal["auto", "mnist", "cifar10", "tiny-imagenet", "all"]
 RecordFormat = Literal["table", "markdown", "csv", "json"]
-ReportFormat = Literal["table", "markdown", "latex", "csv", "json", "html"]
+ReportFormat = Literal["table", "markdown", "latex", "csv", "json", "html", "card"]
 SummaryFormat = Literal["table", "json"]
 LoggerName = Literal["tensorboard", "csv"]
 # "loss" is a defense: the kinds of `wmr plugins new` are named after the hooks (`wmr_losses`)

@@ -73,7 +73,7 @@ class AttackedImages:
 
 
 def attack(
-    path: Path,
+    path: Path | None,
     config: EvaluateConfig,
     registry: Registry,
     *,

@@ -257,4 +257,7 @@ def _try_on_images(registry: Registry, checkpoint: Checkpoint, source: DataSourc
 def _file_name_of(model: str) -> str:
     """Return a spec as a file name: `resnet18_a1_in1k` for `timm:resnet18.a1_in1k`."""
     spec = Spec.parse(model)
-    return re.sub(r"[^\w+-]+", "_", spec.value or spec.short)
+    # a model that is read from a file or folder is called like it
+    path = spec.params.get("path")
+    name = spec.value or (spec.short if path is None else Path(str(path)).stem)
+    return re.sub(r"[^\w+-]+", "_", name)
