@@ -50,8 +50,7 @@ def evaluate(
     from ..events import EvaluationDone, EvaluationEstimated
     from ..runtime.fabric import Hardware, use_idle_cores
     from ..sweeps.process import current_report
-    from .costs import print_costs
-    from .output import print_records, report_judgements
+    from .output import print_costs, print_records, report_judgements
     from .progress import follow, resumable
 
     settings = Hardware(**msgspec.structs.asdict(hardware))

@@ -233,6 +233,16 @@ def batch_limit(images: int) -> int:
     return _batch_limit.get() or images
 
 
+def compute_logits(model: nn.Module, images: Tensor) -> Tensor:
+    """Compute logits without gradients, in batches of at most `batch_limit`."""
+    parts = images.split(batch_limit(len(images)))
+    with torch.no_grad():
+        if len(parts) == 1:
+            logits: Tensor = model(images)
+            return logits
+        return torch.cat([model(part) for part in parts])
+
+
 def is_accelerator(device: torch.device) -> bool:
     """Whether a device works beside the host, which has to wait for its results."""
     return device.type != "cpu"

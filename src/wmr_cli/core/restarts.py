@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from .contexts import batch_limit, is_accelerator
+from .contexts import batch_limit, compute_logits, is_accelerator
 from .losses import logit_margin, ranking_scores
 from .protocols import AttackResult, Batch, Objective
 
@@ -134,16 +134,6 @@ def take_rows(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
     if not len(rows):
         return old
     return old.index_copy(0, rows, new.index_select(0, rows))
-
-
-def compute_logits(model: nn.Module, images: Tensor) -> Tensor:
-    """Compute logits without gradients, in batches of at most `batch_limit`."""
-    parts = images.split(batch_limit(len(images)))
-    with torch.no_grad():
-        if len(parts) == 1:
-            logits: Tensor = model(images)
-            return logits
-        return torch.cat([model(part) for part in parts])
 
 
 def pick_lower_margin(

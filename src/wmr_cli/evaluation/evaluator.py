@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from .. import __version__
 from ..core.contexts import (
+    compute_logits,
     evaluating,
     exact_float32,
     is_accelerator,
@@ -48,7 +49,6 @@ from ..core.losses import (
 from ..core.nn.fusion import prepare_for_attack
 from ..core.norms import NORMS
 from ..core.protocols import Attack, AttackResult, Batch, Evidence, Kernel, Objective, Split
-from ..core.restarts import compute_logits
 from ..core.rng import derive_seed
 from ..core.run_attack import (
     ThreatModel,

@@ -7,6 +7,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from ...core.auto_pgd import run_auto_pgd, run_auto_pgd_until_misclassified
+from ...core.contexts import compute_logits
 from ...core.eot import average_draws
 from ...core.losses import (
     MAX_TARGETS,
@@ -20,7 +21,7 @@ from ...core.losses import (
 from ...core.norms import NORMS, Norm
 from ...core.pgd import start_attempts, start_images
 from ...core.protocols import AttackResult, Batch, Objective
-from ...core.restarts import attack_in_full_batches, compute_logits, run_restarts
+from ...core.restarts import attack_in_full_batches, run_restarts
 from ...core.traits import AttackTraits
 from ...errors import BadInput
 

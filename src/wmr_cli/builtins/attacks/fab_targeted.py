@@ -7,12 +7,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from ...core.contexts import compute_logits
 from ...core.eot import average_draws
 from ...core.losses import MAX_TARGETS, most_likely_targets, targeted_margin_loss
 from ...core.norms import NORMS
 from ...core.pgd import input_gradient, start_attempts
 from ...core.protocols import AttackResult, Batch, Objective
-from ...core.restarts import attack_in_full_batches, compute_logits, take_rows
+from ...core.restarts import attack_in_full_batches, take_rows
 from ...core.traits import AttackTraits
 from ...errors import BadInput
 

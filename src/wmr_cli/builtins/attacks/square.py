@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from ...core import rng, square
-from ...core.contexts import batch_limit
+from ...core.contexts import batch_limit, compute_logits
 from ...core.losses import get_objective, ranking_scores, select_rows
 from ...core.protocols import AttackResult, Batch, Objective
-from ...core.restarts import compute_logits, is_stronger, run_restarts
+from ...core.restarts import is_stronger, run_restarts
 from ...core.traits import AttackTraits
 from ...errors import BadInput
 
