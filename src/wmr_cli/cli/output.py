@@ -178,9 +178,8 @@ def describe_total(cost: EvaluationCost) -> str:
     if cost.verifier_seconds:
         text += f", {format_duration(cost.verifier_seconds)} of it for the verifier"
     if cost.peak_memory is not None:
-        whose = "of the process" if cost.device == "cpu" else "of tensors"
         memory = f"{cost.peak_memory / MEBIBYTE:,.0f} MiB"
-        text += f"; peak memory {whose} {memory} at batches of up to {cost.batch_size} images"
+        text += f"; peak memory {memory} at batches of up to {cost.batch_size} images"
     return text
 
 

@@ -168,7 +168,9 @@ def read_traits(component: object, kind: type[Traits], what: str) -> Traits:
     for parameter, trait in (same_name | _TRAIT_OF_PARAMETER).items():
         if parameter not in _field_names(component) or not hasattr(traits, trait):
             continue
-        if getattr(component, parameter) != getattr(traits, trait):
+        value = getattr(component, parameter)
+        # None leaves the choice to the component
+        if value is not None and value != getattr(traits, trait):
             raise BrokenContract(
                 f"the parameter `{parameter}` and the trait `{trait}` of {what} differ",
                 hint=f"return {kind.__name__}({trait}=self.{parameter}) from a property `traits`",

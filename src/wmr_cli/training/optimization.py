@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..config import TrainConfig
 from ..core.contexts import model_device
+from ..errors import BadInput
 from ..runtime.accelerators import has_fused_optimizer
 
 ONE_CYCLE_PEAK = 0.3
@@ -68,6 +69,8 @@ def parameter_groups(
                 {LR_SCALE: config.backbone_lr_scale},
             ),
         ]
+    if not trainable:
+        raise BadInput("the model has no parameters to train", hint="choose another `model`")
     groups: list[dict[str, Any]] = []
     for parameters, options in parts:
         if config.decay == "all":
