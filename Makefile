@@ -7,7 +7,7 @@ PEERS := .venv-peers/bin
 PLUGINS := .venv-plugins/bin
 RELEASE := .venv-release/bin
 WMR := $(BIN)/wmr
-RUN := runs/digits-trades-a2-s0
+RUN := demo
 # one thread per test process, because the processes share the cores
 TEST_ENV := OMP_NUM_THREADS=1
 
@@ -15,7 +15,7 @@ TEST_ENV := OMP_NUM_THREADS=1
   test-plugins test-release test-slurm bench reproduction docs clean
 
 demo: .venv/.installed  ## train, evaluate and report on the embedded digits
-	$(WMR) train --resume
+	$(WMR) train --out $(RUN) --resume
 	$(WMR) evaluate $(RUN) --resume
 	$(WMR) report $(RUN)
 

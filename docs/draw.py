@@ -55,8 +55,9 @@ RUNS = tuple(f"runs/digits-{run}-s0" for run in ("pgd-a0", "trades-a0", "trades-
 SHOWN_RUN = RUNS[-1]
 EPS = 0.15
 STUDY = (
-    ("train", "--defense", "pgd", "--alpha", "0", "--validate-every", "5"),
-    *(("train", "--alpha", alpha, "--validate-every", "5") for alpha in ("0", "2")),
+    ("train", "--defense", "pgd", "--alpha", "0"),
+    ("train", "--alpha", "0"),
+    ("train",),  # the first command of the README
     ("evaluate", *RUNS, "--eps", "0.1", "--eps", str(EPS)),
     ("report", "--figures", "figures"),
     ("attack", SHOWN_RUN, "--limit", "2", "--grid", "figures/attack-digits.png"),
@@ -109,7 +110,8 @@ def draw_weighted_margins(rows: Rows) -> Figure:
         [(Patch(edgecolor="white", linewidth=0, **look), name) for name, _, look in kinds],
     )
     panels = figure.subplots(1, 2, sharey=True)
-    for axes, alpha, name in zip(panels, (0.0, 2.0), (A_ROB, A_SA), strict=True):
+    sampling = ("all images attacked equally often", r"vulnerable images more often ($\alpha$ = 2)")
+    for axes, alpha, name, how in zip(panels, (0.0, 2.0), (A_ROB, A_SA), sampling, strict=True):
         percent = 100 * normalized_weights(exponential_log_weights(margins, alpha))
         for _, chosen, look in kinds:
             axes.hist(
@@ -120,10 +122,10 @@ def draw_weighted_margins(rows: Rows) -> Figure:
                 edgecolor="white",
                 linewidth=0,
             )
-        axes.set_title(rf"$\alpha$ = {alpha:g}: {name} = {percent[correct].sum():.0f} %")
+        axes.set_title(f"{how}\n{name} = {percent[correct].sum():.0f} %")
         axes.axvline(0, color=FAINT, linewidth=0.6)
         _margin_axis(axes)
-    panels[0].set_ylabel("weight (%)")
+    panels[0].set_ylabel("attacks (%)")
     return figure
 
 
@@ -287,7 +289,7 @@ def draw_all(folder: Path) -> Iterator[Path]:
     with figure_style():
         made = {
             "weights-by-margin": draw_weights_by_margin(),
-            "who-is-drawn": draw_weighted_margins(rows),
+            "weighted-margins": draw_weighted_margins(rows),
             "accuracy-by-alpha": draw_accuracy_by_alpha(record, rows),
             "temperature": draw_temperature(rows),
         }
