@@ -241,6 +241,7 @@ def test_class_without_training_folder_is_refused(make: Callable[..., Any], tmp_
         ("test=0.99", r"test=0\.99 .*class 0"),
         ("size=99999", "side 99999"),
         ("workers=-1", "workers=-1"),
+        ("background=whit", "background=whit"),
     ],
 )
 def test_invalid_settings_of_folder_are_refused(

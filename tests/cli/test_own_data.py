@@ -72,6 +72,23 @@ def test_the_checkpoint_finds_its_images_from_any_folder(
     )
 
 
+def test_a_checkpoint_is_evaluated_on_the_background_of_its_training(pics: Path) -> None:
+    for number, path in enumerate(sorted(pics.rglob("*.png"))):
+        image = Image.open(path).convert("RGBA")
+        image.putalpha(200 + number % 50)
+        image.save(path)
+    dataset = f"folder:path={pics},background=#80ff00"
+    refused = wmr("train", "--dataset", f"folder:path={pics}", *QUICK, status=2)
+    assert "background=" in refused.stderr
+    assert not Path("runs").exists()
+    wmr("train", "--dataset", dataset, *QUICK, "--epochs", "1", "--out", "run")
+    command = ("evaluate", "run", "--metrics", "nat", "--format", "json")
+    (record,) = json.loads(wmr(*command).stdout)
+    assert record["dataset"]["name"] == dataset
+    (other,) = json.loads(wmr(*command, "--dataset", dataset.replace("#80ff00", "white")).stdout)
+    assert other["dataset"]["sha256"] != record["dataset"]["sha256"]
+
+
 def test_test_images_are_not_trained_on_for_any_seed(pics: Path, registry: Registry) -> None:
     wmr(
         "train",

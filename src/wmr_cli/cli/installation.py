@@ -4,7 +4,9 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +18,7 @@ from rich.table import Table
 from .. import __version__
 from ..config import DoctorConfig, NewPluginConfig, PluginsConfig
 from ..errors import BadInput
+from ..registry import OWN_DISTRIBUTION
 from .console import as_line, make_fact_table, say, say_error, show, write, write_json
 from .flags import Command, Group, with_flags
 from .setup import find_data_dir
@@ -40,6 +43,38 @@ PACKAGES = (
     "msgspec",
 )
 """Dependencies whose versions `wmr doctor` shows."""
+EXTRA_PURPOSES = {
+    "mlflow": "log training to MLflow",
+    "pandas": "results as tables of pandas",
+    "slurm": "submit the runs of a study as Slurm jobs: wmr sweep --slurm",
+    "tensorboard": "log training for TensorBoard: wmr train --logger tensorboard",
+    "torchmetrics": "measures as metrics of torchmetrics",
+    "trackio": "log training to Trackio",
+    "wandb": "log training to Weights & Biases",
+}
+"""What users get from an extra of this package, if the installed version has it.
+
+The other extras, `dev`, `docs` and `browser`, serve the work on the package itself.
+"""
+
+
+@dataclass(frozen=True)
+class Extra:
+    """An optional extra of this package."""
+
+    name: str
+    purpose: str
+    missing: tuple[str, ...]
+    """requirements that no installed package meets"""
+
+    @property
+    def install_command(self) -> str:
+        return f"pip install '{OWN_DISTRIBUTION}[{self.name}]'"
+
+    @property
+    def state(self) -> str:
+        return f"missing: {', '.join(self.missing)}" if self.missing else "installed"
+
 
 plugins_app = typer.Typer(cls=Group, invoke_without_command=True)
 
@@ -115,7 +150,7 @@ def new(
 
 @with_flags
 def doctor(config: DoctorConfig) -> None:
-    """Check this installation: versions, devices, torchvision, plugins, folders, arithmetic.
+    """Check this installation: versions, extras, devices, plugins, folders, arithmetic.
 
     Exits with status 1 if there is a problem.
     """
@@ -138,15 +173,28 @@ def doctor(config: DoctorConfig) -> None:
     facts["plugins"] = f"{usable} in use, {len(found.broken)} not loaded"
     problems += [f"plugin {plugin.name}: {plugin.problem}" for plugin in found.broken]
     problems += check_targets(found.registry)
+    extras = list_extras()
     findings = _check_numerics(config, facts, problems)
     if config.format == "json":
         numerics = [finding.to_builtins() for finding in findings]
-        write_json({"facts": facts, "problems": problems, "numerics": numerics})
+        optional = [
+            {
+                "name": extra.name,
+                "purpose": extra.purpose,
+                "missing": extra.missing,
+                "install": extra.install_command,
+            }
+            for extra in extras
+        ]
+        write_json({"facts": facts, "problems": problems, "extras": optional, "numerics": numerics})
     else:
         table = make_fact_table(facts)
         for problem in problems:
             table.add_row("[bold red]problem[/]", as_line(problem))
         show(table)
+        if extras:
+            write("")
+            show(make_extra_table(extras))
         if findings:
             write("")
             show(make_numerics_table(findings))
@@ -158,6 +206,48 @@ def doctor(config: DoctorConfig) -> None:
             hint = NUMERICS_HINT
         say_error(f"{count}: {'; '.join(problems)}", hint)
         raise typer.Exit(1)
+
+
+def list_extras() -> list[Extra]:
+    """Return the extras for users that the metadata of the installed package names."""
+    try:
+        own = distribution(OWN_DISTRIBUTION)
+    except PackageNotFoundError:
+        return []
+    provided = own.metadata.get_all("Provides-Extra") or ()
+    return [
+        Extra(name, purpose, tuple(_find_missing(own.requires or (), name)))
+        for name, purpose in EXTRA_PURPOSES.items()
+        if name in provided
+    ]
+
+
+def _find_missing(requirements: Iterable[str], extra: str) -> Iterator[str]:
+    """Yield the requirements of an extra that no installed package meets."""
+    from packaging.requirements import Requirement
+
+    for requirement in map(Requirement, requirements):
+        marker = requirement.marker
+        # requirements without the extra are dependencies of the package itself
+        if marker is None or marker.evaluate() or not marker.evaluate({"extra": extra}):
+            continue
+        try:
+            is_met = requirement.specifier.contains(version(requirement.name), prereleases=True)
+        except PackageNotFoundError:
+            is_met = False
+        if not is_met:
+            yield f"{requirement.name}{requirement.specifier}"
+
+
+def make_extra_table(extras: Iterable[Extra]) -> Table:
+    """Return a row per extra: what it adds, whether it is installed, how to install it."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("extra", "adds", "state", "command"):
+        table.add_column(heading, overflow="fold")
+    for extra in extras:
+        cells = (extra.name, extra.purpose, extra.state, extra.install_command)
+        table.add_row(*map(as_line, cells))
+    return table
 
 
 def _check_numerics(
@@ -200,8 +290,6 @@ def format_value(value: float) -> str:
 
 
 def _check_packages(facts: dict[str, str], problems: list[str]) -> None:
-    from importlib.metadata import PackageNotFoundError, version
-
     for name in PACKAGES:
         try:
             facts[name] = version(name)

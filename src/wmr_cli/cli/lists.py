@@ -13,12 +13,13 @@ from ..config import ListConfig
 from ..errors import UnknownName, did_you_mean
 from .console import say_error, show, write
 from .flags import with_flags
+from .installation import list_extras
 from .setup import find_data_dir, load_components
 
 if TYPE_CHECKING:
     from ..registry import Entry
 
-KINDS = ("model", "dataset", "defense", "attack", "kernel", "verifier", "preset")
+KINDS = ("model", "dataset", "defense", "attack", "kernel", "verifier", "preset", "extra")
 KIND_BY_PLURAL = {f"{kind}s": kind for kind in KINDS}
 SCHEMAS = ("train", "study", "record")
 
@@ -36,7 +37,7 @@ def list_names(
     *,
     config: ListConfig,
 ) -> None:
-    """List models, datasets, defenses, attacks, kernels, verifiers and presets."""
+    """List models, datasets, defenses, attacks, kernels, verifiers, presets and extras."""
     if what is not None and what not in KIND_BY_PLURAL:
         raise UnknownName(f"{what!r} is an unknown kind", did_you_mean(what, KIND_BY_PLURAL))
     data_dir = find_data_dir(config.data_dir)
@@ -69,11 +70,16 @@ def _list_entries(quiet: bool) -> "list[tuple[str, Entry, str]]":
     from .. import presets
     from ..registry import OWN_DISTRIBUTION, Entry
 
-    # presets are files of the package and not in the registry
+    # presets and extras belong to the package and are not in the registry
     found = [(kind, owned.entry, owned.owner) for kind, owned in load_components(quiet)]
     for name in presets.names():
         summary = str(presets.load(name).get("summary", ""))
         found.append(("preset", Entry(name, "", summary), OWN_DISTRIBUTION))
+    for extra in list_extras():
+        summary = f"{extra.purpose} (installed)"
+        if extra.missing:
+            summary = f"{extra.purpose} (missing: {extra.install_command})"
+        found.append(("extra", Entry(extra.name, "", summary), OWN_DISTRIBUTION))
     return found
 
 

@@ -5,12 +5,14 @@ import hashlib
 import random
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -19,11 +21,16 @@ from support.special_files import IRREGULAR, time_limit
 from support.typed import stop
 from wmr_cli.core.contexts import watch_progress
 from wmr_cli.core.data import image_files, splits
-from wmr_cli.core.data.image_files import Decoder, ImageFileSplit
+from wmr_cli.core.data.image_files import (
+    Decoder,
+    ImageFileSplit,
+    PartlyTransparent,
+    parse_background,
+)
 from wmr_cli.core.data.splits import read_ahead
 from wmr_cli.core.protocols import Batch
 from wmr_cli.core.torchvision_compat import torchvision
-from wmr_cli.errors import BadFile
+from wmr_cli.errors import BadFile, BadInput
 
 
 def save_random_image(
@@ -73,6 +80,97 @@ def test_opaque_alpha_channel_is_dropped(tmp_path: Path) -> None:
         assert np.array_equal(
             Decoder()(path).permute(1, 2, 0).numpy(), np.array(Image.open(path).convert("RGB"))
         )
+
+
+def save_partly_transparent(path: Path, mode: str) -> NDArray[np.float64]:
+    """Save random pixels of random opacity; return red, green, blue and opacity, (H, W, 4)."""
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (9, 12, 4), dtype=np.uint8)
+    pixels[0, :3, 3] = 0, 128, 255
+    if mode == "P":
+        image = Image.fromarray(pixels[..., 0] % 4, "P")
+        palette = pixels[1, :4]
+        image.putpalette(palette[:, :3].tobytes())
+        image.save(path, transparency=palette[:, 3].tobytes())
+        return palette[pixels[..., 0] % 4].astype(float)
+    if mode == "RGB":
+        # one colour of an image without alpha channel
+        pixels[..., :3] //= 128
+        Image.fromarray(pixels[..., :3].copy()).save(path, transparency=(1, 0, 1))
+        pixels[..., 3] = np.where((pixels[..., :3] == (1, 0, 1)).all(-1), 0, 255)
+        return pixels.astype(float)
+    if mode == "LA":
+        pixels[..., 1:3] = pixels[..., :1]
+        Image.fromarray(pixels[..., [0, 3]].copy(), "LA").save(path)
+        return pixels.astype(float)
+    Image.fromarray(pixels, mode).save(path)
+    return pixels.astype(float)
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB"])
+@pytest.mark.parametrize("background", ["white", "black", "#fF8000"])
+def test_transparent_image_is_composited_on_the_background(
+    tmp_path: Path, mode: str, background: str
+) -> None:
+    source = save_partly_transparent(tmp_path / "a.png", mode)
+    color = parse_background(background)
+    assert color == {"white": (255, 255, 255), "black": (0, 0, 0)}.get(background, (255, 128, 0))
+    opacity = source[..., 3:] / 255
+    assert 0 < opacity.mean() < 1
+    expected = opacity * source[..., :3] + (1 - opacity) * color
+    found = Decoder(background=color)(tmp_path / "a.png").permute(1, 2, 0).numpy()
+    # rounded once
+    assert np.abs(found - expected).max() <= 0.51
+    with pytest.raises(PartlyTransparent) as refused:
+        Decoder()(tmp_path / "a.png")
+    assert "background=" in refused.value.hint
+
+
+def test_transparent_image_is_composited_before_it_is_resized(tmp_path: Path) -> None:
+    image = Image.new("RGBA", (8, 8), (255, 255, 255, 255))
+    # black pixels that are invisible on white
+    image.paste((0, 0, 0, 0), (0, 0, 3, 8))
+    image.save(tmp_path / "a.png")
+    assert (Decoder(3, 4, background=(255, 255, 255))(tmp_path / "a.png") == 255).all()
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "LA", "P"])
+def test_background_does_not_change_opaque_images(tmp_path: Path, mode: str) -> None:
+    path = save_random_image(tmp_path / "a.png", mode)
+    assert torch.equal(Decoder(background=(9, 99, 199))(path), Decoder()(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("whit", "'white'"),
+        ("ff8000", "'#ff8000'"),
+        ("#fff", "#rrggbb"),
+        ("#ff80zz", "#rrggbb"),
+        ("٣٣٣٣٣٣", "#rrggbb"),
+        ("", "white"),
+    ],
+)
+def test_unknown_background_is_refused_with_a_hint(text: str, hint: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        parse_background(text)
+    assert hint in refused.value.hint
+
+
+def test_transparent_images_of_a_split_are_counted(tmp_path: Path) -> None:
+    split = make_split(tmp_path)
+    for position in (2, 5, 7):
+        Image.new("RGBA", (16, 16), (0, 0, 0, position)).save(split.paths[position])
+    Image.new("RGBA", (16, 16), (0, 0, 0, 255)).save(split.paths[1])
+    with pytest.raises(PartlyTransparent, match="3 of 12") as refused:
+        split.prepare()
+    assert str(split.paths[2]) in str(refused.value)
+    assert "background=" in refused.value.hint
+    composited = replace(split, decoder=Decoder(background=(255, 0, 0)))
+    composited.prepare()
+    red, green, _ = composited.batch(torch.tensor([2])).images[0, :, 0, 0].mul(255).tolist()
+    assert red == pytest.approx(253)
+    assert green == 0
 
 
 def save_transparent(path: Path) -> Path:
@@ -302,11 +400,13 @@ def test_hash_depends_on_bytes_labels_index_and_decoder(tmp_path: Path) -> None:
         make_split(tmp_path / "b", labels=(torch.arange(12) + 1) % 2),
         make_split(tmp_path / "c", index=torch.arange(12)),
         make_split(tmp_path / "d", decoder=Decoder(3, 16)),
+        make_split(tmp_path / "f", decoder=Decoder(background=(0, 0, 0))),
+        make_split(tmp_path / "g", decoder=Decoder(background=(0, 0, 1))),
     ]
     save_random_image(split.paths[0], "RGB", (16, 16))
     others.append(split.subset(torch.arange(12)))
     assert make_split(tmp_path / "e").sha256 == first
-    assert len({first, *(other.sha256 for other in others)}) == 5
+    assert len({first, *(other.sha256 for other in others)}) == 7
 
 
 @pytest.mark.parametrize("make", IRREGULAR.values(), ids=IRREGULAR)

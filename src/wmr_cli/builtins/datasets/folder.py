@@ -8,7 +8,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...core.data.image_files import IMAGE_SUFFIXES, Decoder, FilePaths, ImageFileSplit
+from ...core.data.image_files import (
+    IMAGE_SUFFIXES,
+    Decoder,
+    FilePaths,
+    ImageFileSplit,
+    parse_background,
+)
 from ...core.data.splits import Source, add_missing_splits, check_fraction
 from ...errors import BadFile, BadInput
 from ...reading import is_folder
@@ -35,6 +41,7 @@ def folder(
     size: int | None = None,
     resize: int | None = None,
     channels: int = 3,
+    background: str | None = None,
     holdout: float = 0.1,
     test: float = 0.2,
     workers: int = 0,
@@ -45,14 +52,16 @@ def folder(
     Without split folders, `test` of every class is the test set and `holdout` of the rest is the
     validation set, chosen by `split_seed`; the split `all` has every image. With `train` and `val`
     but no `test`, `val` is the test set. With `size` the shorter side is resized to `resize` (or
-    `size`) and the centre is cropped.
+    `size`) and the centre is cropped. Partly transparent images are composited on the colour
+    `background`, and refused without it.
     """
     _check_sizes(size, resize, channels)
     check_fraction("holdout", holdout)
     check_fraction("test", test)
+    color = None if background is None else parse_background(background)
     folders = _find_split_folders(path)
     class_names = _list_classes(folders.get("train") or next(iter(folders.values())))
-    decoder = Decoder(channels, size, resize)
+    decoder = Decoder(channels, size, resize, color)
     shape: tuple[int, int, int] | None = None
     splits: dict[str, ImageFileSplit] = {}
     count = 0

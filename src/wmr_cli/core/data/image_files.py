@@ -2,20 +2,21 @@
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, NoReturn, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...errors import BadFile, BadInput
+from ...errors import BadFile, BadInput, did_you_mean
 from ...reading import open_regular
 from ..contexts import report_progress
 from ..protocols import Batch, to_unit_floats
@@ -33,6 +34,29 @@ MAX_BYTES_IN_MEMORY = 2 << 30
 _OPAQUE_MODES = ("1", "L", "P", "RGB")
 _TRANSPARENT_MODES = ("LA", "PA", "RGBA", "La", "RGBa")
 _MODE_OF_CHANNELS = {1: "L", 3: "RGB"}
+_COLORS = {"black": (0, 0, 0), "white": (255, 255, 255)}
+
+BACKGROUND_HINT = "background=white, black or #rrggbb puts them on that colour"
+
+Color = tuple[int, int, int]
+"""Red, green and blue in 0…255."""
+
+
+class PartlyTransparent(BadFile):
+    """An image file with pixels whose colour depends on the background."""
+
+
+def parse_background(text: str) -> Color:
+    """Return the colour of a name or of `#rrggbb`."""
+    if re.fullmatch(r"#[0-9a-fA-F]{6}", text):
+        red, green, blue = bytes.fromhex(text[1:])
+        return red, green, blue
+    if text not in _COLORS:
+        known = [*_COLORS, "#rrggbb"]
+        if re.fullmatch(r"[0-9a-fA-F]{6}", text):
+            known = [f"#{text}"]
+        raise BadInput(f"background={text} is not a colour", hint=did_you_mean(text, known))
+    return _COLORS[text]
 
 
 # The repr is part of the hash of a split: renaming the class or a field would make stored
@@ -43,14 +67,17 @@ class Decoder:
 
     With `size` the shorter side is resized to `resize` (by default to `size`) and the centre is
     cropped, as by torchvision's Resize and CenterCrop. Without `size` an image keeps its size.
+    Partly transparent images are composited on the `background`; without one they are refused.
     """
 
     channels: int = 3
     size: int | None = None
     resize: int | None = None
+    # hashed apart from the repr, so that splits without a background keep their hash
+    background: Color | None = field(default=None, repr=False)
 
     def __call__(self, path: Path) -> Tensor:
-        image = _open_image(path)
+        image = _open_image(path, self.background)
         mode = _MODE_OF_CHANNELS[self.channels]
         # `convert` copies even where nothing changes
         image = self.resize_and_crop(image if image.mode == mode else image.convert(mode))
@@ -86,8 +113,8 @@ class Decoder:
         return self.channels, self.size, self.size
 
 
-def _open_image(path: Path, *, loads: bool = True) -> "Image":
-    """Open an image of 8 bits per channel without transparency; raise BadFile for any other."""
+def _open_image(path: Path, background: Color | None = None, *, loads: bool = True) -> "Image":
+    """Open an image of 8 bits per channel, without alpha if loaded; raise BadFile for others."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -97,7 +124,7 @@ def _open_image(path: Path, *, loads: bool = True) -> "Image":
             if loads and not problem:
                 file.load()
                 if file.mode in _TRANSPARENT_MODES or "transparency" in file.info:
-                    image = _drop_alpha(file, path)
+                    image = _remove_alpha(file, path, background)
                 # images of these formats need neither their file nor a copy once they are loaded
                 elif file.format not in ("JPEG", "PNG"):
                     image = file.copy()
@@ -139,15 +166,27 @@ def _find_problem(file: "Image") -> str | None:
     return f"an image in mode {file.mode}, whose colours depend on a profile"
 
 
-def _drop_alpha(file: "Image", path: Path) -> "Image":
-    """Remove an alpha channel that is opaque everywhere."""
-    alpha = file.convert("RGBA").getchannel("A")
-    if alpha.getextrema()[0] != 255:
-        raise BadFile(
-            f"{path} is partly transparent",
-            hint="put it on a background: the colour behind it is not defined",
-        )
-    return file.convert("RGB")
+def _remove_alpha(file: "Image", path: Path, background: Color | None) -> "Image":
+    """Composite an image on the background, which is needed unless it is opaque everywhere."""
+    from PIL import Image
+
+    image = file.convert("RGBA")
+    if image.getchannel("A").getextrema()[0] == 255:
+        return file.convert("RGB")
+    if background is None:
+        raise PartlyTransparent(f"{path} is partly transparent", hint=BACKGROUND_HINT)
+    canvas = Image.new("RGBA", image.size, (*background, 255))
+    return Image.alpha_composite(canvas, image).convert("RGB")
+
+
+def _is_refused_as_transparent(path: Path) -> bool:
+    try:
+        _open_image(path)
+    except PartlyTransparent:
+        return True
+    except BadFile:
+        return False
+    return False
 
 
 def _file_hash(path: Path) -> bytes:
@@ -305,6 +344,8 @@ class ImageFileSplit:
         """Hash of the files' bytes, labels, indices and decoder: the same on every machine."""
         # of the bytes, not the pixels: versions of Pillow may decode differently
         digest = hashlib.sha256(repr((self.decoder, self.shape)).encode())
+        if self.decoder.background is not None:
+            digest.update(bytes(self.decoder.background))
         with self._make_pool() as pool:
             for content in pool.map(_file_hash, self.paths):
                 digest.update(content)
@@ -334,9 +375,22 @@ class ImageFileSplit:
             pixels[position] = self._decode(position)
 
         with self._make_pool() as pool:
-            for done, _ in enumerate(pool.map(store, missing), start=1):
-                report_progress(f"reading {self.name}", done, len(missing))
+            try:
+                for done, _ in enumerate(pool.map(store, missing), start=1):
+                    report_progress(f"reading {self.name}", done, len(missing))
+            except PartlyTransparent:
+                self._refuse_transparent(pool)
         self._is_read[missing] = True
+
+    def _refuse_transparent(self, pool: ThreadPoolExecutor) -> NoReturn:
+        """Raise with the number of partly transparent images of this split."""
+        refused = list(pool.map(_is_refused_as_transparent, self.paths))
+        first = self.paths[refused.index(True)]
+        raise PartlyTransparent(
+            f"partly transparent images: {sum(refused):,} of {len(self):,} in this split, "
+            f"such as {first}",
+            hint=BACKGROUND_HINT,
+        )
 
     def _make_pool(self) -> ThreadPoolExecutor:
         # threads suffice: Pillow releases the GIL while it decodes and resizes
