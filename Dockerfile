@@ -1,7 +1,7 @@
 # The demo, or any command, in a container:
 #   docker build -t wmr .
 #   docker run --rm wmr
-#   docker run --rm -v "$PWD/runs:/work/runs" --user "$(id -u)" wmr wmr train --resume
+#   docker run --rm -v "$PWD/runs:/home/wmr/runs" --user "$(id -u)" wmr wmr train --resume
 # With a GPU:
 #   docker build -t wmr-cuda --build-arg BASE=nvidia/cuda:13.0.1-base-ubuntu24.04 .
 #   docker run --rm --gpus all wmr-cuda
@@ -29,9 +29,9 @@ COPY src src
 RUN pip install --no-cache-dir --disable-pip-version-check --no-deps --force-reinstall .
 
 # any user may write here, so that `--user` can name the owner of a mounted folder
-ENV HOME=/work
-WORKDIR /work
-RUN useradd --uid 10001 --home-dir /work wmr && chmod 1777 /work
+ENV HOME=/home/wmr
+WORKDIR /home/wmr
+RUN useradd --uid 10001 --home-dir /home/wmr wmr && chmod 1777 /home/wmr
 USER 10001
 
 CMD ["sh", "-c", "wmr train --resume && wmr evaluate runs/digits-trades-a2-s0 --resume && wmr report runs/digits-trades-a2-s0"]
