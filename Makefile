@@ -11,7 +11,7 @@ RUN := demo
 # one thread per test process, because the processes share the cores
 TEST_ENV := OMP_NUM_THREADS=1
 
-.PHONY: demo help check lint test test-slow test-data test-browser test-gpu test-emulated test-peers \
+.PHONY: demo help check lint test coverage test-slow test-data test-browser test-gpu test-emulated test-peers \
   test-plugins test-release test-slurm bench reproduction docs clean
 
 demo: .venv/.installed  ## train, evaluate and report on the embedded digits
@@ -36,6 +36,12 @@ check: lint  ## lint, unit tests, contracts of all built-ins, in less than 90 se
 
 test: .venv/.installed-dev  ## the test suite without slow tests, in less than 5 minutes
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m "$(FAST)"
+
+coverage: .venv/.installed-dev  ## covered lines of `make test`, and those of src that are not
+	$(BIN)/coverage erase
+	$(TEST_ENV) $(BIN)/coverage run -m pytest -n 2 -q -m "$(FAST)"
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered
 
 test-slow: .venv/.installed-dev  ## several seeds, the commands of the docs, killed processes, two ranks
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadscope -m slow
@@ -95,7 +101,7 @@ docs: .venv/.installed-docs  ## generated pages, then the site in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:  ## remove everything that can be rebuilt; keep runs
-	rm -rf .venv .venv-peers .venv-plugins .venv-release site dist build plugins/*/.venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-peers .venv-plugins .venv-release site dist build plugins/*/.venv .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:  ## list the targets
@@ -109,16 +115,14 @@ help:  ## list the targets
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
-.venv/.installed-dev: .venv/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+# older versions of pip do not read dependency groups
+.venv/.installed-pip: .venv/bin/python constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'pip>=25.1'
 	touch $@
 
 .venv/.installed-browser: .venv/.installed-dev
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
-	touch $@
-
-.venv/.installed-docs: .venv/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+.venv/.installed-dev .venv/.installed-browser .venv/.installed-docs: .venv/.installed-%: .venv/.installed .venv/.installed-pip
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --group $*
 	touch $@
 
 # torch first: the peers require other versions, and the constraints keep this one.

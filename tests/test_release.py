@@ -5,10 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 import wmr_cli
 
-CHANGELOG = Path(__file__).parents[1] / "CHANGELOG.md"
+ROOT = Path(__file__).parents[1]
+CHANGELOG = ROOT / "CHANGELOG.md"
 SECTIONS = [
     line for line in CHANGELOG.read_text(encoding="utf-8").splitlines() if line.startswith("## ")
 ]
@@ -21,6 +23,11 @@ def test_the_installed_version_is_the_one_in_the_source() -> None:
 def test_the_version_has_a_dated_section_in_the_changelog() -> None:
     dated = rf"## \[{re.escape(wmr_cli.__version__)}\] - \d{{4}}-\d\d-\d\d"
     assert [section for section in SECTIONS if re.fullmatch(dated, section)]
+
+
+def test_the_citation_names_the_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == wmr_cli.__version__
 
 
 def test_sections_of_the_changelog_are_versions() -> None:

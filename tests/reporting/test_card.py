@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-import yaml  # type: ignore[import-untyped]
+import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from markdown_it import MarkdownIt
 
