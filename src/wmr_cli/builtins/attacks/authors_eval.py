@@ -24,8 +24,7 @@ class AuthorsEval:
     projection: up to twice eps away and outside [0, 1]. The final iterates compete by the
     unweighted `loss` with the clean image, which counts as 0. This makes no difference for the
     cross-entropy, but with `loss=margin` every image that survives is returned clean. Without
-    `step` the step size is eps / 10. For a stochastic model, each gradient is the mean over `eot`
-    draws.
+    `step` the step size is `eps / 10`.
     """
 
     norm: Literal["linf", "l2"] = "linf"
