@@ -60,7 +60,7 @@ MEASURES_NAMES = (
     "RunningAccuracy",
 )
 """Functions for notebooks; the module has more."""
-COMPARED_FIELDS = ("Cost", "Good for")
+COMPARED_FIELDS = ("Cost", "Good for", "Reference")
 """Fields that only the tables of `defenses.md` show."""
 METHOD_INTRODUCTIONS = {
     "model": (
@@ -68,8 +68,10 @@ METHOD_INTRODUCTIONS = {
         "[`mean=` and `std=`](models.md#normalisation)."
     ),
     "dataset": "[Data](data.md) compares them.",
-    "defense": "[Defenses and weightings](defenses.md#defenses) compares them, with their cost.",
-    "kernel": "[Defenses and weightings](defenses.md#kernels) compares them.",
+    "defense": (
+        "[Defenses and weightings](defenses.md#defenses) compares them, with costs and references."
+    ),
+    "kernel": "[Defenses and weightings](defenses.md#kernels) compares them, with references.",
     "attack": (
         "[Attacks](attacks.md) compares them. In an evaluation `norm` and `eps` are those of the "
         "checkpoint by default. A `loss` is `ce`, `margin`, `pmargin`, `cw` or `dlr`. `eot` is "
