@@ -73,12 +73,14 @@ METHOD_INTRODUCTIONS = {
     ),
     "kernel": "[Defenses and weightings](defenses.md#kernels) compares them, with references.",
     "attack": (
-        "[Attacks](attacks.md) compares them. In an evaluation `norm` and `eps` are those of the "
-        "checkpoint by default. A `loss` is `ce`, `margin`, `pmargin`, `cw` or `dlr`. `eot` is "
-        "the number of draws of a [stochastic model](attacks.md#stochastic-models)."
+        "[Attacks](attacks.md) compares them. All also have `norm=linf` or `l2` and `eps`, by "
+        "default those of the checkpoint. A `loss` is `ce`, `margin`, `pmargin`, `cw` or `dlr`. "
+        "`eot` is the number of draws of a [stochastic model](attacks.md#stochastic-models)."
     ),
     "verifier": "None is built in; [plugins](plugins.md#wmr-certify) have verifiers.",
 }
+COMMON_PARAMS = {"attack": ("norm", "eps")}
+"""Parameters that the introduction of a kind describes."""
 SHAPES = re.compile(r"[ \n]*\(N, C, H, W\) (?:in|to) [^.]+\.")
 """The shapes and ranges of images in docstrings, which are for authors of components."""
 DIFFERENCE = " difference"
@@ -209,7 +211,7 @@ def _make_method(kind: str, entry: Entry, target: Target) -> str:
     settings = [
         _format_parameter(parameter, entry.params.get(name, parameter.default))
         for name, parameter in inspect.signature(target, eval_str=True).parameters.items()
-        if name not in INJECTED_PARAMS.get(kind, ())
+        if name not in (*INJECTED_PARAMS.get(kind, ()), *COMMON_PARAMS.get(kind, ()))
         and parameter.kind is not inspect.Parameter.VAR_KEYWORD
     ]
     listing += f"* Parameters: {', '.join(settings)}\n" if settings else ""

@@ -14,7 +14,6 @@ STUDIES = Path(__file__).parents[1] / "studies"
 COMPLETENESS = STUDIES / "attack_completeness.json"
 SHOWN_ATTACKS = (
     "pgd:steps=40,restarts=1",
-    "pgd:steps=100,restarts=1",
     "pgd:steps=40,restarts=10",
     "pgd-margin:steps=40,restarts=1",
     "pgd-margin:steps=40,restarts=10",
@@ -22,14 +21,12 @@ SHOWN_ATTACKS = (
     "apgd-dlr:steps=100",
     "apgd-dlr:restarts=10",
     "apgd-t:steps=20",
-    "apgd-t:steps=20,restarts=5",
     "apgd-t:steps=100",
     "fab-t:steps=100",
     "square:queries=500,stops_early=true",
     "square:queries=5000,stops_early=true",
     "autoattack:steps=20,queries=500",
     "autoattack",
-    "autoattack:steps=400",
 )
 """Attacks of the table; the figure has all."""
 RECORDS = STUDIES / "records" / "published-numbers"

@@ -32,8 +32,7 @@ class Apgd:
 
     Maximises the given objective; in evaluation that is its `loss`. Each image halves its own step
     size when it makes too little progress. The result is the misclassified iterate with the highest
-    score, or that of all iterates. With `stops_early` it is the first misclassified iterate, and a
-    misclassified image is left out of further steps and restarts.
+    score, or that of all iterates; with `stops_early` the first misclassified iterate.
     """
 
     norm: Literal["linf", "l2"] = "linf"
