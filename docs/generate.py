@@ -24,7 +24,7 @@ import published
 import wmr_cli
 from wmr_cli import measures, presets
 from wmr_cli.cli import app
-from wmr_cli.config import EvaluationSettings, Setting, Struct, TrainConfig, list_settings, resolve
+from wmr_cli.config import EvaluationSettings, Setting, Struct, TrainConfig, list_settings
 from wmr_cli.core.traits import ALWAYS_PROVIDED, KernelTraits
 from wmr_cli.plugins import load_plugins
 from wmr_cli.registry import INJECTED_PARAMS, KINDS, OWN_DISTRIBUTION, Entry
@@ -60,6 +60,29 @@ MEASURES_NAMES = (
     "RunningAccuracy",
 )
 """Functions for notebooks; the module has more."""
+COMPARED_FIELDS = ("Cost", "Good for", "Reference")
+"""Fields that only the tables of `defenses.md` show."""
+METHOD_INTRODUCTIONS = {
+    "model": (
+        "[Models](models.md) compares them. All also have "
+        "[`mean=` and `std=`](models.md#normalisation)."
+    ),
+    "dataset": "[Data](data.md) compares them.",
+    "defense": (
+        "[Defenses and weightings](defenses.md#defenses) compares them, with costs and references."
+    ),
+    "kernel": "[Defenses and weightings](defenses.md#kernels) compares them, with references.",
+    "attack": (
+        "[Attacks](attacks.md) compares them. All also have `norm=linf` or `l2` and `eps`, by "
+        "default those of the checkpoint. A `loss` is `ce`, `margin`, `pmargin`, `cw` or `dlr`. "
+        "`eot` is the number of draws of a [stochastic model](attacks.md#stochastic-models)."
+    ),
+    "verifier": "None is built in; [plugins](plugins.md#wmr-certify) have verifiers.",
+}
+COMMON_PARAMS = {"attack": ("norm", "eps")}
+"""Parameters that the introduction of a kind describes."""
+SHAPES = re.compile(r"[ \n]*\(N, C, H, W\) (?:in|to) [^.]+\.")
+"""The shapes and ranges of images in docstrings, which are for authors of components."""
 DIFFERENCE = " difference"
 """Ends the name of a difference in `studies/interval_coverage.json`."""
 TYPE_WORDS: dict[Any, str] = {
@@ -153,33 +176,20 @@ def make_presets() -> Iterator[str]:
         yield f"## `{name}`\n\n{presets.load(name)['summary']}.\n\n```toml\n{text}\n```\n"
 
 
-def make_preset_alphas() -> Iterator[str]:
-    """Yield a table of each preset's α for the two defenses of the paper, and its α_test."""
-    rows = []
-    for name in presets.names():
-        configs = [resolve({"preset": name, "defense": defense}) for defense in ("pgd", "trades")]
-        alphas = [format_number(config.alpha or 0) for config in configs]
-        alphas_test = ", ".join(map(format_number, configs[0].evaluate.alpha_test))
-        rows.append((f"[`{name}`](presets.md#{name.replace('/', '')})", *alphas, alphas_test))
-    yield _make_table(("preset", "`pgd`", "`trades`", "α_test"), rows)
-
-
 # ---- components ----
 
 
 def make_methods() -> Iterator[str]:
-    """Yield a section for each kind of component: a table, then each built-in one."""
+    """Yield a section for each kind of component, with every built-in one."""
     for kind in KINDS:
-        targets = list_builtins(kind)
-        yield f"## {kind.capitalize()}s\n"
-        if kind in ("defense", "kernel"):
-            yield "[Defenses and weightings](defenses.md) compares them and explains the terms.\n"
-        if not targets:
-            yield f"None is built in; [plugins](plugins.md) have {kind}s.\n"
-            continue
-        rows = [(f"`{entry.name}`", _escape(entry.summary)) for entry, _ in targets]
-        yield _make_table(("name", "what it is"), rows)
-        yield from (_make_method(kind, entry, target) for entry, target in targets)
+        yield f"## {kind.capitalize()}s\n\n{METHOD_INTRODUCTIONS[kind]}\n"
+        described: dict[Target, Entry] = {}
+        for entry, target in list_builtins(kind):
+            if target in described:
+                yield _make_variant(entry, described[target])
+            else:
+                described[target] = entry
+                yield _make_method(kind, entry, target)
 
 
 def list_builtins(kind: str) -> list[tuple[Entry, Target]]:
@@ -192,20 +202,41 @@ def list_builtins(kind: str) -> list[tuple[Entry, Target]]:
 
 
 def _make_method(kind: str, entry: Entry, target: Target) -> str:
-    rows = []
-    for name, parameter in inspect.signature(target, eval_str=True).parameters.items():
-        is_injected = name in INJECTED_PARAMS.get(kind, ())
-        if is_injected or parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            continue
-        default = _format_default(entry.params.get(name, parameter.default))
-        rows.append((f"`{name}`", default, _describe_type(parameter.annotation)))
-    parameters = "No parameters.\n"
-    if rows:
-        parameters = _make_table(("parameter", "default", "value"), rows)
     prose, fields = split_docstring(inspect.getdoc(target) or "")
-    listing = "".join(f"* {name}: {_link_papers(text)}\n" for name, text in fields.items())
-    parts = (f"### `{entry.name}`", _escape(prose), listing.strip(), parameters)
-    return "\n\n".join(filter(None, parts))
+    listing = "".join(
+        f"* {name}: {_link_papers(text)}\n"
+        for name, text in fields.items()
+        if name not in COMPARED_FIELDS
+    )
+    settings = [
+        _format_parameter(parameter, entry.params.get(name, parameter.default))
+        for name, parameter in inspect.signature(target, eval_str=True).parameters.items()
+        if name not in (*INJECTED_PARAMS.get(kind, ()), *COMMON_PARAMS.get(kind, ()))
+        and parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+    listing += f"* Parameters: {', '.join(settings)}\n" if settings else ""
+    prose = _link_papers(SHAPES.sub("", prose))
+    return "\n\n".join(filter(None, (f"### `{entry.name}`", prose, listing.strip()))) + "\n"
+
+
+def _make_variant(entry: Entry, base: Entry) -> str:
+    """Return the section of another name for a component: the parameters that it sets."""
+    settings = " and ".join(f"`{key}={_format_value(entry.params[key])}`" for key in entry.params)
+    return f"### `{entry.name}`\n\n`{base.name}` with {settings}.\n"
+
+
+def _format_parameter(parameter: inspect.Parameter, default: Value) -> str:
+    """Return `key=default` with other choices, or the type of a parameter without a default."""
+    key = f"{parameter.name}="
+    required = default is inspect.Parameter.empty
+    if required or default is None or default in ("", (), []):
+        hint = _describe_type(parameter.annotation).removesuffix(" or none")
+        return f"`{key}` ({hint}{', required' if required else ''})"
+    text = f"`{key}{_format_default(default).strip('`')}`"
+    if typing.get_origin(parameter.annotation) is typing.Literal:
+        others = (one for one in typing.get_args(parameter.annotation) if one != default)
+        return " or ".join((text, *(f"`{one}`" for one in others)))
+    return text
 
 
 def split_docstring(docstring: str) -> tuple[str, dict[str, str]]:
@@ -287,19 +318,18 @@ def make_digits_study() -> Iterator[str]:
 def make_alpha_study() -> Iterator[str]:
     """Yield the results of `studies/digits_alpha.py`: statistics of weights, and accuracies."""
     results = json.loads((STUDIES / "digits_alpha.json").read_text(encoding="utf-8"))
-    names = ("a_nat", "a_rob", "a_rob_worst", "a_sa", "a_sa_calibrated", "a_tr")
+    names = ("a_rob", "a_rob_worst", "a_sa", "a_sa_calibrated")
     rows = []
     for defense, by_alpha in results.items():
         for alpha, values in by_alpha.items():
             weights = (
                 f"{fmean(values['weight_mean']):.2f}",
-                f"{fmean(values['weight_max']):.3g}",
                 f"{100 * fmean(values['weight_ess']):.0f} %",
             )
             accuracies = [_format_spread(values[name]) for name in names]
             rows.append((_link_method(defense), alpha, *weights, *accuracies))
-    headings = ("A_nat", "A_rob", "A_rob, worst", "A_sa(2)", "A_sa(2), calibrated", "A_tr(2)")
-    yield _make_table(("defense", "α", "mean weight", "largest", "ESS", *headings), rows)
+    headings = ("A_rob", "A_rob, worst", "A_sa(2)", "A_cal(2)")
+    yield _make_table(("defense", "α", "mean weight", "ESS", *headings), rows)
 
 
 def _format_spread(values: Sequence[float]) -> str:
@@ -309,8 +339,8 @@ def _format_spread(values: Sequence[float]) -> str:
 
 def make_published_numbers() -> Iterator[str]:
     """Yield a table of errors that others printed, and those measured by `wmr`."""
-    headings = ("network", "ε", "proved", "attack", "printed", "`wmr`")
-    yield _make_table(headings, list(published.list_published_rows()))
+    headings, *rows = published.list_published_rows()
+    yield _make_table(headings, rows)
 
 
 def make_completeness() -> Iterator[str]:
@@ -565,7 +595,6 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "digits_study": make_digits_study,
     "kernels": make_kernels,
     "methods": make_methods,
-    "preset_alphas": make_preset_alphas,
     "presets": make_presets,
     "published_numbers": make_published_numbers,
     "python": make_python,

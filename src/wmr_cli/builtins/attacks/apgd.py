@@ -32,9 +32,7 @@ class Apgd:
 
     Maximises the given objective; in evaluation that is its `loss`. Each image halves its own step
     size when it makes too little progress. The result is the misclassified iterate with the highest
-    score, or that of all iterates. With `stops_early` it is the first misclassified iterate, and a
-    misclassified image is left out of further steps and restarts. For a stochastic model, each
-    gradient and each score is that of `eot` draws.
+    score, or that of all iterates; with `stops_early` the first misclassified iterate.
     """
 
     norm: Literal["linf", "l2"] = "linf"
@@ -136,8 +134,7 @@ class TargetedApgd:
 
     (N, C, H, W) in [0, 1]. Attacks towards each of the `targets` most likely other classes in
     order, whatever the given objective, until the image is misclassified: it gives A_rob. Images
-    that survive every target are returned clean. For a stochastic model, each gradient and each
-    score is that of `eot` draws.
+    that survive every target are returned clean.
     """
 
     norm: Literal["linf", "l2"] = "linf"

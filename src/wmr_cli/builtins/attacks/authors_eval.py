@@ -19,13 +19,11 @@ from ...errors import BadInput
 class AuthorsEval:
     """PGD with chained restarts, as in the code of the paper (Zeng et al. 2021, arXiv:2010.12989).
 
-    (N, C, H, W) in [0, 1]. For comparison with the paper; use `pgd` with restarts for reliable
-    results. Each restart starts at the end of the previous one plus uniform noise, without
-    projection: up to twice eps away and outside [0, 1]. The final iterates compete by the
-    unweighted `loss` with the clean image, which counts as 0. This makes no difference for the
-    cross-entropy, but with `loss=margin` every image that survives is returned clean. Without
-    `step` the step size is eps / 10. For a stochastic model, each gradient is the mean over `eot`
-    draws.
+    (N, C, H, W) in [0, 1]. For comparison with the paper only. Each restart starts at the end of
+    the previous one plus uniform noise, without projection: up to twice eps away and outside
+    [0, 1]. The result is the final iterate of highest unweighted `loss`, or the clean image if
+    that is below 0: with `loss=margin` every image that survives is returned clean. Without
+    `step` the step size is `eps / 10`.
     """
 
     norm: Literal["linf", "l2"] = "linf"

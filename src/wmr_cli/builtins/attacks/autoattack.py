@@ -32,10 +32,9 @@ class AutoAttack:
     """AutoAttack (Croce and Hein 2020, arXiv:2003.01690). (N, C, H, W) in [0, 1].
 
     Runs its `attacks` in order, each on the images that are still correct, each with its own
-    objective whatever the given one. An image counts as correct only if it survives all of them:
-    it gives A_rob. Images that survive all attacks are returned clean. Each gradient is the mean
-    over `eot` draws of a stochastic model. `version=rand` is the published one for such models:
-    `apgd-ce` and `apgd-dlr` with all their steps and 20 draws, each judged by one further draw.
+    objective: it gives A_rob. Images that survive all attacks are returned clean. `version=rand` is
+    the published version for stochastic models: `apgd-ce` and `apgd-dlr` with all their steps and
+    `eot=20`; one further draw decides about each result.
     """
 
     norm: Literal["linf", "l2"] = "linf"

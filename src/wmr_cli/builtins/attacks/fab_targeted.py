@@ -26,8 +26,7 @@ class TargetedFab:
     the linearised decision boundary to one of the `targets` most likely other classes, biased
     towards the original by at most `alpha_max` and extrapolated by `eta`; once across, it returns
     by `beta`. It stops at the first target that succeeds and so gives A_rob. An image whose nearest
-    example is outside the ε-ball is returned clean. For a stochastic model, each gradient and each
-    value is that of `eot` draws.
+    example is outside the ε-ball is returned clean.
     """
 
     norm: Literal["linf", "l2"] = "linf"

@@ -23,8 +23,8 @@ class Pgd:
 
     Maximises the given objective; in evaluation that is its `loss`. Restarts are independent, and
     the result of lowest margin is kept for each image, whatever the objective. `keep=best` selects
-    among iterates in the same way. Without `step` the step size is 2.5 * eps / steps. For a
-    stochastic model, each gradient is the mean over `eot` draws.
+    among iterates in the same way. Without `step` the step size is `2.5 * eps / steps`. `start` may
+    also be `none`, or `gauss:0.001` for normal noise.
     """
 
     norm: Literal["linf", "l2"] = "linf"
@@ -92,7 +92,6 @@ class Fgsm:
     """One step of length eps (Goodfellow et al. 2015, arXiv:1412.6572). (N, C, H, W) in [0, 1].
 
     Starts at the image and maximises the given objective; in evaluation that is the cross-entropy.
-    For a stochastic model, the gradient is the mean over `eot` draws.
     """
 
     norm: Literal["linf", "l2"] = "linf"

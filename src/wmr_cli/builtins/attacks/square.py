@@ -85,9 +85,8 @@ class Square:
 
     Uses logits only, no gradients. Changes one random square at a time, which shrinks from the
     fraction `p_init` of the pixels, and keeps changes that raise the objective; in evaluation that
-    is its `loss`. With `stops_early` a misclassified image is not changed any more. Without
-    `edges` no square touches the last row and column, and on tiny images the first guess in L2 has
-    more tiles: as in public implementations, for comparison with published numbers.
+    is its `loss`. With `stops_early` a misclassified image is not changed any more. With
+    `edges=false` squares are placed as in public implementations, for comparison with them.
     """
 
     norm: Literal["linf", "l2"] = "linf"

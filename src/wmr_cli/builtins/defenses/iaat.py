@@ -17,11 +17,10 @@ from ...errors import BadInput
 class InstanceAdaptive:
     """PGD training in which the radius of an image grows while the image stays correct.
 
-    For `warmup` epochs the radius is eps for correct images, else 0. Then the attack tries the
-    current radius r and r + gamma. The target is the first of r + gamma, r and r - gamma at which
-    the image is correct, and 0 for an image that is misclassified without an attack. The radius
-    moves towards its target by the fraction beta. gamma and `smallest_step` are fractions of eps.
-    Radii may exceed eps.
+    For `warmup` epochs the radius is eps for correct images, else 0. Then it moves by the fraction
+    beta towards a target: r + gamma if the image is correct in the ball of that radius, else r if
+    it is correct there, else r - gamma; 0 if it is misclassified without an attack. gamma and
+    `smallest_step` are fractions of eps. Radii may exceed eps.
 
     Objective: `weight(x') * CE(x')`, with x' maximising `weight * CE` in the image's own ε-ball
     Cost: 3K + 2

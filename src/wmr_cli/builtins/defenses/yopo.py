@@ -20,10 +20,10 @@ from ...errors import BadInput, did_you_mean
 class Yopo:
     """YOPO-m-n: m full passes, each followed by n attack steps through the first layer.
 
-    The gradient at the first layer's output is kept fixed during the n steps. Other layers get
-    the sum of the gradients of the m passes, the first layer the gradient at the images after the
-    n steps; `legacy=true` adds the ordinary one, as the authors' code does. A step is `sigma`
-    times eps. `layer` names the first layer; by default a forward pass finds it.
+    The gradient at the first layer's output is fixed during the n steps of `sigma` times eps. The
+    gradients of the m passes are summed; that of the first layer is taken after the n steps, and
+    `legacy=true` adds the ordinary one, as the authors' code does. `layer` names the first layer;
+    by default a forward pass finds it.
 
     Objective: the sum over m passes of `weight(x') * CE(x')`
     Cost: m
