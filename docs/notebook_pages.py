@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent / "notebooks"
 CELL_TIMEOUT = 300
-"""Seconds until a cell has failed."""
+"""Seconds until a cell, or the start of its process, has failed."""
 LINK = re.compile(r"\]\(([\w./-]+)\.ipynb\)")
 STYLE = re.compile(r"<style.*?</style>\s*", re.DOTALL)
 Output = Mapping[str, Any]
@@ -49,8 +49,10 @@ def execute(notebook: Notebook, folder: Path) -> Notebook:
     client = nbclient.NotebookClient(
         executed,
         timeout=CELL_TIMEOUT,
+        startup_timeout=CELL_TIMEOUT,
         kernel_name="python3",
         record_timing=False,
+        coalesce_streams=True,
         resources={"metadata": {"path": str(folder)}},
     )
     manager = client.create_kernel_manager()
