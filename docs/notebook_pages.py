@@ -45,7 +45,7 @@ def execute(notebook: Notebook, folder: Path) -> Notebook:
     import nbclient
     import nbformat
 
-    executed = nbformat.reads(json.dumps(notebook), as_version=4)
+    executed = nbformat.reads(json.dumps(notebook), as_version=4)  # type: ignore[no-untyped-call]
     client = nbclient.NotebookClient(
         executed,
         timeout=CELL_TIMEOUT,
@@ -65,7 +65,7 @@ def execute(notebook: Notebook, folder: Path) -> Notebook:
         manager.transport = "ipc"
         manager.ip = str(Path(sockets) / "kernel")
         client.execute(env={**environment, **home, "PATH": path})
-    result: Notebook = json.loads(nbformat.writes(executed))
+    result: Notebook = json.loads(nbformat.writes(executed))  # type: ignore[no-untyped-call]
     # the version of Python does not matter
     result["metadata"] = notebook["metadata"]
     return result

@@ -37,7 +37,7 @@ def mask_numbers(text: str) -> str:
 
 
 def make_notebook(*sources: str) -> Notebook:
-    cells = [
+    cells: list[dict[str, Any]] = [
         {
             "cell_type": "code", "id": f"cell{number}", "metadata": {}, "source": [source],
             "execution_count": None, "outputs": [],

@@ -70,7 +70,7 @@ def read_rows(*paths: str | Path, alpha: float | None = None) -> "pd.DataFrame":
     ```python
     import wmr_cli as wmr
 
-    frame = wmr.read_rows("runs", alpha=2.0)
+    frame = wmr.read_rows("notebook", alpha=2.0)
     print(frame.groupby(["run", "attack", "label"])["uniform/correct"].mean())
     ```
     """
