@@ -41,7 +41,7 @@ BLOCK = re.compile(
 DOCSTRING_FIELD = re.compile(
     r"^(Objective|Weight|Cost|Good for|Reference): (.*(?:\n[ \t]+.*)*)\n?", re.MULTILINE
 )
-PYTHON_NAMES = ("load", "create", "evaluate", "Result")
+PYTHON_NAMES = ("load", "create", "evaluate", "Result", "read_rows")
 MEASURES_NAMES = (
     "Estimate",
     "plain_accuracy",

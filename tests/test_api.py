@@ -533,6 +533,15 @@ def test_a_result_is_shown_as_the_table_of_the_command(result: Result) -> None:
     assert max(map(len, narrow.export_text().splitlines())) <= 60
 
 
+def test_a_result_has_its_text_in_a_notebook(
+    result: Result, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = str(result)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert str(result) == text
+    assert capsys.readouterr() == ("", "")
+
+
 def test_names_are_escaped_in_html() -> None:
     found = evaluate_tiny(name="<b>net</b>[red]", dataset="my data")
     assert "<b>" not in found._repr_html_()

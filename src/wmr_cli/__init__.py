@@ -4,10 +4,12 @@ Public names, imported on first use, so that `import wmr_cli` does not import to
 
 * for plugins: `Entry`, `Spec`, `hookimpl`, and the errors that a plugin raises
 * for notebooks: `create` builds a component by name, `load` restores the model of a checkpoint,
-  `evaluate` measures a model and returns a `Result`, `read_saved` reads a torch file safely,
-  `make_card` describes the robustness of a run in Markdown
+  `evaluate` measures a model and returns a `Result`, `read_rows` reads the rows of records into
+  a data frame, `read_saved` reads a torch file safely, `make_card` describes the robustness of a
+  run in Markdown
 
-Public modules: `wmr_cli.core` (the toolbox for plugins), `wmr_cli.measures`, `wmr_cli.testing`.
+Public modules: `wmr_cli.core` (the toolbox for plugins), `wmr_cli.measures`, `wmr_cli.testing`,
+and `wmr_cli.torchmetrics`, which needs the extra `torchmetrics`.
 """
 
 import importlib
@@ -35,6 +37,7 @@ __all__ = [
     "load",
     "make_card",
     "measures",
+    "read_rows",
     "read_saved",
     "testing",
 ]
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from .hookspecs import hookimpl
     from .registry import Entry
     from .reporting.card import make_card
+    from .reporting.frames import read_rows
     from .spec import Spec
 
 _PUBLIC_MODULES = ("core", "errors", "measures", "testing")
@@ -73,6 +77,7 @@ _NAMES_BY_MODULE = {
     "hookspecs": ("hookimpl",),
     "registry": ("Entry",),
     "reporting.card": ("make_card",),
+    "reporting.frames": ("read_rows",),
     "spec": ("Spec",),
 }
 _MODULE_OF_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}

@@ -48,6 +48,7 @@ from .measures import AccuracyBounds, Bounds, Estimate, Outcome, VerifiedMargins
 from .plugins import load_plugins
 from .registry import KINDS
 from .reporting import report, scoring
+from .reporting.frames import make_frame
 from .reporting.scoring import add_calibrated, list_caveats
 from .runtime import components
 from .spec import Spec
@@ -55,6 +56,7 @@ from .storage import checkpoints, records, torch_files
 from .storage.records import DroRow, Record, Rows
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.console import Console, ConsoleOptions
     from rich.table import Table
 
@@ -63,6 +65,10 @@ __all__ = ["Result", "create", "evaluate", "load", "read_saved"]
 
 _CONFIG_DEFAULTS = EvaluateConfig()
 _ATTACK_DEFAULTS = EvaluationSettings()
+_NO_WEIGHTS_HINT = (
+    "attacks that stop early have no margins; kernels other than "
+    f"{measures.MARGIN_KERNEL!r} have only the alphas of the evaluation"
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -114,13 +120,7 @@ class Result:
         Leave out alpha for a kernel that has none.
         """
         outcome = measures.sampled_outcome(self.rows, self.record.kernel, alpha)
-        return self._estimate(
-            "A_sa",
-            alpha,
-            outcome,
-            hint="attacks that stop early have no margins; kernels other than "
-            f"{measures.MARGIN_KERNEL!r} have only the alphas of the evaluation",
-        )
+        return self._estimate("A_sa", alpha, outcome, hint=_NO_WEIGHTS_HINT)
 
     def a_tr(self, alpha: float | None = None) -> Estimate:
         """Return the accuracy if the attack maximises the weighted loss as well.
@@ -235,6 +235,19 @@ class Result:
         if self.record.calibration:
             record = add_calibrated(record, self.rows, self._config, stored=self.record)
         return Result(record, self.rows)
+
+    def to_pandas(self, alpha: float | None = None) -> "pd.DataFrame":
+        """Return a data frame with one line per image, by its index in the dataset.
+
+        Columns have the names of the rows: `label`, `clean/prediction`, `uniform/margin`, … Under
+        each prefix, `correct` compares prediction and label. At an alpha, `uniform/weight@2.0` and
+        `weighted@2.0/weight` are the weights behind A_sa and A_tr, with the sum 1. Logits are left
+        out. It needs the extra `pandas`.
+        """
+        frame = make_frame(self.record, self.rows, alpha)
+        if alpha is not None and measures.at_alpha("uniform/weight", alpha) not in frame:
+            raise BadInput(f"weights are not available at alpha {alpha:g}", hint=_NO_WEIGHTS_HINT)
+        return frame
 
     def save(self, folder: str | Path) -> Path:
         """Write record and rows into a folder for `wmr report`; return the path of the record."""

@@ -109,6 +109,11 @@ def out_of_memory(error: BaseException) -> OutOfMemory | None:
     )
 
 
+def missing_extra(package: str) -> BadInput:
+    """Return the error for a package that is not installed; the extra has the same name."""
+    return BadInput(f"{package} is not installed", hint=f"pip install 'wmr-cli[{package}]'")
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a hint with the nearest known name, or with all of them if none is near."""
     names = sorted(known)

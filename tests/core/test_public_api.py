@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 import wmr_cli
-from wmr_cli import core, measures, testing
+from wmr_cli import core, measures, testing, torchmetrics
 
 ROOT = Path(__file__).parents[2]
 PUBLIC_MODULES = {
@@ -20,6 +20,7 @@ PUBLIC_MODULES = {
     "wmr_cli.core": core,
     "wmr_cli.measures": measures,
     "wmr_cli.testing": testing,
+    "wmr_cli.torchmetrics": torchmetrics,
 }
 PLUGIN_MODULES = {"wmr_cli", "wmr_cli.core"}
 PYTHON_BLOCK = re.compile(r"^( *)```python[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
@@ -42,8 +43,8 @@ weight_terms weighted_objective widest_float_dtype with_logits
 
 TOP_LEVEL_NAMES = """
 BadFile BadInput BrokenContract Entry MissingData PluginError Result Spec UnknownName WmrError
-__version__ core create did_you_mean errors evaluate hookimpl load make_card measures read_saved
-testing
+__version__ core create did_you_mean errors evaluate hookimpl load make_card measures read_rows
+read_saved testing
 """
 
 

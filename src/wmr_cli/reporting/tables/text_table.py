@@ -270,6 +270,8 @@ def render_text(tables: Iterable[Table], width: int = UNLIMITED_WIDTH) -> str:
         highlight=False,
         width=width,
         force_terminal=False,
+        # in a notebook, rich would display the tables instead of writing them
+        force_jupyter=False,
         color_system=None,
     )
     for table in tables:
