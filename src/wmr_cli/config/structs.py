@@ -60,8 +60,8 @@ RecordFormat = Literal["table", "markdown", "csv", "json"]
 ReportFormat = Literal["table", "markdown", "latex", "csv", "json", "html", "card"]
 SummaryFormat = Literal["table", "json"]
 LoggerName = Literal["tensorboard", "csv"]
-# "loss" is a defense: the kinds of `wmr plugins new` are named after the hooks (`wmr_losses`)
-ComponentKind = Literal["attack", "model", "dataset", "loss", "kernel", "verifier"]
+# "loss" is the name of a defense in 0.1
+ComponentKind = Literal["attack", "model", "dataset", "defense", "kernel", "verifier", "loss"]
 MAX_BENCH_SECONDS = 86_400
 
 # ---- settings that several structs have ----
@@ -705,7 +705,13 @@ class NewPluginConfig(Struct, frozen=True, kw_only=True):
 
     kinds: Annotated[
         tuple[ComponentKind, ...],
-        setting("Kind of component; repeatable.", PLUGIN, names=("--kind",), is_repeated=True),
+        setting(
+            "Kind of component; repeatable.",
+            PLUGIN,
+            "attack|model|dataset|defense|kernel|verifier",
+            names=("--kind",),
+            is_repeated=True,
+        ),
     ]
     out: Annotated[
         Path | None,
