@@ -82,7 +82,11 @@ class Result:
     record: Record
     """The record that `wmr evaluate` would write."""
     rows: Rows = field(repr=False)
-    """NumPy arrays with one entry per image: `label`, `uniform/margin`, `uniform/prediction`, …"""
+    """NumPy arrays with one entry per image, such as `label` and `uniform/margin`.
+
+    `clean/` is without an attack, `uniform/` under the unweighted one, `weighted@2.0/` under the
+    weighted one.
+    """
 
     @classmethod
     def load(cls, path: str | Path) -> "Result":
