@@ -68,4 +68,4 @@ def wmr_commands() -> Iterable[Entry]:  # type: ignore[empty-body]
 
 @hookspec
 def wmr_losses() -> Iterable[Entry]:  # type: ignore[empty-body]
-    """The name of `wmr_defenses` in 0.1, which still works."""
+    """Return entries as `wmr_defenses`, whose name in 0.1 this was."""
