@@ -1,7 +1,7 @@
-"""Context managers: modes of models, autograd and arithmetic, always restored; and progress."""
+"""Context managers: modes and outputs of models, autograd, arithmetic, progress."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from itertools import chain
@@ -43,6 +43,34 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, was_training in were_training:
             module.training = was_training
+
+
+def find_logits(output: object) -> object:
+    """Return the member `logits` of an object, a named tuple or a mapping, or None."""
+    if isinstance(output, Mapping):
+        return output.get("logits")
+    return getattr(output, "logits", None)
+
+
+def take_logits(module: nn.Module, args: object, output: object) -> Tensor | None:
+    """Replace an output that holds logits by these; a forward hook of models of other libraries.
+
+    All callers, such as attacks, then get one tensor. Any other output stays as it is.
+    """
+    if isinstance(output, Tensor):
+        return None
+    logits = find_logits(output)
+    return logits if isinstance(logits, Tensor) else None
+
+
+@contextmanager
+def returning_logits(model: nn.Module) -> Iterator[None]:
+    """Let a model return its logits inside, also one that returns an object that holds them."""
+    handle = model.register_forward_hook(take_logits)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 @contextmanager
