@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -310,6 +311,15 @@ def test_logits_are_taken_from_an_output(
         evaluate_tiny(20, model=model, attack=attack, metrics=METRICS).rows, plain.rows
     )
     assert_unchanged(before, model)
+
+
+def test_a_model_without_support_for_hooks_is_evaluated() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch deprecates TorchScript
+        scripted = torch.jit.script(tiny_model())
+    # batch-norms of a scripted model are not fused, which changes the rounding
+    margins = [evaluate_tiny(20, **one).rows["uniform/margin"] for one in ({"model": scripted}, {})]
+    np.testing.assert_allclose(*margins, atol=1e-6)
 
 
 def test_an_output_does_not_prevent_fusion() -> None:

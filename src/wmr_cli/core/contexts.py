@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 ProgressCallback = Callable[[str, int, int | None], None]
 """Called with the name of a task, the amount done, and the total if it is known."""
@@ -53,7 +54,7 @@ def find_logits(output: object) -> object:
 
 
 def take_logits(module: nn.Module, args: object, output: object) -> Tensor | None:
-    """Replace an output that holds logits by these; a forward hook of models of other libraries.
+    """Replace an output that holds logits by these; the forward hook of `return_logits`.
 
     All callers, such as attacks, then get one tensor. Any other output stays as it is.
     """
@@ -63,14 +64,23 @@ def take_logits(module: nn.Module, args: object, output: object) -> Tensor | Non
     return logits if isinstance(logits, Tensor) else None
 
 
+def return_logits(model: nn.Module) -> RemovableHandle | None:
+    """Let a model return its logits from now on, also one that returns an object with them."""
+    # TorchScript does not support hooks
+    if isinstance(model, torch.jit.ScriptModule):
+        return None
+    return model.register_forward_hook(take_logits)
+
+
 @contextmanager
 def returning_logits(model: nn.Module) -> Iterator[None]:
-    """Let a model return its logits inside, also one that returns an object that holds them."""
-    handle = model.register_forward_hook(take_logits)
+    """Let a model return its logits inside, also one that returns an object with them."""
+    handle = return_logits(model)
     try:
         yield
     finally:
-        handle.remove()
+        if handle is not None:
+            handle.remove()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.contexts import evaluating, take_logits
+from ..core.contexts import evaluating, return_logits
 from ..core.losses import cross_entropy, get_objective
 from ..core.nn.preprocessing import Normalized
 from ..core.norms import NORMS
@@ -105,7 +105,7 @@ def build_model(
         model = Normalized(model, mean, std, input_shape[0])
     # built-in models return logits
     if own_spec.is_local or registry.find("model", own_spec.name).owner != OWN_DISTRIBUTION:
-        model.register_forward_hook(take_logits)
+        return_logits(model)
     return model
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ..core.contexts import take_logits
+from ..core.contexts import return_logits
 from ..core.losses import cross_entropy
 from ..errors import WmrError
 from .fixtures import all_close, batch_unchanged, copy_state, require, tensors_equal, tiny_batch
@@ -51,7 +51,7 @@ def _build(
     torch.manual_seed(seed)
     model = make(num_classes=num_classes, input_shape=input_shape)
     # as `wmr` does
-    model.register_forward_hook(take_logits)
+    return_logits(model)
     return model
 
 
