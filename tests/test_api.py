@@ -3,11 +3,14 @@
 import io
 import subprocess
 import sys
+import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,11 +21,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import wmr_cli as wmr
-from support.typed import instance_of
+from support.typed import instance_of, not_none
 from wmr_cli import Result
 from wmr_cli.config import EvaluateConfig
-from wmr_cli.core.contexts import on_device
+from wmr_cli.core.contexts import on_device, returning_logits
 from wmr_cli.core.losses import cross_entropy
+from wmr_cli.core.nn.fusion import try_fuse
 from wmr_cli.core.nn.preprocessing import Normalized
 from wmr_cli.core.protocols import Attack, AttackResult, Batch, Objective, Split
 from wmr_cli.core.traits import AttackTraits
@@ -40,6 +44,7 @@ from wmr_cli.testing import CLASSES, SHAPE, tiny_batch, tiny_model
 
 ATTACK = "pgd:steps=2,step=0.015"
 ALPHAS = (0.0, 1.0, 2.0)
+METRICS = ("nat", "rob", "sa", "tr")
 SETTINGS: dict[str, Any] = {"attack": ATTACK, "eps": 0.15, "alphas": ALPHAS}
 
 
@@ -90,7 +95,8 @@ def evaluate_tiny(count: int = 40, **settings: Any) -> Result:
         "alphas": (1.0,),
         "metrics": ("nat", "rob", "sa"),
     }
-    return wmr.evaluate(tiny_model(), [(batch.images, batch.labels)], **(given | settings))
+    model = settings.pop("model", None) or tiny_model()
+    return wmr.evaluate(model, [(batch.images, batch.labels)], **(given | settings))
 
 
 def test_the_numbers_are_bit_identical_to_those_of_the_command(
@@ -251,6 +257,92 @@ class MixedModes(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.features(images)
         return logits
+
+
+class Output(OrderedDict[str, Tensor]):
+    """An output like those of transformers: entries are attributes, too."""
+
+    def __getattr__(self, name: str) -> Tensor:
+        return self[name]
+
+
+class NamedOutput(NamedTuple):
+    features: Tensor
+    logits: Tensor
+
+
+@dataclass
+class DataOutput:
+    logits: Tensor
+
+
+OUTPUTS: dict[str, Callable[[Tensor], object]] = {
+    "an output of transformers": lambda logits: Output(loss=logits.mean(), logits=logits),
+    "a dict": lambda logits: {"logits": logits, "features": logits},
+    "a named tuple": lambda logits: NamedOutput(2 * logits, logits),
+    "a dataclass": DataOutput,
+    "an object": lambda logits: SimpleNamespace(logits=logits),
+}
+
+
+class WithOutput(nn.Module):
+    """A tiny model whose forward pass ends in a function of its logits."""
+
+    def __init__(self, make_output: Callable[[Tensor], object] = lambda logits: logits) -> None:
+        super().__init__()
+        self.layers = tiny_model()
+        self.make_output = make_output
+
+    def forward(self, images: Tensor) -> object:
+        return self.make_output(self.layers(images))
+
+
+@pytest.mark.parametrize(
+    "attack", ["pgd:steps=2", "apgd-ce:steps=3", "square:queries=5", "fab-t:steps=2", "fgsm"]
+)
+@pytest.mark.parametrize("make_output", OUTPUTS.values(), ids=OUTPUTS)
+def test_logits_are_taken_from_an_output(
+    make_output: Callable[[Tensor], object], attack: str
+) -> None:
+    plain = evaluate_tiny(20, model=WithOutput(), attack=attack, metrics=METRICS)
+    model = WithOutput(make_output)
+    before = read_state(model)
+    assert_same_rows(
+        evaluate_tiny(20, model=model, attack=attack, metrics=METRICS).rows, plain.rows
+    )
+    assert_unchanged(before, model)
+
+
+def test_a_model_without_support_for_hooks_is_evaluated() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch deprecates TorchScript
+        scripted = torch.jit.script(tiny_model())
+    # batch-norms of a scripted model are not fused, which changes the rounding
+    margins = [evaluate_tiny(20, **one).rows["uniform/margin"] for one in ({"model": scripted}, {})]
+    np.testing.assert_allclose(*margins, atol=1e-6)
+
+
+def test_an_output_does_not_prevent_fusion() -> None:
+    images = tiny_batch().images
+    model = WithOutput(OUTPUTS["an object"])
+    with returning_logits(model):
+        assert not_none(try_fuse(model, images)).num_fused == 1
+
+
+@pytest.mark.parametrize(
+    ("make_output", "kind"),
+    [
+        (lambda logits: (logits, logits), "tuple"),
+        (lambda logits: {"scores": logits}, "dict"),
+        (lambda logits: SimpleNamespace(logits=None), "SimpleNamespace"),
+        (lambda logits: None, "NoneType"),
+    ],
+)
+def test_another_output_is_refused_by_its_type(
+    make_output: Callable[[Tensor], object], kind: str
+) -> None:
+    with pytest.raises(BadInput, match=kind):
+        evaluate_tiny(model=WithOutput(make_output))
 
 
 def read_state(model: nn.Module) -> dict[str, Any]:

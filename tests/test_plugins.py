@@ -49,7 +49,7 @@ def test_a_plugin_can_register_all_five_kinds(plugin: WritePlugin) -> None:
     hooks = {
         "models": "model",
         "datasets": "dataset",
-        "losses": "defense",
+        "defenses": "defense",
         "kernels": "kernel",
         "attacks": "attack",
     }
@@ -64,6 +64,13 @@ def test_a_plugin_can_register_all_five_kinds(plugin: WritePlugin) -> None:
     owners = {found.registry.find(kind, f"new-{kind}").owner for kind in hooks.values()}
     assert owners == {"good"}
     assert found.registry.create("attack", "new-attack:numerator=3") == 3
+
+
+def test_the_hook_of_defenses_has_its_old_name_too(plugin: WritePlugin) -> None:
+    old = plugin("old", write_hook('[Entry("mine", "fractions:Fraction", "")]', "wmr_losses"))
+    found = collect([*BUILTIN_PLUGIN, old])
+    assert found.plugins[-1].offers == {"defense": ["mine"]}
+    assert found.registry.create("defense", "mine:numerator=3") == 3
 
 
 def test_a_hook_may_be_a_generator(plugin: WritePlugin) -> None:

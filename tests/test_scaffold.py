@@ -18,9 +18,10 @@ from wmr_cli import testing
 from wmr_cli.errors import BadInput, RunFolderError
 from wmr_cli.plugins import check_targets, collect
 from wmr_cli.registry import Registry
-from wmr_cli.scaffold import KINDS, scaffold
+from wmr_cli.scaffold import KIND_WITH_ARTICLE, scaffold
 
 PUBLIC = ("wmr_cli", "wmr_cli.core", "wmr_cli.measures", "wmr_cli.testing")
+KINDS = tuple(KIND_WITH_ARTICLE)
 EVERY_PACKAGE = {"pyproject.toml", "README.md"}
 
 
@@ -46,14 +47,22 @@ def test_a_package_has_its_kind_and_no_other(name: str, kind: str, registry: Reg
     assert list(Path().iterdir()) == [folder]
 
 
+def test_the_old_name_of_a_defense_works(registry: Registry) -> None:
+    old, new = (scaffold("mine", [kind], Path(kind), registry) for kind in ("loss", "defense"))
+    contents = [
+        {name: (folder / name).read_text() for name in list_files(folder)} for folder in (old, new)
+    ]
+    assert contents[0] == contents[1]
+
+
 def test_a_package_of_every_kind_is_readable(full_package: Path) -> None:
     assert len(list_files(full_package)) == len(EVERY_PACKAGE) + 1 + 2 * len(KINDS)
     readme = (full_package / "README.md").read_text()
     assert (
-        "An attack, a model, a dataset, a loss, a kernel and a verifier called `two-words`"
+        "An attack, a model, a dataset, a defense, a kernel and a verifier called `two-words`"
         in readme
     )
-    trained = [kind for kind in KINDS.values() if kind != "verifier"]
+    trained = [kind for kind in KINDS if kind != "verifier"]
     assert [kind for kind in trained if f"wmr train --{kind} two-words" not in readme] == []
     assert 'certify="two-words"' in readme
     for path in full_package.rglob("*.*"):
@@ -104,7 +113,7 @@ def test_every_component_is_registered_and_meets_its_contract(
     monkeypatch.syspath_prepend(scaffold("imported", list(KINDS), None, registry) / "src")
     found = collect([EntryPoint("imported", "wmr_imported", "wmr")])
     assert found.broken == []
-    assert found.plugins[0].offers == {kind: ["imported"] for kind in KINDS.values()}
+    assert found.plugins[0].offers == {kind: ["imported"] for kind in KINDS}
     assert check_targets(found.registry) == []
     make = found.registry.create
     testing.check_attack(make("attack", "imported", eps=0.1))
@@ -158,6 +167,7 @@ def test_an_invalid_name_is_refused_with_a_valid_suggestion(name: str, registry:
 @pytest.mark.parametrize(
     ("name", "kinds", "problem"),
     [
+        ("trades", ["defense"], "'trades'"),
         ("trades", ["loss"], "'trades'"),
         ("exp", ["attack", "kernel"], "'exp'"),
         ("wmr-mnist", ["dataset"], "'mnist'"),

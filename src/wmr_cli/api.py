@@ -28,7 +28,7 @@ from .config import (
     RowsContent,
     default_data_dir,
 )
-from .core.contexts import model_device, on_device, plain_autograd
+from .core.contexts import model_device, on_device, plain_autograd, returning_logits
 from .core.data.loaders import as_split_or_stream
 from .core.eot import DrawRule
 from .core.nn.fusion import SAMPLE_SIZE
@@ -88,7 +88,11 @@ class Result:
     record: Record
     """The record that `wmr evaluate` would write."""
     rows: Rows = field(repr=False)
-    """NumPy arrays with one entry per image: `label`, `uniform/margin`, `uniform/prediction`, …"""
+    """NumPy arrays with one entry per image, such as `label` and `uniform/margin`.
+
+    `clean/` is without an attack, `uniform/` under the unweighted one, `weighted@2.0/` under the
+    weighted one.
+    """
 
     @classmethod
     def load(cls, path: str | Path) -> "Result":
@@ -393,7 +397,8 @@ def evaluate(  # noqa: PLR0913 - keywords of a public function
     For the same weights, images, attack and seed, the numbers are bit-identical to those of the
     command. Caveats about the result are Python warnings.
 
-    - `model` maps images (N, C, H, W) in [0, 1] to logits. It is left unchanged.
+    - `model` maps images (N, C, H, W) in [0, 1] to logits, or to an object or a mapping that holds
+      them as `logits`. It is left unchanged.
     - `data` is a split, a torch `Dataset` of (image, label), or an iterable of batches (images,
       labels) or (images, labels, index).
     - `eps` and `norm` are the ε-ball; the default norm is `linf`. An attack that was created with
@@ -443,7 +448,11 @@ def evaluate(  # noqa: PLR0913 - keywords of a public function
     checked = check_request(request, registry)
     images = as_split_or_stream(data, batch_size)
     target_device = model_device(model) if device is None else torch.device(device)
-    with on_device(model, target_device), plain_autograd(target_device):
+    with (
+        on_device(model, target_device),
+        plain_autograd(target_device),
+        returning_logits(model),
+    ):
         chunk_size = choose_chunk_size(batch_size, target_device)
         batches = batch_images(images, batch_size, chunk_size)
         # the first batch has the shape of the images, which the description of the model needs

@@ -45,11 +45,13 @@ _ALLOCATION_SIZE = re.compile(r"tried to allocate ([\d.,]+ \w+)", re.IGNORECASE)
 
 
 class WmrError(Exception):
-    """A problem that the user can solve; the hint says how."""
+    """A problem that the user can solve; the hint says how. Tracebacks show it as a note."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+        if hint:
+            self.add_note(f"hint: {hint}")
 
 
 class BadInput(WmrError):

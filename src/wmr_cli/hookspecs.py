@@ -16,12 +16,13 @@ hookimpl = pluggy.HookimplMarker("wmr")
 KIND_OF_HOOK = {
     "wmr_models": "model",
     "wmr_datasets": "dataset",
-    "wmr_losses": "defense",
+    "wmr_defenses": "defense",
     "wmr_kernels": "kernel",
     "wmr_attacks": "attack",
     "wmr_verifiers": "verifier",
     "wmr_checkpoints": "checkpoint",
     "wmr_commands": "command",
+    "wmr_losses": "defense",
 }
 
 
@@ -36,7 +37,7 @@ def wmr_datasets() -> Iterable[Entry]:  # type: ignore[empty-body]
 
 
 @hookspec
-def wmr_losses() -> Iterable[Entry]:  # type: ignore[empty-body]
+def wmr_defenses() -> Iterable[Entry]:  # type: ignore[empty-body]
     """make(**params) -> Defense: one training step."""
 
 
@@ -63,3 +64,8 @@ def wmr_checkpoints() -> Iterable[Entry]:  # type: ignore[empty-body]
 @hookspec
 def wmr_commands() -> Iterable[Entry]:  # type: ignore[empty-body]
     """command(**parameters): a function with parameters of Typer, which becomes `wmr NAME`."""
+
+
+@hookspec
+def wmr_losses() -> Iterable[Entry]:  # type: ignore[empty-body]
+    """Return entries as `wmr_defenses`, whose name in 0.1 this was."""

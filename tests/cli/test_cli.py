@@ -139,7 +139,7 @@ def test_a_new_plugin_is_written_to_its_folder(tmp_path: Path) -> None:
         "--quiet",
     )
     assert (result.stdout, result.stderr) == (f"{tmp_path}/deep/plugin\n", "")
-    assert (tmp_path / "deep" / "plugin" / "src" / "wmr_mine" / "loss.py").is_file()
+    assert (tmp_path / "deep" / "plugin" / "src" / "wmr_mine" / "defense.py").is_file()
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_new_plugin_is_written_to_its_folder(tmp_path: Path) -> None:
         (["my_attack", "--kind", "attack"], "'my_attack'", "'my-attack'"),
         (["pgd", "--kind", "attack"], "'pgd'", "'my-pgd'"),
         (["mine", "--kind", "atack"], "'atack'", "'attack'"),
-        (["mine", "--kind", "defense"], "'defense'", "loss"),
+        (["mine", "--kind", "defence"], "'defence'", "'defense'"),
         (["mine"], "'--kind'", "wmr plugins new --help"),
         (["--kind", "model"], "'NAME'", "wmr plugins new --help"),
         (["mine", "--kind", "model", "--out", "taken"], "taken", "--out"),

@@ -1,6 +1,8 @@
 """`wmr import`, and `--model` of evaluate and attack, as a user meets them."""
 
+import csv
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,36 @@ def test_an_imported_checkpoint_needs_no_flags(weights: Path, tiny_run: Path) ->
     assert (record["checkpoint"]["config"], record["checkpoint"]["epoch"]) == (None, None)
     assert "imported" in wmr("report", "net.evaluations").stdout
     assert "net.safetensors" in wmr("attack", "net.safetensors", *TINY).stdout
+
+
+def test_the_label_of_a_record_is_the_same_in_every_folder(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wmr("import", weights, *NETWORK, "-q")
+    wmr("evaluate", "net.safetensors", *TINY, "--metrics", "nat", "--out", tmp_path / "out", "-q")
+    labels = set()
+    for folder in (tmp_path / "h", tmp_path / "zz"):
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        table = wmr("report", tmp_path / "out", "--format", "csv").stdout
+        labels |= {row["run"] for row in csv.DictReader(table.splitlines())}
+    assert labels == {"net.safetensors"}
+
+
+@pytest.mark.parametrize(
+    ("folder", "path"), [(".", "."), (".", "last.safetensors"), ("evaluations", "..")]
+)
+def test_a_run_that_is_evaluated_from_inside_is_labelled_by_its_folder(
+    folder: str, path: str, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(shutil.copytree(tiny_run, "mine")).absolute()
+    (run / "evaluations").mkdir(exist_ok=True)
+    monkeypatch.chdir(run / folder)
+    wmr("evaluate", path, *TINY, "--metrics", "nat", "--out", "out", "-q")
+    found = Path("out").absolute()
+    monkeypatch.chdir("/")
+    table = wmr("report", found, "--format", "csv").stdout
+    assert [row["run"] for row in csv.DictReader(table.splitlines())] == ["mine"]
 
 
 def test_foreign_weights_are_evaluated_and_attacked_without_importing(weights: Path) -> None:

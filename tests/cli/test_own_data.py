@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 from safetensors import safe_open
 from typer.testing import CliRunner, Result
@@ -261,3 +262,42 @@ def test_without_data_and_network_the_error_names_files_and_folder() -> None:
     assert "train_32x32.mat" in error
     assert "test_32x32.mat" in hint
     assert str(Path("empty").absolute()) in hint
+
+
+NETWORK = """
+from types import SimpleNamespace
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+        self.head = nn.Linear(4 * 6 * 6, 10)
+
+    def forward(self, images):
+        return OUTPUT
+"""
+LOGITS = "self.head(self.features(images).flatten(1))"
+
+
+@pytest.mark.parametrize("defense", ["trades", "yopo", "iaat:warmup=0"])
+@pytest.mark.parametrize("model", ["net.py:Net", "net.py:Net,mean=0.3,std=0.4"])
+def test_a_network_may_return_an_object_with_logits(
+    defense: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train_and_evaluate(name: str, output: str) -> tuple[Path, list[object]]:
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        Path("net.py").write_text(NETWORK.replace("OUTPUT", output))
+        training = ("--model", model, "--defense", defense, "--steps", 2, "--batch-size", 200)
+        wmr("train", *training, "--epochs", 1, "--out", "run", "-q")
+        attack = ("--attack", "pgd:steps=2", "--limit", 50, "--format", "json", "-q")
+        (record,) = json.loads(wmr("evaluate", "run", *attack).stdout)
+        return Path("run").absolute(), [record[key] for key in ("a_nat", "a_rob", "by_alpha")]
+
+    plain, numbers = train_and_evaluate("plain", LOGITS)
+    other, other_numbers = train_and_evaluate("other", f"SimpleNamespace(logits={LOGITS})")
+    weights = [checkpoints.load(run).tensors for run in (plain, other)]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+    assert other_numbers == numbers

@@ -144,6 +144,37 @@ def test_the_paper_alone_needs_no_records() -> None:
     assert sum(len(table["rows"]) for table in data["paper"]["tables"]) == 220
 
 
+def test_a_table_of_the_paper_is_beside_the_records_and_also_alone(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = wmr("report", runs, "--paper", "T1").stdout
+    assert "(T1)" in beside
+    assert "T1: MNIST" in beside
+    assert "T2: " not in beside
+    data = json.loads(wmr("report", runs, "--paper", "T6", "--format", "json").stdout)
+    assert {table for one in data["beside_paper"] for table in one["tables"]} == {"T6"}
+    assert [table["name"] for table in data["paper"]["tables"]] == ["T6"]
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    for output in FORMATS:
+        assert wmr("report", "--paper", "T6", "--format", output).stdout
+    assert len(wmr("report", "--paper", "T6", "--format", "csv").stdout.splitlines()) == 10
+    refused = wmr("report", "--paper", "T13", status=2).stderr
+    assert all(f"T{number}" in refused for number in range(1, 13))
+
+
+def test_a_warning_names_the_only_condition_that_fails(tmp_path: Path) -> None:
+    record = {**PAPER, "alpha_train": 3.0}
+    synthetic.save_run_record(tmp_path / "runs", synthetic.make_rows(60), "mine", **record)
+    warning = wmr("report", tmp_path / "runs", "--paper", "auto").stderr
+    assert warning.startswith("warning: mine: ")
+    assert "α_train 3 instead of none, 0.5, 1, 1.5 or 2" in warning
+    synthetic.save_run_record(tmp_path / "near", synthetic.make_rows(60), **{**PAPER, "eps": 0.31})
+    near = wmr("report", tmp_path / "near", "--paper", "auto")
+    assert near.stderr == ""
+    assert "ε 0.31 instead of 0.3" in near.stdout
+
+
 def test_records_without_a_row_in_the_paper_give_a_warning(tmp_path: Path) -> None:
     synthetic.save_run_record(tmp_path / "runs", synthetic.make_rows(60))
     result = wmr("report", tmp_path / "runs", "--paper", "auto")

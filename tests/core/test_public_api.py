@@ -36,7 +36,8 @@ balanced_subset batch_limit cross_entropy cw_loss dlr_loss evaluating fetch get_
 holdout_mask
 input_gradient kernel_loss kl_divergence log_probabilities logit_margin margin margin_loss pgd_steps
 pick_stronger
-pick_lower_margin probability_margin project_to_ball ranking_scores report_progress rng run_pgd
+pick_lower_margin probability_margin project_to_ball ranking_scores report_progress
+returning_logits rng run_pgd
 run_restarts select_rows start_images step_weighted torchvision_compat unpack upcast_half
 weight_terms weighted_objective widest_float_dtype with_logits
 """

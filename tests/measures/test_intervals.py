@@ -10,6 +10,7 @@ from scipy import stats
 
 from support.typed import not_none
 from wmr_cli.measures import (
+    Estimate,
     Outcome,
     bootstrap,
     exponential_log_weights,
@@ -37,6 +38,17 @@ def test_wilson_gives_the_values_that_newcombe_published(
     estimate = wilson(hits, total)
     assert estimate.value == hits / total
     assert (estimate.low, estimate.high) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_an_estimate_prints_as_percentages_with_its_interval() -> None:
+    estimate = Estimate(0.61749999999999, 0.5, 0.7251, ess=40.0)
+    assert str(estimate) == f"{estimate}" == "61.8 % [50.0, 72.5]"
+    assert f"{estimate:.2f}" == "61.75 % [50.00, 72.51]"
+    assert f"{estimate:.0f}" == "62 % [50, 73]"
+    assert f"{estimate:>22}" == "   61.8 % [50.0, 72.5]"
+    assert repr(estimate) == "Estimate(value=0.61749999999999, low=0.5, high=0.7251, ess=40.0)"
+    with pytest.raises(ValueError, match="'d'"):
+        f"{estimate:d}"
 
 
 @settings(deadline=None)

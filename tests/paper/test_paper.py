@@ -2,7 +2,7 @@
 
 import csv
 import hashlib
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -10,11 +10,12 @@ import pytest
 from support import synthetic
 from support.typed import not_none
 from wmr_cli.config import resolve
+from wmr_cli.config.structs import PaperTable
 from wmr_cli.errors import BadFile
 from wmr_cli.measures import worst_accuracy
 from wmr_cli.paper import results, tables
 from wmr_cli.paper.errata import Footnotes, load_corrected_rows
-from wmr_cli.paper.matching import OTHER_DATASETS, Match, match_rows
+from wmr_cli.paper.matching import OTHER_DATASETS, Match, explain_mismatches, match_rows
 from wmr_cli.plugins import load_plugins
 from wmr_cli.reporting.rows import make_rows
 from wmr_cli.reporting.tables.latex import render_latex
@@ -22,8 +23,9 @@ from wmr_cli.spec import format_number, scale_exactly
 
 
 def paper_config(dataset: str) -> dict[str, Any]:
-    config: dict[str, Any] = msgspec.to_builtins(resolve({"preset": f"paper/{dataset}"}))
-    return config
+    # as a record holds it
+    config = msgspec.json.encode(resolve({"preset": f"paper/{dataset}"}))
+    return dict(msgspec.json.decode(config))
 
 
 MNIST: dict[str, Any] = {
@@ -278,10 +280,10 @@ def test_attack_must_have_the_same_loss_and_steps(attack: str, a_rob: float, a_s
 @pytest.mark.parametrize(
     "other",
     [
-        {"eps": 8 / 255},
+        {"eps": 0.04},
         {"norm": "l2"},
         {"attack": "apgd-ce:steps=20"},
-        {"attack": "pgd:steps=30,step=0.003"},
+        {"attack": "pgd:steps=4,step=0.003"},
         {"attack": "pgd:steps=20,loss=dlr"},
         {"attack": "worst"},
         {"alpha_train": 3.0},
@@ -297,6 +299,97 @@ def test_attack_must_have_the_same_loss_and_steps(attack: str, a_rob: float, a_s
 )
 def test_other_settings_have_no_match(other: dict[str, float | str]) -> None:
     assert match_record(**{**CIFAR, **other}) == []
+
+
+@pytest.mark.parametrize(
+    ("other", "departures"),
+    [
+        ({}, ()),
+        ({"eps": 8 / 255}, ("ε 0.0314 instead of 0.031",)),
+        ({"eps": 4 / 255}, ("ε 0.0157 instead of 0.016",)),
+        ({"eps": 0.03101}, ("ε 0.03101 instead of 0.031",)),
+        ({"attack": "pgd:steps=10,step=0.003"}, ("10 steps instead of 20",)),
+        ({"attack": "pgd:steps=60,step=0.003"}, ("60 steps instead of 100",)),
+        (
+            {"eps": 8 / 255, "attack": "pgd-margin:steps=10,step=0.003"},
+            ("10 steps instead of 20", "ε 0.0314 instead of 0.031"),
+        ),
+    ],
+    ids=str,
+)
+def test_a_near_row_is_shown_with_its_departures(
+    other: dict[str, Any], departures: tuple[str, ...]
+) -> None:
+    found = match_record(**{**CIFAR, **other})
+    assert [match.departures for match in found] == [departures] * 2
+    table = tables.make_match_table(found)
+    notes = [note for note in table.notes if "departs in" in note]
+    assert [note.partition(": ")[2] for note in notes] == [", ".join(departures)][
+        : bool(departures)
+    ]
+    assert table.rows[2][0] == "difference" + (notes[0][0] if notes else "")
+    own_eps, paper_eps = table.rows[0][3], table.rows[1][3]
+    assert (own_eps != paper_eps) == ("eps" in other)
+    assert {
+        row["departs_in"] for row in csv.DictReader(tables.matches_to_csv(found).splitlines())
+    } == {"; ".join(departures)}
+    assert tables.matches_to_json(found)[0]["departs_in"] == list(departures)
+
+
+def test_an_exact_row_is_preferred_to_a_near_one() -> None:
+    (match, _) = match_record(**{**CIFAR, "attack": "pgd:steps=100,step=0.003"})
+    assert (match.departures, match.tables) == ((), ["T9"])
+    (nearest, _) = match_record("T4", **{**CIFAR, "attack": "pgd:steps=30,step=0.003"})
+    assert nearest.departures == ("30 steps instead of 20",)
+
+
+@pytest.mark.parametrize(
+    ("requested", "tables_of_match"),
+    [("auto", ["T1", "T6", "T10"]), ("mnist", ["T1", "T6", "T10"]), ("T6", ["T6"])],
+)
+def test_a_table_can_be_named(requested: str, tables_of_match: list[str]) -> None:
+    assert match_record(requested, **MNIST)[1].tables == tables_of_match
+    assert match_record("T2", **MNIST) == []
+    own = {**MNIST, "dataset": "arrays:path=mnist.npz"}
+    assert len(match_record("T1", **own)) == 2
+
+
+def test_every_table_of_the_paper_is_a_value_of_the_setting() -> None:
+    names = [table.name for table in results.load_results().tables]
+    assert get_args(PaperTable) == ("auto", *results.DATASETS, "all", *names)
+    assert [name for name in names if not tables.has_table(name)] == []
+    assert not any(map(tables.has_table, ("T13", "auto", "all", None)))
+
+
+@pytest.mark.parametrize("name", ["T2", "T9"])
+def test_a_named_table_is_one_of_all(name: str) -> None:
+    (table,) = tables.make_paper_tables(name)
+    assert table.title.startswith(f"{name}: ")
+    rows = list(csv.DictReader(tables.paper_to_csv(name).splitlines()))
+    assert len(rows) == len(table.rows)
+    assert {row["table"] for row in rows} == {name}
+    assert [one["name"] for one in tables.paper_to_json(name)["tables"]] == [name]
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        ({"alpha_train": 3.0}, "α_train 3 instead of none, 0.1, 1, 1.5 or 2"),
+        ({"eps": 0.05}, "ε 0.05 instead of 0.0078, 0.016 or 0.031"),
+        ({"norm": "l2"}, "norm l2 instead of linf"),
+        ({"attack": "apgd-ce:steps=20"}, "attack apgd-ce:steps=20 instead of PGD or PGD-margin"),
+        ({"attack": "pgd:steps=1000,step=0.003"}, "1000 steps instead of 20 or 100"),
+        ({"kernel": "mail"}, "training kernel mail instead of exp"),
+        ({"dataset": "cifar100"}, "dataset cifar100 instead of cifar10"),
+        ({"defense": "mart", "eps": 0.05}, None),
+        ({"norm": "l2", "eps": 0.5}, None),
+    ],
+    ids=str,
+)
+def test_the_only_failed_condition_is_named(other: dict[str, Any], reason: str | None) -> None:
+    found = synthetic.make_record(synthetic.make_rows(60), **{**CIFAR, **other})
+    expected = {} if reason is None else {reason: ["digits-trades-a2-s0"]}
+    assert explain_mismatches([found], "auto") == expected
 
 
 def match_changed(requested: str = "auto", **changes: Any) -> list[Match]:

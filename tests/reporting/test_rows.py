@@ -15,7 +15,7 @@ from wmr_cli.config import EvaluateConfig
 from wmr_cli.reporting.figures.data import load_figure_data
 from wmr_cli.reporting.html.report import render_report
 from wmr_cli.reporting.report import Report, build_report, gather_records, records_to_json
-from wmr_cli.reporting.rows import list_combined_attacks, name_attacks
+from wmr_cli.reporting.rows import list_combined_attacks, name_attacks, run_name
 from wmr_cli.reporting.tables import main as tables
 from wmr_cli.reporting.tables.escaping import markdown_paragraph
 from wmr_cli.reporting.tables.latex import render_latex
@@ -141,6 +141,25 @@ def test_different_worst_cases_are_numbered() -> None:
         "worst case over attacks (1)",
         "worst case over attacks (2)",
     }
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("runs/mine/last.safetensors", "mine"),
+        ("/data/runs/mine/last.safetensors", "mine"),
+        ("runs/mine/best.safetensors", "mine/best.safetensors"),
+        ("net.safetensors", "net.safetensors"),
+        ("../net.safetensors", "net.safetensors"),
+        ("resnet18", "resnet18"),
+        # as wmr 0.1 recorded a run that was evaluated from inside
+        ("last.safetensors", "digits-trades-a2-s0"),
+    ],
+)
+def test_a_run_is_named_by_its_record_alone(path: str, name: str) -> None:
+    record = synthetic.make_record(ROWS)
+    facts = msgspec.structs.replace(record.checkpoint, path=path)
+    assert run_name(msgspec.structs.replace(record, checkpoint=facts)) == name
 
 
 def test_attacks_without_records_are_named_by_the_config() -> None:

@@ -129,7 +129,7 @@ def _below(folder: str, *names: str) -> tuple[str, ...]:
 
 
 @hookimpl
-def wmr_losses() -> Iterable[Entry]:
+def wmr_defenses() -> Iterable[Entry]:
     return [
         Entry(
             "alp",

@@ -297,10 +297,13 @@ def list_remarks(
     if radii and output == "csv":
         remarks.append("CSV does not contain DRO results: use `format=json`")
     if report.matches is not None and not report.matches and not report.shows_paper:
-        remarks.append(
-            "no row of the paper matches: dataset (test split), defense, kernel, alpha, eps and"
-            " number of PGD steps must be the same"
-        )
+        remarks += [
+            f"{_join_labels(labels)}: no row of the paper matches because of one condition: {text}"
+            for text, labels in report.mismatches.items()
+        ] or [
+            "no row of the paper matches: dataset (test split), defense, kernel and alpha must be"
+            " the same, eps and number of PGD steps similar"
+        ]
     return remarks
 
 

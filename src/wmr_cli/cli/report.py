@@ -29,6 +29,7 @@ def report(
     config: ReportConfig,
 ) -> None:
     """Compare stored evaluations at any alpha and rho, without attacking again."""
+    from ..paper.tables import has_table
     from ..reporting.report import GatheredRecords, build_report, gather_records
     from ..reporting.requirements import judge, parse_requirements
     from .output import (
@@ -56,7 +57,8 @@ def report(
         )
     shows_paper = config.paper == "all"
     # the tables of the paper alone need no run
-    if shows_paper and paths is None:
+    is_paper_alone = shows_paper or (has_table(config.paper) and not DEFAULT_FOLDER.exists())
+    if is_paper_alone and paths is None:
         gathered = GatheredRecords([], [])
     else:
         gathered = gather_records(

@@ -55,13 +55,16 @@ DroLoss = Literal["ce", "margin", "zero-one"]
 RowsContent = Literal["full", "compact"]
 MAX_CLASSES_IN_FULL_ROWS = 200
 """Rows of more classes hold no logits unless they are requested: these take 99 % of the space."""
-PaperTable = Literal["auto", "mnist", "cifar10", "tiny-imagenet", "all"]
+PaperTable = Literal[
+    "auto", "mnist", "cifar10", "tiny-imagenet", "all",
+    "T1", "T2", "T3", "T4", "T5", "T6", "T7", "T8", "T9", "T10", "T11", "T12",
+]  # fmt: skip
 RecordFormat = Literal["table", "markdown", "csv", "json"]
 ReportFormat = Literal["table", "markdown", "latex", "csv", "json", "html", "card"]
 SummaryFormat = Literal["table", "json"]
 LoggerName = Literal["tensorboard", "csv"]
-# "loss" is a defense: the kinds of `wmr plugins new` are named after the hooks (`wmr_losses`)
-ComponentKind = Literal["attack", "model", "dataset", "loss", "kernel", "verifier"]
+# "loss" is the name of a defense in 0.1
+ComponentKind = Literal["attack", "model", "dataset", "defense", "kernel", "verifier", "loss"]
 MAX_BENCH_SECONDS = 86_400
 
 # ---- settings that several structs have ----
@@ -601,7 +604,11 @@ class ReportContent(Struct, frozen=True, kw_only=True):
     ] = False
     paper: Annotated[
         PaperTable | None,
-        setting("Add the paper's numbers; all: all tables of the paper.", METRICS_PANEL),
+        setting(
+            "Add the paper's numbers; all: all tables of the paper.",
+            METRICS_PANEL,
+            "auto|mnist|cifar10|tiny-imagenet|all|T1…T12",
+        ),
     ] = None
     calibrated: Annotated[
         bool,
@@ -705,7 +712,13 @@ class NewPluginConfig(Struct, frozen=True, kw_only=True):
 
     kinds: Annotated[
         tuple[ComponentKind, ...],
-        setting("Kind of component; repeatable.", PLUGIN, names=("--kind",), is_repeated=True),
+        setting(
+            "Kind of component; repeatable.",
+            PLUGIN,
+            "attack|model|dataset|defense|kernel|verifier",
+            names=("--kind",),
+            is_repeated=True,
+        ),
     ]
     out: Annotated[
         Path | None,

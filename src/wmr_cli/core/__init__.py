@@ -5,7 +5,7 @@ this package are private and may change in any release. Errors and hooks are nam
 """
 
 from . import rng, torchvision_compat
-from .contexts import batch_limit, evaluating, report_progress
+from .contexts import batch_limit, evaluating, report_progress, returning_logits
 from .data.downloads import Remote, fetch, unpack
 from .data.image_files import Decoder, ImageFileSplit
 from .data.splits import (
@@ -156,6 +156,7 @@ __all__ = [
     "project_to_ball",
     "ranking_scores",
     "report_progress",
+    "returning_logits",
     "rng",
     "run_pgd",
     "run_restarts",

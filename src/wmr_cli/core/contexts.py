@@ -1,7 +1,7 @@
-"""Context managers: modes of models, autograd and arithmetic, always restored; and progress."""
+"""Context managers: modes and outputs of models, autograd, arithmetic, progress."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from itertools import chain
@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 ProgressCallback = Callable[[str, int, int | None], None]
 """Called with the name of a task, the amount done, and the total if it is known."""
@@ -43,6 +44,43 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, was_training in were_training:
             module.training = was_training
+
+
+def find_logits(output: object) -> object:
+    """Return the member `logits` of an object, a named tuple or a mapping, or None."""
+    if isinstance(output, Mapping):
+        return output.get("logits")
+    return getattr(output, "logits", None)
+
+
+def take_logits(module: nn.Module, args: object, output: object) -> Tensor | None:
+    """Replace an output that holds logits by these; the forward hook of `return_logits`.
+
+    All callers, such as attacks, then get one tensor. Any other output stays as it is.
+    """
+    if isinstance(output, Tensor):
+        return None
+    logits = find_logits(output)
+    return logits if isinstance(logits, Tensor) else None
+
+
+def return_logits(model: nn.Module) -> RemovableHandle | None:
+    """Let a model return its logits from now on, also one that returns an object with them."""
+    # TorchScript does not support hooks
+    if isinstance(model, torch.jit.ScriptModule):
+        return None
+    return model.register_forward_hook(take_logits)
+
+
+@contextmanager
+def returning_logits(model: nn.Module) -> Iterator[None]:
+    """Let a model return its logits inside, also one that returns an object with them."""
+    handle = return_logits(model)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            handle.remove()
 
 
 @contextmanager

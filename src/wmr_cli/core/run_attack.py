@@ -124,7 +124,7 @@ def _check_logit_shape(logits: Tensor, count: int, num_classes: int) -> None:
     if not isinstance(logits, Tensor):
         raise BrokenContract(
             f"the model returned a {type(logits).__name__}",
-            hint="a model returns one tensor of logits",
+            hint="a model returns one tensor of logits, or an object that holds it as 'logits'",
         )
     if logits.shape != (count, num_classes) or num_classes < 2:
         raise BrokenContract(

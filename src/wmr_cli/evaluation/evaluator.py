@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain, cycle, repeat
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -531,11 +532,15 @@ def _describe_checkpoint(checkpoint: Checkpoint) -> CheckpointFacts:
     # the training of imported weights is not known
     epoch = None
     train_config = None
+    path = checkpoint.path
     if checkpoint.defense != IMPORTED_DEFENSE:
+        # reports name a run by its folder, which a relative path may lack
+        if path.parent.name in ("", ".."):
+            path = Path(path.parent.resolve().name, path.name)
         epoch = checkpoint.epoch
         train_config = msgspec.json.decode(msgspec.json.encode(checkpoint.config))
     return CheckpointFacts(
-        path=str(checkpoint.path),
+        path=str(path),
         sha256=checkpoint.sha256,
         model=checkpoint.model,
         defense=checkpoint.defense,

@@ -39,6 +39,21 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
         """Whether the interval has no width and so carries no information."""
         return self.low == self.high
 
+    def __str__(self) -> str:
+        return format(self)
+
+    def __format__(self, spec: str) -> str:
+        """Return `35.9 % [27.3, 45.5]`.
+
+        A spec of floats, such as `.2f`, formats each percentage; any other spec formats the text.
+        """
+        is_numeric = spec[-1:] in tuple("eEfFgG")
+        # 0.6175 may arrive as 0.61749999999, and must not be rounded down because of it
+        percentages = [100 * round(part, 12) for part in (self.value, self.low, self.high)]
+        value, low, high = (format(part, spec if is_numeric else ".1f") for part in percentages)
+        text = f"{value} % [{low}, {high}]"
+        return text if is_numeric else format(text, spec)
+
 
 def wilson(hits: int, total: int, num_intervals: int = 1) -> Estimate:
     """Return A_nat or A_rob with Wilson's score interval.

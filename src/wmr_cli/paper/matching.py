@@ -4,18 +4,20 @@ The paper's settings are those of the presets `paper/…`: its own numbers or, w
 those of the code that it builds on.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from ..config import resolve
 from ..errors import BadInput
 from ..measures import MARGIN_KERNEL
-from ..reporting.rows import UNWEIGHTED_KERNEL, ReportRow, row_name
+from ..reporting.rows import UNWEIGHTED_KERNEL, ReportRow, attack_name, row_name, run_name
 from ..spec import Spec, format_number, parse_number, scale_exactly
 from ..storage.records import Record
 from .errata import CorrectedRow, load_corrected_rows
@@ -59,6 +61,10 @@ PAPER_ATTACKS = {
         loss="ce", params=frozenset({"steps", "step", "loss"}), restarts=10, is_released=True
     ),
 }
+Fact: TypeAlias = str | int | float | None
+KIND_OF_LOSS = {"ce": "PGD", "margin": "PGD-margin"}
+# largest ratio at which a row of the paper is shown beside another radius or number of steps
+MAX_RATIOS = {"ε": 1.1, "steps": 4.0}
 # values of parameters that the paper's attack has and its presets do not set
 PAPER_PARAMS = {"start": "uniform", "keep": "last"}
 
@@ -125,6 +131,8 @@ class Match:
     paper_rows: tuple[CorrectedRow, ...]
     accuracies: dict[str, PrintedAccuracy]
     setting_differences: tuple[str, ...]
+    # how the attack differs from the paper's, if it is only near it
+    departures: tuple[str, ...] = ()
 
     @property
     def tables(self) -> list[str]:
@@ -151,51 +159,60 @@ class Match:
         return f"settings of {row_name(self.row)} that differ from the paper's: {differences}"
 
 
-def match_rows(rows: Iterable[ReportRow], dataset: str) -> list[Match]:
+def match_rows(rows: Iterable[ReportRow], requested: str) -> list[Match]:
     """Return a match for every row that the paper has numbers for.
 
-    `dataset` is one of the paper's, or `auto` or `all` for that of each record.
+    `requested` is a dataset or table of the paper, or `auto` or `all` for the dataset of each
+    record. Without an exact match, ε and the number of steps may be near those of the paper.
     """
-    matches = []
-    for row in rows:
-        paper_dataset = _find_dataset(row, dataset)
-        match = None if paper_dataset is None else _match_row(row, paper_dataset)
-        if match is not None:
-            matches.append(match)
-    return matches
+    candidates = Candidates.select(requested)
+    found = (_match_row(row, candidates) for row in rows)
+    return [match for match in found if match is not None]
 
 
-def _find_dataset(row: ReportRow, requested: str) -> str | None:
-    """Return the paper's dataset that a row was measured on.
-
-    Data of the user's own count as the requested dataset; built-in datasets are what they are.
-    """
-    own = _component_name(row.record.dataset.name)
-    if own in DATASETS:
-        return own if requested in ("auto", "all", own) else None
-    if requested in DATASETS and own not in OTHER_DATASETS:
-        return requested
-    return None
+def explain_mismatches(records: Iterable[Record], requested: str) -> dict[str, list[str]]:
+    """Return the names of runs that fail one condition only, by a text about this condition."""
+    candidates = Candidates.select(requested)
+    reasons: dict[str, list[str]] = {}
+    for record in records:
+        reason = _find_only_departure(record, candidates)
+        if reason is not None:
+            reasons.setdefault(reason, []).append(run_name(record))
+    return reasons
 
 
-def _match_row(row: ReportRow, dataset: str) -> Match | None:
+@dataclass(frozen=True)
+class Candidates:
+    """Rows of the paper that a record may match."""
+
+    rows: Sequence[CorrectedRow]
+    # the dataset that data of the user's own count as
+    dataset: str | None
+
+    @classmethod
+    def select(cls, requested: str) -> "Candidates":
+        """Return the rows of a dataset or table, or those of all."""
+        rows = load_corrected_rows()
+        if requested in ("auto", "all"):
+            return cls(rows, None)
+        selected = [paper for paper in rows if requested in (paper.dataset, paper.table)]
+        return cls(selected, selected[0].dataset)
+
+
+def _match_row(row: ReportRow, candidates: Candidates) -> Match | None:
     record = row.record
-    method = _find_method(record)
-    attack = _find_attack(record)
-    if method is None or attack is None:
+    own = _describe_record(record, candidates)
+    near = []
+    for paper in candidates.rows:
+        departures = _list_departures(own, _describe_paper(paper))
+        if all(departure.is_near for departure in departures):
+            near.append((sum(departure.distance for departure in departures), departures, paper))
+    if not near:
         return None
-    if record.kernel != MARGIN_KERNEL or record.dataset.split != "test":
-        return None
-    paper_rows = [
-        paper
-        for paper in load_corrected_rows()
-        if paper.dataset == dataset
-        and (paper.family, paper.row.alpha_train) == method
-        # exactly: 8/255 is not the 0.031 of the paper
-        and (paper.row.attack, paper.row.eps_test) == (attack, record.threat.eps)
-    ]
-    if not paper_rows:
-        return None
+    _, departures, nearest = min(near, key=itemgetter(0))
+    measured = (nearest.row.attack, nearest.row.eps_test)
+    # several tables may print the same method under the same attack
+    paper_rows = [paper for *_, paper in near if (paper.row.attack, paper.row.eps_test) == measured]
     at_alpha = [
         paper
         for paper in paper_rows
@@ -207,36 +224,141 @@ def _match_row(row: ReportRow, dataset: str) -> Match | None:
         for name in ACCURACY_FIELDS
     }
     training_eps = {paper.row.eps_train for paper in paper_rows}
-    differences = tuple(list_setting_differences(record, dataset, training_eps))
-    return Match(row, tuple(paper_rows), accuracies, differences)
+    differences = tuple(list_setting_differences(record, nearest.dataset, training_eps))
+    return Match(
+        row,
+        tuple(paper_rows),
+        accuracies,
+        differences,
+        tuple(departure.describe() for departure in departures),
+    )
 
 
-def _find_method(record: Record) -> tuple[str, float | None] | None:
-    """Return the paper's defense and alpha_train; None for a method that it does not have."""
-    checkpoint = record.checkpoint
-    family = PAPER_DEFENSES.get(_component_name(checkpoint.defense))
-    if family is None or checkpoint.kernel not in (MARGIN_KERNEL, UNWEIGHTED_KERNEL):
+def _find_only_departure(record: Record, candidates: Candidates) -> str | None:
+    """Return the condition that fails where all others hold, with all values of the paper."""
+    own = _describe_record(record, candidates)
+    alone: dict[str, dict[Fact, str]] = {}
+    for paper in candidates.rows:
+        departures = _list_departures(own, _describe_paper(paper))
+        failed = [departure for departure in departures if not departure.is_near]
+        if len(failed) == 1:
+            values = alone.setdefault(failed[0].describe_own(), {})
+            values[failed[0].paper] = failed[0].describe_paper()
+    if not alone:
         return None
-    if checkpoint.kernel == UNWEIGHTED_KERNEL:
-        return family, None
-    # alpha 0 is the unweighted baseline, which the paper prints without an alpha
-    return family, checkpoint.alpha_train or None
+    own_value, paper_values = next(iter(alone.items()))
+    # numbers in their order, which begins with none
+    ordered = sorted(paper_values, key=lambda value: value if isinstance(value, int | float) else 0)
+    *others, last = (paper_values[value] for value in ordered)
+    expected = f"{', '.join(others)} or {last}" if others else last
+    return f"{own_value} instead of {expected}"
 
 
-def _find_attack(record: Record) -> str | None:
-    """Return the paper's name of an Linf attack: `20-PGD` or `20-PGD-margin`."""
+def _describe_record(record: Record, candidates: Candidates) -> dict[str, Fact]:
+    """Return the facts of a record that decide which rows of the paper it matches."""
+    checkpoint = record.checkpoint
+    dataset = _component_name(record.dataset.name)
+    # built-in datasets are what they are
+    if dataset not in (*DATASETS, *OTHER_DATASETS):
+        dataset = candidates.dataset or dataset
+    defense = _component_name(checkpoint.defense)
+    is_weighted = checkpoint.kernel != UNWEIGHTED_KERNEL
+    return {
+        "dataset": dataset,
+        "split": record.dataset.split,
+        "kernel": record.kernel,
+        "defense": PAPER_DEFENSES.get(defense, defense),
+        "training kernel": checkpoint.kernel if is_weighted else MARGIN_KERNEL,
+        # alpha 0 is the unweighted baseline, which the paper prints without an alpha
+        "α_train": (checkpoint.alpha_train or None) if is_weighted else None,
+        "norm": record.threat.norm,
+        **_describe_attack(record),
+        "ε": record.threat.eps,
+    }
+
+
+def _describe_attack(record: Record) -> dict[str, Fact]:
+    """Return kind and steps of an attack that the paper has, `PGD` or `PGD-margin`, or its name."""
     spec = Spec.parse(record.attack.spec)
     attack = PAPER_ATTACKS.get(spec.name)
-    if attack is None or record.attack.of is not None or record.threat.norm != "linf":
-        return None
+    other: dict[str, Fact] = {"attack": attack_name(record)}
     # a parameter that the paper does not mention makes it another attack
-    if spec.value is not None or not spec.params.keys() <= attack.params:
-        return None
+    if attack is None or spec.value is not None or not spec.params.keys() <= attack.params:
+        return other
+    kind = KIND_OF_LOSS.get(str(spec.params.get("loss", attack.loss)))
     steps = str(spec.params.get("steps", ""))
-    if not steps.isdecimal():
-        return None
-    loss = str(spec.params.get("loss", attack.loss))
-    return {"ce": f"{steps}-PGD", "margin": f"{steps}-PGD-margin"}.get(loss)
+    # a worst case has the spec of none of its attacks
+    if kind is None or record.attack.of is not None or not steps.isdecimal():
+        return other
+    return {"attack": kind, "steps": int(steps)}
+
+
+def _describe_paper(paper: CorrectedRow) -> dict[str, Fact]:
+    """Return the same facts of a row of the paper."""
+    # such as `20-PGD-margin`
+    steps, _, attack = paper.row.attack.partition("-")
+    return {
+        "dataset": paper.dataset,
+        "split": "test",
+        "kernel": MARGIN_KERNEL,
+        "defense": paper.family,
+        "training kernel": MARGIN_KERNEL,
+        "α_train": paper.row.alpha_train,
+        "norm": "linf",
+        "attack": attack,
+        "steps": int(steps),
+        "ε": paper.row.eps_test,
+    }
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A fact of a record that differs from the paper's."""
+
+    name: str
+    own: Fact
+    paper: Fact
+
+    @property
+    def distance(self) -> float:
+        """The absolute logarithm of the ratio of two positive numbers; otherwise infinite."""
+        if isinstance(self.own, str) or isinstance(self.paper, str):
+            return math.inf
+        return abs(math.log(self.own / self.paper)) if self.own and self.paper else math.inf
+
+    @property
+    def is_near(self) -> bool:
+        """Whether the row is shown all the same, with this departure."""
+        return self.name in MAX_RATIOS and self.distance <= math.log(MAX_RATIOS[self.name])
+
+    def describe(self) -> str:
+        """Return for example `ε 0.0314 instead of 0.031`."""
+        return f"{self.describe_own()} instead of {self.describe_paper()}"
+
+    def describe_own(self) -> str:
+        """Return for example `ε 0.0314` or `10 steps`."""
+        value = self._format(self.own)
+        return f"{value} steps" if self.name == "steps" else f"{self.name} {value}"
+
+    def describe_paper(self) -> str:
+        """Return for example `0.031`."""
+        return self._format(self.paper)
+
+    def _format(self, value: Fact) -> str:
+        if not isinstance(value, float):
+            return "none" if value is None else str(value)
+        # 8/255 is easier to compare with 0.031 as 0.0314
+        rounded = {f"{each:.3g}" for each in (self.own, self.paper) if isinstance(each, float)}
+        is_equal = (
+            isinstance(self.own, float) and isinstance(self.paper, float) and len(rounded) < 2
+        )
+        return format_number(value) if is_equal else f"{value:.3g}"
+
+
+def _list_departures(own: Mapping[str, Fact], paper: Mapping[str, Fact]) -> list[Departure]:
+    return [
+        Departure(name, value, paper[name]) for name, value in own.items() if value != paper[name]
+    ]
 
 
 def _collect_printed(rows: Sequence[CorrectedRow], name: str) -> PrintedAccuracy:
@@ -264,7 +386,8 @@ def _component_name(text: str) -> str:
 def paper_settings(dataset: str, defense: str) -> dict[str, Any]:
     """Return how the paper trained with a defense on a dataset, and how it evaluated."""
     config = resolve({"preset": f"paper/{dataset}", "defense": defense})
-    settings: dict[str, Any] = msgspec.to_builtins(config)
+    # lists instead of tuples, as records contain them
+    settings: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(config))
     return settings
 
 

@@ -39,16 +39,22 @@ ROWS_PER_MATCH = 3
 MATCH_CSV_HEADINGS = (
     "run", "defense", "alpha_train", "dataset", "eps", "attack", "share", "alpha_test",
     "value", "low", "high", "paper", "tables",
-    "difference", "difference_low", "difference_high", "notes", "departures",
+    "difference", "difference_low", "difference_high", "notes", "departures", "departs_in",
 )  # fmt: skip
 
 
-def make_paper_tables() -> Iterator[TextTable]:
-    """Yield the twelve tables, with misprints corrected and marked."""
+def has_table(name: str | None) -> bool:
+    """Return whether the paper has a table of this name, such as `T2`."""
+    return any(table.name == name for table in load_results().tables)
+
+
+def make_paper_tables(name: str | None = None) -> Iterator[TextTable]:
+    """Yield the twelve tables, or the named one, with misprints corrected and marked."""
     # rows come table by table, in the order of the tables
     by_table = groupby(load_corrected_rows(), key=lambda corrected: corrected.table)
     for table, (_, rows) in zip(load_results().tables, by_table, strict=True):
-        yield _make_paper_table(table, list(rows))
+        if name in (None, table.name):
+            yield _make_paper_table(table, list(rows))
 
 
 def _make_paper_table(table: PaperTable, rows: list[CorrectedRow]) -> TextTable:
@@ -87,11 +93,16 @@ def format_cell(corrected: CorrectedRow, name: str, footnotes: Footnotes) -> str
     return text
 
 
-def paper_to_csv() -> str:
-    """Return all corrected rows in one CSV table, as fractions; `notes` has the printed value."""
+def paper_to_csv(name: str | None = None) -> str:
+    """Return the corrected rows of all tables or of the named one as CSV.
+
+    Accuracies are fractions, and `notes` has the printed value.
+    """
     headings = ("table", "dataset", "line", *HEADINGS, "notes")
     rows = []
     for corrected in load_corrected_rows():
+        if name not in (None, corrected.table):
+            continue
         notes = [f"{name} {reason}" for name, reason in corrected.reasons.items()]
         fields = row_to_fractions(corrected).values()
         rows.append([corrected.table, corrected.dataset, *fields, "; ".join(notes)])
@@ -107,8 +118,8 @@ def row_to_fractions(corrected: CorrectedRow) -> dict[str, Any]:
     return fields
 
 
-def paper_to_json() -> dict[str, Any]:
-    """Return tables, figures and errata for JSON; accuracies are fractions."""
+def paper_to_json(name: str | None = None) -> dict[str, Any]:
+    """Return all tables or the named one, with figures and errata, for JSON, as fractions."""
     results = load_results()
     by_table: dict[str, list[dict[str, Any]]] = {}
     for corrected in load_corrected_rows():
@@ -125,6 +136,7 @@ def paper_to_json() -> dict[str, Any]:
                 "rows": by_table[table.name],
             }
             for table in results.tables
+            if name in (None, table.name)
         ],
         "figures": [msgspec.to_builtins(find_figure(figure.name)) for figure in results.figures],
         "errata": msgspec.to_builtins(results.errata),
@@ -157,17 +169,20 @@ def _match_rows(match: Match, footnotes: Footnotes) -> Iterator[tuple[str, ...]]
     first = match.paper_rows[0]
     record = match.row.record
     alpha = match.row.alpha_test
-    eps = format_number(first.row.eps_test)
-    setting = (eps, "-" if alpha is None else format_number(alpha))
+    alpha_test = "-" if alpha is None else format_number(alpha)
+    setting = (format_number(first.row.eps_test), alpha_test)
     # the footnotes of attack and method come before those of the accuracies
     attack = format_cell(first, "attack", footnotes)
     method = _describe_method(match, footnotes)
     own = [format_accuracy(match.row, name) for name in ACCURACIES]
     printed = [_format_printed(match.accuracies[name], footnotes) for name in ACCURACIES]
     differences = [_format_difference(match, name) for name in ACCURACIES]
-    yield row_name(match.row), record.dataset.name, attack_name(record), *setting, *own
+    own_setting = (format_number(record.threat.eps), alpha_test)
+    yield row_name(match.row), record.dataset.name, attack_name(record), *own_setting, *own
     yield method, first.dataset, attack, *setting, *printed
-    yield "difference", first.dataset, "", *setting, *differences
+    departures = [f"departs in: {', '.join(match.departures)}"] if match.departures else []
+    label = f"difference{footnotes.mark(departures)}"
+    yield label, first.dataset, "", *setting, *differences
 
 
 def _describe_method(match: Match, footnotes: Footnotes) -> str:
@@ -228,6 +243,7 @@ def _list_csv_values(match: Match, name: str) -> list[Any]:
         *(match.difference(name) or (None, None, None)),
         "; ".join(printed.reasons),
         "; ".join(match.setting_differences),
+        "; ".join(match.departures),
     ]
 
 
@@ -246,6 +262,7 @@ def matches_to_json(matches: Iterable[Match]) -> list[dict[str, Any]]:
             "alpha_test": match.row.alpha_test,
             "tables": match.tables,
             "departures": list(match.setting_differences),
+            "departs_in": list(match.departures),
             **{name: _accuracy_to_json(match, name) for name in ACCURACIES},
         }
         for match in matches

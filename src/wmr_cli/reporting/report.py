@@ -3,8 +3,8 @@
 Only arithmetic on stored rows: no torch and no attack.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from rich.table import Table
 
 from ..errors import BadFile, BadInput
 from ..paper import tables as paper_tables
-from ..paper.matching import Match, match_rows
+from ..paper.matching import Match, explain_mismatches, match_rows
 from ..spec import Spec
 from ..storage import records
 from ..storage.records import Record, rows_path
@@ -44,7 +44,12 @@ class Report:
     resampled: ResampledAccuracies | None = None
     comparisons: Sequence[Comparison] | None = None
     matches: Sequence[Match] | None = None
+    # the condition that each run fails, where it is the only one
+    mismatches: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    # the paper's tables instead of a comparison with them
     shows_paper: bool = False
+    # the only table of the paper to show
+    paper_table: str | None = None
     judgements: Sequence[Judgement] | None = None
     radii: Sequence[CriticalRadii] = ()
 
@@ -69,8 +74,8 @@ class Report:
         tables += list(details.make_comparison_tables(self.comparisons or (), attacks))
         if self.matches:
             tables.append(paper_tables.make_match_table(self.matches))
-        if self.shows_paper:
-            tables += paper_tables.make_paper_tables()
+        if self.shows_paper or self.paper_table:
+            tables += paper_tables.make_paper_tables(self.paper_table)
         return tables
 
     def to_csv(self) -> str:
@@ -84,7 +89,7 @@ class Report:
         if self.comparisons is not None:
             return details.comparisons_to_csv(self.comparisons, name_attacks(self.records))
         if self.shows_paper:
-            return paper_tables.paper_to_csv()
+            return paper_tables.paper_to_csv(self.paper_table)
         if self.matches is not None:
             return paper_tables.matches_to_csv(self.matches)
         return main.to_csv(self.records)
@@ -104,8 +109,8 @@ class Report:
             parts["comparisons"] = details.comparisons_to_json(self.comparisons)
         if self.matches is not None:
             parts["beside_paper"] = paper_tables.matches_to_json(self.matches)
-        if self.shows_paper:
-            parts["paper"] = paper_tables.paper_to_json()
+        if self.shows_paper or self.paper_table:
+            parts["paper"] = paper_tables.paper_to_json(self.paper_table)
         return {"records": all_records, **parts} if parts else all_records
 
 
@@ -251,19 +256,24 @@ def build_report(
     if compare:
         comparisons = compare_groups(groups, resampled.accuracies)
     matches = None
-    # `paper=all` also works without records
+    mismatches: Mapping[str, Sequence[str]] = {}
+    # the paper's tables are also shown without records
     if paper and gathered.found:
         rows = [
             row for group in groups for entry in group.entries for row in make_group_rows(entry)
         ]
         matches = match_rows(rows, paper)
+        mismatches = {} if matches else explain_mismatches(gathered.records, paper)
+    paper_table = paper if paper_tables.has_table(paper) else None
     report = Report(
         found=gathered.found,
         groups=groups,
         resampled=resampled.accuracies,
         comparisons=comparisons,
         matches=matches,
-        shows_paper=paper == "all",
+        mismatches=mismatches,
+        shows_paper=paper == "all" or (paper_table is not None and not gathered.found),
+        paper_table=paper_table,
         judgements=judgements,
         # a record without rows has been reported already where it matters
         radii=load_critical_radii(gathered.found)[0] if ranks else (),

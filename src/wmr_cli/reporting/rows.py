@@ -143,14 +143,24 @@ def _alphas(record: Record) -> list[float | None]:
 def run_name(record: Record) -> str:
     """Return the run's folder, with the file name unless it is the last checkpoint.
 
-    The path of a model that was not read from a file is its bare name.
+    The name depends on the record only. Imported weights and models that were not read from a file
+    may have a path without a folder.
     """
     path = Path(record.checkpoint.path)
-    if path.parent == Path() and not path.suffix:
-        return path.name
-    # absolute: a relative path such as `last.safetensors` has no folder
-    folder = path.absolute().parent.name
-    return folder if path.name == "last.safetensors" else f"{folder}/{path.name}"
+    folder = path.parent.name
+    has_folder = folder not in ("", "..")
+    if path.name == "last.safetensors":
+        return folder if has_folder else _describe_training(record)
+    return f"{folder}/{path.name}" if has_folder else path.name
+
+
+def _describe_training(record: Record) -> str:
+    """Return the default name of a run; records of wmr 0.1 may lack its folder."""
+    checkpoint = record.checkpoint
+    alpha = checkpoint.alpha_train
+    parts = [Spec.parse(record.dataset.name).short, Spec.parse(checkpoint.defense).short]
+    parts += [] if alpha is None else [f"a{format_number(alpha)}"]
+    return "-".join([*parts, f"s{checkpoint.seed}"])
 
 
 def row_name(row: ReportRow) -> str:

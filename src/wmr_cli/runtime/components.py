@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.contexts import evaluating
+from ..core.contexts import evaluating, return_logits
 from ..core.losses import cross_entropy, get_objective
 from ..core.nn.preprocessing import Normalized
 from ..core.norms import NORMS
@@ -38,7 +38,7 @@ from ..core.traits import (
     read_traits,
 )
 from ..errors import BadFile, BadInput, BrokenContract, UnknownName, did_you_mean
-from ..registry import SHARED_PARAMS, Registry
+from ..registry import OWN_DISTRIBUTION, SHARED_PARAMS, Registry
 from ..spec import Spec, format_number, read_value
 from ..storage.checkpoints import Checkpoint
 
@@ -83,7 +83,7 @@ def build_model(
     if data_dir is not None and has_root:
         injected["root"] = data_dir
     try:
-        model = registry.create("model", own_spec, **injected, **options)
+        model: nn.Module = registry.create("model", own_spec, **injected, **options)
     except (RuntimeError, MemoryError) as error:
         # torch raises RuntimeError for impossible sizes, and for those that do not fit into memory
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -94,16 +94,19 @@ def build_model(
         raise BrokenContract(
             f"model {spec!r} is a {type(model).__name__}", hint="a model is a torch.nn.Module"
         )
-    if not normalisation:
-        return model
-    if input_shape is None:
-        raise BadInput(
-            f"model {spec!r} normalises its input, which needs input_shape",
-            hint="give input_shape=(channels, height, width)",
-        )
-    mean = normalisation.get("mean", (0.0,))
-    std = normalisation.get("std", (1.0,))
-    return Normalized(model, mean, std, input_shape[0])
+    if normalisation:
+        if input_shape is None:
+            raise BadInput(
+                f"model {spec!r} normalises its input, which needs input_shape",
+                hint="give input_shape=(channels, height, width)",
+            )
+        mean = normalisation.get("mean", (0.0,))
+        std = normalisation.get("std", (1.0,))
+        model = Normalized(model, mean, std, input_shape[0])
+    # built-in models return logits
+    if own_spec.is_local or registry.find("model", own_spec.name).owner != OWN_DISTRIBUTION:
+        return_logits(model)
+    return model
 
 
 def _injected_params(
@@ -174,7 +177,7 @@ def count_outputs(model: nn.Module, spec: str, input_shape: tuple[int, int, int]
             logits = model(torch.zeros(2, *input_shape, device=device))
     except (Exception, SystemExit) as error:  # the forward pass of a local model may raise anything
         raise _explain_failure(model, spec, input_shape, error) from error
-    hint = "a model returns one tensor of logits, (images, classes)"
+    hint = "a model returns logits (images, classes), or an object that holds them as 'logits'"
     if not isinstance(logits, torch.Tensor):
         raise BadInput(f"model {spec!r} returns a {type(logits).__name__}", hint=hint)
     if logits.ndim != 2 or len(logits) != 2:

@@ -16,24 +16,17 @@ from ..errors import BadInput
 from ..registry import Registry
 from ..storage.atomic import write_folder
 
-KINDS = {
-    "attack": "attack",
-    "model": "model",
-    "dataset": "dataset",
-    "loss": "defense",
-    "kernel": "kernel",
-    "verifier": "verifier",
-}
-"""The kind of each hook, as in `wmr_losses`, and its name in specs and on the command line."""
 PACKAGE_PREFIX = "wmr-"
 KIND_WITH_ARTICLE = {
     "attack": "an attack",
     "model": "a model",
     "dataset": "a dataset",
-    "loss": "a loss",
+    "defense": "a defense",
     "kernel": "a kernel",
     "verifier": "a verifier",
 }
+KIND_ALIASES = {"loss": "defense"}
+"""Names of kinds in 0.1."""
 
 
 def scaffold(name: str, kinds: Sequence[str], out: Path | None, registry: Registry) -> Path:
@@ -43,6 +36,7 @@ def scaffold(name: str, kinds: Sequence[str], out: Path | None, registry: Regist
     """
     component = name.removeprefix(PACKAGE_PREFIX)
     _check_name(name, component)
+    kinds = [KIND_ALIASES.get(kind, kind) for kind in kinds]
     _check_free(component, kinds, registry)
     folder = out or Path(PACKAGE_PREFIX + component)
     write_folder(folder, dict(_make_files(component, kinds)))
@@ -64,17 +58,17 @@ def _check_name(name: str, component: str) -> None:
 def _check_free(component: str, kinds: Sequence[str], registry: Registry) -> None:
     hint = f"choose another name, such as 'my-{component}'"
     for kind in kinds:
-        if component in registry.names(KINDS[kind]):
-            owner = registry.find(KINDS[kind], component).owner
-            raise BadInput(f"{owner} already has a {KINDS[kind]} {component!r}", hint=hint)
+        if component in registry.names(kind):
+            owner = registry.find(kind, component).owner
+            raise BadInput(f"{owner} already has a {kind} {component!r}", hint=hint)
     if importlib.util.find_spec(_module_name(component)) is not None:
         raise BadInput(f"a package {PACKAGE_PREFIX}{component} is already installed", hint=hint)
 
 
 def _make_files(component: str, kinds: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield path and text of every file."""
-    # the order of KINDS, whatever the order of the flags
-    chosen = [kind for kind in KINDS if kind in kinds]
+    # the order of KIND_WITH_ARTICLE, whatever the order of the flags
+    chosen = [kind for kind in KIND_WITH_ARTICLE if kind in kinds]
     module = _module_name(component)
     offers = _join_words([KIND_WITH_ARTICLE[kind] for kind in chosen])
     values = {

@@ -36,7 +36,10 @@ MAX_CLASSES = 10**6
 MAX_EPS = 1e9
 WRITTEN_BY = "records are written by `wmr evaluate`"
 Rows = dict[str, NDArray[Any]]
-"""One array per quantity, such as `uniform/margin`, with one entry per image."""
+"""One array per quantity, such as `uniform/margin`, with one entry per image.
+
+`uniform` is the attack with equal weights, the unweighted one.
+"""
 PASSES_CHECK = "two passes agree"
 """Name of the check that fails for a stochastic model."""
 INTEGER_ROWS = frozenset({"index", "label", "prediction"})

@@ -1,4 +1,4 @@
-"""The contract of a defense; plugins register it by the hook `wmr_losses`."""
+"""The contract of a defense; plugins register it by the hook `wmr_defenses`."""
 
 import copy
 from dataclasses import replace

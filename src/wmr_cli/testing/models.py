@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from ..core.contexts import return_logits
 from ..core.losses import cross_entropy
 from ..errors import WmrError
 from .fixtures import all_close, batch_unchanged, copy_state, require, tensors_equal, tiny_batch
@@ -48,7 +49,10 @@ def _build(
     seed: int = 0,
 ) -> nn.Module:
     torch.manual_seed(seed)
-    return make(num_classes=num_classes, input_shape=input_shape)
+    model = make(num_classes=num_classes, input_shape=input_shape)
+    # as `wmr` does
+    return_logits(model)
+    return model
 
 
 def _check_other_classes(make: Callable[..., nn.Module], images: Tensor) -> None:

@@ -9,7 +9,7 @@ from wmr_cli import Entry, hookimpl
 
 
 @hookimpl
-def wmr_losses() -> Iterable[Entry]:
+def wmr_defenses() -> Iterable[Entry]:
     return [
         Entry(
             "awp",

@@ -25,7 +25,7 @@ def wmr_models() -> Iterable[Entry]:
 
 
 @hookimpl
-def wmr_losses() -> Iterable[Entry]:
+def wmr_defenses() -> Iterable[Entry]:
     return [
         Entry(
             "half-half",

@@ -7,7 +7,7 @@ requires a gradient. A rewritten model is compared with its original before it i
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
-from ..contexts import evaluating, exact_float32
+from ..contexts import evaluating, exact_float32, find_logits, take_logits
 
 MEMORY_FORMATS = {"channels-last": torch.channels_last, "contiguous": torch.contiguous_format}
 """Memory formats by the value of the setting `layout`."""
@@ -188,7 +188,13 @@ def try_fuse(
     None for a model that cannot be traced, that has hooks, or whose logits or input gradients
     differ from those of the fused model on the first of these images (N, C, H, W).
     """
-    has_hooks = any(getattr(module, table) for module in model.modules() for table in HOOK_TABLES)
+    has_hooks = any(
+        # the trace takes the logits of the output itself
+        hook is not take_logits
+        for module in model.modules()
+        for table in HOOK_TABLES
+        for hook in getattr(module, table).values()
+    )
     # a model that its author compiles is fused by the compiler already
     if has_hooks or model._compiled_call_impl is not None:
         return None
@@ -252,6 +258,23 @@ class _Tracer(fx.Tracer):
 
     # buffers are read in every pass: training changes them after the trace
     proxy_buffer_attributes = True
+
+    def create_args_for_root(
+        self,
+        root_fn: Callable[..., Any],
+        is_module: bool,
+        concrete_args: dict[str, Any] | tuple[Any, ...] | None = None,
+    ) -> tuple[Callable[..., Any], list[Any]]:
+        """Return the forward pass with its arguments; it returns logits, as `take_logits` does."""
+        forward, args = super().create_args_for_root(root_fn, is_module, concrete_args)
+
+        def compute_logits(*args: object) -> object:
+            output = forward(*args)
+            # a proxy stands for a tensor, and has any attribute
+            logits = None if isinstance(output, fx.Proxy) else find_logits(output)
+            return output if logits is None else logits
+
+        return compute_logits, args
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, nn.BatchNorm2d) or super().is_leaf_module(m, module_qualified_name)
