@@ -219,27 +219,9 @@ def make_defenses() -> Iterator[str]:
     rows = []
     for entry, target in list_builtins("defense"):
         fields = split_docstring(inspect.getdoc(target) or "")[1]
-        cells = (
-            fields["Objective"],
-            _find_weighted_term(fields["Objective"], target),
-            fields["Cost"],
-            fields["Good for"],
-            fields.get("Reference", ""),
-        )
+        cells = (fields["Objective"], fields["Cost"], fields["Good for"])
         rows.append((_link_method(entry.name), *map(_link_papers, cells)))
-    yield _make_table(("name", "objective", "weights", "passes", "good for", "reference"), rows)
-
-
-def _find_weighted_term(objective: str, target: Target) -> str:
-    """Return which term of the loss is weighted, and whether the attack is weighted, too."""
-    term = re.search(r"weight\(x'?\) \* (\w+\((?:[^()]|\([^()]*\))*\))", objective)
-    assert term, f"{objective} has no weight"
-    text = f"`{term[1]}`"
-    if "terms" in inspect.signature(target).parameters:
-        text += " or as `terms` selects"
-    if target().traits.shares_gradient:
-        return f"{text}; the attack, by the same gradient"
-    return f"{text}; the attack" if re.search(r"weight \* |the same", objective) else text
+    yield _make_table(("name", "objective", "passes", "good for"), rows)
 
 
 def make_kernels() -> Iterator[str]:
@@ -248,9 +230,9 @@ def make_kernels() -> Iterator[str]:
     for entry, target in list_builtins("kernel"):
         fields = split_docstring(inspect.getdoc(target) or "")[1]
         uses = ", ".join(list_uses(target))
-        cells = (fields["Weight"], fields["Good for"], fields.get("Reference", ""), uses)
+        cells = (fields["Weight"], fields["Good for"], uses)
         rows.append((_link_method(entry.name), *map(_link_papers, cells)))
-    yield _make_table(("name", "weight", "good for", "reference", "usable in"), rows)
+    yield _make_table(("name", "weight", "good for", "usable in"), rows)
 
 
 def list_uses(kernel: Value) -> Iterator[str]:
