@@ -62,6 +62,8 @@ MEASURES_NAMES = (
 """Functions for notebooks; the module has more."""
 DIFFERENCE = " difference"
 """Ends the name of a difference in `studies/interval_coverage.json`."""
+BESIDE_SETTINGS = ("summary", "defenses", "evaluate")
+"""Keys of a preset that are not settings of a run."""
 TYPE_WORDS: dict[Any, str] = {
     float: "number",
     int: "whole number",
@@ -146,11 +148,76 @@ def _strip_bounds(hint: TypeHint) -> TypeHint:
 
 
 def make_presets() -> Iterator[str]:
-    """Yield a section for each preset with its summary and its file."""
-    for name in presets.names():
-        file = resources.files(presets).joinpath(f"{name}.toml")
-        text = file.read_text(encoding="utf-8").strip()
-        yield f"## `{name}`\n\n{presets.load(name)['summary']}.\n\n```toml\n{text}\n```\n"
+    """Yield the settings of defenses that all presets share, then a section for each preset."""
+    loaded = {name: presets.load(name) for name in presets.names()}
+    shared = _find_shared_defenses(loaded)
+    rows = []
+    for defense, settings in shared.items():
+        without = [name for name, preset in loaded.items() if defense not in preset["defenses"]]
+        names = ", ".join(f"`{name}`" for name in without)
+        exceptions = f"all except {names}" if without else "all"
+        rows.append((*_describe_settings(defense, settings), exceptions))
+    yield _make_table(("defense", "settings", "presets"), rows)
+    for name, preset in loaded.items():
+        about, comments = _read_comments(name)
+        settings = {key: value for key, value in preset.items() if key not in BESIDE_SETTINGS}
+        own = {key: value for key, value in preset["defenses"].items() if key not in shared}
+        rows = [("`all`", _format_settings(settings))]
+        for table, settings in [*own.items(), ("evaluate", preset["evaluate"])]:
+            label, cell = _describe_settings(table, settings)
+            comment = f" ({_escape(comments[table])})" if table in comments else ""
+            rows.append((label, cell + comment))
+        text = f"{preset['summary']}. {about}".rstrip()
+        yield f"## `{name}`\n\n{text}\n\n{_make_table(('', 'settings'), rows)}"
+
+
+def _find_shared_defenses(loaded: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the settings of each defense for which several presets have equal ones."""
+    by_defense: dict[str, list[dict[str, Any]]] = {}
+    for preset in loaded.values():
+        for defense, settings in preset["defenses"].items():
+            by_defense.setdefault(defense, []).append(settings)
+    return {
+        defense: settings[0]
+        for defense, settings in by_defense.items()
+        if len(settings) > 1 and all(other == settings[0] for other in settings)
+    }
+
+
+def _describe_settings(table: str, settings: dict[str, Any]) -> tuple[str, str]:
+    """Return the spec of a defense, or the name of another table, and the settings in it."""
+    others = {key: value for key, value in settings.items() if key not in ("defense", "evaluate")}
+    cell = _format_settings(others)
+    if "evaluate" in settings:
+        cell += f"; evaluation: {_format_settings(settings['evaluate'])}"
+    return f"`{settings.get('defense', table)}`", cell
+
+
+def _format_settings(settings: dict[str, Any]) -> str:
+    return " ".join(f"`{key}={_format_setting(value)}`" for key, value in settings.items())
+
+
+def _format_setting(value: Value) -> str:
+    """Return a value as a flag accepts it: lists are joined by commas."""
+    if isinstance(value, list):
+        return ",".join(map(_format_value, value))
+    return _format_value(value)
+
+
+def _read_comments(preset: str) -> tuple[str, dict[str, str]]:
+    """Return the comment at the head of a preset, and those at the ends of lines by table."""
+    text = resources.files(presets).joinpath(f"{preset}.toml").read_text(encoding="utf-8")
+    head = re.findall(r"^#( +)(.*)", text.partition("\n\n")[0], re.MULTILINE)
+    # commands have a deeper indentation
+    about = " ".join(f"`{line}`." if len(indent) > 1 else _escape(line) for indent, line in head)
+    comments: dict[str, str] = {}
+    table = ""
+    for line in text.splitlines():
+        if header := re.match(r"\[(?:defenses\.)?([\w-]+)", line):
+            table = header[1]
+        if "  # " in line:
+            comments[table] = line.partition("  # ")[2]
+    return f"{about[:1].upper()}{about[1:]}." if about else "", comments
 
 
 def make_preset_alphas() -> Iterator[str]:
