@@ -62,6 +62,9 @@ MEASURES_NAMES = (
 """Functions for notebooks; the module has more."""
 DIFFERENCE = " difference"
 """Ends the name of a difference in `studies/interval_coverage.json`."""
+JSON_WORDS: dict[Any, str] = {int: "integer", str: "string", bool: "boolean"}
+MISSING = (types.NoneType, msgspec.UnsetType)
+"""Types of fields that may be null or absent."""
 BESIDE_SETTINGS = ("summary", "defenses", "evaluate")
 """Keys of a preset that are not settings of a run."""
 TYPE_WORDS: dict[Any, str] = {
@@ -394,7 +397,7 @@ def make_coverage() -> Iterator[str]:
 
 
 def make_record() -> Iterator[str]:
-    """Yield a table of fields for a record and for each struct inside it."""
+    """Yield a list of fields for a record and for each struct inside it."""
     descriptions = load_field_descriptions()
     for struct in list_structs(Record):
         name = struct.__name__
@@ -403,12 +406,11 @@ def make_record() -> Iterator[str]:
         different = sorted(described.keys() ^ hints.keys())
         if different:
             raise SystemExit(f"record_fields.toml, [{name}]: correct {', '.join(different)}")
-        rows = [
-            (f"`{field}`", _describe_json(hints[field]), described[field])
+        fields = "".join(
+            f"* `{field}` ({_describe_json(hints[field])}): {described[field]}\n"
             for field in struct.__struct_fields__
-        ]
-        prose = _escape(inspect.getdoc(struct) or "")
-        yield f"### {name}\n\n{prose}\n\n{_make_table(('field', 'type', 'meaning'), rows)}"
+        )
+        yield f"### {name}\n\n{_escape(inspect.getdoc(struct) or '')}\n\n{fields}"
     if descriptions:
         raise SystemExit(f"record_fields.toml: unknown {', '.join(descriptions)}")
 
@@ -430,21 +432,23 @@ def _find_structs(hint: TypeHint) -> Iterator[type[msgspec.Struct]]:
 
 
 def _describe_json(hint: TypeHint) -> str:
-    """Return the JSON type of a field; structs link to their sections."""
+    """Return the JSON type of a field, with `?` if it may be missing. Structs have links."""
     origin: TypeHint = typing.get_origin(hint)
     arguments = typing.get_args(hint)
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return f"[{hint.__name__}](#{hint.__name__.lower()})"
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(_describe_json(part) for part in arguments)
+        parts = [part for part in arguments if part not in MISSING]
+        text = " or ".join(_describe_json(part) for part in parts)
+        return f"{text}?" if len(parts) < len(arguments) else text
     if origin is list:
         item = _describe_json(arguments[0])
         return f"list of {item}" if item.endswith(")") else f"list of {item}s"
+    if hint in JSON_WORDS:
+        return JSON_WORDS[hint]
     if origin is dict:
         return "object"
-    if hint is msgspec.UnsetType:
-        return "absent"
-    return "null" if hint is types.NoneType else _describe_type(hint)
+    return _describe_type(hint)
 
 
 def make_python() -> Iterator[str]:

@@ -34,10 +34,7 @@ class AccuracyBounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AlphaBounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Bounds of A_sa at one alpha_test; null for other kernels than the paper's.
-
-    `a_sa_fixed` keeps the weights of the attack that was run, and bounds correctness only.
-    """
+    """Bounds of A_sa at one alpha_test; null for other kernels than `exp`."""
 
     alpha_test: float | None
     a_sa: AccuracyBounds | None

@@ -123,7 +123,7 @@ class DroRow(Struct, frozen=True, kw_only=True):
 
 
 class ClassAlphaRow(Struct, frozen=True, kw_only=True):
-    """A_sa of one class at one alpha_test, and the fraction of all weight on this class."""
+    """A_sa and weight of one class at one alpha_test."""
 
     alpha_test: float | None
     a_sa: Estimate | None
@@ -131,10 +131,7 @@ class ClassAlphaRow(Struct, frozen=True, kw_only=True):
 
 
 class ClassRow(Struct, frozen=True, kw_only=True):
-    """Accuracies of one class, with Wilson and logit-delta intervals.
-
-    `joint` has an interval that is corrected for comparing all classes.
-    """
+    """Accuracies of one class, with Wilson and logit-delta intervals."""
 
     label: int
     name: str | None
@@ -163,10 +160,7 @@ class RepeatRow(Struct, frozen=True, kw_only=True):
 
 
 class Check(Struct, frozen=True):
-    """The result of one sanity check: a number, its meaning and a verdict.
-
-    The verdict `note` is for numbers that neither pass nor fail.
-    """
+    """The result of one sanity check: a number, its meaning and a verdict."""
 
     name: str
     value: float
