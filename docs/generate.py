@@ -9,6 +9,7 @@ import inspect
 import json
 import re
 import sys
+import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
@@ -507,28 +508,24 @@ def _format_signature(name: str, function: Target) -> str:
 
 
 def make_tree() -> Iterator[str]:
-    """Yield all modules with the first sentences of their docstrings."""
-    lines = list(_list_branch(SOURCE, ""))
-    width = max(len(name) for name, _ in lines) + 2
-    listing = "\n".join(
-        f"{name:{width}}{about}".rstrip() for name, about in [("src/wmr_cli/", ""), *lines]
-    )
+    """Yield all packages with the first sentences of their docstrings, and their modules."""
+    modules = sorted(file for file in SOURCE.glob("*.py") if file.name != "__init__.py")
+    lines = ["src/wmr_cli/", *(f"{file.name:25} {_first_sentence(file)}" for file in modules)]
+    for package in sorted(path.parent for path in SOURCE.glob("**/*/__init__.py")):
+        folder = package.relative_to(SOURCE).as_posix() + "/"
+        lines += [f"{folder:25} {_first_sentence(package / '__init__.py')}"]
+        # the components themselves are in methods.md
+        if package.parent.name != "builtins":
+            lines += _list_modules(package)
+    listing = "\n".join(lines)
     yield f"```text\n{listing}\n```\n"
 
 
-def _list_branch(folder: Path, indent: str) -> Iterator[tuple[str, str]]:
-    items = sorted(path.parent for path in folder.glob("*/__init__.py"))
-    # the components themselves are in methods.md
-    if folder.parent.name != "builtins":
-        items += sorted(file for file in folder.glob("*.py") if file.name != "__init__.py")
-    for item in items:
-        is_last = item == items[-1]
-        branch = "└──" if is_last else "├──"
-        if item.is_dir():
-            yield f"{indent}{branch} {item.name}/", _first_sentence(item / "__init__.py")
-            yield from _list_branch(item, indent + ("    " if is_last else "│   "))
-        else:
-            yield f"{indent}{branch} {item.name}", _first_sentence(item)
+def _list_modules(folder: Path) -> list[str]:
+    """Return lines with the names of the modules of a folder."""
+    names = sorted(file.stem for file in folder.glob("*.py") if file.name != "__init__.py")
+    indent = " " * 26
+    return textwrap.wrap(", ".join(names), WIDTH, initial_indent=indent, subsequent_indent=indent)
 
 
 def _first_sentence(module: Path) -> str:
