@@ -166,13 +166,14 @@ def make_presets() -> Iterator[str]:
         about, comments = _read_comments(name)
         settings = {key: value for key, value in preset.items() if key not in BESIDE_SETTINGS}
         own = {key: value for key, value in preset["defenses"].items() if key not in shared}
-        rows = [("`all`", _format_settings(settings))]
+        items = [f"all: {_format_settings(settings)}"]
         for table, settings in [*own.items(), ("evaluate", preset["evaluate"])]:
             label, cell = _describe_settings(table, settings)
             comment = f" ({_escape(comments[table])})" if table in comments else ""
-            rows.append((label, cell + comment))
+            items.append(f"{label}: {cell}{comment}")
         text = f"{preset['summary']}. {about}".rstrip()
-        yield f"## `{name}`\n\n{text}\n\n{_make_table(('', 'settings'), rows)}"
+        listing = "".join(f"* {item}\n" for item in items)
+        yield f"## `{name}`\n\n{text}\n\n{listing}"
 
 
 def _find_shared_defenses(loaded: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
