@@ -26,7 +26,6 @@ import wmr_cli
 from wmr_cli import measures, presets
 from wmr_cli.cli import app
 from wmr_cli.config import EvaluationSettings, Setting, Struct, TrainConfig, list_settings, resolve
-from wmr_cli.core.traits import ALWAYS_PROVIDED, KernelTraits
 from wmr_cli.plugins import load_plugins
 from wmr_cli.registry import INJECTED_PARAMS, KINDS, OWN_DISTRIBUTION, Entry
 from wmr_cli.spec import Spec, format_number
@@ -301,30 +300,9 @@ def make_kernels() -> Iterator[str]:
     rows = []
     for entry, target in list_builtins("kernel"):
         fields = split_docstring(inspect.getdoc(target) or "")[1]
-        uses = ", ".join(list_uses(target))
-        cells = (fields["Weight"], fields["Good for"], uses)
+        cells = (fields["Weight"], fields["Good for"])
         rows.append((_link_method(entry.name), *map(_link_papers, cells)))
-    yield _make_table(("name", "weight", "good for", "usable in"), rows)
-
-
-def list_uses(kernel: Value) -> Iterator[str]:
-    """Yield where a kernel can be used, according to its traits."""
-    declared = kernel.traits
-    # a property depends on parameters: build the kernel with its defaults
-    traits = declared if isinstance(declared, KernelTraits) else kernel().traits
-    rare = sorted(name.replace("_", " ") for name in traits.needs - ALWAYS_PROVIDED)
-    training = "training"
-    if traits.compares_images:
-        training += " over the batch"
-    if traits.start_epoch:
-        training += f" after {traits.start_epoch} epochs"
-    if rare:
-        training += f" with a defense that provides {' and '.join(rare)}"
-    yield training
-    if traits.differentiable and not (traits.compares_images or traits.needs - {"loss"}):
-        yield "weighted attack"
-    if traits.usable_as_metric and not rare:
-        yield "evaluate over all images" if traits.compares_images else "evaluate"
+    yield _make_table(("name", "weight", "good for"), rows)
 
 
 def make_digits_study() -> Iterator[str]:
@@ -358,7 +336,7 @@ def make_alpha_study() -> Iterator[str]:
 
 def _format_spread(values: Sequence[float]) -> str:
     """Return mean and standard deviation over seeds, in percent."""
-    return f"{100 * fmean(values):.1f} ± {100 * stdev(values):.1f}"
+    return f"{100 * fmean(values):.1f}±{100 * stdev(values):.1f}"
 
 
 def make_published_numbers() -> Iterator[str]:

@@ -65,7 +65,7 @@ class CheckpointFacts(Struct, frozen=True, kw_only=True):
 
 
 class DatasetFacts(Struct, frozen=True, kw_only=True):
-    """Which images were evaluated: a whole split, or the subset that `indices` lists."""
+    """Which images were evaluated."""
 
     name: str
     split: str
@@ -82,7 +82,7 @@ class Threat(Struct, frozen=True, kw_only=True):
 
 
 class AttackFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the images were attacked; `of` lists the records whose worst case this is."""
+    """How the images were attacked."""
 
     spec: str
     seed: int
@@ -94,7 +94,7 @@ class AttackFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AlphaRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The weighted accuracies at one alpha_test; null if not requested or not available."""
+    """Accuracies at one alpha_test; null if not requested or not available."""
 
     alpha_test: float | None
     a_sa: Estimate | None
@@ -103,14 +103,14 @@ class AlphaRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CalibrationFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The temperature behind A_cal; `problem` is the reason if it is null."""
+    """The temperature behind A_cal."""
 
     temperature: float | None
     problem: str | None = None
 
 
 class DroRow(Struct, frozen=True, kw_only=True):
-    """The worst case over the weights of images in a χ² ball of radius rho around equal weights."""
+    """The worst case over weights of images in a χ² ball around equal weights."""
 
     rho: float
     attack_loss: str
@@ -160,7 +160,7 @@ class RepeatRow(Struct, frozen=True, kw_only=True):
 
 
 class Check(Struct, frozen=True):
-    """The result of one sanity check: a number, its meaning and a verdict."""
+    """The result of one sanity check."""
 
     name: str
     value: float
