@@ -336,7 +336,7 @@ def make_alpha_study() -> Iterator[str]:
 
 def _format_spread(values: Sequence[float]) -> str:
     """Return mean and standard deviation over seeds, in percent."""
-    return f"{100 * fmean(values):.1f}±{100 * stdev(values):.1f}"
+    return f"{100 * fmean(values):.1f} ± {100 * stdev(values):.1f}"
 
 
 def make_published_numbers() -> Iterator[str]:
