@@ -9,6 +9,7 @@ import inspect
 import json
 import re
 import sys
+import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,7 @@ import published
 import wmr_cli
 from wmr_cli import measures, presets
 from wmr_cli.cli import app
-from wmr_cli.config import EvaluationSettings, Setting, Struct, TrainConfig, list_settings
+from wmr_cli.config import EvaluationSettings, Setting, Struct, TrainConfig, list_settings, resolve
 from wmr_cli.core.traits import ALWAYS_PROVIDED, KernelTraits
 from wmr_cli.plugins import load_plugins
 from wmr_cli.registry import INJECTED_PARAMS, KINDS, OWN_DISTRIBUTION, Entry
@@ -85,6 +86,11 @@ SHAPES = re.compile(r"[ \n]*\(N, C, H, W\) (?:in|to) [^.]+\.")
 """The shapes and ranges of images in docstrings, which are for authors of components."""
 DIFFERENCE = " difference"
 """Ends the name of a difference in `studies/interval_coverage.json`."""
+JSON_WORDS: dict[Any, str] = {int: "integer", str: "string", bool: "boolean"}
+MISSING = (types.NoneType, msgspec.UnsetType)
+"""Types of fields that may be null or absent."""
+BESIDE_SETTINGS = ("summary", "defenses", "evaluate")
+"""Keys of a preset that are not settings of a run."""
 TYPE_WORDS: dict[Any, str] = {
     float: "number",
     int: "whole number",
@@ -169,11 +175,77 @@ def _strip_bounds(hint: TypeHint) -> TypeHint:
 
 
 def make_presets() -> Iterator[str]:
-    """Yield a section for each preset with its summary and its file."""
-    for name in presets.names():
-        file = resources.files(presets).joinpath(f"{name}.toml")
-        text = file.read_text(encoding="utf-8").strip()
-        yield f"## `{name}`\n\n{presets.load(name)['summary']}.\n\n```toml\n{text}\n```\n"
+    """Yield the settings of defenses that all presets share, then a section for each preset."""
+    loaded = {name: presets.load(name) for name in presets.names()}
+    shared = _find_shared_defenses(loaded)
+    rows = []
+    for defense, settings in shared.items():
+        without = [name for name, preset in loaded.items() if defense not in preset["defenses"]]
+        names = ", ".join(f"`{name}`" for name in without)
+        exceptions = f"all except {names}" if without else "all"
+        rows.append((*_describe_settings(defense, settings), exceptions))
+    yield _make_table(("defense", "settings", "presets"), rows)
+    for name, preset in loaded.items():
+        about, comments = _read_comments(name)
+        settings = {key: value for key, value in preset.items() if key not in BESIDE_SETTINGS}
+        own = {key: value for key, value in preset["defenses"].items() if key not in shared}
+        items = [f"all: {_format_settings(settings)}"]
+        for table, settings in [*own.items(), ("evaluate", preset["evaluate"])]:
+            label, cell = _describe_settings(table, settings)
+            comment = f" ({_escape(comments[table])})" if table in comments else ""
+            items.append(f"{label}: {cell}{comment}")
+        text = f"{preset['summary']}. {about}".rstrip()
+        listing = "".join(f"* {item}\n" for item in items)
+        yield f"## `{name}`\n\n{text}\n\n{listing}"
+
+
+def _find_shared_defenses(loaded: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the settings of each defense for which several presets have equal ones."""
+    by_defense: dict[str, list[dict[str, Any]]] = {}
+    for preset in loaded.values():
+        for defense, settings in preset["defenses"].items():
+            by_defense.setdefault(defense, []).append(settings)
+    return {
+        defense: settings[0]
+        for defense, settings in by_defense.items()
+        if len(settings) > 1 and all(other == settings[0] for other in settings)
+    }
+
+
+def _describe_settings(table: str, settings: dict[str, Any]) -> tuple[str, str]:
+    """Return the spec of a defense, or the name of another table, and the settings in it."""
+    others = {key: value for key, value in settings.items() if key not in ("defense", "evaluate")}
+    cell = _format_settings(others)
+    if "evaluate" in settings:
+        cell += f"; evaluation: {_format_settings(settings['evaluate'])}"
+    return f"`{settings.get('defense', table)}`", cell
+
+
+def _format_settings(settings: dict[str, Any]) -> str:
+    return " ".join(f"`{key}={_format_setting(value)}`" for key, value in settings.items())
+
+
+def _format_setting(value: Value) -> str:
+    """Return a value as a flag accepts it: lists are joined by commas."""
+    if isinstance(value, list):
+        return ",".join(map(_format_value, value))
+    return _format_value(value)
+
+
+def _read_comments(preset: str) -> tuple[str, dict[str, str]]:
+    """Return the comment at the head of a preset, and those at the ends of lines by table."""
+    text = resources.files(presets).joinpath(f"{preset}.toml").read_text(encoding="utf-8")
+    head = re.findall(r"^#( +)(.*)", text.partition("\n\n")[0], re.MULTILINE)
+    # commands have a deeper indentation
+    about = " ".join(f"`{line}`." if len(indent) > 1 else _escape(line) for indent, line in head)
+    comments: dict[str, str] = {}
+    table = ""
+    for line in text.splitlines():
+        if header := re.match(r"\[(?:defenses\.)?([\w-]+)", line):
+            table = header[1]
+        if "  # " in line:
+            comments[table] = line.partition("  # ")[2]
+    return f"{about[:1].upper()}{about[1:]}." if about else "", comments
 
 
 # ---- components ----
@@ -250,27 +322,9 @@ def make_defenses() -> Iterator[str]:
     rows = []
     for entry, target in list_builtins("defense"):
         fields = split_docstring(inspect.getdoc(target) or "")[1]
-        cells = (
-            fields["Objective"],
-            _find_weighted_term(fields["Objective"], target),
-            fields["Cost"],
-            fields["Good for"],
-            fields.get("Reference", ""),
-        )
+        cells = (fields["Objective"], fields["Cost"], fields["Good for"])
         rows.append((_link_method(entry.name), *map(_link_papers, cells)))
-    yield _make_table(("name", "objective", "weights", "passes", "good for", "reference"), rows)
-
-
-def _find_weighted_term(objective: str, target: Target) -> str:
-    """Return which term of the loss is weighted, and whether the attack is weighted, too."""
-    term = re.search(r"weight\(x'?\) \* (\w+\((?:[^()]|\([^()]*\))*\))", objective)
-    assert term, f"{objective} has no weight"
-    text = f"`{term[1]}`"
-    if "terms" in inspect.signature(target).parameters:
-        text += " or as `terms` selects"
-    if target().traits.shares_gradient:
-        return f"{text}; the attack, by the same gradient"
-    return f"{text}; the attack" if re.search(r"weight \* |the same", objective) else text
+    yield _make_table(("name", "objective", "passes", "good for"), rows)
 
 
 def make_kernels() -> Iterator[str]:
@@ -278,30 +332,9 @@ def make_kernels() -> Iterator[str]:
     rows = []
     for entry, target in list_builtins("kernel"):
         fields = split_docstring(inspect.getdoc(target) or "")[1]
-        uses = ", ".join(list_uses(target))
-        cells = (fields["Weight"], fields["Good for"], fields.get("Reference", ""), uses)
+        cells = (fields["Weight"], fields["Good for"])
         rows.append((_link_method(entry.name), *map(_link_papers, cells)))
-    yield _make_table(("name", "weight", "good for", "reference", "usable in"), rows)
-
-
-def list_uses(kernel: Value) -> Iterator[str]:
-    """Yield where a kernel can be used, according to its traits."""
-    declared = kernel.traits
-    # a property depends on parameters: build the kernel with its defaults
-    traits = declared if isinstance(declared, KernelTraits) else kernel().traits
-    rare = sorted(name.replace("_", " ") for name in traits.needs - ALWAYS_PROVIDED)
-    training = "training"
-    if traits.compares_images:
-        training += " over the batch"
-    if traits.start_epoch:
-        training += f" after {traits.start_epoch} epochs"
-    if rare:
-        training += f" with a defense that provides {' and '.join(rare)}"
-    yield training
-    if traits.differentiable and not (traits.compares_images or traits.needs - {"loss"}):
-        yield "weighted attack"
-    if traits.usable_as_metric and not rare:
-        yield "evaluate over all images" if traits.compares_images else "evaluate"
+    yield _make_table(("name", "weight", "good for"), rows)
 
 
 def make_digits_study() -> Iterator[str]:
@@ -375,7 +408,7 @@ def make_coverage() -> Iterator[str]:
 
 
 def make_record() -> Iterator[str]:
-    """Yield a table of fields for a record and for each struct inside it."""
+    """Yield a list of fields for a record and for each struct inside it."""
     descriptions = load_field_descriptions()
     for struct in list_structs(Record):
         name = struct.__name__
@@ -384,12 +417,11 @@ def make_record() -> Iterator[str]:
         different = sorted(described.keys() ^ hints.keys())
         if different:
             raise SystemExit(f"record_fields.toml, [{name}]: correct {', '.join(different)}")
-        rows = [
-            (f"`{field}`", _describe_json(hints[field]), described[field])
+        fields = "".join(
+            f"* `{field}` ({_describe_json(hints[field])}): {described[field]}\n"
             for field in struct.__struct_fields__
-        ]
-        prose = _escape(inspect.getdoc(struct) or "")
-        yield f"### {name}\n\n{prose}\n\n{_make_table(('field', 'type', 'meaning'), rows)}"
+        )
+        yield f"### {name}\n\n{_escape(inspect.getdoc(struct) or '')}\n\n{fields}"
     if descriptions:
         raise SystemExit(f"record_fields.toml: unknown {', '.join(descriptions)}")
 
@@ -411,21 +443,23 @@ def _find_structs(hint: TypeHint) -> Iterator[type[msgspec.Struct]]:
 
 
 def _describe_json(hint: TypeHint) -> str:
-    """Return the JSON type of a field; structs link to their sections."""
+    """Return the JSON type of a field, with `?` if it may be missing. Structs have links."""
     origin: TypeHint = typing.get_origin(hint)
     arguments = typing.get_args(hint)
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return f"[{hint.__name__}](#{hint.__name__.lower()})"
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(_describe_json(part) for part in arguments)
+        parts = [part for part in arguments if part not in MISSING]
+        text = " or ".join(_describe_json(part) for part in parts)
+        return f"{text}?" if len(parts) < len(arguments) else text
     if origin is list:
         item = _describe_json(arguments[0])
         return f"list of {item}" if item.endswith(")") else f"list of {item}s"
+    if hint in JSON_WORDS:
+        return JSON_WORDS[hint]
     if origin is dict:
         return "object"
-    if hint is msgspec.UnsetType:
-        return "absent"
-    return "null" if hint is types.NoneType else _describe_type(hint)
+    return _describe_type(hint)
 
 
 def make_python() -> Iterator[str]:
@@ -484,28 +518,24 @@ def _format_signature(name: str, function: Target) -> str:
 
 
 def make_tree() -> Iterator[str]:
-    """Yield all modules with the first sentences of their docstrings."""
-    lines = list(_list_branch(SOURCE, ""))
-    width = max(len(name) for name, _ in lines) + 2
-    listing = "\n".join(
-        f"{name:{width}}{about}".rstrip() for name, about in [("src/wmr_cli/", ""), *lines]
-    )
+    """Yield all packages with the first sentences of their docstrings, and their modules."""
+    modules = sorted(file for file in SOURCE.glob("*.py") if file.name != "__init__.py")
+    lines = ["src/wmr_cli/", *(f"{file.name:25} {_first_sentence(file)}" for file in modules)]
+    for package in sorted(path.parent for path in SOURCE.glob("**/*/__init__.py")):
+        folder = package.relative_to(SOURCE).as_posix() + "/"
+        lines += [f"{folder:25} {_first_sentence(package / '__init__.py')}"]
+        # the components themselves are in methods.md
+        if package.parent.name != "builtins":
+            lines += _list_modules(package)
+    listing = "\n".join(lines)
     yield f"```text\n{listing}\n```\n"
 
 
-def _list_branch(folder: Path, indent: str) -> Iterator[tuple[str, str]]:
-    items = sorted(path.parent for path in folder.glob("*/__init__.py"))
-    # the components themselves are in methods.md
-    if folder.parent.name != "builtins":
-        items += sorted(file for file in folder.glob("*.py") if file.name != "__init__.py")
-    for item in items:
-        is_last = item == items[-1]
-        branch = "└──" if is_last else "├──"
-        if item.is_dir():
-            yield f"{indent}{branch} {item.name}/", _first_sentence(item / "__init__.py")
-            yield from _list_branch(item, indent + ("    " if is_last else "│   "))
-        else:
-            yield f"{indent}{branch} {item.name}", _first_sentence(item)
+def _list_modules(folder: Path) -> list[str]:
+    """Return lines with the names of the modules of a folder."""
+    names = sorted(file.stem for file in folder.glob("*.py") if file.name != "__init__.py")
+    indent = " " * 26
+    return textwrap.wrap(", ".join(names), WIDTH, initial_indent=indent, subsequent_indent=indent)
 
 
 def _first_sentence(module: Path) -> str:

@@ -10,7 +10,6 @@ import pytest
 
 import badges
 import generate
-from wmr_cli.plugins import load_plugins
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -84,16 +83,3 @@ def test_a_field_of_a_docstring_may_span_lines() -> None:
         "Summary.\n\nMore: words.",
         {"Objective": "a + b", "Cost": "K + 1"},
     )
-
-
-@pytest.mark.parametrize(
-    ("kernel", "is_metric", "is_differentiable"),
-    [("exp", True, True), ("chi2", True, False), ("gairat", False, False), ("wat", False, False)],
-)
-def test_the_uses_of_a_kernel_follow_from_its_traits(
-    kernel: str, is_metric: bool, is_differentiable: bool
-) -> None:
-    uses = list(generate.list_uses(load_plugins().registry.target("kernel", kernel)))
-    assert uses[0].startswith("training")
-    assert any(use.startswith("evaluate") for use in uses) == is_metric
-    assert ("weighted attack" in uses) == is_differentiable

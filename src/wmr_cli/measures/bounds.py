@@ -25,7 +25,7 @@ ROUNDING = 1e-12
 
 
 class AccuracyBounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Bounds of an accuracy, and an interval that covers both on other test images."""
+    """Bounds of an accuracy, with an interval for other test images."""
 
     lower: float
     upper: float
@@ -34,10 +34,7 @@ class AccuracyBounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AlphaBounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Bounds of A_sa at one alpha_test; null for other kernels than the paper's.
-
-    `a_sa_fixed` keeps the weights of the attack that was run, and bounds correctness only.
-    """
+    """Bounds of A_sa at one alpha_test; null for other kernels than `exp`."""
 
     alpha_test: float | None
     a_sa: AccuracyBounds | None
@@ -45,7 +42,7 @@ class AlphaBounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Bounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the verifier has shown: numbers of images, and bounds of accuracies."""
+    """Numbers of images, and bounds of accuracies, by a verifier."""
 
     verifier: str
     certified: int

@@ -68,7 +68,7 @@ class CheckpointFacts(Struct, frozen=True, kw_only=True):
 
 
 class DatasetFacts(Struct, frozen=True, kw_only=True):
-    """Which images were evaluated: a whole split, or the subset that `indices` lists."""
+    """Which images were evaluated."""
 
     name: str
     split: str
@@ -85,7 +85,7 @@ class Threat(Struct, frozen=True, kw_only=True):
 
 
 class AttackFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the images were attacked; `of` lists the records whose worst case this is."""
+    """How the images were attacked."""
 
     spec: str
     seed: int
@@ -97,7 +97,7 @@ class AttackFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AlphaRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The weighted accuracies at one alpha_test; null if not requested or not available."""
+    """Accuracies at one alpha_test; null if not requested or not available."""
 
     alpha_test: float | None
     a_sa: Estimate | None
@@ -106,14 +106,14 @@ class AlphaRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CalibrationFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The temperature behind A_cal; `problem` is the reason if it is null."""
+    """The temperature behind A_cal."""
 
     temperature: float | None
     problem: str | None = None
 
 
 class DroRow(Struct, frozen=True, kw_only=True):
-    """The worst case over the weights of images in a χ² ball of radius rho around equal weights."""
+    """The worst case over weights of images in a χ² ball around equal weights."""
 
     rho: float
     attack_loss: str
@@ -126,7 +126,7 @@ class DroRow(Struct, frozen=True, kw_only=True):
 
 
 class ClassAlphaRow(Struct, frozen=True, kw_only=True):
-    """A_sa of one class at one alpha_test, and the fraction of all weight on this class."""
+    """A_sa and weight of one class at one alpha_test."""
 
     alpha_test: float | None
     a_sa: Estimate | None
@@ -134,10 +134,7 @@ class ClassAlphaRow(Struct, frozen=True, kw_only=True):
 
 
 class ClassRow(Struct, frozen=True, kw_only=True):
-    """Accuracies of one class, with Wilson and logit-delta intervals.
-
-    `joint` has an interval that is corrected for comparing all classes.
-    """
+    """Accuracies of one class, with Wilson and logit-delta intervals."""
 
     label: int
     name: str | None
@@ -166,10 +163,7 @@ class RepeatRow(Struct, frozen=True, kw_only=True):
 
 
 class Check(Struct, frozen=True):
-    """The result of one sanity check: a number, its meaning and a verdict.
-
-    The verdict `note` is for numbers that neither pass nor fail.
-    """
+    """The result of one sanity check."""
 
     name: str
     value: float
