@@ -25,8 +25,7 @@ import published
 import wmr_cli
 from wmr_cli import measures, presets
 from wmr_cli.cli import app
-from wmr_cli.config import EvaluationSettings, Setting, Struct, TrainConfig, list_settings, resolve
-from wmr_cli.core.traits import ALWAYS_PROVIDED, KernelTraits
+from wmr_cli.config import EvaluationSettings, Setting, Struct, TrainConfig, list_settings
 from wmr_cli.plugins import load_plugins
 from wmr_cli.registry import INJECTED_PARAMS, KINDS, OWN_DISTRIBUTION, Entry
 from wmr_cli.spec import Spec, format_number
