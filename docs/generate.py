@@ -60,7 +60,7 @@ MEASURES_NAMES = (
     "RunningAccuracy",
 )
 """Functions for notebooks; the module has more."""
-COMPARED_FIELDS = ("Cost", "Good for", "Reference")
+COMPARED_FIELDS = ("Cost", "Good for")
 """Fields that only the tables of `defenses.md` show."""
 METHOD_INTRODUCTIONS = {
     "model": (
