@@ -18,7 +18,7 @@ from .setup import find_data_dir, load_components
 if TYPE_CHECKING:
     from ..registry import Entry
 
-KINDS = ("model", "dataset", "defense", "attack", "kernel", "verifier", "preset")
+KINDS = ("model", "dataset", "defense", "attack", "kernel", "verifier", "logger", "preset")
 KIND_BY_PLURAL = {f"{kind}s": kind for kind in KINDS}
 SCHEMAS = ("train", "study", "record")
 
@@ -36,7 +36,7 @@ def list_names(
     *,
     config: ListConfig,
 ) -> None:
-    """List models, datasets, defenses, attacks, kernels, verifiers and presets."""
+    """List models, datasets, defenses, attacks, kernels, verifiers, loggers and presets."""
     if what is not None and what not in KIND_BY_PLURAL:
         raise UnknownName(f"{what!r} is an unknown kind", did_you_mean(what, KIND_BY_PLURAL))
     data_dir = find_data_dir(config.data_dir)
