@@ -49,10 +49,8 @@ def test_a_package_has_its_kind_and_no_other(name: str, kind: str, registry: Reg
 def test_a_package_of_every_kind_is_readable(full_package: Path) -> None:
     assert len(list_files(full_package)) == len(EVERY_PACKAGE) + 1 + 2 * len(KINDS)
     readme = (full_package / "README.md").read_text()
-    assert (
-        "An attack, a model, a dataset, a loss, a kernel and a verifier called `two-words`"
-        in readme
-    )
+    offers = "An attack, a model, a dataset, a loss, a kernel, a verifier and a logger"
+    assert f"{offers} called `two-words`" in readme
     trained = [kind for kind in KINDS.values() if kind != "verifier"]
     assert [kind for kind in trained if f"wmr train --{kind} two-words" not in readme] == []
     assert 'certify="two-words"' in readme
@@ -115,6 +113,7 @@ def test_every_component_is_registered_and_meets_its_contract(
     testing.check_defense(make("defense", "imported"))
     testing.check_kernel(make("kernel", "imported"))
     testing.check_verifier(make("verifier", "imported"))
+    testing.check_logger(lambda: make("logger", "imported"))
 
 
 def test_every_template_is_in_use(full_package: Path) -> None:

@@ -17,6 +17,7 @@ REGISTERED_KINDS = {
     "loss": "defense",
     "kernel": "kernel",
     "verifier": "verifier",
+    "logger": "logger",
 }
 """By the value of `--kind`, the kind in the registry."""
 
@@ -64,7 +65,11 @@ def run_readme_commands(
     assert train_command[1] == "train"
     environment.run(folder, *train_command)
     records = json.loads(environment.run(folder, *evaluate_command, "--format", "json"))
-    if kind == "loss":
+    if kind == "logger":
+        written = folder / train_command[-1] / name
+        assert len((written / "epochs.jsonl").read_text().splitlines()) == 2
+        assert json.loads((written / "evaluations.json").read_text())[0]["id"] == records[0]["id"]
+    elif kind == "loss":
         # an evaluation does not run the defense, so its plugin is not in the record
         assert records[0]["checkpoint"]["defense"] == f"{name}:beta=10"
     else:

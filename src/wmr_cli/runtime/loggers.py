@@ -7,6 +7,7 @@ run or an evaluation continues the same run of the tool.
 
 import contextlib
 import io
+import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ TIMEOUT = 120.0
 """Seconds that a logger has for one call. Other ranks wait for rank 0 five times as long."""
 CLOSE_TIMEOUT = 600.0
 """Seconds to send what remains at the end."""
+COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 
 class LoggerState(msgspec.Struct, frozen=True):
@@ -157,7 +159,7 @@ class RunLoggers:
         return messages
 
     def _call_each(
-        self, action: Callable[[str, Logger], None], timeout: float = TIMEOUT
+        self, action: Callable[[str, Logger], None], timeout: float | None = None
     ) -> list[Message]:
         """Call an action with each logger; switch off those that fail."""
         messages: list[Message] = []
@@ -165,8 +167,9 @@ class RunLoggers:
             printed = io.StringIO()
             # stdout is reserved for results
             with contextlib.redirect_stdout(printed):
-                error = _call_in_time(partial(action, spec, logger), timeout)
-            messages += [Message(line) for line in printed.getvalue().splitlines() if line.strip()]
+                error = _call_in_time(partial(action, spec, logger), timeout or TIMEOUT)
+            lines = COLOUR.sub("", printed.getvalue()).splitlines()
+            messages += [Message(line) for line in lines if line.strip()]
             if error is not None:
                 del self._active[spec]
                 messages.append(_describe_failure(spec, error))

@@ -23,6 +23,7 @@ KINDS = {
     "loss": "defense",
     "kernel": "kernel",
     "verifier": "verifier",
+    "logger": "logger",
 }
 """The kind of each hook, as in `wmr_losses`, and its name in specs and on the command line."""
 PACKAGE_PREFIX = "wmr-"
@@ -33,6 +34,7 @@ KIND_WITH_ARTICLE = {
     "loss": "a loss",
     "kernel": "a kernel",
     "verifier": "a verifier",
+    "logger": "a logger",
 }
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import logging
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -38,6 +39,8 @@ class MlflowLogger:
     def open(self, run: "LoggedRun") -> str:
         import mlflow
 
+        # what it does with its database is not of interest
+        logging.getLogger("mlflow").setLevel(logging.WARNING)
         self._client = mlflow.MlflowClient(tracking_uri=self.uri)
         self._epoch = run.epoch
         if run.tracker_id is not None:

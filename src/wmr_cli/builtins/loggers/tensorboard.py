@@ -1,5 +1,7 @@
 """`tensorboard`: event files for TensorBoard."""
 
+import importlib
+import importlib.util
 import json
 import shutil
 from collections.abc import Mapping
@@ -50,11 +52,8 @@ class TensorBoardLogger:
 
 
 def _writer_class() -> Any:  # noqa: ANN401 - of one of two packages without types
-    try:
-        from torch.utils import tensorboard as package
-    except ImportError:
-        import tensorboardX as package  # noqa: N813 - the name of the package
-    return package.SummaryWriter
+    name = "torch.utils.tensorboard" if importlib.util.find_spec("tensorboard") else "tensorboardX"
+    return importlib.import_module(name).SummaryWriter
 
 
 def _as_code(text: str) -> str:

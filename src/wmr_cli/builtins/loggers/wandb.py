@@ -22,6 +22,7 @@ class WandbLogger:
     entity: str | None = None
     mode: Literal["online", "offline"] | None = None
     _run: Any = field(init=False, repr=False, default=None)
+    _epoch: int = field(init=False, repr=False, default=0)
 
     def __post_init__(self) -> None:
         require_package("wandb", "wandb")
@@ -39,18 +40,25 @@ class WandbLogger:
             resume=None if run.tracker_id is None else "allow",
             # another run of this process stays open
             reinit="create_new",
-            # `wmr` draws on the terminal itself
+            # progress bars are not output to record
             settings=wandb.Settings(console="off", silent=True),
         )
-        # epochs on the axis: the steps of wandb cannot go back after a crash
+        # epochs on the axis, because evaluations are steps as well
         self._run.define_metric("epoch")
         self._run.define_metric("*", step_metric="epoch")
-        if self._run.url:
+        if not self._run.offline:
             print(f"wandb: {self._run.url}")  # noqa: T201 - `wmr` shows it as a message
+        self._epoch = run.epoch
         return str(self._run.id)
 
     def log_epoch(self, epoch: int, metrics: Mapping[str, float]) -> None:
-        self._run.log({**metrics, "epoch": epoch})
+        self._epoch = epoch
+        self._run.log({**metrics, "epoch": epoch}, step=self._next_step(epoch))
+
+    def _next_step(self, least: int) -> int:
+        """Return a step that wandb does not drop: its steps cannot go back."""
+        # an offline run that is continued counts from 0
+        return max(int(self._run.step), least)
 
     def log_evaluation(self, table: "EvaluationTable") -> None:
         import wandb
@@ -58,7 +66,7 @@ class WandbLogger:
         rows = [list(row) for row in table.rows]
         # cells of a column are numbers in one row and empty in another
         found = wandb.Table(columns=list(table.columns), data=rows, allow_mixed_types=True)
-        self._run.log({"evaluation": found})
+        self._run.log({"evaluation": found}, step=self._next_step(self._epoch + 1))
         self._run.summary.update(dict(table.metrics))
 
     def log_file(self, path: Path) -> None:
