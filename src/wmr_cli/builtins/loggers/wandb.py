@@ -66,7 +66,8 @@ class WandbLogger:
         rows = [list(row) for row in table.rows]
         # cells of a column are numbers in one row and empty in another
         found = wandb.Table(columns=list(table.columns), data=rows, allow_mixed_types=True)
-        self._run.log({"evaluation": found}, step=self._next_step(self._epoch + 1))
+        row = {"evaluation": found, "epoch": self._epoch}
+        self._run.log(row, step=self._next_step(self._epoch + 1))
         self._run.summary.update(dict(table.metrics))
 
     def log_file(self, path: Path) -> None:
