@@ -292,8 +292,8 @@ def create(kind: str, spec: str | Spec, **given: Any) -> object: ...
 def create(kind: str, spec: str | Spec, **given: Any) -> Any:
     """Build a component by name.
 
-    A kind is `attack`, `dataset`, `defense`, `kernel`, `logger`, `model` or `verifier`. Keywords are
-    parameters of the component, like those of the spec. A model needs `num_classes` and
+    A kind is `attack`, `dataset`, `defense`, `kernel`, `logger`, `model` or `verifier`. Keywords
+    are parameters of the component, like those of the spec. A model needs `num_classes` and
     `input_shape`. Datasets are read from the data folder of the command line, unless `root` is
     another folder.
 

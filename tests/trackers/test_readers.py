@@ -28,12 +28,19 @@ HEADER = 7
 WHOLE_OR_LAST = (1, 4)
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of all tests: wandb and trackio read its variable once per process."""
+    return tmp_path_factory.mktemp("trackers")
+
+
 @pytest.fixture(autouse=True)
-def _stay_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _stay_on_this_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_DIR", str(folder))
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
+    monkeypatch.setenv("TRACKIO_DIR", str(folder / "trackio"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
@@ -73,9 +80,9 @@ def test_a_logger_meets_its_contract(name: str, registry: Registry) -> None:
 
 def test_mlflow_reads_a_run(registry: Registry, tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow")
-    run_id, log, a_rob = make_run("mlflow", registry)
+    run_id, log, a_rob = make_run("mlflow:experiment=read-back", registry)
     client = mlflow.MlflowClient()
-    (run,) = client.search_runs([client.get_experiment_by_name("wmr").experiment_id])
+    (run,) = client.search_runs([client.get_experiment_by_name("read-back").experiment_id])
     assert (run.info.run_id, run.info.status, run.info.run_name) == (run_id, "FINISHED", "tiny")
     assert (run.data.params["epochs"], run.data.params["defense"]) == ("2", "trades:beta=6")
     for name in ("loss", "weight_ess", "val_a_rob"):
@@ -93,7 +100,6 @@ def test_trackio_reads_a_run(registry: Registry) -> None:
     trackio = pytest.importorskip("trackio")
     from trackio.sqlite_storage import SQLiteStorage
 
-    # TRACKIO_DIR is read once, so that other tests share the folder
     name, log, a_rob = make_run("trackio:project=read-back", registry)
     (run,) = trackio.Api().runs("read-back")
     assert run.name == name
@@ -111,13 +117,13 @@ def test_trackio_reads_a_run(registry: Registry) -> None:
     reader.finish()
 
 
-def test_wandb_reads_a_run(registry: Registry) -> None:
+def test_wandb_reads_a_run(registry: Registry, folder: Path) -> None:
     pytest.importorskip("wandb")
     run_id, log, a_rob = make_run("wandb", registry)
     # the start, the resumed run and the evaluation: `wandb sync` joins them by their id
     records = [
         record
-        for file in sorted(Path("wandb").glob("offline-run-*/*.wandb"))
+        for file in sorted(folder.glob(f"wandb/offline-run-*/run-{run_id}.wandb"))
         for record in read_offline_run(file)
     ]
     runs = [record.run for record in records if record.HasField("run")]
