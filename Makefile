@@ -6,13 +6,14 @@ BIN := .venv/bin
 PEERS := .venv-peers/bin
 PLUGINS := .venv-plugins/bin
 RELEASE := .venv-release/bin
+TRACKERS := .venv-trackers/bin
 WMR := $(BIN)/wmr
 RUN := demo
 # one thread per test process, because the processes share the cores
 TEST_ENV := OMP_NUM_THREADS=1
 
 .PHONY: demo help check lint test coverage test-slow test-data test-browser test-gpu test-emulated test-peers \
-  test-plugins test-release test-slurm bench reproduction docs clean
+  test-plugins test-release test-slurm test-trackers bench reproduction docs clean
 
 demo: .venv/.installed  ## train, evaluate and report on the embedded digits
 	$(WMR) train --out $(RUN) --resume
@@ -20,7 +21,7 @@ demo: .venv/.installed  ## train, evaluate and report on the embedded digits
 	$(WMR) report $(RUN)
 
 # tests that need nothing but this environment, and little time
-FAST := not slow and not gpu and not browser and not emulated and not slurm
+FAST := not slow and not gpu and not browser and not emulated and not slurm and not trackers
 
 # fast tests: no commands or figures
 UNIT_TESTS := tests/builtins tests/core tests/measures tests/paper tests/reporting/tables \
@@ -69,6 +70,9 @@ test-slurm: .venv/.installed-dev  ## runs and sweeps on a real Slurm of one node
 test-peers: .venv-peers/.installed  ## compare attacks and measures with other libraries
 	$(TEST_ENV) $(PEERS)/python -m pytest -m peers -rP
 
+test-trackers: .venv-trackers/.installed  ## logs of wandb, mlflow and trackio, read by these tools
+	$(TEST_ENV) $(TRACKERS)/python -m pytest -m trackers -rs tests/trackers
+
 test-plugins: .venv-plugins/.installed  ## the packages in plugins/, with the built wheel of wmr
 	for package in plugins/*/; do \
 	  if [ -f $$package/Makefile ]; then $(MAKE) -C $$package test || exit 1; continue; fi; \
@@ -101,7 +105,7 @@ docs: .venv/.installed-docs  ## generated pages, then the site in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:  ## remove everything that can be rebuilt; keep runs
-	rm -rf .venv .venv-peers .venv-plugins .venv-release site dist build plugins/*/.venv .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-peers .venv-plugins .venv-release .venv-trackers site dist build plugins/*/.venv .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:  ## list the targets
@@ -133,6 +137,16 @@ help:  ## list the targets
 	$(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt torchattacks foolbox adversarial-robustness-toolbox pyautoattack cvxpy
 	$(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt -e . pytest hypothesis
 	touch $@
+
+# These packages beside those of .venv. Without them their tests are skipped with a message.
+# trackio needs an older pillow than the constraints.
+.venv-trackers/.installed: .venv/.installed-dev
+	$(BIN)/python -m venv .venv-trackers
+	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
+	  > "$$($(TRACKERS)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/dev.pth"
+	grep -v '^pillow==' constraints.txt > .venv-trackers/constraints.txt
+	if $(TRACKERS)/pip install --quiet --disable-pip-version-check -c .venv-trackers/constraints.txt wandb mlflow-skinny alembic sqlalchemy trackio; then touch $@; \
+	else echo "wandb, mlflow and trackio cannot be installed here: their tests are skipped"; fi
 
 dist/.built: .venv/.installed-dev README.md $(shell find src -type f -not -name '*.pyc')
 	rm -rf dist

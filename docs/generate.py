@@ -78,6 +78,7 @@ METHOD_INTRODUCTIONS = {
         "`eot` is the number of draws of a [stochastic model](attacks.md#stochastic-models)."
     ),
     "verifier": "None is built in; [plugins](plugins.md#wmr-certify) have verifiers.",
+    "logger": "[Trackers](trackers.md) describes them.",
 }
 COMMON_PARAMS = {"attack": ("norm", "eps")}
 """Parameters that the introduction of a kind describes."""

@@ -58,10 +58,8 @@ def test_the_old_name_of_a_defense_works(registry: Registry) -> None:
 def test_a_package_of_every_kind_is_readable(full_package: Path) -> None:
     assert len(list_files(full_package)) == len(EVERY_PACKAGE) + 1 + 2 * len(KINDS)
     readme = (full_package / "README.md").read_text()
-    assert (
-        "An attack, a model, a dataset, a defense, a kernel and a verifier called `two-words`"
-        in readme
-    )
+    offers = "An attack, a model, a dataset, a defense, a kernel, a verifier and a logger"
+    assert f"{offers} called `two-words`" in readme
     trained = [kind for kind in KINDS if kind != "verifier"]
     assert [kind for kind in trained if f"wmr train --{kind} two-words" not in readme] == []
     assert 'certify="two-words"' in readme
@@ -124,6 +122,7 @@ def test_every_component_is_registered_and_meets_its_contract(
     testing.check_defense(make("defense", "imported"))
     testing.check_kernel(make("kernel", "imported"))
     testing.check_verifier(make("verifier", "imported"))
+    testing.check_logger(lambda: make("logger", "imported"))
 
 
 def test_every_template_is_in_use(full_package: Path) -> None:

@@ -32,7 +32,7 @@ from .core.contexts import model_device, on_device, plain_autograd, returning_lo
 from .core.data.loaders import as_split_or_stream
 from .core.eot import DrawRule
 from .core.nn.fusion import SAMPLE_SIZE
-from .core.protocols import Attack, DataSource, Defense, Kernel, Split, Verifier
+from .core.protocols import Attack, DataSource, Defense, Kernel, Logger, Split, Verifier
 from .errors import BadInput, UnknownName, did_you_mean
 from .evaluation.evaluator import (
     add_log_weights,
@@ -303,12 +303,14 @@ def create(kind: Literal["defense"], spec: str | Spec, **given: Any) -> Defense:
 @overload
 def create(kind: Literal["verifier"], spec: str | Spec, **given: Any) -> Verifier: ...
 @overload
+def create(kind: Literal["logger"], spec: str | Spec, **given: Any) -> Logger: ...
+@overload
 def create(kind: str, spec: str | Spec, **given: Any) -> object: ...
 def create(kind: str, spec: str | Spec, **given: Any) -> Any:
     """Build a component by name.
 
-    A kind is `attack`, `dataset`, `defense`, `kernel`, `model` or `verifier`. Keywords are
-    parameters of the component, like those of the spec. A model needs `num_classes` and
+    A kind is `attack`, `dataset`, `defense`, `kernel`, `logger`, `model` or `verifier`. Keywords
+    are parameters of the component, like those of the spec. A model needs `num_classes` and
     `input_shape`. Datasets are read from the data folder of the command line, unless `root` is
     another folder.
 

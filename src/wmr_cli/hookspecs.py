@@ -20,6 +20,7 @@ KIND_OF_HOOK = {
     "wmr_kernels": "kernel",
     "wmr_attacks": "attack",
     "wmr_verifiers": "verifier",
+    "wmr_loggers": "logger",
     "wmr_checkpoints": "checkpoint",
     "wmr_commands": "command",
     "wmr_losses": "defense",
@@ -54,6 +55,11 @@ def wmr_attacks() -> Iterable[Entry]:  # type: ignore[empty-body]
 @hookspec
 def wmr_verifiers() -> Iterable[Entry]:  # type: ignore[empty-body]
     """make(**params) -> Verifier: lower bounds of logit differences over the ε-ball."""
+
+
+@hookspec
+def wmr_loggers() -> Iterable[Entry]:  # type: ignore[empty-body]
+    """make(**params) -> Logger: copies the log of a run to another tool."""
 
 
 @hookspec

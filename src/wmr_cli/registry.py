@@ -16,7 +16,7 @@ from . import local_code
 from .errors import BadInput, PluginError, UnknownName, WmrError, did_you_mean
 from .spec import Spec, TypeHint, Value, read_value
 
-KINDS = ("model", "dataset", "defense", "kernel", "attack", "verifier")
+KINDS = ("model", "dataset", "defense", "kernel", "attack", "verifier", "logger")
 PROGRAM_KINDS = ("checkpoint", "command")
 """What plugins add to the program itself: places of checkpoints, and commands."""
 ALL_KINDS = (*KINDS, *PROGRAM_KINDS)

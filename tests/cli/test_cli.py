@@ -226,7 +226,7 @@ def test_a_dry_run_estimates_the_time_of_the_run() -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("--logger", "wandb"), "'wandb'"),
+        (("--logger", "cvs"), "'csv'"),
         (("--milestones", "5,x"), "--milestones"),
         (("--warmup", "1.5"), "--warmup"),
         (("--max-weight", "0"), "--max-weight"),

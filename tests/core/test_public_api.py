@@ -27,8 +27,10 @@ PYTHON_BLOCK = re.compile(r"^( *)```python[^\n]*\n(.*?)^\1```", re.MULTILINE | r
 
 CORE_NAMES = """
 Attack AttackResult AttackTraits Batch CountsWeightedImages DataSource Decoder Defense
-DefenseTraits Evidence HasIndex HasNote HasRemarks HasState HoldsRows ImageFileSplit Kernel
-KernelTraits KlObjective LazySplits Learner LogitBounds Losses MemorySource MemorySplit NORMS Norm
+DefenseTraits EvaluationTable Evidence HasIndex HasNote HasRemarks HasState HoldsRows
+ImageFileSplit Kernel KernelTraits KlObjective LazySplits Learner LoggedRun Logger LogitBounds
+LogsFiles Losses
+MemorySource MemorySplit NORMS Norm
 Normalized OBJECTIVES Objective ObservesValidation PgdSettings Preparable RanksImages Remote
 Resized SecondLabels Source Split StepReport StreamsImages UniformStartPgd Verifier VerifierTraits
 attack_until_misclassified average_draws backward_weighted

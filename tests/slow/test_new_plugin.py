@@ -10,7 +10,7 @@ import pytest
 from support.virtualenvs import ROOT, Environment
 
 pytestmark = pytest.mark.slow
-KINDS = ("attack", "model", "dataset", "defense", "kernel", "verifier")
+KINDS = ("attack", "model", "dataset", "defense", "kernel", "verifier", "logger")
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,11 @@ def run_readme_commands(
     assert train_command[1] == "train"
     environment.run(folder, *train_command)
     records = json.loads(environment.run(folder, *evaluate_command, "--format", "json"))
-    if kind == "defense":
+    if kind == "logger":
+        written = folder / train_command[-1] / name
+        assert len((written / "epochs.jsonl").read_text().splitlines()) == 2
+        assert json.loads((written / "evaluations.json").read_text())[0]["id"] == records[0]["id"]
+    elif kind == "defense":
         # an evaluation does not run the defense, so its plugin is not in the record
         assert records[0]["checkpoint"]["defense"] == f"{name}:beta=10"
     else:

@@ -1,22 +1,18 @@
-"""Statistics of an epoch, warnings about a log, and copies of the log for other tools."""
+"""Statistics of an epoch, and warnings about a log."""
 
-import csv
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from support.training import train
-from support.typed import instance_of, stop
+from support.typed import instance_of
 from wmr_cli.config import resolve
 from wmr_cli.core.protocols import StepReport
-from wmr_cli.errors import BadFile, BadInput, BrokenContract
-from wmr_cli.events import EpochDone, Event, Message, TrainingDone
+from wmr_cli.errors import BadInput, BrokenContract
+from wmr_cli.events import Event, Message, TrainingDone
 from wmr_cli.registry import Registry
-from wmr_cli.storage.runs import RunFolder
 from wmr_cli.training.monitoring import (
     COLLAPSE_CAUSES,
     FULL_SUCCESS,
@@ -24,8 +20,6 @@ from wmr_cli.training.monitoring import (
     AttackOutcome,
     EpochStatistics,
     LogEntry,
-    MetricLoggers,
-    check_loggers,
     check_losses,
     guessing_accuracy,
     locate_errors,
@@ -34,9 +28,6 @@ from wmr_cli.training.monitoring import (
 
 GUESSING = 0.11
 EPS = 0.1
-SHORT_TRAINING = {"epochs": 3, "steps": 1, "validate_every": 2}
-
-uses_tensorboard = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 def make_report(seed: int) -> StepReport:
@@ -198,76 +189,3 @@ def test_an_error_inside_a_step_is_located() -> None:
     with pytest.raises(BadInput, match="epoch 1, step 2: oops") as raised, locate_errors(0, 1):
         raise BadInput("oops", hint="fix it")
     assert raised.value.hint == "fix it"
-
-
-def start_training(path: Path, registry: Registry, **options: Any) -> Iterator[Event]:
-    config = resolve(SHORT_TRAINING)
-    return train(config, path, registry, data_dir=Path(), device="cpu", **options)
-
-
-def read_csv(path: Path) -> list[dict[str, str]]:
-    with (path / "csv" / "metrics.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def read_tensorboard(path: Path, name: str) -> list[tuple[int, float]]:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(path / "tensorboard"))
-    events.Reload()
-    return [(event.step, event.value) for event in events.Scalars(name)]
-
-
-@uses_tensorboard
-def test_loggers_equal_the_log_after_an_interruption(tmp_path: Path, registry: Registry) -> None:
-    loggers = ("csv", "tensorboard")
-    first = start_training(tmp_path / "run", registry, loggers=loggers)
-    while not isinstance(next(first), EpochDone):
-        pass
-    next(first)
-    stop(first)
-    list(start_training(tmp_path / "run", registry, loggers=loggers, resume=True))
-    entries = RunFolder(tmp_path / "run").read_log()
-    rows = read_csv(tmp_path / "run")
-    logged_losses = pytest.approx([entry["loss"] for entry in entries])
-    assert [int(row["step"]) for row in rows] == [1, 2, 3]
-    assert [float(row["loss"]) for row in rows] == logged_losses
-    assert rows[0]["val_a_rob"] == "", "the first epoch was not validated"
-    losses = read_tensorboard(tmp_path / "run", "loss")
-    assert [step for step, _ in losses] == [1, 2, 3]
-    assert [loss for _, loss in losses] == logged_losses
-    assert [step for step, _ in read_tensorboard(tmp_path / "run", "val_a_rob")] == [2, 3]
-
-
-def test_overwriting_a_run_removes_its_loggers(tmp_path: Path, registry: Registry) -> None:
-    list(start_training(tmp_path / "run", registry, loggers=("csv",)))
-    list(start_training(tmp_path / "run", registry, overwrite=True))
-    assert not (tmp_path / "run" / "csv").exists()
-
-
-def test_missing_tensorboard_is_refused_before_anything_is_written(
-    tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_loggers(("csv", "tensorboard"))
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    check_loggers(("csv",))
-    with pytest.raises(BadInput, match="tensorboard"):
-        list(start_training(tmp_path / "run", registry, loggers=("tensorboard",)))
-    assert not (tmp_path / "run").exists()
-
-
-def test_loggers_are_imported_only_when_used(tmp_path: Path, registry: Registry) -> None:
-    list(start_training(tmp_path / "run", registry))
-    assert not [name for name in sys.modules if name.split(".")[0] == "tensorboardX"]
-    assert not (tmp_path / "run" / "csv").exists()
-
-
-def test_a_formula_in_an_earlier_entry_is_made_inert(tmp_path: Path) -> None:
-    MetricLoggers(("csv",), tmp_path, [{"epoch": 1, "=1+1": 2.0, "loss": 1.0, "text": "=1+1"}])
-    assert read_csv(tmp_path) == [{"'=1+1": "2.0", "loss": "1.0", "step": "1"}]
-
-
-def test_an_earlier_entry_without_its_epoch_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadFile, match=r"log\.jsonl") as caught:
-        MetricLoggers(("csv",), tmp_path, [{"loss": 1.0}])
-    assert caught.value.hint

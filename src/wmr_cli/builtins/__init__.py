@@ -230,6 +230,33 @@ def wmr_kernels() -> Iterable[Entry]:
 
 
 @hookimpl
+def wmr_loggers() -> Iterable[Entry]:
+    return [
+        Entry("csv", f"{HERE}.loggers.csv_files:CsvLogger", "csv/metrics.csv in the run folder"),
+        Entry(
+            "mlflow",
+            f"{HERE}.loggers.mlflow:MlflowLogger",
+            "MLflow; needs `pip install 'wmr-cli[mlflow]'`",
+        ),
+        Entry(
+            "tensorboard",
+            f"{HERE}.loggers.tensorboard:TensorBoardLogger",
+            "TensorBoard; needs `pip install 'wmr-cli[tensorboard]'`",
+        ),
+        Entry(
+            "trackio",
+            f"{HERE}.loggers.trackio:TrackioLogger",
+            "Trackio, local or on a Hugging Face Space; needs `pip install 'wmr-cli[trackio]'`",
+        ),
+        Entry(
+            "wandb",
+            f"{HERE}.loggers.wandb:WandbLogger",
+            "Weights & Biases; needs `pip install 'wmr-cli[wandb]'`",
+        ),
+    ]
+
+
+@hookimpl
 def wmr_attacks() -> Iterable[Entry]:
     return [
         Entry(

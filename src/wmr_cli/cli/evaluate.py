@@ -10,7 +10,7 @@ from ..config import EvaluateConfig, EvaluateFlags, HardwareFlags
 from ..errors import BadFile
 from .console import say, say_error
 from .flags import with_flags
-from .setup import find_checkpoint, find_data_dir, load_components, trust_code
+from .setup import check_loggers, find_checkpoint, find_data_dir, load_components, trust_code
 
 if TYPE_CHECKING:
     from ..reporting.costs import EvaluationCost
@@ -41,14 +41,17 @@ def evaluate(
         config = msgspec.structs.replace(config, checks=True)
     requirements = parse_requirements(flags.require)
     named = [config.dataset, config.model, config.kernel, config.certify, *config.attacks]
+    named += flags.logger
     trust_code(named, flags.trust_code, quiet=quiet)
     registry = load_components(quiet)
+    check_loggers(flags.logger, registry)
 
     # torch is imported only now: errors above appear at once
     from ..evaluation.estimate import estimate_evaluation
     from ..evaluation.run import evaluate as run_evaluation
     from ..events import EvaluationDone, EvaluationEstimated
     from ..runtime.fabric import Hardware, use_idle_cores
+    from ..runtime.loggers import log_measured
     from ..sweeps.process import current_report
     from .output import print_costs, print_records, report_judgements
     from .progress import follow, resumable
@@ -103,6 +106,9 @@ def evaluate(
     if measured:  # only rank 0 has records
         judgements = judge(requirements, measured) if requirements else None
         print_records(measured, flags.format, judgements)
+        if flags.logger:
+            for message in log_measured(flags.logger, measured, registry):
+                say(message.text, quiet=quiet, is_warning=message.is_warning)
     has_failed = report_checks([record for _, record in measured], flags)
     is_met = report_judgements(judgements or (), quiet=quiet)
     if skipped or has_failed or not is_met:

@@ -19,7 +19,7 @@ from .setup import find_data_dir, load_components
 if TYPE_CHECKING:
     from ..registry import Entry
 
-KINDS = ("model", "dataset", "defense", "attack", "kernel", "verifier", "preset", "extra")
+KINDS = ("model", "dataset", "defense", "attack", "kernel", "verifier", "logger", "preset", "extra")
 KIND_BY_PLURAL = {f"{kind}s": kind for kind in KINDS}
 SCHEMAS = ("train", "study", "record")
 
@@ -37,7 +37,7 @@ def list_names(
     *,
     config: ListConfig,
 ) -> None:
-    """List models, datasets, defenses, attacks, kernels, verifiers, presets and extras."""
+    """List models, datasets, defenses, attacks, kernels, verifiers, loggers, presets and extras."""
     if what is not None and what not in KIND_BY_PLURAL:
         raise UnknownName(f"{what!r} is an unknown kind", did_you_mean(what, KIND_BY_PLURAL))
     data_dir = find_data_dir(config.data_dir)

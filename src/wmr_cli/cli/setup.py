@@ -47,6 +47,12 @@ def load_components(quiet: bool) -> "Registry":
     return found.registry
 
 
+def check_loggers(specs: Iterable[str], registry: "Registry") -> None:
+    """Build each logger, before torch is imported: its package may be missing."""
+    for spec in specs:
+        registry.create("logger", spec)
+
+
 def find_checkpoint(
     named: Path, config: EvaluateConfig, registry: "Registry", data_dir: Path
 ) -> tuple[Path | None, EvaluateConfig]:

@@ -17,7 +17,7 @@ from ..config import (
 )
 from .console import Terminated, format_duration, is_first, messages, say, write
 from .flags import Given, with_flags
-from .setup import canonical_config, find_data_dir, load_components, trust_code
+from .setup import canonical_config, check_loggers, find_data_dir, load_components, trust_code
 
 if TYPE_CHECKING:
     from ..events import TrainingDone
@@ -36,8 +36,13 @@ def train(
     Without flags: TRADES with alpha 2 on the embedded digits, in about a minute.
     """
     quiet = flags.quiet
-    trust_code((given.get(key) for key in (*SPECS, "extra")), flags.trust_code, quiet=quiet)
+    trust_code(
+        (*(given.get(key) for key in (*SPECS, "extra")), *flags.logger),
+        flags.trust_code,
+        quiet=quiet,
+    )
     registry = load_components(quiet)
+    check_loggers(flags.logger, registry)
     config = canonical_config(resolve(given, flags.config), registry)
     session = Session(config, registry, hardware, flags)
     if flags.dry_run:

@@ -62,9 +62,10 @@ PaperTable = Literal[
 RecordFormat = Literal["table", "markdown", "csv", "json"]
 ReportFormat = Literal["table", "markdown", "latex", "csv", "json", "html", "card"]
 SummaryFormat = Literal["table", "json"]
-LoggerName = Literal["tensorboard", "csv"]
 # "loss" is the name of a defense in 0.1
-ComponentKind = Literal["attack", "model", "dataset", "defense", "kernel", "verifier", "loss"]
+ComponentKind = Literal[
+    "attack", "model", "dataset", "defense", "kernel", "verifier", "logger", "loss"
+]
 MAX_BENCH_SECONDS = 86_400
 
 # ---- settings that several structs have ----
@@ -106,6 +107,16 @@ Compile = Annotated[bool, setting("Compile model and attack: slow start, then fa
 SaveMinutes = Annotated[
     Annotated[float, Meta(ge=0, le=MAX_MINUTES)],
     setting("Checkpoint every M minutes; 0: only after epochs.", OUTPUT, "M"),
+]
+Loggers = Annotated[
+    tuple[str, ...],
+    setting(
+        "Also log to this logger: `wmr list loggers`; repeatable.",
+        OUTPUT,
+        "S",
+        environment="WMR_LOGGER",
+        is_repeated=True,
+    ),
 ]
 DataDir = Annotated[
     Path | None,
@@ -370,10 +381,7 @@ class TrainFlags(Struct, frozen=True, kw_only=True):
     compile: Compile = False
     # at most ten minutes of work are lost if a machine fails
     save_minutes: SaveMinutes = 10.0
-    logger: Annotated[
-        tuple[LoggerName, ...],
-        setting("Also log to this logger; repeatable.", OUTPUT, is_repeated=True),
-    ] = ()
+    logger: Loggers = ()
     out: Annotated[Path | None, setting("Run folder.", OUTPUT, "DIR", default="runs/NAME")] = None
     resume: Annotated[bool, setting("Continue the run in that folder.", OUTPUT)] = False
     overwrite: Annotated[bool, setting("Replace the run in that folder.", OUTPUT)] = False
@@ -504,6 +512,7 @@ class EvaluateFlags(Struct, frozen=True, kw_only=True):
         bool, setting("Exit with status 1 if a check fails; implies --checks.", METRICS_PANEL)
     ] = False
     require: Require = ()
+    logger: Loggers = ()
     resume: Annotated[bool, setting("Continue an interrupted evaluation.", OUTPUT)] = False
     out: Annotated[
         Path | None,

@@ -8,6 +8,7 @@ their own, which are tested with `isinstance`.
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -289,6 +290,68 @@ class Verifier(Protocol):
         self, model: nn.Module, batch: Batch, *, norm: str, eps: float, num_classes: int
     ) -> LogitBounds:
         """Bound a model in eval mode, without changing it. Refuse one with unknown layers."""
+        ...
+
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """What a logger knows of a run."""
+
+    name: str
+    """The name of its folder."""
+    folder: Path
+    """Its folder. A logger that writes files there uses `folder / NAME`, with its own name."""
+    config: Mapping[str, Any]
+    """Its settings, as in config.json."""
+    tracker_id: str | None = None
+    """What `open` returned when the run was first logged."""
+    epoch: int = 0
+    """The last epoch that this logger has logged; later ones follow after `open`."""
+
+
+@dataclass(frozen=True)
+class EvaluationTable:
+    """All evaluations of a run: one row per record and α_test, fractions unrounded."""
+
+    columns: tuple[str, ...]
+    """As in `wmr report --format csv`."""
+    rows: tuple[tuple[str | float | None, ...], ...]
+    metrics: Mapping[str, float]
+    """The accuracies by a name such as `test/pgd:steps=20/0.3/a_rob`."""
+
+
+@runtime_checkable
+class Logger(Protocol):
+    """Copies the log of a run to another tool. Rank 0 alone uses it.
+
+    The constructor checks parameters and packages, without other effects. No method draws random
+    numbers. A logger that raises, or that does not return in time, is not used any further; the
+    run continues.
+    """
+
+    def open(self, run: LoggedRun) -> str | None:
+        """Start to log a run, or continue; return the id of the tool's run if it has one."""
+        ...
+
+    def log_epoch(self, epoch: int, metrics: Mapping[str, float]) -> None:
+        """Log the numbers of an epoch, counted from 1, under their names in log.jsonl."""
+        ...
+
+    def log_evaluation(self, table: EvaluationTable) -> None:
+        """Log the evaluations of the run, in place of those logged before."""
+        ...
+
+    def close(self, *, is_complete: bool) -> None:
+        """Write everything. An interrupted run is not complete, and may be opened again."""
+        ...
+
+
+@runtime_checkable
+class LogsFiles(Protocol):
+    """A logger that keeps files such as the HTML report."""
+
+    def log_file(self, path: Path) -> None:
+        """Copy a file, in place of one of this name. It exists until `close` has returned."""
         ...
 
 

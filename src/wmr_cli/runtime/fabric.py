@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -393,28 +393,6 @@ def _buffer_option() -> str:
 
     names = inspect.signature(DistributedDataParallel).parameters
     return "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
-
-
-class MetricsLogger(Protocol):
-    """A logger of Lightning Fabric."""
-
-    def log_metrics(self, metrics: dict[str, Any], step: int) -> None:
-        """Add the metrics of one step."""
-        ...
-
-    def save(self) -> None:
-        """Write to disk."""
-        ...
-
-
-def make_logger(name: str, folder: Path) -> MetricsLogger:
-    """Make the `csv` or `tensorboard` logger that writes to `folder/name`."""
-    from lightning_fabric.loggers.csv_logs import CSVLogger
-    from lightning_fabric.loggers.tensorboard import TensorBoardLogger
-
-    if name == "csv":
-        return CSVLogger(root_dir=folder, name=name, version="")
-    return TensorBoardLogger(root_dir=folder, name=name, version="")
 
 
 def has_accelerator(device: str = "auto") -> bool:

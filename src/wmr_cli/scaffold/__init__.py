@@ -24,6 +24,7 @@ KIND_WITH_ARTICLE = {
     "defense": "a defense",
     "kernel": "a kernel",
     "verifier": "a verifier",
+    "logger": "a logger",
 }
 KIND_ALIASES = {"loss": "defense"}
 """Names of kinds in 0.1."""

@@ -24,7 +24,7 @@ from .atomic import TEMPORARY_SUFFIX, lock_folder, write_text
 
 LOGGER_FOLDERS = ("tensorboard", "csv")
 LEFTOVER_FILE = re.compile(
-    r"\.(config\.json|log\.jsonl|(last|best|ema|resume)\.safetensors)\.\w{8}"
+    r"\.((config|loggers)\.json|log\.jsonl|(last|best|ema|resume)\.safetensors)\.\w{8}"
     + re.escape(TEMPORARY_SUFFIX)
 )
 """Temporary files that a killed process leaves behind. Other hidden files may be the user's."""
@@ -55,6 +55,10 @@ class RunFolder:
     @property
     def ema(self) -> Path:
         return self.path / "ema.safetensors"
+
+    @property
+    def loggers(self) -> Path:
+        return self.path / "loggers.json"
 
     @property
     def resume(self) -> Path:
@@ -138,7 +142,7 @@ def _refuse_other_files(folder: RunFolder) -> None:
     with contextlib.suppress(OSError, ValueError):
         TrainConfig.from_json(read_bytes(folder.config))
         return
-    files = (folder.config, *(folder.path / name for name in LOGGER_FOLDERS))
+    files = (folder.config, folder.loggers, *(folder.path / name for name in LOGGER_FOLDERS))
     if names := [file.name for file in files if os.path.lexists(file)]:
         raise RunFolderError(
             f"{folder.path} is not a run, but holds {', '.join(names)}",
@@ -165,6 +169,8 @@ def open_run(
         if resume and folder.config.exists():
             _check_same_settings(folder, config)
         if not (resume and folder.resume.exists()):
+            # of an attempt that has ended before its first epoch
+            folder.loggers.unlink(missing_ok=True)
             write_text(folder.config, config.to_json() + "\n")
         yield folder
 
@@ -207,7 +213,8 @@ def _read_config(folder: RunFolder) -> TrainConfig:
 
 def _remove_run(folder: RunFolder) -> None:
     """Remove the files of an earlier run; other files in the folder are the user's."""
-    for file in (folder.config, folder.log, folder.last, folder.best, folder.ema, folder.resume):
+    files = (folder.config, folder.log, folder.last, folder.best, folder.ema, folder.resume)
+    for file in (*files, folder.loggers):
         try:
             file.unlink(missing_ok=True)
         except OSError as error:

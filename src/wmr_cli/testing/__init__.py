@@ -13,6 +13,7 @@ from .datasets import check_dataset
 from .defenses import check_defense
 from .fixtures import CLASSES, SHAPE, RecordingLearner, tiny_batch, tiny_model
 from .kernels import check_kernel
+from .loggers import check_logger
 from .models import check_model
 from .verifiers import check_verifier
 
@@ -24,6 +25,7 @@ __all__ = [
     "check_dataset",
     "check_defense",
     "check_kernel",
+    "check_logger",
     "check_model",
     "check_verifier",
     "tiny_batch",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -29,6 +30,7 @@ from ..registry import Registry
 from ..runtime.accelerators import copies_without_blocking
 from ..runtime.distributed import limit_waiting
 from ..runtime.fabric import Hardware, launch
+from ..runtime.loggers import RunLoggers
 from ..storage.runs import RunFolder, restore_init_hash
 from .checkpointing import (
     SAVE_REQUEST,
@@ -45,8 +47,6 @@ from .compatibility import divide_batch
 from .extra import ExtraImages, add_extra
 from .monitoring import (
     LogEntry,
-    MetricLoggers,
-    check_loggers,
     check_losses,
     guessing_accuracy,
     locate_errors,
@@ -87,7 +87,7 @@ def train(
     """Run or resume a training in the run folder `path`. All ranks call this together."""
     started = time.perf_counter()
     # before the processes start: a missing package is reported once
-    check_loggers(options.loggers)
+    loggers = RunLoggers(options.loggers, registry)
     runtime = launch(options.hardware, config.precision, SETUP_TIMEOUT)
     ranks = runtime.ranks
     resumes = options.resume and RunFolder(path).resume.exists()
@@ -113,7 +113,11 @@ def train(
         folder, progress = open_training(
             stack, run, path, resume=options.resume, overwrite=options.overwrite
         )
-        loggers = MetricLoggers(options.loggers if ranks.is_first else (), path, folder.read_log())
+        if not ranks.is_first:
+            loggers = RunLoggers((), registry)
+        stack.callback(loggers.close)
+        settings = msgspec.json.decode(run.config.to_json())
+        yield from loggers.open(path, settings, folder.read_log())
         signals = SignalHandler(options.save_minutes)
         yield TrainingStarted(progress.epoch, progress.step_in_epoch, epochs, count_steps(run))
 
@@ -137,7 +141,7 @@ def train(
             entry |= validate_if_due(run, epoch + 1)
             progress = save_epoch(folder, run, entry, progress)
             # after the state: a logger that fails does not cost the epoch
-            loggers.log(entry)
+            yield from loggers.log_epoch(entry)
             yield EpochDone(epoch + 1, epochs, entry)
             for text in new_warnings(folder.read_log(), guessing, config.eps):
                 yield Message(text, is_warning=True)
@@ -146,6 +150,7 @@ def train(
             entries = folder.read_log()
             seconds = time.perf_counter() - started
             best = best_epoch(entries, config.select)
+            yield from loggers.close(is_complete=True)
             yield TrainingDone(path, folder.last, seconds, entries, best)
 
 

@@ -1,26 +1,20 @@
-"""What a run reports: statistics of an epoch, warnings about its log, and logs for other tools."""
+"""What a run reports: statistics of an epoch, and warnings about its log."""
 
-import importlib.util
 import math
-import shutil
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..core.protocols import StepReport
-from ..errors import BadFile, BadInput, BrokenContract, RunFolderError, WmrError
-from ..reporting.tables.escaping import inert_text
+from ..errors import BrokenContract, WmrError
 from ..runtime.accelerators import HostCopy
 from ..runtime.distributed import Ranks
-from ..runtime.fabric import make_logger
-from ..storage.atomic import refuse_link
 
 LogEntry = dict[str, Any]
 """One line of log.jsonl: the number of its epoch, and metrics by name."""
@@ -285,53 +279,3 @@ def _is_at_chance(entry: LogEntry, guessing: float) -> bool:
     names = ("val_a_nat", "train_clean_accuracy", "train_accuracy")
     accuracy: float = next(entry[name] for name in names if name in entry)
     return accuracy <= min(CHANCE_RATIO * guessing, guessing + CHANCE_MARGIN)
-
-
-def check_loggers(names: tuple[str, ...]) -> None:
-    """Raise if a logger needs a package that is not installed."""
-    packages = ("tensorboard", "tensorboardX")
-    if "tensorboard" in names and not any(map(importlib.util.find_spec, packages)):
-        raise BadInput(
-            "tensorboard is not installed",
-            hint="pip install 'wmr-cli[tensorboard]', or leave out `logger=tensorboard`",
-        )
-
-
-class MetricLoggers:
-    """Copies of log.jsonl for other tools, in `csv/` and `tensorboard/` of the run folder.
-
-    A resumed run rewrites them from log.jsonl, so that no epoch appears twice.
-    """
-
-    def __init__(self, names: tuple[str, ...], folder: Path, entries: list[LogEntry]) -> None:
-        for name in names:
-            # a link could lead `rmtree` to files outside the run folder
-            refuse_link(folder / name)
-            shutil.rmtree(folder / name, ignore_errors=True)
-        self._loggers = [make_logger(name, folder) for name in names]
-        for entry in entries:
-            self.log(entry)
-
-    def log(self, entry: LogEntry) -> None:
-        """Write the metrics of one epoch."""
-        # earlier entries come from log.jsonl, which the user may have edited
-        if not isinstance(entry.get("epoch"), int):
-            raise BadFile(
-                "log.jsonl has a line without the number of its epoch",
-                hint="repair the line, or train again with `overwrite=True`",
-            )
-        numbers = {
-            # a spreadsheet would run a name that starts with `=` as a formula
-            inert_text(name): value
-            for name, value in entry.items()
-            if name != "epoch" and isinstance(value, int | float)
-        }
-        try:
-            for logger in self._loggers:
-                logger.log_metrics(numbers, step=entry["epoch"])
-                logger.save()
-        except OSError as error:
-            raise RunFolderError(
-                f"cannot write the log of `logger`: {error.strerror or error}",
-                hint="free space on the disk, or leave out `logger`",
-            ) from error

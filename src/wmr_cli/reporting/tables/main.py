@@ -222,7 +222,12 @@ def make_caption(records: Iterable[Record]) -> str:
 
 
 def to_csv(records: Sequence[Record]) -> str:
-    """Return a CSV row per record and alpha, with unrounded fractions.
+    """Return the columns and rows of `list_csv_rows` as CSV."""
+    return csv_text(*list_csv_rows(records))
+
+
+def list_csv_rows(records: Sequence[Record]) -> tuple[tuple[str, ...], list[list[Any]]]:
+    """Return column names, and a row per record and alpha with unrounded fractions.
 
     Records with equal `peers` were measured in one setting. Those with equal `model` differ only
     in the training seed, and all of them have the mean and standard deviation over its seeds.
@@ -245,7 +250,7 @@ def to_csv(records: Sequence[Record]) -> str:
             ]
         )
     calibrated_headings = CALIBRATED_CSV_HEADINGS if has_calibrated else ()
-    return csv_text((*CSV_HEADINGS, *calibrated_headings), rows)
+    return (*CSV_HEADINGS, *calibrated_headings), rows
 
 
 def _list_facts(row: ReportRow) -> list[Any]:
