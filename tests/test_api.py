@@ -319,7 +319,7 @@ def test_a_model_without_support_for_hooks_is_evaluated() -> None:
         scripted = torch.jit.script(tiny_model())
     # batch-norms of a scripted model are not fused, which changes the rounding
     margins = [evaluate_tiny(20, **one).rows["uniform/margin"] for one in ({"model": scripted}, {})]
-    np.testing.assert_allclose(*margins, atol=1e-6)
+    np.testing.assert_allclose(margins[0], margins[1], atol=1e-6)
 
 
 def test_an_output_does_not_prevent_fusion() -> None:
