@@ -18,7 +18,7 @@ def _define_terms(panels: Sequence[ReportPanel], payload: Payload) -> Iterator[t
     yield "A_nat", "accuracy on clean images"
     yield "A_rob", "accuracy on the images that the attack changed within the ε-ball"
     yield "A_sa", f"A_rob with image weights {_weight(records)}"
-    yield "A_tr", "the same under an attack that maximises the weighted loss"
+    yield "A_tr", "A_sa under an attack that maximises the weighted loss"
     if any(record.calibration for record in records) or "logits" in rows:
         yield (
             "A_cal",

@@ -271,6 +271,12 @@ function addPageListeners() {
   addEventListener("afterprint", () => setPrintMode(false));
 }
 
+// pixels; as in page.css for print
+const PAPER_WIDTH = 688; // of A4 without margins
+const PAPER_HEIGHT = 240;
+const PAPER_PADDING = 32; // of a figure, and half of the gap beside it
+const WIDE_PLOTS = ["plot-weights", "plot-images"];
+
 /** Print in the light theme with all tables unfolded. */
 function setPrintMode(isPaper) {
   const { dataset } = document.documentElement;
@@ -285,6 +291,13 @@ function setPrintMode(isPaper) {
   if (!state.panel) return;
   updateTable();
   updatePlots();
+  document.querySelectorAll(".plot .main-svg:first-of-type").forEach((drawing) => fitPaper(drawing.closest(".plot"), isPaper));
+}
+
+/** Give a plot its width on paper, or again that of its place: the browser prints what has been drawn before. */
+function fitPaper(place, isPaper) {
+  const width = PAPER_WIDTH * (WIDE_PLOTS.includes(place.id) ? 1 : 0.5) - PAPER_PADDING;
+  Plotly.relayout(place, isPaper ? { width, height: PAPER_HEIGHT } : { width: null, height: null, autosize: true });
 }
 
 function checkAll(isChecked) {
