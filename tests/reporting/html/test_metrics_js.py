@@ -26,6 +26,7 @@ from wmr_cli.reporting.tables.formatting import (
     format_percent,
     format_training_spread,
 )
+from wmr_cli.storage.records import Rows
 
 NODE = shutil.which("node") or ""
 STATIC = Path(page_module.__file__).parent / "static"
@@ -332,7 +333,7 @@ def bold_methods(folder: Path, methods: list[dict[int, NDArray[np.float64]]]) ->
         for seed, margins in seeds.items():
             label = np.zeros(len(margins), np.int64)
             prediction = (margins <= 0).astype(np.int64)
-            rows = {"index": np.arange(len(margins)), "label": label}
+            rows: Rows = {"index": np.arange(len(margins)), "label": label}
             for prefix in ("clean", "uniform"):
                 rows |= {f"{prefix}/prediction": prediction, f"{prefix}/margin": margins}
             evaluation = EvaluateConfig(metrics=("nat", "rob", "sa"))
