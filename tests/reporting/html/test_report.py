@@ -243,6 +243,22 @@ def test_missing_alphas_have_no_bold_cells(tmp_path: Path) -> None:
     assert [one["alpha"] for one in panel["bold"]] == [1.0]
 
 
+def test_seeds_may_be_evaluated_at_different_alphas(tmp_path: Path) -> None:
+    first, second = (
+        save_evaluation(
+            tmp_path, f"m-s{seed}", make_logit_rows(seed), train_seed=seed, alphas=alphas
+        )
+        for seed, alphas in enumerate([(1.0,), (2.0,)])
+    )
+    # the first seed has two records
+    again = save_evaluation(tmp_path, "m-s0", make_logit_rows(0), alphas=(2.0,))
+    (panel,) = Page(render([first, again, second])).data["panels"]
+    (method,) = panel["methods"]
+    assert method["seeds"] == [[0, 1], [2]]
+    assert method["cells"]["seeds"] == "2"
+    assert [one["alpha"] for one in panel["bold"]] == [2.0]
+
+
 def test_trainings_have_one_style_in_all_panels(seeds: list[tuple[Path, Record]]) -> None:
     folder = seeds[0][0].parents[2]
     other = save_seeds(folder, "good", (4.0, 4.05), alpha_train=2.0, eps=0.3)

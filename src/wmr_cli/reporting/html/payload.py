@@ -295,7 +295,11 @@ def build_payload(panels: Sequence[ReportPanel], resampled: ResampledAccuracies)
 
 def _list_method_facts(panel: ReportPanel) -> dict[str, Any]:
     """Return the methods with the numbers of their models, and the columns that describe them."""
-    cells = [main.format_row(method.rows[0]) for method in panel.methods]
+    # a row has only those seeds that were evaluated at its alpha
+    cells = [
+        {**main.format_row(method.rows[0]), "seeds": str(len(method.entry))}
+        for method in panel.methods
+    ]
     columns = [
         name for name in TRAINING_COLUMNS if main.is_informative(name, {row[name] for row in cells})
     ]
