@@ -1,5 +1,6 @@
 """Synthetic evaluations for the HTML page: random logits, scored by `wmr` itself."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import safetensors.numpy
 from support import synthetic
 from wmr_cli import measures
 from wmr_cli.config import EvaluateConfig
+from wmr_cli.measures import Resampled
+from wmr_cli.reporting.comparison import AccuracyKey, resample_groups
+from wmr_cli.reporting.grouping import group_by_setting
 from wmr_cli.storage import records
 from wmr_cli.storage.records import Record, Rows
 
@@ -54,6 +58,7 @@ def save_evaluation(  # noqa: PLR0913
     data: str = "0",
     indices: list[int] | None = None,
     seed: int = 0,
+    train_seed: int = 0,
     **facts: Any,
 ) -> tuple[Path, Record]:
     """Save these rows and their record as `wmr evaluate` does. `seed` is that of the attack."""
@@ -61,7 +66,9 @@ def save_evaluation(  # noqa: PLR0913
         metrics=("nat", "rob", "sa", "dro"), rho=(0.01, 0.1, 1.0)
     )
     usual = {"eps": 0.1, "attack": "pgd:steps=20", "defense": "trades", "alphas": (1.0, 1.5, 2.0)}
-    plain = synthetic.make_record(rows, run, evaluation=evaluation, **{**usual, **facts})
+    plain = synthetic.make_record(
+        rows, run, evaluation=evaluation, seed=train_seed, **{**usual, **facts}
+    )
     record = msgspec.structs.replace(
         plain,
         id=records.record_id({"of": [plain.id, of, data, indices, seed]}),
@@ -71,6 +78,29 @@ def save_evaluation(  # noqa: PLR0913
     return synthetic.save_record(
         folder / run.replace("/", "-").replace("\n", " ") / "evaluations", record, rows
     )
+
+
+def save_seeds(
+    folder: Path, name: str, skills: Sequence[float], **facts: Any
+) -> list[tuple[Path, Record]]:
+    """Save an evaluation for each training seed, with its skill."""
+    return [
+        save_evaluation(
+            folder,
+            f"{name}-s{seed}",
+            make_logit_rows(100 * seed + len(name), skill=skill),
+            train_seed=seed,
+            **facts,
+        )
+        for seed, skill in enumerate(skills)
+    ]
+
+
+def resample(found: Sequence[tuple[Path, Record]]) -> dict[AccuracyKey, Resampled]:
+    """Resample the images of these records, as a report does for its ranks."""
+    files = {record.id: file for file, record in found}
+    groups = group_by_setting([record for _, record in found])
+    return resample_groups(groups, files, compare=False).accuracies
 
 
 def save_images(

@@ -107,7 +107,7 @@ def put_report(
         # only this format needs the template, the scripts and plotly.js
         from ..reporting.html.report import render_report
 
-        text, problems = render_report(report.found, report.comparison_tables())
+        text, problems = render_report(report.found, report.comparison_tables(), report.resampled)
         put(text)
     elif output == "json":
         put(_to_json(report.to_json()))

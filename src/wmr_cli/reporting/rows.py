@@ -1,6 +1,6 @@
 """Rows of a report, one per model and alpha_test, and the names of runs and attacks in them."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from ..measures import MARGIN_KERNEL, Estimate, Spread, mean_estimate, spread
 from ..spec import Spec, format_number
 from ..storage.records import Record, RepeatAlphaRow, RepeatRow
-from .grouping import SeedGroup
+from .grouping import SeedGroup, group_by_training
 
 # headings by the field names of a record
 ACCURACIES = {"a_nat": "A_nat", "a_rob": "A_rob", "a_sa": "A_sa", "a_tr": "A_tr"}
@@ -23,6 +23,9 @@ ALL_ACCURACIES = {
 
 # the kernel of a training without weights, which has no alpha
 UNWEIGHTED_KERNEL = "none"
+
+# identifies the model of a record: the run's name and the checkpoint's SHA-256
+ModelKey = tuple[str, str]
 
 # joins attacks; a comma would be ambiguous, because specs contain commas
 ATTACK_SEPARATOR = " + "
@@ -173,6 +176,27 @@ def row_name(row: ReportRow) -> str:
     if len(patterns) == 1:
         return patterns.pop()
     return f"{run_name(row.record)} and {row.seeds - 1} more"
+
+
+def model_key(record: Record) -> ModelKey:
+    """Return the key that all records of one checkpoint share."""
+    return run_name(record), record.checkpoint.sha256
+
+
+def list_trainings(records: Iterable[Record]) -> list[list[ModelKey]]:
+    """List all trainings, each with the models of its seeds, whatever the order of the records.
+
+    A training has the same colour in every figure and panel: that of its place in this list.
+    """
+    ordered = sorted(records, key=training_order)
+    return group_by_training({model_key(record): record for record in ordered})
+
+
+def training_order(record: Record) -> tuple[Hashable, ...]:
+    """Sort by defense, kernel, alpha (unweighted first), run."""
+    checkpoint = record.checkpoint
+    alpha = -1.0 if checkpoint.alpha_train is None else checkpoint.alpha_train
+    return checkpoint.defense, checkpoint.kernel, alpha, run_name(record)
 
 
 def attack_name(record: Record) -> str:

@@ -8,15 +8,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from support.page_data import make_logit_rows
+from support.page_data import make_logit_rows, resample, save_evaluation
 from wmr_cli import measures
+from wmr_cli.config import EvaluateConfig
 from wmr_cli.measures import Estimate
+from wmr_cli.reporting.comparison import find_bold_cells
 from wmr_cli.reporting.figures import dro, style
+from wmr_cli.reporting.grouping import group_by_setting
 from wmr_cli.reporting.html import report as page_module
 from wmr_cli.reporting.html.payload import to_half_logits
 from wmr_cli.reporting.scoring import has_low_ess
-from wmr_cli.reporting.tables.formatting import format_bounds, format_estimate, format_percent
+from wmr_cli.reporting.tables.formatting import (
+    format_bounds,
+    format_estimate,
+    format_percent,
+    format_training_spread,
+)
+from wmr_cli.storage.records import Rows
 
 NODE = shutil.which("node") or ""
 STATIC = Path(page_module.__file__).parent / "static"
@@ -290,67 +300,155 @@ def test_low_effective_sample_size_is_marked_as_in_python() -> None:
     ]
 
 
-RANKS = """({models, alpha}) => {
-  const logWeights = models.map(({margins}) => exponentialLogWeights(margins, alpha));
-  const parts = models.map(({correct}, i) => contributionsOf(logWeights[i], correct));
-  const estimates = models.map(({correct}, i) => weightedAccuracy(logWeights[i], correct));
-  return [rankRanges(estimates, parts), rankRanges(estimates, models.map(() => null))];
+BEST = """({methods, alpha}) => {
+  const candidates = methods.map((seeds) => {
+    const weights = seeds.map(({margins}) => exponentialLogWeights(margins, alpha));
+    const estimates = seeds.map(({correct}, i) => weightedAccuracy(weights[i], correct));
+    const parts = seeds.map(({correct}, i) => contributionsOf(weights[i], correct));
+    const bySeed = new Map(seeds.map(({seed}, i) => [seed, estimates[i].value]));
+    return {estimate: meanEstimate(estimates), bySeed, parts: meanContributions(parts)};
+  });
+  const unpaired = candidates.map((one) => ({...one, parts: null}));
+  return [[...findBest(candidates)], [...findBest(unpaired)]];
 }"""
 
 
-@pytest.mark.parametrize("alpha", [0.0, 2.0])
-def test_ranks_agree_with_the_paired_bootstrap(alpha: float) -> None:
-    base = np.random.default_rng(1).normal(0.2, 0.4, 2000)
-    margins = [
-        base.clip(-1, 1),
-        (base + 0.004).clip(-1, 1),
-        (base + 0.1).clip(-1, 1),
-        (base - 0.3).clip(-1, 1),
+def find_best(methods: list[dict[int, NDArray[np.float64]]], alpha: float) -> list[list[int]]:
+    """Return the bold methods of the script, from margins by seed: paired, and by intervals."""
+    given = [
+        [
+            {"seed": seed, "margins": one.tolist(), "correct": (one > 0).astype(int).tolist()}
+            for seed, one in seeds.items()
+        ]
+        for seeds in methods
     ]
-    models = [
-        {"margins": one.tolist(), "correct": (one > 0).astype(int).tolist()} for one in margins
-    ]
-    outcomes = [
-        measures.Outcome(one > 0, measures.exponential_log_weights(one, alpha)) for one in margins
-    ]
-    taken = measures.Resamples(2000).of(outcomes)
-    above = [
-        [one.minus(two).is_distinguishable and one.value > two.value for two in taken]
-        for one in taken
-    ]
-    ours = [
-        [1 + sum(row[k] for row in above), len(taken) - sum(above[k])] for k in range(len(taken))
-    ]
-    paired, by_intervals = run(RANKS, {"models": models, "alpha": alpha})
-    assert paired == ours
-    assert (paired[2], paired[3]) == ([1, 1], [4, 4])
-    assert by_intervals[0] == by_intervals[1] == [2, 3]
+    found: list[list[int]] = run(BEST, {"methods": given, "alpha": alpha})
+    return found
 
 
-def test_rank_of_indistinguishable_models_is_a_range() -> None:
-    rng = np.random.default_rng(2)
-    equal = [rng.normal(0.2, 0.4, 300).clip(-1, 1) for _ in range(4)]
-    models = [{"margins": one.tolist(), "correct": (one > 0).astype(int).tolist()} for one in equal]
-    values = [float((one > 0).mean()) for one in equal]
-    assert len(set(values)) == 4  # the order is due to chance
-    assert run(RANKS, {"models": models, "alpha": 0.0}) == [[[1, 4]] * 4] * 2
-    code = "(estimates) => rankRanges(estimates, estimates.map(() => null))"
+def bold_methods(folder: Path, methods: list[dict[int, NDArray[np.float64]]]) -> list[int]:
+    """Return the methods with a bold A_sa at alpha 2, as in the tables."""
+    found = []
+    for number, seeds in enumerate(methods):
+        for seed, margins in seeds.items():
+            label = np.zeros(len(margins), np.int64)
+            prediction = (margins <= 0).astype(np.int64)
+            rows: Rows = {"index": np.arange(len(margins)), "label": label}
+            for prefix in ("clean", "uniform"):
+                rows |= {f"{prefix}/prediction": prediction, f"{prefix}/margin": margins}
+            evaluation = EvaluateConfig(metrics=("nat", "rob", "sa"))
+            name, alpha_train = f"m{number}-s{seed}", float(number)
+            found.append(
+                save_evaluation(
+                    folder, name, rows, evaluation, train_seed=seed, alpha_train=alpha_train
+                )
+            )
+    (group,) = group_by_setting([record for _, record in found])
+    cells = find_bold_cells(group, resample(found))
+    # a row per method and alpha, of which 2 is the third
+    return [number for number in range(len(methods)) if (3 * number + 2, "a_sa") in cells]
+
+
+BASE = np.random.default_rng(1).normal(0.2, 0.4, 2000)
+METHODS = {
+    "one seed each": [{0: BASE}, {0: BASE + 0.004}, {0: BASE + 0.1}, {0: BASE - 0.3}],
+    "two that are alike": [{0: BASE}, {0: BASE + 0.1}, {0: BASE + 0.1001}],
+    "all alike": [{0: BASE}, {0: BASE[::-1]}],
+    "seeds agree": [{0: BASE, 1: BASE + 0.01}, {0: BASE + 0.1, 1: BASE + 0.112}],
+    "seeds disagree": [{0: BASE, 1: BASE + 0.2}, {0: BASE + 0.1, 1: BASE + 0.11}],
+    "three seeds disagree": [
+        {0: BASE, 1: BASE + 0.2, 2: BASE},
+        {0: BASE + 0.1, 1: BASE + 0.11, 2: BASE + 0.1},
+        {0: BASE - 0.3, 1: BASE - 0.31, 2: BASE - 0.3},
+    ],
+    "other seeds": [{0: BASE, 1: BASE + 0.01}, {3: BASE + 0.1, 4: BASE + 0.11, 5: BASE + 0.1}],
+    "one side has one seed": [{0: BASE, 1: BASE + 0.01, 2: BASE}, {0: BASE + 0.1}],
+    "one side has one seed, close": [{0: BASE, 1: BASE + 0.1, 2: BASE}, {0: BASE + 0.1}],
+}
+BOLD_OF_METHODS = {
+    "one seed each": [2],
+    "two that are alike": [1, 2],
+    "all alike": [],
+    "seeds agree": [1],
+    "seeds disagree": [],
+    "three seeds disagree": [0, 1],
+    "other seeds": [1],
+    "one side has one seed": [1],
+    "one side has one seed, close": [],
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_bold_methods_are_those_of_the_tables(name: str, tmp_path: Path) -> None:
+    methods = [
+        {seed: margins.clip(-1, 1) for seed, margins in seeds.items()} for seeds in METHODS[name]
+    ]
+    ours = bold_methods(tmp_path, methods)
+    assert find_best(methods, 2.0)[0] == ours == BOLD_OF_METHODS[name]
+
+
+def test_methods_without_rows_are_compared_by_intervals() -> None:
+    # without rows a small paired difference is not known
+    close = [{0: BASE.clip(-1, 1)}, {0: (BASE + 0.03).clip(-1, 1)}, {0: (BASE - 0.5).clip(-1, 1)}]
+    assert find_best(close, 0.0) == [[1], [0, 1]]
+    code = "(estimates) => [...findBest(estimates.map((one) => one && {estimate: one}))]"
     middle = {"value": 0.5, "low": 0.4, "high": 0.6}
     best = {"value": 0.8, "low": 0.7, "high": 0.9}
-    assert run(code, [middle, None, best]) == [[2, 2], None, [1, 1]]
-    assert run(code, [middle, {"value": 1, "low": 1, "high": 1}]) == [
-        [1, 2],
-        [1, 2],
-    ]  # an interval of zero width is not informative
+    assert run(code, [middle, None, best]) == [2]
+    assert run(code, [None]) == run(code, [best]) == []
+    # an interval of zero width is not informative
+    assert run(code, [middle, {"value": 1, "low": 1, "high": 1}]) == []
 
 
-def test_few_differing_images_do_not_rank_models() -> None:
-    code = """(models) => rankRanges(
-      models.map((correct) => weightedAccuracy(new Float64Array(100), correct)),
-      models.map((correct) => contributionsOf(new Float64Array(100), correct)))"""
-    all_correct = [1] * 100
-    assert run(code, [all_correct, [0] * 5 + [1] * 95]) == [[1, 2], [1, 2]]
-    assert run(code, [all_correct, [0] * 6 + [1] * 94]) == [[1, 1], [2, 2]]
+def test_few_differing_images_do_not_make_a_method_better() -> None:
+    margins = np.ones(100)
+    few, enough = (margins * np.where(np.arange(100) < count, -1, 1) for count in (5, 6))
+    assert find_best([{0: margins}, {0: few}], 0.0)[0] == []
+    assert find_best([{0: margins}, {0: enough}], 0.0)[0] == [0]
+
+
+@pytest.mark.parametrize(
+    ("these", "others"),
+    [
+        ({0: 0.5, 1: 0.6}, {0: 0.55, 1: 0.7}),
+        ({0: 0.5, 1: 0.6, 2: 0.5}, {0: 0.55, 1: 0.7, 2: 0.4}),
+        ({0: 0.5, 1: 0.6}, {2: 0.55, 3: 0.7, 4: 0.71}),
+        ({0: 0.5, 1: 0.5}, {2: 0.4, 3: 0.4, 4: 0.4}),
+        ({0: 0.5}, {0: 0.4, 1: 0.45, 2: 0.41}),
+        ({0: 0.4, 1: 0.45}, {5: 0.5}),
+        (dict.fromkeys(range(30), 0.5) | {30: 0.6}, {0: 0.4, 1: 0.45}),
+        ({0: 0.5}, {1: 0.4}),
+    ],
+)
+def test_interval_over_seeds_agrees(these: dict[int, float], others: dict[int, float]) -> None:
+    ours = measures.seeds_interval(these, others)
+    code = "([one, other]) => seedsInterval(new Map(one), new Map(other))"
+    found = run(code, [list(these.items()), list(others.items())])
+    assert found == (ours if ours is None else pytest.approx(list(ours), abs=1e-12))
+
+
+def test_means_over_seeds_are_formatted_as_in_the_tables() -> None:
+    rng = np.random.default_rng(0)
+    groups = [
+        [measures.wilson(int(hits), 550) for hits in rng.integers(250, 300, count)]
+        for count in (1, 2, 3, 5)
+    ]
+    groups += [
+        [Estimate(1.0, 1.0, 1.0)] * 2,
+        [Estimate(1.0, 1.0, 1.0), Estimate(0.9, 0.8, 1.0)],
+        [Estimate(0.5, 0.4, 0.6)] * 3,
+        # a deviation that would be rounded to 0
+        *[[Estimate(0.5, 0.4, 0.6), Estimate(0.5 + x, 0.4, 0.6)] for x in (1e-4, 3e-6, 2e-7)],
+    ]
+    ours = [
+        format_training_spread(
+            measures.mean_estimate(group), measures.spread([one.value for one in group])
+        )
+        for group in groups
+    ]
+    given = [[{"value": x.value, "low": x.low, "high": x.high} for x in group] for group in groups]
+    assert run("(groups) => groups.map((one) => formatEstimate(meanEstimate(one)))", given) == ours
+    assert any("e-05 " in text for text in ours)
 
 
 def test_models_have_the_styles_of_the_figures() -> None:

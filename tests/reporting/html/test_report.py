@@ -17,10 +17,18 @@ from hatchling.builders.wheel import WheelBuilder
 from numpy.typing import NDArray
 from PIL import Image
 
-from support.page_data import make_logit_rows, save_evaluation, save_images
+from support.page_data import (
+    make_logit_rows,
+    resample,
+    save_evaluation,
+    save_images,
+    save_seeds,
+)
 from support.typed import not_none
 from wmr_cli.config import EvaluateConfig
 from wmr_cli.measures import RHOS
+from wmr_cli.reporting.comparison import find_bold_cells
+from wmr_cli.reporting.grouping import group_by_setting
 from wmr_cli.reporting.html import payload
 from wmr_cli.reporting.html.payload import (
     PackedArrays,
@@ -156,10 +164,130 @@ def test_payload_has_the_numbers_of_the_records(two: list[tuple[Path, Record]]) 
         assert model["id"] == record.id
 
 
-def test_recorded_table_has_the_cells_of_the_main_table(two: list[tuple[Path, Record]]) -> None:
-    shown = {text for _, text in Page(re.sub(r"</?span[^>]*>", "", render(two))).all("td")}
-    lines = [main.format_row(line) for _, record in two for line in make_rows([record])]
-    assert {line[name] for line in lines for name in ("α_test", *main.ACCURACY_HEADINGS)} <= shown
+def recorded_rows(found: Sequence[tuple[Path, Record]], kind: str) -> list[list[str]]:
+    """Return the cells of the first recorded table: those of methods, or of `seeds`."""
+    resampled = resample(found)
+    text = render_report(found, resampled=resampled)[0].partition('id="recorded"')[2]
+    body = text.partition('<details class="seeds">')[2] if kind == "seeds" else text
+    table = body.partition("<tbody>")[2].partition("</table>")[0]
+    table = table.replace("<b>", "**").replace("</b>", "**")
+    return [
+        re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", re.sub(r"</?span[^>]*>", "", row))
+        for row in table.split("<tr>")[1:]
+    ]
+
+
+@pytest.fixture
+def seeds(tmp_path: Path) -> list[tuple[Path, Record]]:
+    """Two trainings of two seeds, of which the first is better with both seeds."""
+    return [
+        *save_seeds(tmp_path, "good", (4.0, 4.05), alpha_train=2.0),
+        *save_seeds(tmp_path, "bad", (1.0, 1.05), alpha_train=0.0),
+    ]
+
+
+def test_recorded_table_is_the_main_table(seeds: list[tuple[Path, Record]]) -> None:
+    groups = group_by_setting([record for _, record in seeds])
+    table = main.make_ranked_table(groups, resample(seeds))
+    assert table.bold
+    shown = recorded_rows(seeds, "methods")
+    positions = [table.headings.index(name) for name in ("A_sa", "A_tr", "ESS")]
+    for number, cells in enumerate(shown):
+        parts = [table.split_cell(number, position) for position in positions]
+        # A_cal is not recorded; cells of merged columns are in the first row of a method only
+        assert cells[-3:] == [
+            f"**{value}**{rest}" if is_bold else value + rest for value, rest, is_bold in parts
+        ]
+    assert [row[0] for row in shown if len(row) > 4] == ["good-s*", "bad-s*"]
+    assert shown[0][1:4] == ["trades", "2", "2"]
+
+
+def test_seeds_are_also_shown_by_themselves(seeds: list[tuple[Path, Record]]) -> None:
+    shown = recorded_rows(seeds, "seeds")
+    names = ["good-s0", "good-s1", "bad-s0", "bad-s1"]
+    assert [row[0] for row in shown if len(row) > 4] == names
+    assert not any("**" in cell for row in shown for cell in row)
+    lines = [main.format_row(line) for _, record in seeds for line in make_rows([record])]
+    assert [row[-3] for row in shown] == [line["A_sa"] for line in lines]
+    single = [seeds[0], seeds[2]]
+    assert 'class="seeds"' not in render(single)
+
+
+def test_seeds_that_disagree_are_not_ranked(tmp_path: Path) -> None:
+    good = save_seeds(tmp_path, "good", (4.0, 1.0), alpha_train=2.0)
+    bad = save_seeds(tmp_path, "bad", (1.0, 1.05), alpha_train=0.0)
+    found = [*good, *bad]
+    assert not any("**" in cell for row in recorded_rows(found, "methods") for cell in row)
+    assert any("**" in cell for row in recorded_rows([good[0], bad[0]], "methods") for cell in row)
+
+
+def test_payload_has_the_bold_cells_of_the_main_table(seeds: list[tuple[Path, Record]]) -> None:
+    resampled = resample(seeds)
+    (panel,) = Page(render_report(seeds, resampled=resampled)[0]).data["panels"]
+    (group,) = group_by_setting([record for _, record in seeds])
+    bold = find_bold_cells(group, resampled)
+    assert [one["alpha"] for one in panel["bold"]] == [1.0, 1.5, 2.0]
+    for place, one in enumerate(panel["bold"]):
+        for name, methods in one["methods"].items():
+            ours = [method for method in (0, 1) if (3 * method + place, name) in bold]
+            assert methods == ours
+    assert [method["seeds"] for method in panel["methods"]] == [[[0], [1]], [[2], [3]]]
+
+
+def test_missing_alphas_have_no_bold_cells(tmp_path: Path) -> None:
+    found = [
+        *save_seeds(tmp_path, "good", (4.0, 4.05), alpha_train=2.0),
+        *save_seeds(tmp_path, "bad", (1.0, 1.05), alpha_train=0.0, alphas=(1.0, 7.0)),
+    ]
+    (panel,) = Page(render_report(found, resampled=resample(found))[0]).data["panels"]
+    assert [one["alpha"] for one in panel["bold"]] == [1.0]
+
+
+def test_seeds_may_be_evaluated_at_different_alphas(tmp_path: Path) -> None:
+    first, second = (
+        save_evaluation(
+            tmp_path, f"m-s{seed}", make_logit_rows(seed), train_seed=seed, alphas=alphas
+        )
+        for seed, alphas in enumerate([(1.0,), (2.0,)])
+    )
+    # the first seed has two records
+    again = save_evaluation(tmp_path, "m-s0", make_logit_rows(0), alphas=(2.0,))
+    (panel,) = Page(render([first, again, second])).data["panels"]
+    (method,) = panel["methods"]
+    assert method["seeds"] == [[0, 1], [2]]
+    assert method["cells"]["seeds"] == "2"
+    assert [one["alpha"] for one in panel["bold"]] == [2.0]
+
+
+def test_trainings_have_one_style_in_all_panels(seeds: list[tuple[Path, Record]]) -> None:
+    folder = seeds[0][0].parents[2]
+    other = save_seeds(folder, "good", (4.0, 4.05), alpha_train=2.0, eps=0.3)
+    first, second = Page(render([*seeds, *other])).data["panels"]
+    styles = {method["name"]: method["style"] for method in first["methods"]}
+    assert sorted(styles.values()) == [0, 1]
+    assert [method["style"] for method in second["methods"]] == [styles["good-s*"]]
+
+
+def legend_terms(text: str) -> list[str]:
+    return [term for _, term in Page(text).all("dt")]
+
+
+def test_legend_has_the_terms_of_the_page(seeds: list[tuple[Path, Record]], tmp_path: Path) -> None:
+    metrics = ["A_nat", "A_rob", "A_sa", "A_tr"]
+    spread = "57.2 ± 0.4"
+    full = legend_terms(render(seeds))
+    assert full[:4] == metrics
+    assert {"A_cal", "ESS", "ε-ball", "χ² ball (ρ)", spread, "bold"} <= set(full)
+    assert "bounds" not in full
+    plain = EvaluateConfig(metrics=("nat", "rob", "sa"))
+    rows = make_logit_rows(0)
+    del rows["uniform/logits"]
+    one = save_evaluation(tmp_path, "one", rows, plain)
+    records.rows_path(one[0]).unlink()
+    terms = legend_terms(render_report([one])[0])
+    assert terms[:4] == metrics
+    assert not {"A_cal", "χ² ball (ρ)", spread, "bold", "bounds"} & set(terms)
+    assert legend_terms(render_report((), Report(shows_paper=True).tables())[0]) == []
 
 
 def test_remarks_are_below_their_value() -> None:
@@ -227,7 +355,9 @@ def test_hostile_names_are_text_everywhere(tmp_path: Path) -> None:
         dataset=msgspec.structs.replace(record.dataset, name=HOSTILE),
         attack=msgspec.structs.replace(record.attack, spec='file.py:A,x="</script>"'),
     )
-    made, usual = Page(render([(file, hard)])), Page(render([(file, record)]))
+    # only the margin kernel has logits, and the legend's terms about them
+    plain = msgspec.structs.replace(record, kernel="mail")
+    made, usual = Page(render([(file, hard)])), Page(render([(file, plain)]))
     assert [attrs for attrs, _ in made.all("script")] == [attrs for attrs, _ in usual.all("script")]
     assert [tag for tag, _, _ in made.found] == [tag for tag, _, _ in usual.found]
     name = run_name(hard)

@@ -17,15 +17,19 @@ from ...spec import Spec, format_number
 from ...storage import records
 from ...storage.records import Record, Rows
 from ...storage.runs import RunFolder
-from ..grouping import MeasurementSetting, find_setting, group_by_training
+from ..grouping import MeasurementSetting, find_setting
 from ..rows import (
     ATTACK_SEPARATOR,
+    ModelKey,
     attack_name,
     describe_conditions,
     list_combined_attacks,
+    list_trainings,
+    model_key,
     run_name,
+    training_order,
 )
-from .style import LineStyle, ModelKey, escape_text, label_models, model_key, threat_label
+from .style import LineStyle, escape_text, label_models, threat_label
 
 RecordFiles = Sequence[tuple[Path, Record]]
 
@@ -176,7 +180,7 @@ class _ModelStyle:
 def load_figure_data(found: RecordFiles) -> FigureData:
     """Read the rows of records and group them; unreadable files are skipped with the reason."""
     # the order of the files must not change colours: equal records give equal figures
-    found = sorted(found, key=lambda pair: _model_order(pair[1]))
+    found = sorted(found, key=lambda pair: training_order(pair[1]))
     styles = _assign_styles(found)
     skipped: list[SkippedFigure] = []
     groups = _group_results(found, styles, skipped)
@@ -184,17 +188,9 @@ def load_figure_data(found: RecordFiles) -> FigureData:
     return FigureData(groups, logs, skipped)
 
 
-def _model_order(record: Record) -> tuple[Hashable, ...]:
-    """Sort by defense, kernel, alpha (unweighted first), run."""
-    checkpoint = record.checkpoint
-    alpha = -1.0 if checkpoint.alpha_train is None else checkpoint.alpha_train
-    return checkpoint.defense, checkpoint.kernel, alpha, run_name(record)
-
-
 def _assign_styles(found: RecordFiles) -> dict[ModelKey, _ModelStyle]:
     first_records = {model_key(record): record for _, record in found}
-    # over all groups: a model has the same colour in every panel and figure
-    trainings = group_by_training(first_records)
+    trainings = list_trainings(record for _, record in found)
     labels = label_models([[first_records[key] for key in training] for training in trainings])
     return {
         key: _ModelStyle(label, LineStyle(number))

@@ -18,7 +18,7 @@ from ...measures import MARGIN_KERNEL
 from ...spec import Spec, format_number
 from ...storage.atomic import write_atomically
 from ...storage.records import Record
-from ..rows import ReportRow, row_name, run_name
+from ..rows import ReportRow, row_name
 
 A_NAT = r"$A_\mathrm{nat}$"
 A_ROB = r"$A_\mathrm{rob}$"
@@ -31,9 +31,6 @@ RHO = r"$\rho$"
 NORM_SYMBOLS = {"linf": r"$L_\infty$", "l2": "$L_2$"}
 # characters of a label on one line
 LABEL_WIDTH = 52
-
-# identifies the model of a record: the run's name and the checkpoint's SHA-256
-ModelKey = tuple[str, str]
 
 # width in inches of the text on a page
 TEXT_WIDTH = 7.2
@@ -255,11 +252,6 @@ def threat_label(norm: str, eps: float) -> str:
     """Return the ε-ball as a formula: norm and radius."""
     symbol = NORM_SYMBOLS.get(norm) or escape_text(norm)
     return f"{symbol} {EPS} = {format_number(eps)}"
-
-
-def model_key(record: Record) -> ModelKey:
-    """Return the key that all records of one checkpoint share."""
-    return run_name(record), record.checkpoint.sha256
 
 
 def label_models(trainings: Sequence[Sequence[Record]]) -> list[str]:

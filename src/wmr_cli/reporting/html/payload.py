@@ -24,8 +24,22 @@ from ...measures import MARGIN_KERNEL, VerifiedMargins, calibrate, is_correct
 from ...spec import format_number
 from ...storage.adversarial_images import AdversarialImageFile, find_adversarial_images
 from ...storage.records import Record, Rows, load_record_rows
-from ..grouping import MeasurementSetting, find_setting
-from ..rows import ATTACK_SEPARATOR, attack_name, list_combined_attacks, run_name
+from ..comparison import ResampledAccuracies, find_bold_cells
+from ..grouping import ComparisonGroup, SeedGroup, group_by_setting
+from ..rows import (
+    ALL_ACCURACIES,
+    ATTACK_SEPARATOR,
+    ModelKey,
+    ReportRow,
+    attack_name,
+    list_combined_attacks,
+    list_trainings,
+    make_group_rows,
+    model_key,
+    row_name,
+    run_name,
+)
+from ..tables import main
 from ..tables.escaping import printable
 
 RecordFiles = Sequence[tuple[Path, Record]]
@@ -51,39 +65,104 @@ MAX_TILE_BYTES = 700_000
 SHEET_COLUMNS = 16
 
 
+# the cells that describe a training, beside the run's name
+TRAINING_COLUMNS = ("defense", "kernel_train", "α_train", "seeds")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A training under one attack: a row of the page, with the records of each seed."""
+
+    name: str
+    entry: SeedGroup
+    # of the colour, the dashes and the mark
+    style: int
+
+    @property
+    def rows(self) -> list[ReportRow]:
+        """A row of the tables per alpha."""
+        return list(make_group_rows(self.entry))
+
+    @property
+    def records(self) -> list[Record]:
+        return [record for model in self.entry for record in model]
+
+
 @dataclass(frozen=True)
 class ReportPanel:
-    """Records on the same images under the same attack, with their files and distinct names."""
+    """Comparable records with their files and distinct names, ordered by method."""
 
     title: str
     found: list[tuple[Path, Record]]
     names: list[str]
+    methods: list[Method]
+    group: ComparisonGroup
 
     @property
     def records(self) -> list[Record]:
         return [record for _, record in self.found]
 
+    @property
+    def has_several_seeds(self) -> bool:
+        """Whether some method has several training seeds."""
+        return any(len(method.entry) > 1 for method in self.methods)
+
 
 def group_into_panels(found: RecordFiles) -> list[ReportPanel]:
     """Group comparable records, in the order of their first record."""
-    by_id = {record.id: record for _, record in found}
-    groups: dict[MeasurementSetting, list[tuple[Path, Record]]] = {}
-    for file, record in found:
-        groups.setdefault(find_setting(record, by_id), []).append((file, record))
-    titles = _make_distinct([_panel_title(group[0][1], by_id) for group in groups.values()])
+    files = {record.id: file for file, record in found}
+    all_records = [record for _, record in found]
+    by_id = {record.id: record for record in all_records}
+    trainings = list_trainings(all_records)
+    styles = {key: number for number, training in enumerate(trainings) for key in training}
+    groups = group_by_setting(all_records)
+    titles = _make_distinct([_panel_title(group.records[0], by_id) for group in groups])
     return [
-        ReportPanel(title, group, _model_names([record for _, record in group]))
-        for title, group in zip(titles, groups.values(), strict=True)
+        ReportPanel(
+            title,
+            [(files[record.id], record) for record in group.records],
+            _model_names(group.records),
+            _list_methods(group, styles),
+            group,
+        )
+        for title, group in zip(titles, groups, strict=True)
+    ]
+
+
+def _list_methods(group: ComparisonGroup, styles: Mapping[ModelKey, int]) -> list[Method]:
+    """List what has rows of its own in the tables, in their order.
+
+    A single seed has a row for each of its records.
+    """
+    entries: list[SeedGroup] = []
+    for entry in group.entries:
+        entries += [entry] if len(entry) > 1 else [((record,),) for record in entry[0]]
+    model_names = dict(
+        zip(
+            (record.id for record in group.records),
+            _model_names(group.records),
+            strict=True,
+        )
+    )
+    names = [
+        row_name(ReportRow(tuple(model[0] for model in entry), None))
+        if len(entry) > 1
+        else model_names[entry[0][0].id]
+        for entry in entries
+    ]
+    return [
+        Method(name, entry, styles[model_key(entry[0][0])])
+        for name, entry in zip(_make_distinct(names), entries, strict=True)
     ]
 
 
 def _panel_title(record: Record, by_id: Mapping[str, Record]) -> str:
-    """Return for example `digits test, 550 images · linf ε 0.15 · pgd:steps=20`."""
+    """Return for example `digits test, 550 images · linf ε-ball, ε 0.15 · pgd:steps=20`."""
     data = record.dataset
     attacks = list_combined_attacks(record, by_id)
     parts = [
         f"{data.name} {data.split}, {data.n} images",
-        f"{record.threat.norm} ε {format_number(record.threat.eps)}",
+        f"{record.threat.norm} ε-ball, ε {format_number(record.threat.eps)}",
         f"worst of {ATTACK_SEPARATOR.join(attacks)}" if attacks else attack_name(record),
     ]
     if record.attack.seed:
@@ -187,7 +266,7 @@ class Payload:
         return any("prediction" in (model["rows"] or {}) for model in models)
 
 
-def build_payload(panels: Sequence[ReportPanel]) -> Payload:
+def build_payload(panels: Sequence[ReportPanel], resampled: ResampledAccuracies) -> Payload:
     """Collect the facts and rows of all panels."""
     payload = Payload()
     saved = find_saved_images([pair for panel in panels for pair in panel.found])
@@ -203,9 +282,65 @@ def build_payload(panels: Sequence[ReportPanel]) -> Payload:
                 if name != "logits" or has_logits
             }
             entries.append({**model.facts, "rows": rows or None, "tiles": model.tiles})
-        facts = {"title": panel.title, "classes": _list_classes(panel, models), "models": entries}
+        facts = {
+            "title": panel.title,
+            "classes": _list_classes(panel, models),
+            "models": entries,
+            **_list_method_facts(panel),
+            "bold": _list_bold(panel, resampled),
+        }
         payload.panels.append({name: _make_printable(value) for name, value in facts.items()})
     return payload
+
+
+def _list_method_facts(panel: ReportPanel) -> dict[str, Any]:
+    """Return the methods with the numbers of their models, and the columns that describe them."""
+    # a row has only those seeds that were evaluated at its alpha
+    cells = [
+        {**main.format_row(method.rows[0]), "seeds": str(len(method.entry))}
+        for method in panel.methods
+    ]
+    columns = [
+        name for name in TRAINING_COLUMNS if main.is_informative(name, {row[name] for row in cells})
+    ]
+    numbers = iter(range(len(panel.found)))
+    methods = [
+        {
+            "name": method.name,
+            "style": method.style,
+            "cells": {name: row[name] for name in columns},
+            "seeds": [[next(numbers) for _ in model] for model in method.entry],
+        }
+        for method, row in zip(panel.methods, cells, strict=True)
+    ]
+    return {"columns": columns, "methods": methods}
+
+
+def _list_bold(panel: ReportPanel, resampled: ResampledAccuracies) -> list[dict[str, Any]]:
+    """Return the bold methods of the main table for each alpha at which it has all of them."""
+    rows = [(number, row) for number, method in enumerate(panel.methods) for row in method.rows]
+    cells = find_bold_cells(panel.group, resampled)
+    found = []
+    for alpha in dict.fromkeys(row.alpha_test for _, row in rows):
+        at_alpha = {
+            place: (number, row)
+            for place, (number, row) in enumerate(rows)
+            if row.alpha_test == alpha
+        }
+        complete = [
+            number
+            for number, row in at_alpha.values()
+            if row.seeds == len(panel.methods[number].entry)
+        ]
+        if complete != list(range(len(panel.methods))):
+            continue
+        bold = {
+            name: [number for place, (number, _) in at_alpha.items() if (place, name) in cells]
+            for name in ALL_ACCURACIES
+            if all(row.accuracy(name) for _, row in at_alpha.values())
+        }
+        found.append({"alpha": alpha, "methods": bold})
+    return found
 
 
 def _count_logits(models_by_panel: Sequence[Sequence[ModelPayload]]) -> int:
@@ -252,8 +387,7 @@ def _record_facts(name: str, record: Record) -> dict[str, Any]:
     return {
         "name": name,
         "id": record.id,
-        "defense": record.checkpoint.defense,
-        "alpha_train": record.checkpoint.alpha_train,
+        "seed": record.checkpoint.seed,
         "kernel": record.kernel,
         "has_margin_kernel": record.kernel == MARGIN_KERNEL,
         "a_nat": msgspec.to_builtins(record.a_nat),

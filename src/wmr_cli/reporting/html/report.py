@@ -1,8 +1,10 @@
 """The interactive report: one HTML file that opens from disk and needs no network."""
 
 import base64
+import itertools
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from html import escape
 from importlib import resources
@@ -14,6 +16,7 @@ import msgspec
 from ... import __version__
 from ...errors import BadFile
 from ...storage.records import Record
+from ..comparison import ResampledAccuracies
 from ..radii import group_radii
 from ..rows import make_rows
 from ..scoring import list_caveats
@@ -21,13 +24,21 @@ from ..tables import main
 from ..tables.details import make_detail_tables
 from ..tables.escaping import printable
 from ..tables.text_table import TextTable
-from .payload import ReportPanel, build_payload, compress_to_base64, group_into_panels
+from .legend import list_terms
+from .payload import (
+    TRAINING_COLUMNS,
+    ReportPanel,
+    build_payload,
+    compress_to_base64,
+    group_into_panels,
+)
 
 # joined to one script in this order
 SCRIPTS = (
     "metrics.js",
     "data.js",
     "models.js",
+    "methods.js",
     "controls.js",
     "drawing.js",
     "saving.js",
@@ -55,25 +66,16 @@ SOURCE_COLUMNS = (
     "record",
 )
 
-# the training settings are below the run's name; all else is in the heading of the panel
-MAIN_COLUMNS: tuple[str, ...] = (
-    "run",
-    "A_nat",
-    "A_rob",
-    "α_test",
-    "A_sa",
-    "A_cal",
-    "A_tr",
-    "ESS",
-    "T",
-)
-# columns of this measure are left out unless a record has it
-CALIBRATED_COLUMNS = ("A_cal", "T")
+# columns of the main table that are equal in a whole panel: its heading has them
+PANEL_COLUMNS = ("data", "attack", "attack_seed", "ε", "kernel_test", "n")
 
-# columns that do not depend on α: one cell spans all rows of a record
-MERGED_COLUMNS = ("run", "A_nat", "A_rob")
+# columns that do not depend on α: one cell spans all rows of a method
+MERGED_COLUMNS = ("run", *TRAINING_COLUMNS, "A_nat", "A_rob", "T")
 
 INTERVAL = re.compile(r"( \[[^\]]*\])")
+
+# the legend explains these once for the whole page
+LEGEND_NOTES = (main.CALIBRATED_NOTE, main.TRAINING_SEEDS_NOTE, main.BOLD_NOTE)
 
 
 class PagePart(NamedTuple):
@@ -91,18 +93,24 @@ PAGE_PARTS = {
 
 
 def render_report(
-    found: Sequence[tuple[Path, Record]], comparisons: Sequence[TextTable] = ()
+    found: Sequence[tuple[Path, Record]],
+    comparisons: Sequence[TextTable] = (),
+    resampled: ResampledAccuracies | None = None,
 ) -> tuple[str, list[BadFile]]:
     """Return the page and the row files that could not be read.
 
     `found` holds each record with its file; `comparisons` are tables for the end of the page. A
-    record without rows keeps its recorded numbers, and the page gives the reason.
+    record without rows keeps its recorded numbers, and the page gives the reason. Without
+    `resampled`, recorded accuracies are compared by their intervals, as in the tables.
     """
+    resampled = resampled or {}
     panels = group_into_panels(found)
-    payload = build_payload(panels)
+    payload = build_payload(panels, resampled)
     parts = {
         "radii": _render_radii(found),
-        "recorded": [_render_panel(number, panel) for number, panel in enumerate(panels)],
+        "recorded": [
+            _render_panel(number, panel, resampled) for number, panel in enumerate(panels)
+        ],
         "comparison": [
             _render_details(table, is_open=number == 0) for number, table in enumerate(comparisons)
         ],
@@ -118,6 +126,7 @@ def render_report(
         "style": _read_static("page.css"),
         "skips": "".join(skip_links),
         "noscript": NOSCRIPT if panels else "",
+        "legend": _render_legend(list_terms(panels, payload)) if panels else "",
         "radii": _render_part("radii", parts["radii"]),
         "recorded": _render_part("recorded", parts["recorded"]),
         "comparison": _render_part("comparison", parts["comparison"]),
@@ -197,10 +206,22 @@ def _count(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _render_panel(number: int, panel: ReportPanel) -> str:
+def _render_legend(terms: Mapping[str, str]) -> str:
+    """Render what the page's symbols mean."""
+    entries = "".join(
+        f"<div><dt>{escape_html(term)}</dt><dd>{escape_html(text)}</dd></div>\n"
+        for term, text in terms.items()
+    )
+    return f'<dl id="legend" aria-label="Legend">\n{entries}</dl>\n'
+
+
+def _render_panel(number: int, panel: ReportPanel, resampled: ResampledAccuracies) -> str:
     """Render the recorded numbers of a panel, with caveats, details and sources."""
     named = list(zip(panel.names, panel.records, strict=True))
-    main_table = render_main_table(panel.names, panel.records, "accuracies as recorded")
+    tables = [render_table(_make_method_table(panel, resampled), MERGED_COLUMNS)]
+    if panel.has_several_seeds:
+        by_seed = render_table(_make_seed_table(panel), MERGED_COLUMNS)
+        tables.append(_fold("accuracies of every seed", by_seed, kind="seeds"))
     caveats = [
         f"<li>{escape_html(f'{name}: {text}')}</li>"
         for name, record in named
@@ -213,7 +234,49 @@ def _render_panel(number: int, panel: ReportPanel) -> str:
     return (
         f'<section class="panel" aria-labelledby="panel-{number}">\n'
         f'<h3 id="panel-{number}">{escape_html(panel.title)}</h3>\n'
-        f"{main_table}{caveat_list}{''.join(details)}</section>\n"
+        f"{''.join(tables)}{caveat_list}{''.join(details)}</section>\n"
+    )
+
+
+def _make_method_table(panel: ReportPanel, resampled: ResampledAccuracies) -> TextTable:
+    """Make the main table of a report for the methods of a panel, without the legend's notes."""
+    table = main.make_ranked_table([panel.group], resampled)
+    notes = [note for note in table.notes if note not in LEGEND_NOTES]
+    if any(record.repeats for record in panel.records):
+        notes.append(main.ATTACK_SEEDS_NOTE)
+    named = [(method.name, len(method.rows)) for method in panel.methods]
+    return replace(
+        _select_columns(table, named), title="accuracies as recorded", notes=tuple(notes)
+    )
+
+
+def _make_seed_table(panel: ReportPanel) -> TextTable:
+    """Make the main table with each record by itself; nothing is ranked."""
+    named = [
+        (name, len(list(make_rows([record]))))
+        for name, record in zip(panel.names, panel.records, strict=True)
+    ]
+    table = _select_columns(main.make_table(panel.records), named)
+    return replace(table, title="accuracies of every seed", notes=())
+
+
+def _select_columns(table: TextTable, named: Sequence[tuple[str, int]]) -> TextTable:
+    """Drop the columns of the panel's heading; `named` has names of runs and their row counts."""
+    kept = [position for position, name in enumerate(table.headings) if name not in PANEL_COLUMNS]
+    names = [name for name, count in named for _ in range(count)]
+    ends = itertools.accumulate(count for _, count in named)
+    # the run's name is the first column
+    rows = [
+        (name, *(row[position] for position in kept[1:]))
+        for name, row in zip(names, table.rows, strict=True)
+    ]
+    headings = tuple(table.headings[position] for position in kept)
+    return replace(
+        table,
+        headings=headings,
+        rows=rows,
+        caption="",
+        rules_after=frozenset(end - 1 for end in ends),
     )
 
 
@@ -245,9 +308,13 @@ def _render_part(name: str, contents: Sequence[str]) -> str:
 
 def _render_details(table: TextTable, *, is_open: bool = False) -> str:
     """Render a table that the reader can fold away."""
-    opening = "<details open>" if is_open else "<details>"
-    summary = f"<summary>{escape_html(table.title)}</summary>"
-    return f"{opening}{summary}{render_table(table)}</details>\n"
+    return _fold(table.title, render_table(table), is_open=is_open)
+
+
+def _fold(title: str, content: str, *, is_open: bool = False, kind: str = "") -> str:
+    attributes = (f' class="{kind}"' if kind else "") + (" open" if is_open else "")
+    summary = f"<summary>{escape_html(title)}</summary>"
+    return f"<details{attributes}>{summary}{content}</details>\n"
 
 
 def _source_table(panel: ReportPanel) -> TextTable:
@@ -280,59 +347,20 @@ def escape_html(text: str) -> str:
     return escape(printable(text))
 
 
-def render_main_table(names: Sequence[str], records: Sequence[Record], caption: str) -> str:
-    """Render the main table of comparable records: a body per record, a row per alpha."""
-    columns = MAIN_COLUMNS
-    notes = [main.make_caption(records)]
-    if any(record.calibration for record in records):
-        notes.append(main.CALIBRATED_NOTE)
-    else:
-        columns = tuple(name for name in MAIN_COLUMNS if name not in CALIBRATED_COLUMNS)
-    tables = [
-        _record_table(name, record, columns) for name, record in zip(names, records, strict=True)
-    ]
-    bodies = [
-        f"<tbody>{_render_rows(table, MERGED_COLUMNS, _training_facts(record))}</tbody>"
-        for table, record in zip(tables, records, strict=True)
-    ]
-    return _render(tables[0], "".join(bodies), caption, *notes)
+def render_table(table: TextTable, merged: Sequence[str] = ()) -> str:
+    """Render a table: a body per part between rules, and its caption and notes below.
 
-
-def render_table(table: TextTable) -> str:
-    """Render any other table: a body per part between rules, and its notes below."""
-    bodies = "".join(f"<tbody>{_render_rows(part)}</tbody>" for part in table.split_at_rules())
-    return _render(table, bodies, table.title, table.caption, *table.notes)
-
-
-def _record_table(name: str, record: Record, columns: tuple[str, ...]) -> TextTable:
-    cells = [{**main.format_row(row), "run": name} for row in make_rows([record])]
-    rows = [tuple(row[column] for column in columns) for row in cells]
-    return TextTable(
-        columns,
-        rows,
-        "",
-        text_columns=main.TEXT_COLUMNS,
-        interval_columns=main.ACCURACY_HEADINGS,
+    Equal cells of a `merged` column are one cell in each body.
+    """
+    bodies = "".join(
+        f"<tbody>{_render_rows(part, merged)}</tbody>" for part in table.split_at_rules()
     )
-
-
-def _training_facts(record: Record) -> str:
-    """Return for example `trades, kernel tilt, α_train 2`."""
-    cells = main.format_row(next(iter(make_rows([record]))))
-    facts = [cells["defense"]]
-    if record.checkpoint.kernel not in main.DEFAULT_VALUES["kernel_train"]:
-        facts.append(f"kernel {record.checkpoint.kernel}")
-    if record.checkpoint.alpha_train is not None:
-        facts.append(f"α_train {cells['α_train']}")
-    return ", ".join(facts)
-
-
-def _render(table: TextTable, bodies: str, caption: str, *notes: str) -> str:
-    title = escape_html(caption)
+    title = escape_html(table.title)
     heads = "".join(
         f'<th scope="col"{_class_of(table, heading)}>{escape_html(heading)}</th>'
         for heading in table.headings
     )
+    notes = [note for note in (table.caption, *table.notes) if note]
     below = "".join(f'<p class="note">{escape_html(note)}</p>\n' for note in notes)
     # a region that takes focus can be scrolled by keyboard
     return (
@@ -342,40 +370,48 @@ def _render(table: TextTable, bodies: str, caption: str, *notes: str) -> str:
     )
 
 
-def _render_rows(table: TextTable, merged: Sequence[str] = (), facts: str = "") -> str:
-    """Render all rows; a merged column has one cell, and `facts` are below the first name."""
-    rendered = []
-    for number, row in enumerate(table.rows):
-        cells = []
-        for heading, text in zip(table.headings, row, strict=True):
-            if heading not in merged:
-                cells.append(_render_cell(table, heading, text, 1, facts))
-            elif number == 0:
-                cells.append(_render_cell(table, heading, text, len(table.rows), facts))
-        rendered.append(f"<tr>{''.join(cells)}</tr>")
-    return "\n".join(rendered)
+def _render_rows(table: TextTable, merged: Sequence[str]) -> str:
+    """Render all rows; a merged column has one cell if all of its cells are equal."""
+    columns = [
+        [table.split_cell(number, position) for number in range(len(table.rows))]
+        for position in range(len(table.headings))
+    ]
+    spans = [
+        len(cells) if heading in merged and len(set(cells)) == 1 else 1
+        for heading, cells in zip(table.headings, columns, strict=True)
+    ]
+    return "\n".join(
+        "<tr>"
+        + "".join(
+            _render_cell(table, position, cells[number], span)
+            for position, (cells, span) in enumerate(zip(columns, spans, strict=True))
+            if number % span == 0
+        )
+        + "</tr>"
+        for number in range(len(table.rows))
+    )
 
 
-def _render_cell(table: TextTable, heading: str, text: str, row_span: int, facts: str) -> str:
-    is_accuracy = heading in table.interval_columns
-    content = _render_accuracy(text) if is_accuracy else escape_html(text)
-    attributes = _class_of(table, heading)
+def _render_cell(
+    table: TextTable, position: int, cell: tuple[str, str, bool], row_span: int
+) -> str:
+    content = _render_value(*cell)
+    attributes = _class_of(table, table.headings[position])
     if row_span > 1:
         attributes = f' rowspan="{row_span}"{attributes}'
-    if heading != table.headings[0]:
+    if position:
         return f"<td{attributes}>{content}</td>"
     # screen readers announce the heading of a cell by its scope
     scope = "rowgroup" if row_span > 1 else "row"
-    below = f'<span class="facts">{escape_html(facts)}</span>' if facts else ""
-    return f'<th scope="{scope}"{attributes}>{content}{below}</th>'
+    return f'<th scope="{scope}"{attributes}>{content}</th>'
 
 
-def _render_accuracy(text: str) -> str:
+def _render_value(value: str, rest: str, is_bold: bool) -> str:
     """Render a value with its interval in small print, and remarks on lines of their own."""
-    parts = [escape_html(part) for part in text.split("; ")]
-    parts = [INTERVAL.sub(r'<span class="interval">\1</span>', part) for part in parts]
-    remarks = [f'<span class="facts">{part}</span>' for part in parts[1:]]
-    return parts[0] + "".join(remarks)
+    interval, *remarks = (escape(part) for part in rest.split("; "))
+    shown = f"<b>{escape(value)}</b>" if is_bold else escape(value)
+    below = [f'<span class="facts">{remark}</span>' for remark in remarks]
+    return INTERVAL.sub(r'<span class="interval">\1</span>', "".join([shown + interval, *below]))
 
 
 def _class_of(table: TextTable, heading: str) -> str:

@@ -178,7 +178,7 @@ def make_ranked_table(
 def _make_table(report_rows: Sequence[ReportRow], attacks: AttackNames) -> TextTable:
     cells = [{**format_row(row), "attack": attacks.name(row.record)} for row in report_rows]
     headings = tuple(
-        name for name in HEADINGS if _is_informative(name, {row[name] for row in cells})
+        name for name in HEADINGS if is_informative(name, {row[name] for row in cells})
     )
     records = [row.record for row in report_rows]
     return TextTable(
@@ -192,7 +192,7 @@ def _make_table(report_rows: Sequence[ReportRow], attacks: AttackNames) -> TextT
     )
 
 
-def _is_informative(name: str, values: set[str]) -> bool:
+def is_informative(name: str, values: set[str]) -> bool:
     """Whether a column with these values is shown."""
     if name in SHOWN_IF_DIFFERENT:
         return len(values) > 1

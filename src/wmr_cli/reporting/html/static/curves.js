@@ -1,15 +1,15 @@
-// Plots of all selected models against alpha, temperature and the radius of the χ² ball.
+// Plots of all selected methods against alpha, temperature and the radius of the χ² ball.
 
 /** A_sa, or A_cal, against alpha or the effective sample size as a fraction of the images. */
 function plotAlpha(chosen, alphas, alpha, axisName, temperature) {
-  const across = (model, at, estimate) => (axisName === "ess" ? estimate.ess / model.size : at);
-  const traces = chosen.flatMap((model) => {
-    const points = alphas.map((at) => [at, model.computeASa(at, temperature)]).filter(([, estimate]) => estimate);
+  const across = (method, at, estimate) => (axisName === "ess" ? estimate.ess / method.size : at);
+  const traces = chosen.flatMap((method) => {
+    const points = alphas.map((at) => [at, method.computeASa(at, temperature)]).filter(([, estimate]) => estimate);
     if (!points.length) return [];
-    const x = points.map(([at, estimate]) => across(model, at, estimate));
+    const x = points.map(([at, estimate]) => across(method, at, estimate));
     const text = points.map(
       ([at, estimate]) =>
-        `${escapeLabel(model.name)}<br>α ${at}: ${formatEstimate(estimate)}, ESS ${formatFixed(estimate.ess, 0)}`,
+        `${escapeLabel(method.name)}<br>α ${at}: ${formatEstimate(estimate)}, ESS ${formatFixed(estimate.ess, 0)}`,
     );
     const ends = ["low", "high"].map((end) => points.map(([, estimate]) => 100 * estimate[end]));
     return [
@@ -19,12 +19,12 @@ function plotAlpha(chosen, alphas, alpha, axisName, temperature) {
         type: "scatter",
         mode: "lines",
         fill: "toself",
-        fillcolor: withOpacity(colourOf(model.number), 0.13),
+        fillcolor: withOpacity(colourOf(method), 0.13),
         line: { width: 0 },
         hoverinfo: "skip",
       },
-      { ...modelTrace(model), x, y: points.map(([, estimate]) => 100 * estimate.value), text },
-      ...recordedMarks(model, across, temperature),
+      { ...methodTrace(method), x, y: points.map(([, estimate]) => 100 * estimate.value), text },
+      ...recordedMarks(method, across, temperature),
     ];
   });
   const isEss = axisName === "ess";
@@ -35,31 +35,31 @@ function plotAlpha(chosen, alphas, alpha, axisName, temperature) {
     "plot-alpha",
     traces,
     layout(x, percentAxis(largestAccuracy(chosen)), { shapes: now }),
-    `${temperature === CALIBRATED ? "A_cal" : "A_sa"} of ${chosen.length} models against alpha, decreasing; the table has the values at the selected alpha`,
+    `${temperature === CALIBRATED ? "A_cal" : "A_sa"} of ${chosen.length} methods against alpha, decreasing; the table has the values at the selected alpha`,
   );
 }
 
 /** Recorded values as large marks: A_sa filled and A_tr open, or A_cal. */
-function recordedMarks(model, across, temperature) {
-  if (!model.hasAllClasses) return [];
+function recordedMarks(method, across, temperature) {
+  if (!method.hasAllClasses) return [];
   const ownScale = [
     ["A_sa", "a_sa", ""],
     ["A_tr", "a_tr", "-open"],
   ];
   const kinds = temperature === CALIBRATED ? [["A_cal", "a_cal", ""]] : ownScale;
   return kinds.map(([title, name, open]) => {
-    const rows = model.by_alpha.filter(
-      (row) => row[name] && row.alpha_test !== null && model.computeASa(row.alpha_test, temperature),
-    );
+    const points = method.storedAlphas
+      .map((at) => ({ at, recorded: method.recorded(name, at), computed: method.computeASa(at, temperature) }))
+      .filter(({ recorded, computed }) => recorded && computed);
     return {
-      x: rows.map((row) => across(model, row.alpha_test, model.computeASa(row.alpha_test, temperature))),
-      y: rows.map((row) => 100 * row[name].value),
-      text: rows.map(
-        (row) => `${escapeLabel(model.name)}<br>recorded ${title} at α ${row.alpha_test}: ${formatEstimate(row[name])}`,
+      x: points.map(({ at, computed }) => across(method, at, computed)),
+      y: points.map(({ recorded }) => 100 * recorded.value),
+      text: points.map(
+        ({ at, recorded }) => `${escapeLabel(method.name)}<br>recorded ${title} at α ${at}: ${formatEstimate(recorded)}`,
       ),
       type: "scatter",
       mode: "markers",
-      marker: { color: colourOf(model.number), symbol: markOf(model.number) + open, size: 11, line: rim(open) },
+      marker: { color: colourOf(method), symbol: markOf(method) + open, size: 11, line: rim(open) },
       hovertemplate: "%{text}<extra></extra>",
     };
   });
@@ -71,13 +71,13 @@ function rim(open) {
 }
 
 function plotTemperature(chosen, alpha, temperature) {
-  const traces = chosen.map((model) => {
-    const points = TEMPERATURES.map((at) => [at, model.computeASa(alpha, at)]).filter(([, estimate]) => estimate);
+  const traces = chosen.map((method) => {
+    const points = TEMPERATURES.map((at) => [at, method.computeASa(alpha, at)]).filter(([, estimate]) => estimate);
     return {
-      ...modelTrace(model, { maxdisplayed: 0 }),
+      ...methodTrace(method, { maxdisplayed: 0 }),
       x: points.map(([at]) => at),
       y: points.map(([, estimate]) => 100 * estimate.value),
-      text: points.map(([at, estimate]) => `${escapeLabel(model.name)}<br>T ${formatFixed(at, 2)}: ${formatEstimate(estimate)}`),
+      text: points.map(([at, estimate]) => `${escapeLabel(method.name)}<br>T ${formatFixed(at, 2)}: ${formatEstimate(estimate)}`),
     };
   });
   const x = axis("temperature T", { type: "log", tickvals: [0.25, 0.5, 1, 2, 4], ticktext: ["¼", "½", "1", "2", "4"] });
@@ -86,13 +86,13 @@ function plotTemperature(chosen, alpha, temperature) {
     "plot-temperature",
     traces,
     layout(x, percentAxis(largestAccuracy(chosen)), { shapes: [settingLine(temperature)] }),
-    `A_sa of ${chosen.length} models against temperature`,
+    `A_sa of ${chosen.length} methods against temperature`,
   );
 }
 
-function plotBall(chosen, rhos, rho) {
-  const traces = chosen.flatMap((model) => {
-    const points = rhos.map((at) => [at, model.worstCaseAt(at)]).filter(([, worst]) => worst);
+function plotDro(chosen, rhos, rho) {
+  const traces = chosen.flatMap((method) => {
+    const points = rhos.map((at) => [at, method.worstCaseAt(at)]).filter(([, worst]) => worst);
     const kinds = [
       ["accuracy", "", "accuracy under the weights of largest loss"],
       ["least", "-open", "lowest accuracy"],
@@ -100,22 +100,22 @@ function plotBall(chosen, rhos, rho) {
     return kinds.map(([name, open, title]) => {
       const shown = points.filter(([, worst]) => worst[name] !== null);
       return {
-        ...modelTrace(model, { symbol: markOf(model.number) + open }),
-        line: { ...lineStyle(model.number), width: open ? 1.2 : 2 },
+        ...methodTrace(method, { symbol: markOf(method) + open }),
+        line: { ...lineStyle(method), width: open ? 1.2 : 2 },
         x: shown.map(([at]) => at),
         y: shown.map(([, worst]) => 100 * worst[name]),
-        text: shown.map(([at, worst]) => `${escapeLabel(model.name)}<br>ρ ${at}: ${title} ${formatPercent(worst[name])}`),
+        text: shown.map(([at, worst]) => `${escapeLabel(method.name)}<br>ρ ${at}: ${title} ${formatPercent(worst[name])}`),
       };
     });
   });
-  const x = axis("ρ", {
+  const x = axis("ρ, radius of the χ² ball", {
     type: "log",
     tickvals: [0.001, 0.01, 0.1, 1, 10, 100],
     ticktext: ["0.001", "0.01", "0.1", "1", "10", "100"],
   });
-  showKey("key-ball", chosen);
+  showKey("key-dro", chosen);
   return drawPlot(
-    "plot-ball",
+    "plot-dro",
     traces,
     layout(x, percentAxis(largestAccuracy(chosen)), { shapes: [settingLine(Math.max(rho, rhos[0]))] }),
     "Worst-case accuracy against the radius of the χ² ball, decreasing",

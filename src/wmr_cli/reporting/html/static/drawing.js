@@ -1,6 +1,6 @@
 // Colours, axes and layout of all plots. plotly.js parses markup in texts, so that names need `escapeLabel`.
 
-/** The style of the n-th model, as in figures/style.py: the colours of Okabe and Ito, dashes and marks in cycles. */
+/** The style of the n-th training, as in figures/style.py: the colours of Okabe and Ito, dashes and marks in cycles. */
 const LIGHT = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"];
 const DARK = [...LIGHT.slice(0, -1), "#E8EAEC"];
 const DASHES = [[], [8, 3], [2, 2], [9, 3, 2, 3], [5, 2, 2, 2, 2, 2]];
@@ -16,7 +16,7 @@ const OUTLINES = {
   pentagon: "M0,-4.6L4.4,-1.4L2.7,3.7H-2.7L-4.4,-1.4Z",
 };
 const MARKS_PER_LINE = 8;
-const MAX_KEY_ENTRIES = 8; // the table above has the signs of all models
+const MAX_KEY_ENTRIES = 8; // the table above has the signs of all methods
 const media = matchMedia("(prefers-color-scheme: dark)");
 const isTouch = matchMedia("(pointer: coarse)").matches;
 let config = null; // one object for all plots: plotly.js redraws from scratch if it changes
@@ -47,9 +47,10 @@ function colours() {
       };
 }
 
-function colourOf(number) {
+/** The colour of a method, or of a model; seeds of one method share it. */
+function colourOf({ style }) {
   const { series } = colours();
-  return series[number % series.length];
+  return series[style % series.length];
 }
 
 /** Text that plotly.js shows unchanged, shortened to fit a label. */
@@ -131,9 +132,9 @@ function percentAxis(most = 1) {
   return axis("percent", { range: [0, Math.min(101, Math.ceil(105 * most))] });
 }
 
-/** An upper bound of what a plot of these models shows: no value exceeds A_rob, no interval exceeds it by much. */
-function largestAccuracy(models) {
-  return Math.max(0.05, ...models.map((model) => model.aRob()?.high ?? 1));
+/** An upper bound of what a plot of these methods shows: no value exceeds A_rob, no interval exceeds it by much. */
+function largestAccuracy(methods) {
+  return Math.max(0.05, ...methods.map((method) => method.accuracy("a_rob", null)?.high ?? 1));
 }
 
 function drawPlot(id, traces, plotLayout, description) {
@@ -148,50 +149,50 @@ function drawPlot(id, traces, plotLayout, description) {
   return Plotly.react(place, traces, plotLayout, config);
 }
 
-function markOf(number) {
-  return MARKS[number % MARKS.length];
+function markOf({ style }) {
+  return MARKS[style % MARKS.length];
 }
 
-function dashOf(number) {
-  return DASHES[number % DASHES.length];
+function dashOf({ dash }) {
+  return DASHES[dash % DASHES.length];
 }
 
-function lineStyle(number) {
-  const dashes = dashOf(number).map((length) => `${length}px`);
-  return { color: colourOf(number), dash: dashes.join(",") || "solid", width: 2 };
+function lineStyle(method) {
+  const dashes = dashOf(method).map((length) => `${length}px`);
+  return { color: colourOf(method), dash: dashes.join(",") || "solid", width: 2 };
 }
 
-/** The line of a model, with a few marks. */
-function modelTrace(model, more = {}) {
+/** The line of a method, with a few marks. */
+function methodTrace(method, more = {}) {
   return {
-    name: escapeLabel(model.name, 80),
-    meta: model.number,
+    name: escapeLabel(method.name, 80),
+    meta: method.number,
     type: "scatter",
     mode: "lines+markers",
-    line: lineStyle(model.number),
-    marker: { color: colourOf(model.number), symbol: markOf(model.number), size: 6, maxdisplayed: MARKS_PER_LINE, ...more },
+    line: lineStyle(method),
+    marker: { color: colourOf(method), symbol: markOf(method), size: 6, maxdisplayed: MARKS_PER_LINE, ...more },
     hovertemplate: "%{text}<extra></extra>",
   };
 }
 
-/** Show the signs and names of the models above a plot, unless there are too many. */
-function showKey(id, models) {
-  const entries = (models.length > MAX_KEY_ENTRIES ? [] : models).map((model) => {
+/** Show the signs and names of the methods above a plot, unless there are too many. */
+function showKey(id, methods) {
+  const entries = (methods.length > MAX_KEY_ENTRIES ? [] : methods).map((method) => {
     const entry = makeElement("span");
-    entry.append(swatch(model.number), model.name);
+    entry.append(swatch(method), method.name);
     return entry;
   });
   document.getElementById(id).replaceChildren(...entries);
 }
 
-/** The sign of a model: its line with its mark. The markup holds no user text. */
-function swatch(number) {
+/** The sign of a method: its line with its mark. The markup holds no user text. */
+function swatch(method) {
   const place = document.createElement("template");
   place.innerHTML =
     `<svg class="swatch" viewBox="-20 -6 40 12" aria-hidden="true">` +
-    `<path d="M-20,0H20" stroke-dasharray="${dashOf(number).join(" ") || "none"}"/>` +
-    `<path class="mark" d="${OUTLINES[markOf(number)]}"/></svg>`;
+    `<path d="M-20,0H20" stroke-dasharray="${dashOf(method).join(" ") || "none"}"/>` +
+    `<path class="mark" d="${OUTLINES[markOf(method)]}"/></svg>`;
   const made = place.content.firstChild;
-  made.style.setProperty("--of", colourOf(number));
+  made.style.setProperty("--of", colourOf(method));
   return made;
 }

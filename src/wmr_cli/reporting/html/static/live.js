@@ -3,14 +3,26 @@
 const page = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 
-const state = { panel: null, models: [], boxes: [], classBoxes: [], detail: 0, image: null, sheets: new Map(), panels: [] };
+// `models` has every record of the panel, `methods` the rows of the table: trainings, or each seed if `isSingle`
+const state = {
+  panel: null,
+  models: [],
+  methods: [],
+  isSingle: false,
+  boxes: [],
+  classBoxes: [],
+  detail: 0,
+  image: null,
+  sheets: new Map(),
+  panels: [],
+};
 const sliders = {
   alpha: new Slider("alpha", (value, isStored) => `α ${value}${isStored ? ", recorded" : ""}`, scheduleUpdate),
   rho: new Slider("rho", (value, isStored) => `ρ ${value}${isStored ? ", recorded" : ""}`, scheduleUpdate),
   temperature: new Slider("temperature", (value) => `temperature ${value}`, scheduleUpdate),
 };
 
-const chosenModels = () => state.models.filter((_, i) => state.boxes[i].checked);
+const chosenMethods = () => state.methods.filter((_, i) => state.boxes[i].checked);
 const chosenClasses = () => state.panel.classes.filter((_, i) => state.classBoxes[i].checked);
 const settings = () => ({
   alpha: sliders.alpha.value,
@@ -18,7 +30,7 @@ const settings = () => ({
   temperature: byId("calibrated").checked ? CALIBRATED : sliders.temperature.value,
 });
 
-// --- panels, models and classes ---------------------------------------------------------------------------------------
+// --- panels, methods and classes --------------------------------------------------------------------------------------
 
 function openPanel(number) {
   state.panel = page.panels[number];
@@ -30,31 +42,43 @@ function openPanel(number) {
   sliders.rho.offer(rhoValues(rhos), rhos, sliders.rho.value ?? rhos[rhos.length >> 1] ?? 0.1);
   sliders.temperature.offer(temperatureValues(), [0.5, 1, 2], sliders.temperature.value ?? 1);
   byId("temperature-field").hidden = !state.models.some((model) => model.logits);
-  byId("models").replaceChildren();
-  state.boxes = addCheckboxes(
-    byId("models"),
-    state.models.map((model) => model.name),
-    state.models.map((model) => swatch(model.number)),
-    chooseModels,
-  );
+  byId("rho-field").hidden = !state.models.some((model) => model.correct);
+  byId("seeds-field").hidden = !state.panel.methods.some((method) => method.seeds.length > 1);
   byId("classes").replaceChildren();
   const names = state.panel.classes.map(({ label, name }) => (name === null ? String(label) : `${label} ${name}`));
   state.classBoxes = addCheckboxes(byId("classes"), names, null, chooseClasses);
   byId("classes-field").hidden = names.length < 2;
   byId("panel-title").textContent = state.panel.title;
-  offerDetailModels(-1);
+  state.detail = -1;
+  offerMethods();
   chooseTemperature();
   chooseClasses();
 }
 
-function chooseModels() {
+/** Show trainings with their seeds pooled, or each seed by itself. */
+function offerMethods() {
+  state.isSingle = byId("seeds").checked && !byId("seeds-field").hidden;
+  state.methods = makeMethods(state.panel, state.models, state.isSingle);
+  byId("methods").replaceChildren();
+  state.boxes = addCheckboxes(
+    byId("methods"),
+    state.methods.map((method) => method.name),
+    state.methods.map(swatch),
+    chooseMethods,
+  );
+  document.querySelectorAll("#recorded .seeds").forEach((part) => (part.open = state.isSingle));
+  chooseMethods();
+}
+
+function chooseMethods() {
   offerDetailModels(state.detail);
   scheduleUpdate();
 }
 
-/** Offer the selected models for details: `wanted` stays, else the first with margins, else the first. */
+/** Offer the models of the selected methods for details: `wanted` stays, else the first with margins, else the first. */
 function offerDetailModels(wanted) {
-  const numbers = state.models.map((_, i) => i).filter((i) => state.boxes[i].checked);
+  const offered = new Set(chosenMethods().flatMap((method) => method.models));
+  const numbers = [...state.models.keys()].filter((i) => offered.has(state.models[i]));
   setOptions(
     byId("detail-model"),
     state.models.map((model) => model.name),
@@ -85,8 +109,9 @@ function chooseTemperature() {
   document.querySelectorAll("#temperature-field :is(input[type=number], input[type=range], button)").forEach((control) => {
     control.disabled = isCalibrated;
   });
-  byId("curve-title").textContent = `${isCalibrated ? "A_cal" : "A_sa"} of all models`;
-  byId("curve-marks").textContent = isCalibrated ? "A_cal" : "A_sa (filled) and A_tr (open)";
+  const hasATr = state.models.some((model) => model.by_alpha.some((row) => row.a_tr));
+  byId("curve-title").textContent = `${isCalibrated ? "A_cal" : "A_sa"} of all methods`;
+  byId("curve-marks").textContent = isCalibrated ? "A_cal" : hasATr ? "A_sa (filled) and A_tr (open)" : "A_sa";
   scheduleUpdate();
 }
 
@@ -131,17 +156,17 @@ function updatePlots() {
 /** `key` is everything that a plot depends on except `line`, the marked setting. */
 function listPlots() {
   const { alpha, rho, temperature } = settings();
-  const chosen = chosenModels();
-  const live = chosen.filter((model) => model.canComputeASa && model.size);
-  const scaled = live.filter((model) => model.logits);
-  const attacked = chosen.filter((model) => model.correct && model.size);
+  const chosen = chosenMethods();
+  const live = chosen.filter((method) => method.canComputeASa && method.size);
+  const scaled = live.filter((method) => method.has((model) => model.logits));
+  const attacked = chosen.filter((method) => method.has((model) => model.correct) && method.size);
   const detail = state.models[state.detail];
   const classes = chosenClasses();
   const canShowDetails = Boolean(detail?.correct && detail.size);
   const alphas = takeEvery(sliders.alpha, 4);
   const rhos = takeEvery(sliders.rho, 3).filter((value) => value > 0); // the axis is logarithmic
   const usedTemperature = detail?.logits ? temperature : 1;
-  const shared = [isDark(), byId("panel").value, state.boxes.map((box) => box.checked), classes.map((one) => one.label)];
+  const shared = [isDark(), byId("panel").value, state.isSingle, state.boxes.map((box) => box.checked), classes.map((one) => one.label)];
   const detailKey = [...shared, state.detail, alpha, usedTemperature];
   const across = byId("axis").value;
   return [
@@ -160,11 +185,11 @@ function listPlots() {
       plot: () => plotTemperature(scaled, alpha, sliders.temperature.value),
     },
     {
-      name: "ball",
+      name: "dro",
       isShown: attacked.length,
       key: shared,
       line: Math.max(rho, rhos[0]),
-      plot: () => plotBall(attacked, rhos, rho),
+      plot: () => plotDro(attacked, rhos, rho),
     },
     {
       name: "classes",
@@ -206,7 +231,9 @@ function takeEvery(slider, every) {
 function applyTheme() {
   byId("theme").textContent = isDark() ? "Light" : "Dark";
   byId("theme").setAttribute("aria-pressed", String(isDark()));
-  document.querySelectorAll("#models .swatch").forEach((mark, i) => mark.style.setProperty("--of", colourOf(i)));
+  document
+    .querySelectorAll("#methods .swatch")
+    .forEach((mark, i) => mark.style.setProperty("--of", colourOf(state.methods[i])));
   if (state.panel) scheduleUpdate();
 }
 
@@ -219,6 +246,7 @@ function addListeners() {
     scheduleUpdate();
   });
   byId("axis").addEventListener("change", scheduleUpdate);
+  byId("seeds").addEventListener("change", offerMethods);
   byId("calibrated").addEventListener("change", chooseTemperature);
   byId("classes-all").addEventListener("click", () => checkAll(true));
   byId("classes-none").addEventListener("click", () => checkAll(false));
@@ -243,6 +271,12 @@ function addPageListeners() {
   addEventListener("afterprint", () => setPrintMode(false));
 }
 
+// pixels; as in page.css for print
+const PAPER_WIDTH = 688; // of A4 without margins
+const PAPER_HEIGHT = 240;
+const PAPER_PADDING = 32; // of a figure, and half of the gap beside it
+const WIDE_PLOTS = ["plot-weights", "plot-images"];
+
 /** Print in the light theme with all tables unfolded. */
 function setPrintMode(isPaper) {
   const { dataset } = document.documentElement;
@@ -257,6 +291,13 @@ function setPrintMode(isPaper) {
   if (!state.panel) return;
   updateTable();
   updatePlots();
+  document.querySelectorAll(".plot .main-svg:first-of-type").forEach((drawing) => fitPaper(drawing.closest(".plot"), isPaper));
+}
+
+/** Give a plot its width on paper, or again that of its place: the browser prints what has been drawn before. */
+function fitPaper(place, isPaper) {
+  const width = PAPER_WIDTH * (WIDE_PLOTS.includes(place.id) ? 1 : 0.5) - PAPER_PADDING;
+  Plotly.relayout(place, isPaper ? { width, height: PAPER_HEIGHT } : { width: null, height: null, autosize: true });
 }
 
 function checkAll(isChecked) {
@@ -280,11 +321,16 @@ function showProblem(text) {
   byId("problem").hidden = false;
 }
 
+function makeModels(panel, arrays) {
+  const styles = new Map(panel.methods.flatMap(({ seeds, style }) => seeds.flat().map((number) => [number, style])));
+  return panel.models.map((facts, i) => new Model(facts, styles.get(i), arrays, panel.classes));
+}
+
 async function start() {
   addPageListeners();
   applyTheme();
   const arrays = viewArrays(page.arrays, await decompress("arrays"));
-  state.panels = page.panels.map((panel) => panel.models.map((facts, i) => new Model(facts, i, arrays, panel.classes)));
+  state.panels = page.panels.map((panel) => makeModels(panel, arrays));
   if (state.panels.length) await openLive();
   document.documentElement.dataset.ready = "yes";
 }
@@ -300,6 +346,8 @@ async function openLive() {
   byId("panel").value = String(sizes.indexOf(Math.max(...sizes)));
   openPanel(Number(byId("panel").value));
   verifyRecords();
+  // beside the first table
+  byId("numbers-note").after(byId("legend"));
   byId("live").hidden = false;
   byId("skip-settings").hidden = false;
   if (!byId("plotly")) return;

@@ -1,6 +1,11 @@
 // The arithmetic of wmr_cli.measures for the browser. tests/reporting/html/test_metrics_js.py compares the two.
 
 const Z95 = 1.959963984540054;
+// 97.5 % quantiles of Student's t for 1, 2, … degrees of freedom
+const T95 = [
+  12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004, 2.262157, 2.228139, 2.200985, 2.178813,
+  2.160369, 2.144787, 2.13145, 2.119905, 2.109816, 2.100922, 2.093024, 2.085963,
+];
 const TIE_TOLERANCE = 1e-150; // squares of smaller differences would underflow
 const MIN_DIFFERING_IMAGES = 6; // fewer cannot make a difference significant, as in a two-sided sign test
 
@@ -136,11 +141,18 @@ function contributionsOf(logWeights, correct, fit = null) {
   return { added, influence: influence.map((one, i) => one - slope * fit.scores[i]) };
 }
 
-/** Whether one accuracy is significantly larger: by a paired test where contributions are given, else by intervals. */
-function isBetter(one, other, parts, otherParts) {
+/**
+ * Whether a candidate is significantly larger, as `is_worse` in reporting/comparison.py, by the delta method.
+ *
+ * A candidate has its `estimate`, the values of its seeds, and the `parts` of its images. Where these are known the test
+ * is paired, and neither the images nor the training seeds may explain the difference; else intervals must not overlap.
+ */
+function isBetter({ estimate: one, bySeed, parts }, { estimate: other, bySeed: otherSeeds, parts: otherParts }) {
   if (one.value <= other.value) return false;
   const isPaired = parts && otherParts && parts.added.length === otherParts.added.length;
   if (!isPaired) return hasWidth(one) && hasWidth(other) && one.low > other.high;
+  const overSeeds = seedsInterval(bySeed, otherSeeds);
+  if (overSeeds && overSeeds[0] <= 0 && overSeeds[1] >= 0) return false;
   let variance = 0;
   let difference = 0;
   let squares = 0;
@@ -160,13 +172,66 @@ function hasWidth(estimate) {
   return estimate.low < estimate.high;
 }
 
-/** The best and the worst rank that each estimate may have; null stays null. */
-function rankRanges(estimates, parts) {
-  const present = [...estimates.keys()].filter((i) => estimates[i]);
-  const beaten = estimates.map(
-    (one, i) => new Set(one && present.filter((k) => isBetter(one, estimates[k], parts[i], parts[k]))),
-  );
-  return estimates.map((one, i) => one && [1 + present.filter((k) => beaten[k].has(i)).length, present.length - beaten[i].size]);
+/** The positions of the best candidate and of all that are not worse; none if this would be all. Null is no candidate. */
+function findBest(candidates) {
+  const present = [...candidates.keys()].filter((i) => candidates[i]);
+  if (!present.length) return new Set();
+  const valueAt = (i) => candidates[i].estimate.value;
+  const best = present.reduce((one, other) => (valueAt(other) > valueAt(one) ? other : one));
+  const kept = present.filter((i) => i === best || !isBetter(candidates[best], candidates[i]));
+  return new Set(kept.length < present.length ? kept : []);
+}
+
+// --- training seeds ---------------------------------------------------------------------------------------------------
+
+function meanValue(values) {
+  return sum(values) / values.length;
+}
+
+/** The sample variance. */
+function varianceOf(values) {
+  const mean = meanValue(values);
+  return sum(values.map((value) => (value - mean) ** 2)) / (values.length - 1);
+}
+
+/** The mean of value and interval over seeds, with the smallest ESS and the standard deviation `sd`. */
+function meanEstimate(estimates) {
+  if (estimates.length === 1) return estimates[0];
+  const [value, low, high] = ["value", "low", "high"].map((name) => meanValue(estimates.map((one) => one[name])));
+  const sizes = estimates.map((one) => one.ess).filter((ess) => ess !== undefined && ess !== null);
+  const sd = Math.sqrt(varianceOf(estimates.map((one) => one.value)));
+  return { value, low, high, sd, ...(sizes.length ? { ess: Math.min(...sizes) } : {}) };
+}
+
+/** The mean of what images add to an accuracy, over seeds on the same images; null if the images differ. */
+function meanContributions(parts) {
+  const size = parts[0].added.length;
+  if (parts.some((one) => one.added.length !== size)) return null;
+  const mean = (name) => parts[0][name].map((_, i) => meanValue(parts.map((one) => one[name][i])));
+  return parts.length === 1 ? parts[0] : { added: mean("added"), influence: mean("influence") };
+}
+
+/** The 95 % interval of a difference of means over seeds; null if both have one seed. As in measures/intervals.py. */
+function seedsInterval(these, others) {
+  if (these.size + others.size < 3) return null;
+  const [own, other] = [[...these.values()], [...others.values()]];
+  const difference = meanValue(own) - meanValue(other);
+  const around = (variance, degrees) => {
+    const half = T95[Math.min(Math.max(degrees, 1), T95.length) - 1] * Math.sqrt(variance);
+    return [difference - half, difference + half];
+  };
+  if (own.length < 2 || other.length < 2) {
+    const several = own.length > other.length ? own : other;
+    return around(varianceOf(several) * (1 + 1 / several.length), several.length - 1);
+  }
+  if (own.length === other.length && [...these.keys()].every((seed) => others.has(seed))) {
+    const differences = [...these].map(([seed, value]) => value - others.get(seed));
+    return around(varianceOf(differences) / differences.length, differences.length - 1);
+  }
+  const [ownVariance, otherVariance] = [varianceOf(own) / own.length, varianceOf(other) / other.length];
+  const variance = ownVariance + otherVariance;
+  const denominator = ownVariance ** 2 / (own.length - 1) + otherVariance ** 2 / (other.length - 1);
+  return around(variance, denominator ? Math.floor(variance ** 2 / denominator) : 1);
 }
 
 // --- accuracies and intervals ----------------------------------------------------------------------------------------
@@ -347,8 +412,25 @@ function formatPercent(fraction, digits = 1) {
   return formatFixed(100 * Number(fraction.toFixed(12)), digits);
 }
 
-/** `57.2 [53.1, 61.1]`, with no more digits than the interval supports. */
+/** `57.2 [53.1, 61.1]`, or `57.2 ± 0.4 [53.1, 61.1]` over seeds, with no more digits than the interval supports. */
 function formatEstimate(estimate) {
+  const text = formatInterval(estimate);
+  if (!estimate || estimate.sd === undefined || (estimate.low === estimate.high && !estimate.sd)) return text;
+  const [value, ...interval] = text.split(" ");
+  const digits = (value.split(".")[1] ?? "").length;
+  const deviation = formatFixed(100 * estimate.sd, digits);
+  // ± 0.0 would claim that the seeds agree exactly
+  const shown = estimate.sd > 0 && Number(deviation) === 0 ? formatOneDigit(100 * estimate.sd) : deviation;
+  return `${value} ± ${shown} ${interval.join(" ")}`;
+}
+
+/** A number below 1 with one significant digit, as `.1g` in Python. */
+function formatOneDigit(value) {
+  const [digit, exponent] = value.toExponential(0).split("e-");
+  return exponent > 4 ? `${digit}e-${exponent.padStart(2, "0")}` : `0.${"0".repeat(exponent - 1)}${digit}`;
+}
+
+function formatInterval(estimate) {
   if (!estimate) return "-";
   if (estimate.low === estimate.high) {
     if (estimate.value === 1) return "100 (all correct)";

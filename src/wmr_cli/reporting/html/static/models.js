@@ -5,9 +5,10 @@ const MAX_KEPT_TEMPERATURES = 60;
 const CALIBRATED = "calibrated"; // in place of a temperature: that which fits the model's attacked images best
 
 class Model {
-  constructor(facts, number, arrays, classes) {
+  /** `style` is that of its method, see drawing.js. */
+  constructor(facts, style, arrays, classes) {
     Object.assign(this, facts);
-    this.number = number;
+    this.style = style;
     this.classNames = new Map(classes.map(({ label, name }) => [label, name === null ? String(label) : `${label} ${name}`]));
     const rows = Object.fromEntries(Object.entries(facts.rows ?? {}).map(([name, number]) => [name, arrays[number]]));
     this.index = rows.index ?? [];
@@ -173,9 +174,17 @@ class Model {
     return weights.map((weight) => weight / mean);
   }
 
-  /** What each selected image adds to A_sa, and its influence; null without rows. */
-  contributions(alpha, temperature) {
-    const margins = this.canComputeASa && this.size ? this.selectedMargins(temperature) : null;
+  /** What each selected image adds to an accuracy, and its influence; null without rows. */
+  contributions(name, alpha, temperature) {
+    if (!this.size) return null;
+    if (name === "a_sa") return this.weightedContributions(alpha, temperature);
+    const mask = name === "a_nat" ? "clean" : "correct";
+    if (this[mask] === null) return null;
+    return this.cached(`contributions ${name}`, () => contributionsOf(new Float64Array(this.size), this.selected(mask)));
+  }
+
+  weightedContributions(alpha, temperature) {
+    const margins = this.canComputeASa ? this.selectedMargins(temperature) : null;
     const logWeights = margins && exponentialLogWeights(margins, alpha);
     return logWeights && contributionsOf(logWeights, this.selected("correct"), this.fitAt(alpha, temperature));
   }

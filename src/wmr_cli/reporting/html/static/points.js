@@ -11,7 +11,7 @@ function plotClasses(model, classes, alpha, temperature) {
   const { quiet } = colours();
   const kinds = [
     ["A_rob", "rob", quiet, "circle-open", -0.12],
-    [`A_sa at α ${alpha}`, "sa", colourOf(model.number), "circle", 0.12],
+    [`A_sa at α ${alpha}`, "sa", colourOf(model), "circle", 0.12],
   ];
   const traces = kinds.map(([title, name, color, symbol, shift]) => {
     const shown = parts.map((part, i) => [i + shift, part[name], part]).filter(([, estimate]) => estimate);
@@ -96,7 +96,7 @@ function plotWeights(model, alpha, temperature) {
       name: "weight",
       y: Array.from(weight),
       type: "bar",
-      marker: { color: withOpacity(colourOf(model.number), 0.75) },
+      marker: { color: withOpacity(colourOf(model), 0.75) },
     },
     {
       ...common,

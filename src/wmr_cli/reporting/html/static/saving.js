@@ -50,7 +50,7 @@ function exportFigure(place) {
   return { data, layout };
 }
 
-/** List every model once in the legend: the first of its traces. */
+/** List every method once in the legend: the first of its traces. */
 function addLegendEntries(traces) {
   const seen = new Set();
   return traces.map((trace) => {
@@ -82,7 +82,7 @@ function settingsOf(name) {
       ...(byId("axis").value === "ess" ? [] : [`dotted line: α ${alpha}`]),
     ],
     temperature: [`α ${alpha}`, `dotted line: T ${sliders.temperature.value}`],
-    ball: [...lossNames(chosenModels()).map((loss) => `loss: ${loss}`), `dotted line: ρ ${rho}`],
+    dro: [...lossNames(chosenMethods()).map((loss) => `loss: ${loss}`), `dotted line: ρ ${rho}`],
   };
   const classes = chosenClasses().length;
   const all = state.panel.classes.length;

@@ -4,100 +4,160 @@ const LOSSES = { ce: "cross-entropy", margin: "negative logit margin", "zero-one
 const ANNOUNCE_DELAY_MS = 500; // after the last change, so that a moving slider is not read aloud
 
 function updateTable() {
-  const { alpha, rho, temperature } = settings();
-  const chosen = chosenModels();
-  const asRecorded = chosen.map((model) => model.aSa(alpha));
-  const scaled = chosen.map((model) => model.aSa(alpha, temperature));
-  const rank = (estimates, usedTemperature) =>
-    rankRanges(
-      estimates,
-      chosen.map((model) => model.contributions(alpha, usedTemperature)),
-    );
-  const before = rank(asRecorded, 1);
-  const after = temperature === 1 ? before : rank(scaled, temperature);
-  const isScaled = state.models.some((model) => model.logits);
-  const isVerified = state.models.some((model) => model.bounds);
-  showHeading(alpha, rho, temperature, chosen, { isScaled, isVerified });
+  const { alpha, temperature } = settings();
+  const chosen = chosenMethods();
+  const groups = listColumnGroups();
+  showHeading(groups);
+  const cells = groups.flatMap(({ columns }, number) =>
+    columns.map(({ makeCells }, i) => makeCells(chosen).map((cell) => addRule(cell, number, i))),
+  );
   byId("numbers-body").replaceChildren(
-    ...chosen.map((model, i) => {
-      const row = makeElement("tr", "", { "data-model": model.name });
-      const name = makeElement("th", "", { scope: "row" });
-      name.append(swatch(model.number), model.name);
-      row.append(
-        name,
-        accuracyCell("a_nat", model.aNat()),
-        accuracyCell("a_rob", model.aRob()),
-        accuracyCell("a_sa", asRecorded[i], model.computeASa(alpha)),
-      );
-      row.append(essCell(asRecorded[i], model.size));
-      if (chosen.length > 1) row.append(rankCell("rank", before[i], before[i]));
-      if (isVerified) row.append(boundsCell("a_rob_bounds", model.boundARob(), "start"));
-      if (isVerified) row.append(boundsCell("a_sa_bounds", model.boundASa(alpha)));
-      if (isScaled) row.append(accuracyCell("a_sa_t", scaled[i], null, "start"));
-      if (isScaled && temperature === CALIBRATED) row.append(temperatureCell(model));
-      if (isScaled && chosen.length > 1) row.append(rankCell("rank_t", after[i], before[i]));
-      row.append(...worstCaseCells(model, rho));
+    ...chosen.map((method, i) => {
+      const row = makeElement("tr", "", { "data-model": method.name });
+      row.append(...cells.map((column) => column[i]));
       return row;
     }),
   );
-  byId("numbers-note").textContent = listNotes(chosen).join(" ");
-  announce(alpha, rho, chosen, asRecorded);
+  const hasBold = byId("numbers-body").querySelector("b") !== null;
+  byId("numbers-note").textContent = listNotes(chosen, hasBold).join(" ");
+  byId("settings-text").textContent = describeSettings(chosen);
+  announce(alpha, settings().rho, chosen);
 }
 
-function showHeading(alpha, rho, temperature, chosen, { isScaled, isVerified }) {
-  const rank = chosen.length > 1 ? ["rank"] : [];
+/** A line at the left of every group of accuracies but the first. */
+function addRule(cell, group, column) {
+  cell.classList.toggle("start", group > 1 && column === 0);
+  return cell;
+}
+
+/** The columns of the table in groups; each makes the cells of all methods. */
+function listColumnGroups() {
+  const { alpha, rho, temperature } = settings();
+  const all = state.methods;
+  const atAlpha = `A_sa at α ${alpha}`;
   const groups = [
-    { title: "", names: ["model"] },
-    { title: "", names: ["A_nat", "A_rob", `A_sa at α ${alpha}`, "ESS", ...rank] },
-    ...(isVerified ? [{ title: "bounds over all attacks", names: ["A_rob", `A_sa at α ${alpha}`] }] : []),
-    ...(isScaled ? [scaledGroup(temperature, rank)] : []),
-    { title: `χ² ball, ρ ${rho}`, names: ["accuracy", "lowest"] },
+    { title: "", columns: [{ title: "method", kind: "text", makeCells: (chosen) => chosen.map(nameCell) }, ...trainingColumns()] },
+    {
+      title: "",
+      columns: [
+        accuracyColumn("A_nat", "a_nat"),
+        accuracyColumn("A_rob", "a_rob"),
+        accuracyColumn(atAlpha, "a_sa"),
+        { title: "ESS", makeCells: (chosen) => chosen.map((one) => essCell(one.accuracy("a_sa", alpha), one.size)) },
+      ],
+    },
+    {
+      title: "bounds over the ε-ball",
+      isShown: all.some((method) => method.boundARob()),
+      columns: [
+        { title: "A_rob", makeCells: (chosen) => chosen.map((one) => boundsCell("a_rob_bounds", one.boundARob())) },
+        { title: atAlpha, makeCells: (chosen) => chosen.map((one) => boundsCell("a_sa_bounds", one.boundASa(alpha))) },
+      ],
+    },
+    {
+      title: temperature === CALIBRATED ? CALIBRATED : `logits ÷ ${temperature}`,
+      isShown: temperature !== 1 && all.some((method) => method.models.some((model) => model.logits)),
+      columns: [
+        accuracyColumn(temperature === CALIBRATED ? "A_cal" : atAlpha, "a_sa_t", temperature),
+        { title: "T", isShown: temperature === CALIBRATED, makeCells: (chosen) => chosen.map(temperatureCell) },
+      ],
+    },
+    {
+      title: `χ² ball, ρ ${rho}`,
+      isShown: all.some((method) => method.worstCaseAt(rho)),
+      columns: [
+        { title: "DRO", makeCells: (chosen) => chosen.map((one) => worstCaseCell("dro", one.worstCaseAt(rho)?.accuracy)) },
+        { title: "lowest", makeCells: (chosen) => chosen.map((one) => worstCaseCell("least", one.worstCaseAt(rho)?.least)) },
+      ],
+    },
   ];
+  const isShown = (one) => one.isShown !== false;
+  return groups.filter(isShown).map((group) => ({ ...group, columns: group.columns.filter(isShown) }));
+}
+
+/** The columns of the tables that describe a training. */
+function trainingColumns() {
+  const names = state.panel.columns.filter((name) => name !== "seeds" || !state.isSingle);
+  return names.map((name) => ({
+    title: name,
+    kind: ["defense", "kernel_train"].includes(name) ? "text" : "",
+    makeCells: (chosen) =>
+      chosen.map((method) => makeElement("td", method.cells[name], { "data-cell": name, class: name === "defense" ? "text" : "" })),
+  }));
+}
+
+/** A column of accuracies, the best in bold; `a_sa_t` is A_sa of scaled logits. */
+function accuracyColumn(title, cellName, temperature = 1) {
+  const { alpha } = settings();
+  const name = cellName === "a_sa_t" ? "a_sa" : cellName;
+  const makeCells = (chosen) => {
+    const best = findBold(chosen, name, alpha, temperature);
+    return chosen.map((method, i) => {
+      const computed = cellName === "a_sa" ? method.computeASa(alpha) : null;
+      return accuracyCell(cellName, method.accuracy(name, alpha, temperature), computed, best.has(i));
+    });
+  };
+  return { title, makeCells };
+}
+
+/**
+ * The positions of the methods whose accuracy is bold.
+ *
+ * Where the tables of the report have all of these numbers, theirs are bold here. Single seeds are not compared.
+ */
+function findBold(chosen, name, alpha, temperature) {
+  if (state.isSingle) return new Set();
+  const hasAll = chosen.length === state.methods.length && chosen.every((method) => method.hasAllClasses);
+  const isPlain = name !== "a_sa";
+  const field = temperature === CALIBRATED ? "a_cal" : name;
+  const table = state.panel.bold.find((one) => one.alpha === alpha) ?? (isPlain ? state.panel.bold[0] : undefined);
+  if (hasAll && (temperature === 1 || temperature === CALIBRATED) && table && field in table.methods)
+    return new Set(table.methods[field]);
+  return findBest(chosen.map((method) => method.candidate(name, alpha, temperature)));
+}
+
+function showHeading(groups) {
   const [top, names] = [makeElement("tr"), makeElement("tr")];
-  groups.forEach((group, number) => {
-    const start = number > 1 ? " start" : "";
-    top.append(
-      makeElement("th", group.title, { scope: "colgroup", colspan: String(group.names.length), class: `group${start}` }),
-    );
-    group.names.forEach((name, i) =>
-      names.append(makeElement("th", name, { scope: "col", class: (number ? "" : "text") + (i ? "" : start) })),
+  groups.forEach(({ title, columns }, number) => {
+    const group = makeElement("th", title, { scope: "colgroup", colspan: String(columns.length), class: "group" });
+    top.append(addRule(group, number, 0));
+    columns.forEach(({ title: name, kind = "" }, i) =>
+      names.append(addRule(makeElement("th", name, { scope: "col", class: kind }), number, i)),
     );
   });
   byId("numbers-head").replaceChildren(top, names);
 }
 
-/** The columns at another scale of the logits. */
-function scaledGroup(temperature, rank) {
-  if (temperature === CALIBRATED) return { title: CALIBRATED, names: ["A_cal", "T", ...rank] };
-  return { title: `logits ÷ ${temperature}`, names: ["A_sa", ...rank] };
+function nameCell(method) {
+  const cell = makeElement("th", "", { scope: "row" });
+  cell.append(swatch(method), method.name);
+  return cell;
 }
 
-function temperatureCell(model) {
-  const isShown = model.logits && model.temperature !== null;
-  return makeElement("td", isShown ? model.temperature.toPrecision(3) : "-", { "data-cell": "temperature" });
+function temperatureCell(method) {
+  const { temperature } = method;
+  return makeElement("td", temperature === null ? "-" : temperature.toPrecision(3), { "data-cell": "temperature" });
 }
 
-/** A cell with a value and, in small print, its interval. */
-function intervalCell(name, text, kind) {
-  const cell = makeElement("td", "", { "data-cell": name, class: kind });
-  const [value, ...interval] = text.split(" ");
-  cell.append(
-    makeElement("span", value, { class: "strong" }),
-    ...(interval.length ? [makeElement("span", ` ${interval.join(" ")}`, { class: "interval" })] : []),
-  );
+/** A cell with a value and, in small print, its interval; as the tables, only the value is bold. */
+function intervalCell(name, text, isBold = false) {
+  const cell = makeElement("td", "", { "data-cell": name });
+  const [value, interval] = text.split(" [");
+  cell.append(makeElement(isBold ? "b" : "span", value));
+  if (interval) cell.append(makeElement("span", ` [${interval}`, { class: "interval" }));
   return cell;
 }
 
 /** Lower and upper bound, formatted as in the tables; an attribute holds the unrounded numbers. */
-function boundsCell(name, bounds, kind = "") {
-  const cell = intervalCell(name, formatBounds(bounds), kind);
+function boundsCell(name, bounds) {
+  const cell = intervalCell(name, formatBounds(bounds));
   if (bounds) cell.dataset.value = JSON.stringify(bounds);
   return cell;
 }
 
 /** An accuracy, formatted as in the tables; attributes hold the unrounded numbers for scripts. */
-function accuracyCell(name, shown, computed = null, kind = "") {
-  const cell = intervalCell(name, formatEstimate(shown), kind);
+function accuracyCell(name, shown, computed, isBold) {
+  const cell = intervalCell(name, formatEstimate(shown), isBold);
   if (shown) cell.dataset.value = String(shown.value);
   if (computed) cell.dataset.computed = JSON.stringify(computed);
   return cell;
@@ -110,87 +170,78 @@ function essCell(estimate, images) {
   return cell;
 }
 
-/** `2`, or `1–3` for a range of ranks. */
-function rankText(range) {
-  if (range === null) return "-";
-  return range[0] === range[1] ? String(range[0]) : `${range[0]}–${range[1]}`;
+function worstCaseCell(name, value) {
+  const isKnown = typeof value === "number";
+  const cell = makeElement("td", isKnown ? formatPercent(value) : "-", { "data-cell": name });
+  if (isKnown) cell.dataset.value = String(value);
+  return cell;
 }
 
-function rankCell(name, range, usual) {
-  const [text, before] = [rankText(range), rankText(usual)];
-  const hasMoved = range !== null && usual !== null && text !== before;
-  return makeElement("td", hasMoved ? `${text} (was ${before})` : text, { "data-cell": name, class: hasMoved ? "moved" : "" });
-}
-
-function worstCaseCells(model, rho) {
-  const worst = model.worstCaseAt(rho);
-  return [
-    ["ball", worst?.accuracy, "start"],
-    ["least", worst?.least, ""],
-  ].map(([name, value, kind]) => {
-    const canShowDetails = typeof value === "number";
-    const cell = makeElement("td", canShowDetails ? formatPercent(value) : "-", { "data-cell": name, class: kind });
-    if (canShowDetails) cell.dataset.value = String(value);
-    return cell;
-  });
-}
-
-/** The losses whose worst case in the χ² ball these models have. */
+/** The losses whose worst case in the χ² ball these methods have. */
 function lossNames(chosen) {
-  const measured = chosen.filter((model) => model.worstCaseAt(1)?.accuracy != null);
+  const models = chosen.flatMap((method) => method.models);
+  const measured = models.filter((model) => model.worstCaseAt(1)?.accuracy != null);
   return [...new Set(measured.map(({ loss }) => LOSSES[loss] ?? loss))];
 }
 
-function listNotes(chosen) {
+/** Notes about what is shown; the legend has the meaning of every column. */
+function listNotes(chosen, hasBold) {
   const { temperature } = settings();
-  const notes = ["Percent, with 95 % intervals; ESS is the effective sample size behind A_sa."];
+  const models = chosen.flatMap((method) => method.models);
+  const notes = [];
   const losses = lossNames(chosen);
-  if (losses.length === 1)
-    notes.push(`χ² ball: accuracy under the weights that maximise the mean ${losses[0]}, and the lowest accuracy.`);
-  else if (losses.length) notes.push("χ² ball: the models have different losses; do not compare these numbers.");
-  if (chosen.some((model) => model.bounds))
-    notes.push("Bounds: a verifier proves the lower one, the attack shows the upper one; the interval covers both.");
-  if (chosen.length > 1) {
-    notes.push(
-      "Rank 1–3 is a range: a model ranks above another only if the 95 % interval of their paired difference in A_sa " +
-        "excludes 0 and at least six images make the difference.",
-    );
-  }
+  if (losses.length === 1) notes.push(`Loss of DRO: ${losses[0]}.`);
+  else if (losses.length) notes.push("The DRO accuracies belong to different losses; do not compare these numbers.");
+  if (state.isSingle) notes.push("Seeds by themselves are not compared: nothing is bold.");
+  else if (chosen.length > 1 && !hasBold)
+    notes.push("Nothing is bold: all values of a column are statistically indistinguishable from the best.");
+  if (byId("numbers-body").querySelector(".few"))
+    notes.push("few: the weights, not the number of images, make the effective sample small.");
   if (!chosenClasses().length && state.panel.classes.length) notes.push("No class is selected.");
-  if (chosen.some((model) => !model.has_margin_kernel))
-    notes.push(`For kernel ${chosen[0].kernel} only recorded values are shown.`);
-  if (chosen.some((model) => model.correct && !model.margin))
+  if (models.some((model) => !model.has_margin_kernel))
+    notes.push(`For kernel ${models[0].kernel} only recorded values are shown.`);
+  if (models.some((model) => model.correct && !model.margin))
     notes.push("The attack stops early and stores no margins: A_sa is not available.");
-  if (temperature === CALIBRATED) notes.push(...listCalibratedNotes(chosen));
-  if (temperature !== 1)
+  if (temperature === CALIBRATED) notes.push(...listCalibratedNotes(models));
+  if (temperature !== 1 && models.some((model) => model.logits))
     notes.push("Logits are stored in half precision: A_sa at this temperature is accurate to about 0.01 points.");
-  notes.push(...chosen.filter((model) => model.problem).map((model) => `${model.name}: ${model.problem}.`));
+  notes.push(...models.filter((model) => model.problem).map((model) => `${model.name}: ${model.problem}.`));
   return notes;
 }
 
-function listCalibratedNotes(chosen) {
-  const notes = [
-    "A_cal is A_sa with logits divided by T, the temperature that fits the attacked images of a model best; " +
-      (chosen.every((model) => model.hasAllClasses)
-        ? "its interval includes the fit."
-        : "T is fitted to all classes, and intervals of some classes take it as given."),
-  ];
-  const without = chosen.filter((model) => model.logits && model.temperature === null);
+function listCalibratedNotes(models) {
+  const notes = models.every((model) => model.hasAllClasses)
+    ? []
+    : ["T is fitted to all classes, and intervals of some classes take it as given."];
+  const without = models.filter((model) => model.logits && model.temperature === null);
   notes.push(...without.map((model) => `${model.name}: no temperature fits best.`));
   return notes;
 }
 
+/** The settings in words, for a page on paper, where the controls are hidden. */
+function describeSettings(chosen) {
+  const { alpha, rho, temperature } = settings();
+  const parts = [`α ${alpha}`];
+  if (!byId("rho-field").hidden) parts.push(`ρ ${rho}`);
+  if (!byId("temperature-field").hidden) parts.push(temperature === CALIBRATED ? CALIBRATED : `T ${temperature}`);
+  const [classes, all] = [chosenClasses().length, state.panel.classes.length];
+  if (classes < all) parts.push(`${classes} of ${all} classes`);
+  if (chosen.length < state.methods.length) parts.push(`${chosen.length} of ${state.methods.length} methods`);
+  return parts.join(" · ");
+}
+
 let announceTimer = 0;
-function announce(alpha, rho, chosen, estimates) {
+function announce(alpha, rho, chosen) {
   clearTimeout(announceTimer);
   announceTimer = setTimeout(() => {
-    const parts = chosen.map((model, i) => {
-      const worst = model.worstCaseAt(rho)?.accuracy;
-      const ball = typeof worst === "number" ? `, in the χ² ball ${formatPercent(worst)}` : "";
-      const accuracy = estimates[i]
-        ? `A_sa ${formatEstimate(estimates[i])}, effective sample size ${formatFixed(estimates[i].ess, 0)}`
+    const parts = chosen.map((method) => {
+      const worst = method.worstCaseAt(rho)?.accuracy;
+      const dro = typeof worst === "number" ? `, in the χ² ball ${formatPercent(worst)}` : "";
+      const estimate = method.accuracy("a_sa", alpha);
+      const accuracy = estimate
+        ? `A_sa ${formatEstimate(estimate)}, effective sample size ${formatFixed(estimate.ess, 0)}`
         : "no A_sa";
-      return `${model.name}: ${accuracy}${ball}`;
+      return `${method.name}: ${accuracy}${dro}`;
     });
     byId("announcement").textContent = `α ${alpha}, ρ ${rho}. ${parts.join(". ")}.`;
   }, ANNOUNCE_DELAY_MS);
