@@ -29,19 +29,16 @@ CORE_NAMES = """
 Attack AttackResult AttackTraits Batch CountsWeightedImages DataSource Decoder Defense
 DefenseTraits EvaluationTable Evidence HasIndex HasNote HasRemarks HasState HoldsRows
 ImageFileSplit Kernel KernelTraits KlObjective LazySplits Learner LoggedRun Logger LogitBounds
-LogsFiles Losses
-MemorySource MemorySplit NORMS Norm
-Normalized OBJECTIVES Objective ObservesValidation PgdSettings Preparable RanksImages Remote
-Resized SecondLabels Source Split StepReport StreamsImages UniformStartPgd Verifier VerifierTraits
-attack_until_misclassified average_draws backward_weighted
-balanced_subset batch_limit cross_entropy cw_loss dlr_loss evaluating fetch get_objective
-holdout_mask
-input_gradient kernel_loss kl_divergence log_probabilities logit_margin margin margin_loss pgd_steps
-pick_stronger
+LogsFiles Losses MemorySource MemorySplit NORMS Norm Normalized OBJECTIVES Objective
+ObservesValidation PgdSettings Preparable RanksImages Remote Resized SecondLabels Source Split
+StepReport StreamsImages UniformStartPgd Verifier VerifierTraits attack_until_misclassified
+average_draws backward_weighted balanced_subset batch_limit cross_entropy cw_loss dlr_loss
+evaluating fetch get_objective holdout_mask input_gradient kernel_loss kl_divergence
+log_probabilities logit_margin margin margin_loss parse_background pgd_steps pick_stronger
 pick_lower_margin probability_margin project_to_ball ranking_scores report_progress
-returning_logits rng run_pgd
-run_restarts select_rows start_images step_weighted torchvision_compat unpack upcast_half
-weight_terms weighted_objective widest_float_dtype with_logits
+returning_logits rng run_pgd run_restarts select_rows start_images step_weighted
+torchvision_compat unpack upcast_half weight_terms weighted_objective widest_float_dtype
+with_logits
 """
 
 TOP_LEVEL_NAMES = """

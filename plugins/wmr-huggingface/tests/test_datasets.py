@@ -150,6 +150,17 @@ def test_images_without_label_and_of_16_bits_are_refused(tmp_path: Path) -> None
         from_hub(path=save(tmp_path / "deep", columns, features))
 
 
+def test_partly_transparent_images_need_a_background(tmp_path: Path) -> None:
+    clear = PIL.Image.new("RGBA", (12, 12), (200, 100, 50, 0))
+    features = {"image": datasets.Image(), "label": datasets.ClassLabel(names=list(CLASSES))}
+    folder = save(tmp_path / "clear", {"test": {"image": [clear], "label": [0]}}, features)
+    with pytest.raises(BadFile, match="transparent"):
+        from_hub(path=folder)
+    split = from_hub(path=folder, background="#0a141e").splits["test"]
+    pixels = split.batch(torch.arange(1)).images * 255
+    assert pixels.amax((0, 2, 3)).round().tolist() == [10, 20, 30]
+
+
 def test_a_folder_without_a_dataset_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for folder in (tmp_path / "empty", tmp_path / "missing"):

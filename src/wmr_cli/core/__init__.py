@@ -7,7 +7,7 @@ this package are private and may change in any release. Errors and hooks are nam
 from . import rng, torchvision_compat
 from .contexts import batch_limit, evaluating, report_progress, returning_logits
 from .data.downloads import Remote, fetch, unpack
-from .data.image_files import Decoder, ImageFileSplit
+from .data.image_files import Decoder, ImageFileSplit, parse_background
 from .data.splits import (
     LazySplits,
     MemorySource,
@@ -157,6 +157,7 @@ __all__ = [
     "logit_margin",
     "margin",
     "margin_loss",
+    "parse_background",
     "pgd_steps",
     "pick_lower_margin",
     "pick_stronger",

@@ -1,7 +1,6 @@
 """Datasets of the hub and folders that the package `datasets` reads: images with one label."""
 
 import hashlib
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -9,18 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import PIL.Image
 import torch
 from torch import Tensor
 
 from wmr_cli import BadFile, BadInput, UnknownName, did_you_mean
-from wmr_cli.core import Decoder, LazySplits, MemorySplit, Source, holdout_mask, report_progress
+from wmr_cli.core import (
+    Decoder,
+    LazySplits,
+    MemorySplit,
+    Source,
+    holdout_mask,
+    parse_background,
+    report_progress,
+)
 
 from .hub import Place, explain_errors
 
 VALIDATION_NAMES = ("validation", "val", "valid", "dev")
 TEST_NAMES = ("test", "testing")
-MODE_OF_CHANNELS = {1: "L", 3: "RGB"}
 MAX_BYTES = 16 << 30
 """Images of a split stay in memory, so larger splits are refused."""
 Table = Any
@@ -40,6 +45,7 @@ def from_hub(
     size: int | None = None,
     resize: int | None = None,
     channels: int = 3,
+    background: str | None = None,
     holdout: float = 0.1,
     test: float = 0.2,
     split_seed: int = 0,
@@ -55,7 +61,8 @@ def from_hub(
     columns = _find_columns(next(iter(tables.values())), place, image, label)
     classes = _read_classes(tables, columns)
     parts, is_random = _choose_parts(tables, columns, classes, place, _Names(split, train, val))
-    decoder = Decoder(channels, size, resize)
+    color = None if background is None else parse_background(background)
+    decoder = Decoder(channels, size, resize, color)
     parts = _hold_out(parts, holdout, test, split_seed)
     first = next(iter(parts.values()))
     # the first image decides, and the others are compared with it when a split is read
@@ -122,7 +129,7 @@ class _Part:
 
 
 def _check_numbers(channels: int, holdout: float, test: float) -> None:
-    if channels not in MODE_OF_CHANNELS:
+    if channels not in (1, 3):
         raise BadInput(f"channels={channels} is not 1 or 3", hint="channels=3 for colour")
     for key, fraction in (("holdout", holdout), ("test", test)):
         if not 0 <= fraction < 1:
@@ -318,24 +325,7 @@ def _read_split(
 def _to_pixels(cell: Mapping[str, Any], decoder: Decoder, place: Place) -> Tensor:
     """Decode one image to uint8 (C, H, W)."""
     content, origin = _read_bytes(cell)
-    try:
-        with PIL.Image.open(io.BytesIO(content)) as file:
-            file.load()
-            image: PIL.Image.Image = file.copy()
-    # each format has its own reader, and damage can make it raise anything
-    except Exception as error:
-        raise BadFile(
-            f"an image of {place} cannot be read: {origin or error}", hint="repair the dataset"
-        ) from error
-    if image.mode.startswith(("I", "F")):
-        raise BadFile(
-            f"an image of {place} has more than 8 bits per channel (mode {image.mode})",
-            hint="convert it to 8-bit RGB or greyscale",
-        )
-    mode = MODE_OF_CHANNELS[decoder.channels]
-    image = decoder.resize_and_crop(image if image.mode == mode else image.convert(mode))
-    pixels = torch.from_numpy(np.array(image))
-    return pixels.reshape(image.height, image.width, decoder.channels).permute(2, 0, 1)
+    return decoder.decode(content, origin or f"an image of {place}")
 
 
 def _read_bytes(cell: Mapping[str, Any]) -> tuple[bytes, str]:

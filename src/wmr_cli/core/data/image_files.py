@@ -1,6 +1,7 @@
 """Image files as a split: small splits are decoded once into memory, large ones when needed."""
 
 import hashlib
+import io
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, overload
+from typing import TYPE_CHECKING, BinaryIO, NoReturn, overload
 
 import numpy as np
 import torch
@@ -77,7 +78,13 @@ class Decoder:
     background: Color | None = field(default=None, repr=False)
 
     def __call__(self, path: Path) -> Tensor:
-        image = _open_image(path, self.background)
+        return self._decode(_open_image(path, self.background))
+
+    def decode(self, content: bytes, name: str) -> Tensor:
+        """Decode the content of an image file; `name` stands for it in errors."""
+        return self._decode(_read_image(io.BytesIO(content), name, self.background))
+
+    def _decode(self, image: "Image") -> Tensor:
         mode = _MODE_OF_CHANNELS[self.channels]
         # `convert` copies even where nothing changes
         image = self.resize_and_crop(image if image.mode == mode else image.convert(mode))
@@ -114,33 +121,44 @@ class Decoder:
 
 
 def _open_image(path: Path, background: Color | None = None, *, loads: bool = True) -> "Image":
-    """Open an image of 8 bits per channel, without alpha if loaded; raise BadFile for others."""
+    try:
+        with open_regular(path) as stream:
+            return _read_image(stream, str(path), background, loads=loads)
+    except OSError as error:
+        raise _cannot_be_read(str(path), _reason(error)) from error
+
+
+def _read_image(
+    stream: BinaryIO, name: str, background: Color | None, *, loads: bool = True
+) -> "Image":
+    """Read an image of 8 bits per channel, without alpha if loaded; raise BadFile for others."""
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with open_regular(path) as stream, Image.open(stream) as file:
+        with Image.open(stream) as file:
             image: Image.Image = file
             problem = _find_problem(file)
             if loads and not problem:
                 file.load()
                 if file.mode in _TRANSPARENT_MODES or "transparency" in file.info:
-                    image = _remove_alpha(file, path, background)
+                    image = _remove_alpha(file, name, background)
                 # images of these formats need neither their file nor a copy once they are loaded
                 elif file.format not in ("JPEG", "PNG"):
                     image = file.copy()
     except BadFile:
         raise
+    except UnidentifiedImageError as error:
+        raise _cannot_be_read(name, "it is not an image") from error
     # any exception: each format has its own reader, and damage can make it raise anything
     except Exception as error:
-        reason = _reason(error)
-        if isinstance(error, UnidentifiedImageError):
-            reason = "it is not an image"
-        raise BadFile(
-            f"{path} cannot be read: {reason}", hint="replace or remove the file"
-        ) from error
+        raise _cannot_be_read(name, _reason(error)) from error
     if problem:
-        raise BadFile(f"{path} is {problem}", hint="convert it to 8-bit RGB or greyscale")
+        raise BadFile(f"{name} is {problem}", hint="convert it to 8-bit RGB or greyscale")
     return image
+
+
+def _cannot_be_read(name: str, reason: str) -> BadFile:
+    return BadFile(f"{name} cannot be read: {reason}", hint="replace or remove the file")
 
 
 def _reason(error: Exception) -> str:
@@ -166,7 +184,7 @@ def _find_problem(file: "Image") -> str | None:
     return f"an image in mode {file.mode}, whose colours depend on a profile"
 
 
-def _remove_alpha(file: "Image", path: Path, background: Color | None) -> "Image":
+def _remove_alpha(file: "Image", name: str, background: Color | None) -> "Image":
     """Composite an image on the background, which is needed unless it is opaque everywhere."""
     from PIL import Image
 
@@ -174,7 +192,7 @@ def _remove_alpha(file: "Image", path: Path, background: Color | None) -> "Image
     if image.getchannel("A").getextrema()[0] == 255:
         return file.convert("RGB")
     if background is None:
-        raise PartlyTransparent(f"{path} is partly transparent", hint=BACKGROUND_HINT)
+        raise PartlyTransparent(f"{name} is partly transparent", hint=BACKGROUND_HINT)
     canvas = Image.new("RGBA", image.size, (*background, 255))
     return Image.alpha_composite(canvas, image).convert("RGB")
 
