@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 Files = dict[str, bytes]
 
