@@ -34,7 +34,7 @@ class Calibration:
     """A model under attack with its logits divided by `temperature`, which fits best.
 
     `problem` is the reason if the temperature is None. Margins have one value per image, and
-    `fit` holds their slopes by log(1/T), and the derivatives of the cross-entropy.
+    `fit` holds the derivatives of margins and cross-entropy by log(1/T).
     """
 
     temperature: float | None
