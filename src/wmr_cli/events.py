@@ -92,6 +92,18 @@ class ImagesDone(Event):
 
 
 @dataclass(frozen=True)
+class AttackPartStarted(Event):
+    """A part of an attack such as `apgd-t` starts on the `images` that are left of `total`.
+
+    `total` counts the images that are attacked together, usually fewer than all.
+    """
+
+    name: str
+    images: int
+    total: int
+
+
+@dataclass(frozen=True)
 class EvaluationDone(Event):
     """One record and the path of its rows. `stored` means that it existed before."""
 

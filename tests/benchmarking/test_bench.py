@@ -154,39 +154,47 @@ def test_bfloat16_and_a_compiled_network_are_tried(
     assert len(compiled) == 1
 
 
-def test_the_fastest_value_of_each_setting_is_recommended() -> None:
-    trials = [
+def test_only_settings_that_keep_the_training_are_recommended() -> None:
+    smaller, larger, largest = (
         Trial("--batch-size 32", attack=0.8, training=0.9),
-        Trial("--batch-size 128", attack=1.5, training=1.2),
-        Trial("--batch-size 256", attack=1.2, training=1.3),
-        Trial("OMP_NUM_THREADS=1", attack=1.06, training=1.5),
-        Trial("--devices 2", attack=1.1, training=1.04),
+        Trial("--batch-size 128", attack=1.5, training=1.3),
+        Trial("--batch-size 256", attack=1.2, training=1.2),
+    )
+    bf16 = Trial("--precision bf16", attack=2.0, training=2.0)
+    processes = Trial("--devices 2", attack=1.1, training=1.4)
+    trials = [
+        *(smaller, larger, largest, bf16),
+        Trial("--threads 1", attack=1.06, training=1.5),
+        Trial("--threads 4", attack=1.02, training=1.2),
+        Trial("--compile", attack=1.0, training=2.0),
+        processes,
         Trial("--devices 4", attack=None, training=None),
     ]
     flags = {"--model": "a:b=1", "--batch-size": "64", "--seconds": "1"}
     assert results.recommend_commands(flags, trials) == [
-        "OMP_NUM_THREADS=1 wmr train --model a:b=1 --batch-size 256",
+        "wmr train --model a:b=1 --batch-size 64 --threads 1 --compile",
         "wmr evaluate RUN --devices 2",
     ]
+    assert results.find_other_trainings(trials) == [larger, processes, bf16]
 
 
 @pytest.mark.parametrize(
     ("speedup_of_processes", "command"),
-    [(1.4, "OMP_NUM_THREADS=1 wmr train --compile"), (1.6, "wmr train --devices 2 --compile")],
+    [(1.4, "wmr evaluate RUN --threads 1"), (1.6, "wmr evaluate RUN --devices 2")],
 )
 def test_only_the_faster_one_of_threads_and_processes_is_recommended(
     speedup_of_processes: float, command: str
 ) -> None:
     trials = [
-        Trial("OMP_NUM_THREADS=1", attack=1.5, training=1.5),
-        Trial("--devices 2", attack=1.1, training=speedup_of_processes),
-        Trial("--compile", attack=1.0, training=2.0),
+        Trial("--threads 1", attack=1.5, training=1.0),
+        Trial("--devices 2", attack=speedup_of_processes, training=1.0),
     ]
-    assert results.recommend_commands({}, trials)[0] == command
+    assert results.recommend_commands({}, trials)[1] == command
 
 
 def test_a_setting_that_is_hardly_faster_is_not_recommended() -> None:
-    trials = [Trial("--batch-size 32", attack=1.04, training=1.04)]
+    trials = [Trial(setting, 1.04, 1.04) for setting in ("--threads 1", "--batch-size 32")]
+    assert not results.find_other_trainings(trials)
     assert results.recommend_commands({"--steps": "3"}, trials) == [
         "wmr train --steps 3",
         "wmr evaluate RUN",
@@ -204,7 +212,8 @@ def test_the_last_event_has_all_trials_and_the_recommended_commands(
     found = events[-1].found
     settings = {trial.setting for trial in found.tried}
     assert {"--batch-size 4", "--batch-size 16", "--batch-size 32", "--devices 2"} <= settings
-    assert "--devices 2" in found.recommended[0]
+    assert "--devices 2" in found.recommended[1]
+    assert two_processes in found.other_trainings
 
 
 def test_the_command_prints_json_and_nothing_else() -> None:

@@ -18,6 +18,7 @@ from wmr_cli.builtins.attacks.pgd import Fgsm, Pgd
 from wmr_cli.builtins.attacks.square import Square
 from wmr_cli.builtins.kernels.exp import Exponential
 from wmr_cli.core import rng
+from wmr_cli.core.contexts import watch_parts
 from wmr_cli.core.losses import cross_entropy, get_objective, weighted_objective
 from wmr_cli.core.norms import NORMS
 from wmr_cli.core.protocols import Attack, AttackResult, Batch, Evidence, Objective
@@ -285,6 +286,22 @@ def test_autoattack_runs_the_chosen_parts(registry: Registry) -> None:
         AutoAttack(attacks=("apgd-tt",))
     with pytest.raises(BadInput):
         AutoAttack(attacks=())
+
+
+def test_autoattack_reports_each_part_with_the_images_that_are_left() -> None:
+    images, labels = problem()
+    # misclassified without an attack
+    labels[:5] = (labels[:5] + 1) % 4
+    batch = Batch(images, labels, INDEX)
+    first = AutoAttack(eps=0.05, steps=5, attacks=("apgd-ce",))
+    logits = first(network(), batch, cross_entropy, seed=3).require_logits()
+    left = int((logits.argmax(dim=1) == labels).sum())
+    assert 0 < left < 35
+    seen: list[tuple[str, int, int]] = []
+    with watch_parts(lambda *part: seen.append(part)):
+        both = replace(first, attacks=("apgd-ce", "square"), queries=20)
+        both(network(), batch, cross_entropy, seed=3)
+    assert seen == [("apgd-ce", 35, 40), ("square", left, 40)]
 
 
 def test_the_random_version_runs_both_losses_with_20_draws_and_all_steps(

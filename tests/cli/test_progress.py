@@ -13,8 +13,8 @@ from rich.console import Console
 from wmr_cli.cli import progress
 from wmr_cli.cli.app import FailureReport
 from wmr_cli.cli.console import SHOW_CURSOR
-from wmr_cli.core.contexts import report_progress, watch_progress
-from wmr_cli.events import EvaluationStarted, ImagesDone, Message
+from wmr_cli.core.contexts import report_part, report_progress, watch_progress
+from wmr_cli.events import EvaluationStarted, ImagesDone, Message, TrainingStarted
 from wmr_cli.runtime.failures import FAILED_STATUS, Failure
 
 
@@ -89,6 +89,46 @@ def test_one_evaluation_after_the_other_has_its_bar(terminal: io.StringIO) -> No
 
     assert list(progress.follow(events(), int)) == [0, 1, 2]
     assert "evaluation 2" in terminal.getvalue()
+
+
+def evaluate_in_parts() -> Iterator[Any]:
+    """Yield the events of an evaluation of six images, whose attack has two parts."""
+    yield EvaluationStarted("evaluation", 6)
+    report_part("apgd-ce", 4, 4)
+    report_part("square", 1, 4)
+    yield ImagesDone(4, 6)
+    report_part("apgd-ce", 2, 2)
+    yield ImagesDone(6, 6)
+    yield 42
+
+
+def test_the_running_part_of_an_attack_has_a_bar(terminal: io.StringIO) -> None:
+    assert list(progress.follow(evaluate_in_parts(), int)) == [42]
+    drawn = terminal.getvalue()
+    assert drawn.index("apgd-ce: 4 of 4") < drawn.index("square: 1 of 4")
+    assert drawn.index("square: 1 of 4") < drawn.index("apgd-ce: 2 of 2")
+
+
+@pytest.mark.parametrize(("interval", "lines"), [(0, 3), (60, 2)])
+def test_parts_of_an_attack_off_a_terminal_are_lines_at_intervals(
+    interval: int, lines: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "PART_SECONDS", interval)
+    list(progress.follow(evaluate_in_parts(), int))
+    printed = capsys.readouterr().err.splitlines()
+    assert sum("apgd-ce" in line or "square" in line for line in printed) == lines
+
+
+def test_parts_of_an_attack_that_validates_a_training_are_not_drawn(
+    terminal: io.StringIO,
+) -> None:
+    def events() -> Iterator[Any]:
+        yield TrainingStarted(0, 0, 1, 1)
+        report_part("square", 1, 4)
+        yield 42
+
+    list(progress.follow(events(), int))
+    assert "square" not in terminal.getvalue()
 
 
 def test_progress_without_a_watcher_is_ignored() -> None:

@@ -74,20 +74,38 @@ def test_without_a_load_all_cores_count_as_idle(
 
 
 @pytest.mark.parametrize(
-    ("chosen", "devices", "threads"), [(None, None, 3), ("8", None, 6), (None, 2, 6)]
+    ("variable", "devices", "chosen", "threads"),
+    [(None, None, None, 3), ("8", None, None, 6), (None, 2, None, 6), (None, None, 4, 6)],
 )
 def test_an_evaluation_uses_idle_cores_unless_the_user_chose(
-    chosen: str | None, devices: int | None, threads: int, monkeypatch: pytest.MonkeyPatch
+    variable: str | None,
+    devices: int | None,
+    chosen: int | None,
+    threads: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     used = [6]
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    if chosen is not None:
-        monkeypatch.setenv("OMP_NUM_THREADS", chosen)
+    if variable is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", variable)
     monkeypatch.setattr(fabric, "count_idle_cores", lambda: 3)
     monkeypatch.setattr("torch.get_num_threads", lambda: used[-1])
     monkeypatch.setattr("torch.set_num_threads", used.append)
-    fabric.use_idle_cores(Hardware("cpu", devices))
+    fabric.use_idle_cores(Hardware("cpu", devices, threads=chosen))
     assert used[-1] == threads
+
+
+def test_chosen_threads_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[int] = []
+    monkeypatch.setattr("torch.set_num_threads", used.append)
+    fabric.launch.cache_clear()
+    fabric.launch(Hardware("cpu"))
+    runtime = fabric.launch(Hardware("cpu", threads=3))
+    assert used == [3]
+    # those of a resumed run
+    runtime.use_threads(2)
+    fabric.launch(Hardware("cpu")).use_threads(2)
+    assert used == [3, 3, 2]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems send no signal")

@@ -23,9 +23,12 @@ from wmr_cli.config import resolve
 from wmr_cli.errors import RunFolderError
 from wmr_cli.events import EpochDone, StepDone, TrainingDone, TrainingStarted, TrainingStopped
 from wmr_cli.registry import Registry
+from wmr_cli.runtime.fabric import Hardware
 from wmr_cli.storage import checkpoints
 from wmr_cli.storage.runs import RunFolder
+from wmr_cli.training import loop
 from wmr_cli.training.checkpointing import SAVE_REQUEST, SignalHandler
+from wmr_cli.training.loop import TrainOptions
 
 SHORT = (
     "--epochs",
@@ -109,6 +112,41 @@ def test_a_run_stopped_within_an_epoch_resumes_bit_identically(
     assert {"last", "best", "ema"} == {
         name.split()[0] for name in read_result(tmp_path / "cut") if name != "log"
     }
+
+
+@pytest.fixture
+def _keep_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_keep_threads")
+def test_a_resumed_run_keeps_its_threads_unless_the_user_chooses(
+    tmp_path: Path, registry: Registry
+) -> None:
+    config = resolve({"epochs": 1, "steps": 1, "batch_size": 256})
+
+    def count_threads(threads: int | None = None) -> int:
+        """Run one step of a new or resumed run, and return its number of threads."""
+        hardware = Hardware("cpu", threads=threads)
+        options = TrainOptions(data_dir=Path(), hardware=hardware, resume=True, save_minutes=ONCE)
+        events = loop.train(config, tmp_path / "run", registry, options)
+        for event in events:
+            if isinstance(event, StepDone):
+                break
+        # the state is saved before the next step
+        next(events)
+        stop(events)
+        return torch.get_num_threads()
+
+    torch.set_num_threads(2)
+    assert count_threads() == 2
+    torch.set_num_threads(1)
+    assert count_threads() == 2
+    assert count_threads(threads=3) == 3
+    torch.set_num_threads(1)
+    assert count_threads() == 3
 
 
 KEEPERS = {

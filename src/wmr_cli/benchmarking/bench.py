@@ -27,7 +27,15 @@ from ..runtime.processes import count_usable_cores
 from ..training.loop import train_step, warn_of_eager_steps
 from ..training.optimization import StepSettings
 from ..training.setup import TrainingSetup, set_up_training
-from .results import Bench, BenchDone, Rate, Trial, recommend_commands, try_processes
+from .results import (
+    Bench,
+    BenchDone,
+    Rate,
+    Trial,
+    find_other_trainings,
+    recommend_commands,
+    try_processes,
+)
 from .timing import (
     BLOCK_BYTES,
     PRODUCT_FLOPS,
@@ -90,8 +98,12 @@ def bench(
             # measured twice: before and after the trials, which take minutes
             again = measure_rates(run, options.seconds)
             trials += try_processes([found, again], options.flags)
-        commands = recommend_commands(options.flags, trials)
-        found = msgspec.structs.replace(found, tried=trials, recommended=commands)
+        found = msgspec.structs.replace(
+            found,
+            tried=trials,
+            recommended=recommend_commands(options.flags, trials),
+            other_trainings=find_other_trainings(trials),
+        )
     # all ranks measure, rank 0 reports
     if runtime.ranks.is_first:
         yield BenchDone(found)
@@ -286,7 +298,7 @@ def try_threads(run: TrainingSetup, seconds: float) -> Iterator[Trial]:
     current = Workload.make(run)
     for count in sorted({1, count_usable_cores()} - {current.threads}):
         make = partial(Workload.make, run, threads=count)
-        yield compare(f"OMP_NUM_THREADS={count}", current, make, seconds)
+        yield compare(f"--threads {count}", current, make, seconds)
     # the setting is one of the whole process, and the trials have changed it
     torch.set_num_threads(current.threads)
 

@@ -3,7 +3,7 @@
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -14,9 +14,10 @@ from ..runtime.processes import count_usable_cores
 
 MIN_SPEEDUP = 1.05
 """A setting is recommended from this speed-up on. Smaller ones are within the noise."""
-THREADS_VARIABLE = "OMP_NUM_THREADS"
-EVALUATION_SETTINGS = (THREADS_VARIABLE, "--devices")
-"""Settings that `wmr evaluate` shares. Its batch size depends on the number of images."""
+TRAINING_SETTINGS = ("--threads", "--compile")
+"""Settings that change a training by rounding only. Processes divide the batch of batch-norm."""
+EVALUATION_SETTINGS = ("--threads", "--devices")
+"""Settings that do not change the result of `wmr evaluate`."""
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -39,14 +40,13 @@ class Trial(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The flag or environment variable."""
-        # "--batch-size 64" and "OMP_NUM_THREADS=1" have different separators
-        return self.setting.replace("=", " ").split()[0]
+        """The flag."""
+        return self.setting.split()[0]
 
     @property
     def value(self) -> str:
         """The value of the flag; empty for a switch."""
-        return " ".join(self.setting.replace("=", " ").split()[1:])
+        return " ".join(self.setting.split()[1:])
 
 
 class Bench(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +54,9 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
 
     `limit` is the rate of the attack's bare passes, in the memory format `layout` that is fastest.
     `share_of_peak` is their operations per second, divided by those of a matrix product.
-    Launches, waits of the host, and the fraction of the roofline are null on a CPU.
+    Launches, waits of the host, and the fraction of the roofline are null on a CPU. `recommended`
+    has commands for the same training and evaluation. `other_trainings` has faster settings that
+    change the training.
     """
 
     model: str
@@ -80,6 +82,7 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
     share_of_roofline: float | None = None
     tried: list[Trial] = []
     recommended: list[str] = []
+    other_trainings: list[Trial] = []
 
 
 @dataclass(frozen=True)
@@ -122,40 +125,39 @@ def try_processes(single: Sequence[Bench], flags: Mapping[str, str]) -> Iterator
 
 
 def recommend_commands(flags: Mapping[str, str], trials: Sequence[Trial]) -> list[str]:
-    """Return commands for training and evaluation, with the settings that make them faster."""
+    """Return commands for training and evaluation, with settings that change speed alone."""
     # `seconds` belongs to `wmr bench` only
     train = {name: value for name, value in flags.items() if name != "--seconds"}
-    train |= pick_fastest(trials, lambda trial: trial.training)
-    attack = pick_fastest(trials, lambda trial: trial.attack)
-    evaluate = {name: value for name, value in attack.items() if name in EVALUATION_SETTINGS}
-    return [_format_command(["train"], train), _format_command(["evaluate", "RUN"], evaluate)]
+    train |= _to_flags(pick_fastest(trials, TRAINING_SETTINGS, lambda trial: trial.training))
+    fastest = pick_fastest(trials, EVALUATION_SETTINGS, lambda trial: trial.attack)
+    # they were not tried together
+    evaluate = _to_flags(sorted(fastest, key=lambda trial: trial.attack or 0.0)[-1:])
+    return [
+        shlex.join(["wmr", "train", *_to_words(train)]),
+        shlex.join(["wmr", "evaluate", "RUN", *_to_words(evaluate)]),
+    ]
 
 
-def _format_command(words: Sequence[str], settings: Mapping[str, str]) -> str:
-    flags = {name: value for name, value in settings.items() if name != THREADS_VARIABLE}
-    command = shlex.join(["wmr", *words, *_to_words(flags)])
-    if THREADS_VARIABLE in settings:
-        return f"{THREADS_VARIABLE}={settings[THREADS_VARIABLE]} {command}"
-    return command
+def find_other_trainings(trials: Sequence[Trial]) -> list[Trial]:
+    """Return the fastest value of each setting that makes training faster and changes it."""
+    names = {trial.name for trial in trials} - set(TRAINING_SETTINGS)
+    return pick_fastest(trials, names, lambda trial: trial.training)
 
 
 def pick_fastest(
-    trials: Sequence[Trial], speedup: Callable[[Trial], float | None]
-) -> dict[str, str]:
-    """Return the fastest value of each setting that is faster than the current one."""
-    speeds: dict[str, float] = {}
-    values: dict[str, str] = {}
-    for trial in trials:
-        # null: the setting could not be run
-        speed = speedup(trial) or 0.0
-        if speed >= MIN_SPEEDUP and speed > speeds.get(trial.name, 0.0):
-            speeds[trial.name] = speed
-            values[trial.name] = trial.value
-    # processes set their own number of threads, so only one of the two settings can be used
-    if THREADS_VARIABLE in values and "--devices" in values:
-        slower = min((THREADS_VARIABLE, "--devices"), key=lambda name: speeds[name])
-        del values[slower]
-    return values
+    trials: Sequence[Trial], names: Container[str], speedup: Callable[[Trial], float | None]
+) -> list[Trial]:
+    """Return the fastest trial of each of these settings, if it is faster than the current one."""
+    fastest: dict[str, Trial] = {}
+    # null: the setting could not be run
+    for trial in sorted(trials, key=lambda trial: speedup(trial) or 0.0):
+        if trial.name in names and (speedup(trial) or 0.0) >= MIN_SPEEDUP:
+            fastest[trial.name] = trial
+    return list(fastest.values())
+
+
+def _to_flags(trials: Iterable[Trial]) -> dict[str, str]:
+    return {trial.name: trial.value for trial in trials}
 
 
 def _to_words(flags: Mapping[str, str]) -> list[str]:

@@ -86,11 +86,14 @@ def print_bench(found: "Bench", options: BenchConfig) -> None:
         write("")
         show(make_trial_table(found))
     if found.recommended:
-        write("\nrecommended:")
+        write("\nrecommended, with the same results up to rounding:")
         for command in found.recommended:
             write(f"  {command}")
-    # the first command is `wmr train`; results of `wmr evaluate` do not depend on the batch size
-    if any("--batch-size" in command for command in found.recommended[:1]):
+    if found.other_trainings:
+        write("\nfaster, but change the training:")
+        for trial in found.other_trainings:
+            write(f"  {trial.setting}  ({_format_factor(trial.training)})")
+    if any(trial.name == "--batch-size" for trial in found.other_trainings):
         advice = "settings were tried one at a time; another batch size may need another --lr"
         say(advice, quiet=options.quiet)
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 from rich.progress import (
@@ -15,8 +15,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from ..core.contexts import watch_progress
+from ..core.contexts import watch_parts, watch_progress
 from ..events import (
+    AttackPartStarted,
     EpochDone,
     EvaluationStarted,
     Event,
@@ -32,13 +33,18 @@ from .flags import spell_flags
 Result = TypeVar("Result")
 SILENT_SECONDS = 2
 """Plain lines report a wait such as a download only after this time."""
+PART_SECONDS = 10
+"""Plain lines report a part of an attack when it first runs, then at most this often."""
 
 
 def follow(
     events: Iterable[Event], *results: type[Result], quiet: bool = False
 ) -> Iterator[Result]:
     """Draw progress events on stderr; yield the results among them."""
-    with _open_view(quiet) as view, watch_progress(view.watch):
+    with _open_view(quiet) as view, ExitStack() as stack:
+        stack.enter_context(watch_progress(view.watch))
+        # parts start while the workflow computes, so it cannot yield them itself
+        stack.enter_context(watch_parts(lambda *part: view.draw(AttackPartStarted(*part))))
         for event in events:
             if isinstance(event, results):
                 # the caller prints the result, which would be mixed with a live bar
@@ -86,22 +92,24 @@ def resumable(quiet: bool) -> Iterator[None]:
 
 
 class BarView:
-    """Bars: one per evaluation; for training, one of the epochs and one of the steps."""
+    """Bars: one per evaluation and one of its attack's part; for training, epochs and steps."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._task: TaskID | None = None
         self._epoch: TaskID | None = None
+        self._part: TaskID | None = None
         self._validation = ""
         self._waits: dict[str, TaskID] = {}
 
     def clear(self) -> None:
         """Remove the bars of what has ended."""
-        for task in (self._task, self._epoch):
+        for task in (self._task, self._epoch, self._part):
             if task is not None:
                 self._progress.remove_task(task)
         self._task = None
         self._epoch = None
+        self._part = None
         self._progress.refresh()
 
     def watch(self, name: str, done: int, total: int | None) -> None:
@@ -127,6 +135,11 @@ class BarView:
             case ImagesDone() if self._task is not None:
                 rate = _format_rate(self._speed(self._task))
                 self._progress.update(self._task, completed=event.done, rate=rate)
+                if self._part is not None:
+                    self._progress.update(self._part, visible=False)
+            # not for the validation of a training, which has bars of its own
+            case AttackPartStarted() if self._task is not None and self._epoch is None:
+                self._draw_part(event)
             case Message():
                 mark = "[yellow]warning:[/] " if event.is_warning else ""
                 line = mark + as_line(spell_flags(event.text))
@@ -160,6 +173,18 @@ class BarView:
         if "val_a_rob" in event.entry:
             self._progress.console.print(as_line(format_epoch(event)))
 
+    def _draw_part(self, event: AttackPartStarted) -> None:
+        if self._part is None:
+            self._part = self._progress.add_task("", rate="")
+        # the time of a bar is that of the part
+        self._progress.reset(
+            self._part,
+            description=as_line(format_part(event)),
+            completed=event.total - event.images,
+            total=event.total,
+            visible=True,
+        )
+
     def _speed(self, wanted: TaskID) -> float | None:
         """Return the steps or images per second of a bar, if it is known yet."""
         # rich has no lookup by id
@@ -172,6 +197,9 @@ class PlainView:
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
         self._tenths = 0
+        self._is_evaluating = False
+        self._parts: set[str] = set()
+        self._part_printed = 0.0
         self._waits: dict[str, tuple[float, int]] = {}
 
     def clear(self) -> None:
@@ -192,7 +220,11 @@ class PlainView:
                 say(format_epoch(event), quiet=self._quiet)
             case EvaluationStarted():
                 self._tenths = 0
+                self._is_evaluating = True
+                self._parts.clear()
                 say(f"{event.label}: {event.total} images", quiet=self._quiet)
+            case AttackPartStarted() if self._is_evaluating:
+                self._print_part(event)
             case ImagesDone():
                 # logs of batch jobs stay short: ten lines per evaluation
                 tenths = 10 * event.done // event.total
@@ -201,6 +233,19 @@ class PlainView:
                 self._tenths = max(tenths, self._tenths)
             case Message():
                 say(event.text, quiet=self._quiet, is_warning=event.is_warning)
+
+    def _print_part(self, event: AttackPartStarted) -> None:
+        now = time.monotonic()
+        # the first time always: the part may take hours
+        if event.name not in self._parts or now - self._part_printed >= PART_SECONDS:
+            self._parts.add(event.name)
+            self._part_printed = now
+            say(format_part(event), quiet=self._quiet)
+
+
+def format_part(event: AttackPartStarted) -> str:
+    """Return `apgd-t: 120 of 512 images left`."""
+    return f"{event.name}: {event.images:,} of {event.total:,} images left"
 
 
 def format_epoch(event: EpochDone) -> str:

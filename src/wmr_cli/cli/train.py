@@ -58,6 +58,9 @@ def train(
     # not after an explicit choice of settings
     if "preset" not in given and flags.config is None:
         session.suggest_cpu_preset()
+    # a resumed run keeps its number of threads, which its last bits depend on
+    if not flags.resume:
+        session.suggest_threads()
     session.train(folder)
 
 
@@ -149,6 +152,15 @@ class Session:
         if preset in presets.names() and not has_accelerator(self.hardware.device):
             advice = f"training is slow without an accelerator; try `preset={preset}`"
             say(advice, quiet=self.flags.quiet)
+
+    def suggest_threads(self) -> None:
+        """Name the flag that makes training faster on a busy machine."""
+        from ..runtime.fabric import suggest_threads
+
+        threads = suggest_threads(self.make_hardware())
+        if threads is not None:
+            advice = f"other processes use the cores; `threads={threads}` may be faster"
+            say(f"{advice} and changes rounding only", quiet=self.flags.quiet)
 
     def print_result(self, done: "TrainingDone") -> None:
         """Print the validation accuracies, the checkpoint and the next command."""

@@ -97,7 +97,7 @@ NodeCount = Annotated[
 ThreadCount = Annotated[
     Annotated[int, Meta(ge=1, le=MAX_THREADS)] | None,
     setting(
-        "Threads that decode image files, per process.",
+        "Threads of each process that compute on a CPU and decode image files.",
         HARDWARE,
         "N",
         default="the cores that each process may use",

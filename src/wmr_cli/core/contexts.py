@@ -13,6 +13,8 @@ from torch.utils.hooks import RemovableHandle
 
 ProgressCallback = Callable[[str, int, int | None], None]
 """Called with the name of a task, the amount done, and the total if it is known."""
+PartCallback = Callable[[str, int, int], None]
+"""Called with the name of a part of an attack, the images that it attacks, and all images."""
 AttackStep = Callable[..., tuple[Tensor, ...]]
 """A function of a network and further arguments; numbers among them may become tensors."""
 
@@ -29,6 +31,7 @@ class StepCompiler(Protocol):
 _progress_callback: ContextVar[ProgressCallback | None] = ContextVar(
     "progress_callback", default=None
 )
+_part_callback: ContextVar[PartCallback | None] = ContextVar("part_callback", default=None)
 _step_compiler: ContextVar[StepCompiler | None] = ContextVar("step_compiler", default=None)
 _batch_limit: ContextVar[int | None] = ContextVar("batch_limit", default=None)
 
@@ -307,3 +310,20 @@ def report_progress(task: str, done: int, total: int | None) -> None:
     callback = _progress_callback.get()
     if callback is not None:
         callback(task, done, total)
+
+
+@contextmanager
+def watch_parts(callback: PartCallback) -> Iterator[None]:
+    """Send the parts of attacks that start inside to a callback."""
+    token = _part_callback.set(callback)
+    try:
+        yield
+    finally:
+        _part_callback.reset(token)
+
+
+def report_part(name: str, images: int, total: int) -> None:
+    """Report that a part of an attack starts on `images` of `total` images."""
+    callback = _part_callback.get()
+    if callback is not None:
+        callback(name, images, total)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ..core.contexts import is_accelerator
 from ..errors import BadInput
 from .distributed import (
     Ranks,
@@ -61,10 +62,10 @@ class Hardware:
     devices: int | None = None
     nodes: int | None = None
     threads: int | None = None
-    """Threads of each process that decode images; None for its part of the granted cores."""
+    """Threads of each process that compute on a CPU and decode images; None for the default."""
 
     def count_threads(self) -> int:
-        """Return how many threads of each process decode images."""
+        """Return how many threads of each process decode images: its part of the granted cores."""
         if self.threads is not None:
             return self.threads
         return count_granted_cores(_count_devices_and_nodes(self)[0])
@@ -73,8 +74,9 @@ class Hardware:
 class Runtime:
     """The device, precision and ranks of a run: the part of Lightning Fabric that `wmr` uses."""
 
-    def __init__(self, fabric: "Fabric") -> None:
+    def __init__(self, fabric: "Fabric", threads: int | None = None) -> None:
         self._fabric = fabric
+        self._chosen_threads = threads
         self.device: torch.device = fabric.device
         self.ranks = Ranks(
             index=fabric.global_rank,
@@ -84,6 +86,25 @@ class Runtime:
             device=fabric.device,
         )
         self.loss_scale = LossScale(fabric)
+
+        self.use_threads(threads)
+
+    @property
+    def threads(self) -> int | None:
+        """Threads of each process that compute; None on an accelerator.
+
+        The order of sums depends on them, so they change the last bits of a training.
+        """
+        return None if is_accelerator(self.device) else torch.get_num_threads()
+
+    def use_threads(self, threads: int | None) -> None:
+        """Compute with this many threads per process, unless the user chose another number.
+
+        On an accelerator the threads of the CPU have little to do.
+        """
+        threads = self._chosen_threads or threads
+        if threads is not None and not is_accelerator(self.device):
+            torch.set_num_threads(threads)
 
     def __str__(self) -> str:
         """`cpu`, or `2 x cuda`."""
@@ -171,7 +192,8 @@ def launch(
         if DUPLICATE_GPU in str(error):
             raise _too_few_gpus() from error
         raise
-    runtime = Runtime(fabric)
+    # after the launch, which divides the cores among local processes
+    runtime = Runtime(fabric, hardware.threads)
     if fabric.world_size > 1:
         _check_gpus(runtime.ranks)
         watch_failures(runtime.ranks)
@@ -183,15 +205,26 @@ def launch(
 def use_idle_cores(hardware: Hardware) -> None:
     """Use one thread for each core that other processes leave idle, unless the user chose.
 
-    For work whose numbers do not depend on the number of threads. A thread that waits for a core
-    stops all others at the end of each operation.
+    For work whose numbers do not depend on the number of threads.
+    """
+    threads = suggest_threads(hardware)
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+def suggest_threads(hardware: Hardware) -> int | None:
+    """Return the number of idle cores if there are fewer than threads, unless the user chose.
+
+    A thread that waits for a core stops all others at the end of each operation.
     """
     devices, nodes = _count_devices_and_nodes(hardware)
-    # several processes divide the threads among themselves
-    is_chosen = "OMP_NUM_THREADS" in os.environ or devices * nodes > 1
+    is_chosen = hardware.threads is not None or "OMP_NUM_THREADS" in os.environ
+    # several processes divide the threads among themselves;
     # beside an accelerator the threads of the CPU have little to do
-    if not is_chosen and not has_accelerator(hardware.device):
-        torch.set_num_threads(min(torch.get_num_threads(), count_idle_cores()))
+    if is_chosen or devices * nodes > 1 or has_accelerator(hardware.device):
+        return None
+    idle = count_idle_cores()
+    return idle if idle < torch.get_num_threads() else None
 
 
 def _check_gpus(ranks: Ranks) -> None:

@@ -24,6 +24,7 @@ from ..core.traits import read_parameter
 from ..errors import BadFile, BrokenContract, RunFolderError
 from ..reading import parse_json
 from ..runtime.distributed import Ranks
+from ..spec import MAX_THREADS
 from ..storage import checkpoints
 from ..storage.checkpoints import load_tensors, save_tensors
 from ..storage.runs import RunFolder, open_run
@@ -244,6 +245,9 @@ def _write_state(
         header["stale"] = json.dumps(progress.stale)
     if run.extra is not None:
         header["extra"] = json.dumps(run.extra.data.sha256)
+    if run.runtime.threads is not None:
+        header["threads"] = json.dumps(run.runtime.threads)
+        header["processes"] = json.dumps(run.runtime.ranks.count)
     save_tensors(folder.resume, tensors, header)
 
 
@@ -264,6 +268,9 @@ def restore_state(folder: RunFolder, run: TrainingSetup) -> Progress:
             hint="restore the data and the checkpoint of `extra_labels`, resume on the same kind"
             f" of device, or {OVERWRITE_HINT}",
         )
+    # other processes divide the work in another way, so the old threads would not keep the bits
+    if stored.processes == run.runtime.ranks.count:
+        run.runtime.use_threads(stored.threads)
     states: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         owner, _, rest = name.partition("/")
@@ -295,13 +302,17 @@ class _Header(msgspec.Struct):
     """Validations since the best one, of a run with `patience`."""
     extra: str | None
     """Hash of the extra images."""
+    threads: Annotated[int, msgspec.Meta(ge=1, le=MAX_THREADS)] | None
+    """Threads of each process on a CPU."""
+    processes: int | None
 
 
 def _read_header(folder: RunFolder, header: Mapping[str, str]) -> _Header:
     """Return the saved progress, and the hashes of the data that it was trained on."""
     try:
-        # early files have neither `step` nor `drawn`; the last two depend on the settings
-        texts = {"step": "0", "drawn": "null", "stale": "0", "extra": "null", **header}
+        # missing in early files, or with other settings
+        defaults = dict.fromkeys(("drawn", "extra", "threads", "processes"), "null")
+        texts = {"step": "0", "stale": "0", **defaults, **header}
         values = {key: parse_json(texts[key]) for key in _Header.__struct_fields__}
         return msgspec.convert(values, _Header)
     except (KeyError, ValueError) as error:

@@ -70,7 +70,7 @@ MIN_SUCCESS_MEASUREMENTS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """How to run a training. Unlike `TrainConfig`, none of this changes its result."""
+    """How to run a training. Unlike `TrainConfig`, this changes its result by rounding at most."""
 
     data_dir: Path
     hardware: Hardware = field(default_factory=Hardware)
@@ -118,6 +118,9 @@ def train(
         stack.callback(loggers.close)
         settings = msgspec.json.decode(run.config.to_json())
         yield from loggers.open(path, settings, folder.read_log())
+        if runtime.threads is not None:
+            # known only now: a resumed run keeps its number
+            yield Message(describe_threads(runtime.threads))
         signals = SignalHandler(options.save_minutes)
         yield TrainingStarted(progress.epoch, progress.step_in_epoch, epochs, count_steps(run))
 
@@ -196,6 +199,11 @@ def train_steps(
             break
     check_losses(run.statistics.collect(ranks), epoch)
     return progress
+
+
+def describe_threads(threads: int) -> str:
+    """Return `computing with 1 thread`, for each process."""
+    return f"computing with {threads} thread{'s' * (threads != 1)} per process"
 
 
 def describe_setup(run: TrainingSetup) -> Iterator[Message]:

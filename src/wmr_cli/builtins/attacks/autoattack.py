@@ -7,6 +7,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from ...core.contexts import report_part
 from ...core.eot import average_draws
 from ...core.losses import get_objective
 from ...core.pgd import with_logits
@@ -89,7 +90,11 @@ class AutoAttack:
     def parts(self) -> list[Part]:
         """Return the attacks in their order."""
         available = self._available()
-        return [available[name] for name in (RANDOM if self.is_random else self.attacks)]
+        return [available[name] for name in self._names]
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return RANDOM if self.is_random else self.attacks
 
     def _available(self) -> dict[str, Part]:
         """Return all attacks that `attacks` may name."""
@@ -116,13 +121,17 @@ class AutoAttack:
         seed: int,
         need_logits: bool = True,
     ) -> AttackResult:
-        def run(rows: Tensor, part: Part) -> AttackResult:
+        def run(rows: Tensor, name: str, part: Part) -> AttackResult:
+            report_part(name, len(rows), len(batch.labels))
             # published numbers are those of the own losses, whatever objective the caller passes
             own_objective = get_objective(part.traits.objective)
             attacked = part(model, batch.select(rows), own_objective, seed=seed)
             # as published: one draw that the attack has not seen decides about each image
             return with_logits(model, attacked) if self.is_random else attacked
 
-        attempts = [partial(run, part=part) for part in self.parts()]
+        attempts = [
+            partial(run, name=name, part=part)
+            for name, part in zip(self._names, self.parts(), strict=True)
+        ]
         judge = model if self.is_random else average_draws(model, self.draws)
         return attack_until_misclassified(judge, batch, attempts)
