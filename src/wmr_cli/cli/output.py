@@ -244,13 +244,21 @@ def write_critical_eps(
 
 
 def draw_all_figures(
-    found: Sequence[tuple[Path, Record]], folder: Path, *, with_paper: bool, quiet: bool
+    found: Sequence[tuple[Path, Record]],
+    folder: Path,
+    *,
+    known: Sequence[Record] = (),
+    with_paper: bool,
+    quiet: bool,
 ) -> bool:
-    """Draw all figures that the records allow; return whether all their files could be read."""
+    """Draw all figures that the records allow; return whether all their files could be read.
+
+    `known` are further records, which identify the attacks behind a worst case.
+    """
     is_complete = True
     paper_figures = draw_paper_figures(folder) if with_paper else ()
     # both are generators: each file is announced as soon as it is written
-    for part in chain(draw_figures(found, folder), paper_figures):
+    for part in chain(draw_figures(found, folder, known=known), paper_figures):
         if isinstance(part, FigureFiles):
             say(f"drew {part}", quiet=quiet)
         elif part.is_bad_file:

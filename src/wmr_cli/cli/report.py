@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..config import ReportConfig
+from ..config import RecordFilter, ReportConfig
 from ..errors import BadFile, BadInput
 from .console import say, say_error, width
 from .flags import with_flags
@@ -26,6 +26,7 @@ def report(
         ),
     ] = None,
     *,
+    filters: RecordFilter,
     config: ReportConfig,
 ) -> None:
     """Compare stored evaluations at any alpha and rho, without attacking again."""
@@ -64,6 +65,7 @@ def report(
             config.alpha_test,
             config.rho,
             calibrated=config.calibrated,
+            filters=filters,
         )
         if not gathered.found and not gathered.problems:
             raise BadFile("no evaluations found", hint="make one with `wmr evaluate runs/NAME`")
@@ -81,7 +83,11 @@ def report(
     if config.out is not None:
         say(f"wrote {config.out}", quiet=config.quiet)
     is_drawn = config.figures is None or draw_all_figures(
-        gathered.found, config.figures, with_paper=shows_paper, quiet=config.quiet
+        gathered.found,
+        config.figures,
+        known=gathered.known,
+        with_paper=shows_paper,
+        quiet=config.quiet,
     )
     if config.critical_eps is not None:
         problems += write_critical_eps(gathered.found, config.critical_eps, quiet=config.quiet)

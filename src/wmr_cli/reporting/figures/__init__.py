@@ -55,16 +55,21 @@ def write_figures(found: Sequence[tuple[Path, Record]], folder: Path) -> list[Pa
 
 
 def draw_figures(
-    found: Sequence[tuple[Path, Record]], folder: Path, kinds: Sequence[str] = ()
+    found: Sequence[tuple[Path, Record]],
+    folder: Path,
+    kinds: Sequence[str] = (),
+    *,
+    known: Sequence[Record] = (),
 ) -> "Iterator[FigureFiles | SkippedFigure]":
     """Write the figures one by one, and yield also what had to be skipped.
 
     `kinds` limits them to some of `curves`, `radii`, `critical-eps`, `worst-case`, `weights`,
-    `margins`, `classes` and `training`.
+    `margins`, `classes` and `training`. `known` are further records, which identify the attacks
+    behind a worst case.
     """
     from .data import SkippedFigure, load_figure_data
 
-    data = load_figure_data(found)
+    data = load_figure_data(found, known)
     yield from data.skipped
     taken: set[str] = set()
     makers = _figure_makers()

@@ -221,7 +221,7 @@ def make_caption(records: Iterable[Record]) -> str:
     return CAPTION
 
 
-def to_csv(records: Sequence[Record]) -> str:
+def to_csv(records: Sequence[Record], groups: Sequence[ComparisonGroup] | None = None) -> str:
     """Return a CSV row per record and alpha, with unrounded fractions.
 
     Records with equal `peers` were measured in one setting. Those with equal `model` differ only
@@ -229,7 +229,7 @@ def to_csv(records: Sequence[Record]) -> str:
     Columns of A_cal are the last ones, and missing if no record has it.
     """
     has_calibrated = any(record.calibration for record in records)
-    positions = locate_records(group_by_setting(records))
+    positions = locate_records(group_by_setting(records) if groups is None else groups)
     attacks = name_attacks(records)
     rows = []
     for row in make_rows(records):
