@@ -30,6 +30,7 @@ def report(
     config: ReportConfig,
 ) -> None:
     """Compare stored evaluations at any alpha and rho, without attacking again."""
+    from ..reporting.figures import PAPER_WIDTHS, FigureLook
     from ..reporting.report import GatheredRecords, build_report, gather_records
     from ..reporting.requirements import judge, parse_requirements
     from .output import (
@@ -54,6 +55,10 @@ def report(
         raise BadInput(
             "a card describes one model, without comparisons",
             hint="leave out `compare` and `paper`, or choose another `format`",
+        )
+    if config.figures is None and (config.figure_width or not config.figure_titles):
+        raise BadInput(
+            "`figure_width` and `figure_titles` need figures", hint="name a folder with `figures`"
         )
     shows_paper = config.paper == "all"
     # the tables of the paper alone need no run
@@ -86,6 +91,7 @@ def report(
         gathered.found,
         config.figures,
         known=gathered.known,
+        look=FigureLook(PAPER_WIDTHS.get(config.figure_width or ""), config.figure_titles),
         with_paper=shows_paper,
         quiet=config.quiet,
     )

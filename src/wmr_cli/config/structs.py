@@ -647,6 +647,18 @@ class ReportConfig(ReportContent, frozen=True, kw_only=True):
     figures: Annotated[
         Path | None, setting("Draw figures in PNG, SVG and PDF to this folder.", OUTPUT, "DIR")
     ] = None
+    figure_width: Annotated[
+        Literal["single", "double"] | None,
+        setting("Figures for one or both columns of a two-column paper.", OUTPUT),
+    ] = None
+    figure_titles: Annotated[
+        bool,
+        setting(
+            "Describe the figure above its panels.",
+            OUTPUT,
+            names=("--figure-titles/--no-figure-titles",),
+        ),
+    ] = True
     critical_eps: Annotated[
         Path | None,
         setting(

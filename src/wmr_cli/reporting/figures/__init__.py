@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ...storage.atomic import write_atomically
 from ...storage.records import Record
+from .look import PAPER_WIDTHS, USUAL_LOOK, FigureLook
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     from .layout import FigureOrSkip, NamedFigure
 
 __all__ = [
+    "PAPER_WIDTHS",
+    "USUAL_LOOK",
     "FigureFiles",
+    "FigureLook",
     "attack_grid",
     "draw_figures",
     "draw_paper_figures",
@@ -60,6 +64,7 @@ def draw_figures(
     kinds: Sequence[str] = (),
     *,
     known: Sequence[Record] = (),
+    look: FigureLook = USUAL_LOOK,
 ) -> "Iterator[FigureFiles | SkippedFigure]":
     """Write the figures one by one, and yield also what had to be skipped.
 
@@ -69,7 +74,7 @@ def draw_figures(
     """
     from .data import SkippedFigure, load_figure_data
 
-    data = load_figure_data(found, known)
+    data = load_figure_data(found, known, look)
     yield from data.skipped
     taken: set[str] = set()
     makers = _figure_makers()
@@ -97,12 +102,15 @@ def render_svgs(found: Sequence[tuple[Path, Record]], kinds: Sequence[str]) -> l
     return svgs
 
 
-def draw_paper_figures(folder: Path) -> Iterator[FigureFiles]:
+def draw_paper_figures(
+    folder: Path,
+    look: FigureLook = USUAL_LOOK,
+) -> Iterator[FigureFiles]:
     """Write the paper's own figures."""
     from .layout import NamedFigure
     from .paper import paper_figures
 
-    for figure in _with_style(paper_figures()):
+    for figure in _with_style(paper_figures(look)):
         assert isinstance(figure, NamedFigure)
         yield _write(figure, folder, figure.name)
 

@@ -25,6 +25,7 @@ from ..rows import (
     list_combined_attacks,
     run_name,
 )
+from .look import USUAL_LOOK, FigureLook
 from .style import LineStyle, ModelKey, escape_text, label_models, model_key, threat_label
 
 RecordFiles = Sequence[tuple[Path, Record]]
@@ -156,6 +157,7 @@ class FigureData:
     groups: list[ComparableGroup]
     training_logs: list[TrainingLog]
     skipped: list[SkippedFigure]
+    look: FigureLook = USUAL_LOOK
 
     def groups_by_dataset(self) -> list[list[ComparableGroup]]:
         """Return the groups in lists that share their images."""
@@ -173,7 +175,11 @@ class _ModelStyle:
     style: LineStyle
 
 
-def load_figure_data(found: RecordFiles, known: Sequence[Record] = ()) -> FigureData:
+def load_figure_data(
+    found: RecordFiles,
+    known: Sequence[Record] = (),
+    look: FigureLook = USUAL_LOOK,
+) -> FigureData:
     """Read the rows of records and group them; unreadable files are skipped with the reason.
 
     `known` are further records, which identify the attacks behind a worst case.
@@ -185,7 +191,7 @@ def load_figure_data(found: RecordFiles, known: Sequence[Record] = ()) -> Figure
     by_id = {record.id: record for record in (*known, *(record for _, record in found))}
     groups = _group_results(found, by_id, styles, skipped)
     logs = _load_training_logs(found, styles, skipped)
-    return FigureData(groups, logs, skipped)
+    return FigureData(groups, logs, skipped, look)
 
 
 def _model_order(record: Record) -> tuple[Hashable, ...]:

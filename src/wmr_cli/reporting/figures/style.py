@@ -35,9 +35,6 @@ LABEL_WIDTH = 52
 # identifies the model of a record: the run's name and the checkpoint's SHA-256
 ModelKey = tuple[str, str]
 
-# width in inches of the text on a page
-TEXT_WIDTH = 7.2
-
 INK = "#222222"
 FAINT = "#777777"
 
