@@ -51,7 +51,7 @@ def test_other_alphas_reach_the_figures(tmp_path: Path, monkeypatch: pytest.Monk
     synthetic.save_record(tmp_path / "evaluations", synthetic.make_record(rows), rows)
     seen: list[tuple[Path, Record]] = []
 
-    def keep(found: Iterable[tuple[Path, Record]], folder: Path) -> tuple[()]:
+    def keep(found: Iterable[tuple[Path, Record]], *_: object, **__: object) -> tuple[()]:
         seen.extend(found)
         return ()
 

@@ -80,8 +80,8 @@ ENDINGS = [
     ("x.html", "<!DOCTYPE"),
     ("x.htm", "<!DOCTYPE"),
     ("x.HTML", "<!DOCTYPE"),
-    ("x.txt", " "),
-    ("x", " "),
+    ("x.txt", "defense "),
+    ("x", "defense "),
 ]
 
 

@@ -106,7 +106,7 @@ def test_a_grid_shows_the_first_ten_images_for_any_batch_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     drawn = []
-    monkeypatch.setattr(figures, "attack_grid", lambda path, *arrays: drawn.extend(arrays))
+    monkeypatch.setattr(figures, "attack_grid", lambda path, *arrays, **_: drawn.extend(arrays))
     config = EvaluateConfig(attacks=("fgsm",), limit=20, batch_size=batch_size)
     output = ImageOutput(grid=tmp_path / "grid.png")
     list(attack(tiny_run, config, registry, data_dir=Path(), device="cpu", output=output))

@@ -11,7 +11,13 @@ from ..config import EvaluateConfig, EvaluateFlags
 from ..errors import BadFile, BadInput
 from ..reporting.card import render_card
 from ..reporting.costs import EvaluationCost, TaskCost, costs_to_csv, costs_to_json
-from ..reporting.figures import FigureFiles, draw_figures, draw_paper_figures
+from ..reporting.figures import (
+    USUAL_LOOK,
+    FigureFiles,
+    FigureLook,
+    draw_figures,
+    draw_paper_figures,
+)
 from ..reporting.radii import load_critical_radii, radii_to_csv
 from ..reporting.report import Report
 from ..reporting.requirements import Judgement
@@ -244,13 +250,22 @@ def write_critical_eps(
 
 
 def draw_all_figures(
-    found: Sequence[tuple[Path, Record]], folder: Path, *, with_paper: bool, quiet: bool
+    found: Sequence[tuple[Path, Record]],
+    folder: Path,
+    *,
+    known: Sequence[Record] = (),
+    look: FigureLook = USUAL_LOOK,
+    with_paper: bool,
+    quiet: bool,
 ) -> bool:
-    """Draw all figures that the records allow; return whether all their files could be read."""
+    """Draw all figures that the records allow; return whether all their files could be read.
+
+    `known` are further records, which identify the attacks behind a worst case.
+    """
     is_complete = True
-    paper_figures = draw_paper_figures(folder) if with_paper else ()
+    paper_figures = draw_paper_figures(folder, look) if with_paper else ()
     # both are generators: each file is announced as soon as it is written
-    for part in chain(draw_figures(found, folder), paper_figures):
+    for part in chain(draw_figures(found, folder, known=known, look=look), paper_figures):
         if isinstance(part, FigureFiles):
             say(f"drew {part}", quiet=quiet)
         elif part.is_bad_file:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..config import ReportConfig
+from ..config import RecordFilter, ReportConfig
 from ..errors import BadFile, BadInput
 from .console import say, say_error, width
 from .flags import with_flags
@@ -26,10 +26,12 @@ def report(
         ),
     ] = None,
     *,
+    filters: RecordFilter,
     config: ReportConfig,
 ) -> None:
     """Compare stored evaluations at any alpha and rho, without attacking again."""
     from ..paper.tables import has_table
+    from ..reporting.figures import PAPER_WIDTHS, FigureLook
     from ..reporting.report import GatheredRecords, build_report, gather_records
     from ..reporting.requirements import judge, parse_requirements
     from .output import (
@@ -55,6 +57,10 @@ def report(
             "a card describes one model, without comparisons",
             hint="leave out `compare` and `paper`, or choose another `format`",
         )
+    if config.figures is None and (config.figure_width or not config.figure_titles):
+        raise BadInput(
+            "`figure_width` and `figure_titles` need figures", hint="name a folder with `figures`"
+        )
     shows_paper = config.paper == "all"
     # the tables of the paper alone need no run
     is_paper_alone = shows_paper or (has_table(config.paper) and not DEFAULT_FOLDER.exists())
@@ -66,6 +72,7 @@ def report(
             config.alpha_test,
             config.rho,
             calibrated=config.calibrated,
+            filters=filters,
         )
         if not gathered.found and not gathered.problems:
             raise BadFile("no evaluations found", hint="make one with `wmr evaluate runs/NAME`")
@@ -83,7 +90,12 @@ def report(
     if config.out is not None:
         say(f"wrote {config.out}", quiet=config.quiet)
     is_drawn = config.figures is None or draw_all_figures(
-        gathered.found, config.figures, with_paper=shows_paper, quiet=config.quiet
+        gathered.found,
+        config.figures,
+        known=gathered.known,
+        look=FigureLook(PAPER_WIDTHS.get(config.figure_width or ""), config.figure_titles),
+        with_paper=shows_paper,
+        quiet=config.quiet,
     )
     if config.critical_eps is not None:
         problems += write_critical_eps(gathered.found, config.critical_eps, quiet=config.quiet)

@@ -602,6 +602,30 @@ class ImportFlags(Struct, frozen=True, kw_only=True):
     quiet: Quiet = False
 
 
+class RecordFilter(Struct, frozen=True, kw_only=True):
+    """Records that a report is limited to; an empty filter keeps all."""
+
+    attack: Annotated[
+        tuple[str, ...],
+        setting(
+            "Only records under this attack, such as pgd, pgd:steps=20 or worst; repeatable.",
+            DATA,
+            "S",
+            is_repeated=True,
+        ),
+    ] = ()
+    eps: Annotated[
+        tuple[NonNegative, ...],
+        setting(
+            "Only records at this radius, such as 8/255; repeatable.", DATA, "E", is_repeated=True
+        ),
+    ] = ()
+    defense: Annotated[
+        tuple[str, ...],
+        setting("Only models of this defense; repeatable.", DATA, "S", is_repeated=True),
+    ] = ()
+
+
 class ReportContent(Struct, frozen=True, kw_only=True):
     """What a report shows of stored records."""
 
@@ -639,6 +663,18 @@ class ReportConfig(ReportContent, frozen=True, kw_only=True):
     figures: Annotated[
         Path | None, setting("Draw figures in PNG, SVG and PDF to this folder.", OUTPUT, "DIR")
     ] = None
+    figure_width: Annotated[
+        Literal["single", "double"] | None,
+        setting("Figures for one or both columns of a two-column paper.", OUTPUT),
+    ] = None
+    figure_titles: Annotated[
+        bool,
+        setting(
+            "Describe the figure above its panels.",
+            OUTPUT,
+            names=("--figure-titles/--no-figure-titles",),
+        ),
+    ] = True
     critical_eps: Annotated[
         Path | None,
         setting(

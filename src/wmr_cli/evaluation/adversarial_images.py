@@ -131,7 +131,7 @@ def attack(
         save_images(save, attacked, task, as_uint8=output.as_uint8, weighted=weighted)
         yield Message(f"saved {len(attacked.label)} images to {save}")
     if grid is not None:
-        _draw_grid(grid, attacked)
+        _draw_grid(grid, attacked, task.checkpoint.class_names)
         yield Message(f"drew {grid}")
     yield AttackDone(summarize(task, attacked, seconds, weighted=weighted))
 
@@ -236,7 +236,7 @@ def save_images(
     save_tensors(path, tensors, header)
 
 
-def _draw_grid(path: Path, attacked: AttackedImages) -> None:
+def _draw_grid(path: Path, attacked: AttackedImages, class_names: Sequence[str] | None) -> None:
     # matplotlib is slow to import, and most attacks draw nothing
     from ..reporting.figures import attack_grid
 
@@ -247,7 +247,8 @@ def _draw_grid(path: Path, attacked: AttackedImages) -> None:
         attacked.prediction_clean,
         attacked.prediction,
     )
-    attack_grid(path, *(tensor[:GRID_ROWS].numpy() for tensor in columns))
+    arrays = (tensor[:GRID_ROWS].numpy() for tensor in columns)
+    attack_grid(path, *arrays, class_names=class_names)
 
 
 def summarize(

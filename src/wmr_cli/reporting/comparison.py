@@ -16,7 +16,7 @@ from ..measures import Difference, Outcome, Resampled, Resamples, mean_of, seeds
 from ..storage import records
 from ..storage.records import Record, Rows
 from .grouping import ComparisonGroup, SeedGroup
-from .rows import ALL_ACCURACIES, ReportRow, make_group_rows
+from .rows import ALL_ACCURACIES, ReportRow, make_group_rows, merge_unweighted_rows
 from .scoring import compute_outcomes, list_calibrated, stored_config
 
 # id of a record, field name of an accuracy, alpha; A_nat and A_rob have no alpha
@@ -186,14 +186,19 @@ def is_worse(row: ReportRow, best: ReportRow, name: str, resampled: ResampledAcc
     return own.high < largest.low
 
 
+def list_table_rows(group: ComparisonGroup) -> list[ReportRow]:
+    """Return the rows of a group in the main table."""
+    rows = (row for entry in group.entries for row in make_group_rows(entry))
+    return list(merge_unweighted_rows(rows))
+
+
 def find_bold_cells(group: ComparisonGroup, resampled: ResampledAccuracies) -> set[tuple[int, str]]:
     """Return the bold cells of a group by row number and field name of the accuracy."""
     # a single entry has nothing to be compared with
     if len(group.entries) < 2:
         return set()
     by_alpha: dict[float | None, dict[int, ReportRow]] = {}
-    rows = [row for entry in group.entries for row in make_group_rows(entry)]
-    for number, row in enumerate(rows):
+    for number, row in enumerate(list_table_rows(group)):
         by_alpha.setdefault(row.alpha_test, {})[number] = row
     return {
         (number, name)

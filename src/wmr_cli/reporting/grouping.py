@@ -42,10 +42,15 @@ class ComparisonGroup:
         return [record for entry in self.entries for model in entry for record in model]
 
 
-def group_by_setting(records: Iterable[Record]) -> list[ComparisonGroup]:
-    """Group comparable records, in the order of their first record."""
+def group_by_setting(
+    records: Iterable[Record], known: Iterable[Record] = ()
+) -> list[ComparisonGroup]:
+    """Group comparable records, in the order of their first record.
+
+    `known` are further records, which identify the attacks behind a worst case.
+    """
     all_records = list(records)
-    by_id = {record.id: record for record in all_records}
+    by_id = {record.id: record for record in (*known, *all_records)}
     by_setting: dict[MeasurementSetting, list[Record]] = {}
     for record in all_records:
         by_setting.setdefault(find_setting(record, by_id), []).append(record)

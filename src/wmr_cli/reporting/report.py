@@ -12,6 +12,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from ..config import RecordFilter
 from ..errors import BadFile, BadInput
 from ..paper import tables as paper_tables
 from ..paper.matching import Match, explain_mismatches, match_rows
@@ -25,6 +26,7 @@ from .comparison import (
     compare_groups,
     resample_groups,
 )
+from .filters import filter_records
 from .grouping import ComparisonGroup, group_by_setting
 from .radii import CriticalRadii, load_critical_radii, make_radius_table
 from .requirements import Judgement
@@ -92,7 +94,7 @@ class Report:
             return paper_tables.paper_to_csv(self.paper_table)
         if self.matches is not None:
             return paper_tables.matches_to_csv(self.matches)
-        return main.to_csv(self.records)
+        return main.to_csv(self.records, self.groups)
 
     def to_json(self) -> list[dict[str, Any]] | dict[str, Any]:
         """Return a list of records; an object with this list if there is more beside them."""
@@ -153,6 +155,8 @@ class GatheredRecords:
 
     found: list[tuple[Path, Record]]
     problems: list[BadFile]
+    # what filters left out: records that identify the attacks behind a worst case
+    known: Sequence[Record] = ()
 
     @property
     def records(self) -> list[Record]:
@@ -165,10 +169,12 @@ def gather_records(
     rhos: Sequence[float] | None = None,
     *,
     calibrated: bool = False,
+    filters: RecordFilter = RecordFilter(),  # noqa: B008 - frozen
 ) -> GatheredRecords:
     """Load every record at or below these paths once, rescored if `alphas` or `rhos` are given.
 
-    With `calibrated`, records without A_cal get it from their rows.
+    With `calibrated`, records without A_cal get it from their rows. Only records that pass the
+    filters are rescored.
     """
     found: dict[Path, tuple[Path, Record]] = {}
     known: dict[str, Record] = {}
@@ -189,14 +195,20 @@ def gather_records(
                 if known.get(record.id) == record:
                     continue  # a copy in another folder
                 known[record.id] = record
-                found[file.resolve()] = (
-                    file,
-                    rescore_file(file, record, alphas, rhos, calibrated=calibrated),
-                )
+                found[file.resolve()] = (file, record)
             except BadFile as problem:
                 # one damaged file must not hide the other records
                 problems.append(problem)
-    return GatheredRecords(_sort_in_folders(list(found.values())), problems)
+    rescored = []
+    for file, record in filter_records(list(found.values()), filters):
+        try:
+            scores = rescore_file(file, record, alphas, rhos, calibrated=calibrated)
+            rescored.append((file, scores))
+        except BadFile as problem:
+            problems.append(problem)
+    kept = {record.id for _, record in rescored}
+    left_out = [record for _, record in found.values() if record.id not in kept]
+    return GatheredRecords(_sort_in_folders(rescored), problems, left_out)
 
 
 def _sort_in_folders(found: Sequence[tuple[Path, Record]]) -> list[tuple[Path, Record]]:
@@ -247,7 +259,7 @@ def build_report(
     Rows are read only with `ranks` or `compare`. Ranking falls back on intervals if a record has
     no rows; `compare` leaves the record out and reports the problem.
     """
-    groups = group_by_setting(gathered.records)
+    groups = group_by_setting(gathered.records, gathered.known)
     files = {record.id: file for file, record in gathered.found}
     resampled = ResampledRecords()
     if ranks or compare:

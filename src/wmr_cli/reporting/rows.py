@@ -139,6 +139,32 @@ def make_group_rows(entry: SeedGroup) -> Iterator[ReportRow]:
         yield ReportRow(tuple(records[0] for records in by_seed if records), alpha)
 
 
+def merge_unweighted_rows(rows: Iterable[ReportRow]) -> Iterator[ReportRow]:
+    """Yield rows, with one row without alpha for records that have no weighted accuracy.
+
+    Such records have equal values at every alpha: the attack has no margins.
+    """
+    merged: set[tuple[str, ...]] = set()
+    for row in rows:
+        ids = tuple(record.id for record in row.records)
+        if any(map(_has_weighted_accuracy, row.records)):
+            yield row
+        elif ids not in merged:
+            merged.add(ids)
+            yield ReportRow(row.records, None)
+
+
+def lacks_margins(record: Record) -> bool:
+    """Whether A_sa was requested and the attack has no margins to compute it from."""
+    # other kernels may lack the weights of an alpha instead
+    is_requested = record.kernel == MARGIN_KERNEL and "sa" in record.config.get("metrics", ("sa",))
+    return bool(is_requested and record.by_alpha and not _has_weighted_accuracy(record))
+
+
+def _has_weighted_accuracy(record: Record) -> bool:
+    return any(row.a_sa or row.a_tr or row.a_cal for row in record.by_alpha)
+
+
 def _alphas(record: Record) -> list[float | None]:
     return [row.alpha_test for row in record.by_alpha] or [None]
 

@@ -4,12 +4,14 @@ import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import msgspec
 import numpy as np
 import pytest
 from matplotlib import cbook
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from support import synthetic
@@ -445,8 +447,26 @@ def test_file_names_are_safe(tmp_path: Path) -> None:
     assert len(unique_file_name("x" * 500, set())) < 100
 
 
-def test_attack_grid_is_exported() -> None:
-    assert callable(figures.attack_grid)
+@pytest.mark.parametrize("names", [None, ("cat", "a $ dog")])
+def test_attack_grid_names_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...] | None
+) -> None:
+    titles: list[str] = []
+    set_title = Axes.set_title
+
+    def keep_title(axes: Axes, label: str, **style: Any) -> None:
+        titles.append(label)
+        set_title(axes, label, **style)
+
+    monkeypatch.setattr(Axes, "set_title", keep_title)
+    images = np.zeros((1, 3, 4, 4))
+    classes = [np.array([label]) for label in (0, 0, 1)]
+    figures.attack_grid(tmp_path / "grid.png", images, images, *classes, class_names=names)
+    first, _, last = titles
+    shown = ("0", "1") if names is None else ("cat", r"a \$ dog")
+    assert first.replace("\n", " ") == f"label {shown[0]}, predicted {shown[0]}"
+    assert last == f"predicted {shown[1]}"
+    assert (tmp_path / "grid.png").stat().st_size
 
 
 def test_files_of_a_figure_in_one_line() -> None:

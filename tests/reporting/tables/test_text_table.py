@@ -15,7 +15,7 @@ from wmr_cli.reporting.grouping import group_by_setting
 from wmr_cli.reporting.rows import ACCURACIES
 from wmr_cli.reporting.tables import main
 from wmr_cli.reporting.tables.escaping import markdown_paragraph
-from wmr_cli.reporting.tables.text_table import TextTable
+from wmr_cli.reporting.tables.text_table import TextTable, render_text
 from wmr_cli.storage.records import Record
 
 SEEDS = [
@@ -142,3 +142,34 @@ def test_plain_text_has_a_star_for_bold() -> None:
     stream = io.StringIO()
     Console(file=stream, width=40).print(table.to_rich_table(None))
     assert "1.5* [1.0, 2.0]" in stream.getvalue()
+
+
+PLAIN_WIDTHS = [(None, False), ("100", False), ("400", True), ("0", False), ("wide", False)]
+
+
+@pytest.mark.parametrize(("columns", "is_wide"), PLAIN_WIDTHS)
+def test_wide_plain_text_has_shared_columns_in_the_title(
+    monkeypatch: pytest.MonkeyPatch, columns: str | None, is_wide: bool
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    table = main.make_ranked_table(group_by_setting(OTHERS), {})
+    text = render_text([table.to_rich_table()])
+    title, headings = (
+        text.splitlines()[0],
+        next(line for line in text.splitlines() if "A_nat" in line),
+    )
+    assert ("run" in headings.split()) == is_wide
+    assert ("run digits-trades-a0-s0" in title) == (not is_wide)
+    # eps differs between the rows
+    assert "ε" in headings.split()
+    # no interval is broken
+    assert all(cell in text for row in table.rows for cell in row)
+    assert "| run |" in table.to_markdown()
+
+
+def test_narrow_plain_text_keeps_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    table = TextTable(("run", "x"), [("a", "1"), ("a", "2")], "", shared_columns=("run",))
+    assert render_text([table.to_rich_table()]).split()[0] == "run"

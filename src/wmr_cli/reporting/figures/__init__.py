@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ...storage.atomic import write_atomically
 from ...storage.records import Record
+from .look import PAPER_WIDTHS, USUAL_LOOK, FigureLook
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     from .layout import FigureOrSkip, NamedFigure
 
 __all__ = [
+    "PAPER_WIDTHS",
+    "USUAL_LOOK",
     "FigureFiles",
+    "FigureLook",
     "attack_grid",
     "draw_figures",
     "draw_paper_figures",
@@ -32,6 +36,8 @@ __all__ = [
 Array = NDArray[Any]
 
 MAX_NAME_LENGTH = 80
+# characters on a line above an image of a grid
+GRID_TITLE_WIDTH = 24
 
 
 @dataclass(frozen=True)
@@ -55,16 +61,22 @@ def write_figures(found: Sequence[tuple[Path, Record]], folder: Path) -> list[Pa
 
 
 def draw_figures(
-    found: Sequence[tuple[Path, Record]], folder: Path, kinds: Sequence[str] = ()
+    found: Sequence[tuple[Path, Record]],
+    folder: Path,
+    kinds: Sequence[str] = (),
+    *,
+    known: Sequence[Record] = (),
+    look: FigureLook = USUAL_LOOK,
 ) -> "Iterator[FigureFiles | SkippedFigure]":
     """Write the figures one by one, and yield also what had to be skipped.
 
     `kinds` limits them to some of `curves`, `radii`, `critical-eps`, `worst-case`, `weights`,
-    `margins`, `classes` and `training`.
+    `margins`, `classes` and `training`. `known` are further records, which identify the attacks
+    behind a worst case.
     """
     from .data import SkippedFigure, load_figure_data
 
-    data = load_figure_data(found)
+    data = load_figure_data(found, known, look)
     yield from data.skipped
     taken: set[str] = set()
     makers = _figure_makers()
@@ -92,12 +104,15 @@ def render_svgs(found: Sequence[tuple[Path, Record]], kinds: Sequence[str]) -> l
     return svgs
 
 
-def draw_paper_figures(folder: Path) -> Iterator[FigureFiles]:
+def draw_paper_figures(
+    folder: Path,
+    look: FigureLook = USUAL_LOOK,
+) -> Iterator[FigureFiles]:
     """Write the paper's own figures."""
     from .layout import NamedFigure
     from .paper import paper_figures
 
-    for figure in _with_style(paper_figures()):
+    for figure in _with_style(paper_figures(look)):
         assert isinstance(figure, NamedFigure)
         yield _write(figure, folder, figure.name)
 
@@ -153,16 +168,28 @@ def _write(figure: "NamedFigure", folder: Path, name: str) -> FigureFiles:
 
 
 def attack_grid(
-    path: Path, clean: Array, images: Array, label: Array, predicted_clean: Array, predicted: Array
+    path: Path,
+    clean: Array,
+    images: Array,
+    label: Array,
+    predicted_clean: Array,
+    predicted: Array,
+    *,
+    class_names: Sequence[str] | None = None,
 ) -> None:
     """Write one row per image: clean, magnified perturbation, adversarial, with predictions.
 
-    Images are (N, C, H, W) in [0, 1].
+    Images are (N, C, H, W) in [0, 1]. Classes without names are numbers.
     """
     # imported here: only the command that draws a grid needs matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    def name(number: int) -> str:
+        return str(number) if class_names is None else class_names[number]
+
+    # two names do not fit side by side
+    separator = ", " if class_names is None else ",\n"
     count = len(label)
     figure = Figure(figsize=(6, 1.9 * count + 0.4), layout="constrained")
     FigureCanvasAgg(figure)
@@ -172,19 +199,23 @@ def attack_grid(
     for row, (left, middle, right) in enumerate(grid):
         # grey means unchanged; the largest change of the batch reaches black or white
         change = 0.5 + (images[row] - clean[row]) / (2 * largest_change)
-        _show_image(left, clean[row], f"label {label[row]}, predicted {predicted_clean[row]}")
+        title = f"label {name(label[row])}{separator}predicted {name(predicted_clean[row])}"
+        _show_image(left, clean[row], title)
         _show_image(middle, change, f"change x {0.5 / largest_change:.3g}")
         is_wrong = bool(predicted[row] != label[row])
-        _show_image(right, images[row], f"predicted {predicted[row]}", is_bold=is_wrong)
+        _show_image(right, images[row], f"predicted {name(predicted[row])}", is_bold=is_wrong)
     suffix = path.suffix.lstrip(".") or "png"
     write_atomically(path, lambda temporary: figure.savefig(temporary, format=suffix, dpi=120))
 
 
 def _show_image(axes: "Axes", image: Array, title: str, *, is_bold: bool = False) -> None:
     """Show (C, H, W) in grey or colour."""
+    from .style import wrap_text
+
     if len(image) == 3:
         axes.imshow(np.moveaxis(image, 0, -1).clip(0, 1), interpolation="nearest")
     else:
         axes.imshow(image[0], cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     axes.set_axis_off()
-    axes.set_title(title, fontsize=9, fontweight="bold" if is_bold else "normal")
+    lines = [wrap_text(line, GRID_TITLE_WIDTH) for line in title.split("\n")]
+    axes.set_title("\n".join(lines), fontsize=9, fontweight="bold" if is_bold else "normal")

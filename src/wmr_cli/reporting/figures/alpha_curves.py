@@ -16,6 +16,7 @@ from ..rows import ReportRow
 from .data import ComparableGroup, FigureData, FigureModel, SeedResult, SkippedFigure
 from .layout import (
     MEAN_OVER_SEEDS,
+    Facts,
     FigureOrSkip,
     NamedFigure,
     grid_shape,
@@ -23,12 +24,14 @@ from .layout import (
     make_figure,
     paginate,
     set_panel_title,
+    share_y_axis,
+    split_single_points,
     unique_models,
 )
-from .style import A_SA, A_TR, ALPHA_TEST, TEXT_WIDTH, band_opacity, hide_axes
+from .look import FigureLook
+from .style import A_SA, A_TR, ALPHA_TEST, band_opacity, hide_axes
 
 CURVE_POINTS = 81
-PANELS_PER_PAGE = 12
 ROW_HEIGHT = 3.3
 ONE_PANEL_WIDTH = 4.6
 MAX_MODELS_IN_NARROW_LEGEND = 6
@@ -52,8 +55,14 @@ def make_figures(data: FigureData) -> Iterator[FigureOrSkip]:
             if result.why_no_a_sa:
                 yield SkippedFigure(f"{result.description}: {result.why_no_a_sa}; A_sa not drawn")
         drawable = [group.keep(lambda result: not result.why_no_a_sa) for group in groups]
-        for page in paginate([group for group in drawable if group.models], PANELS_PER_PAGE):
-            yield NamedFigure(f"curves-{page[0].dataset}", _make_page(page))
+        panels, left_out = split_single_points(
+            [group for group in drawable if group.models], _count_points
+        )
+        for group in left_out:
+            yield SkippedFigure(f"{group.results[0].description}: a single alpha; A_sa not drawn")
+        facts = [group.facts for group in panels]
+        for page in paginate(panels, data.look.panels_per_page):
+            yield NamedFigure(f"curves-{page[0].dataset}", _make_page(page, facts, data.look))
 
 
 def a_sa_curve(model: FigureModel, max_alpha: float) -> list[tuple[float, Estimate]]:
@@ -67,21 +76,31 @@ def a_sa_curve(model: FigureModel, max_alpha: float) -> list[tuple[float, Estima
     return curve
 
 
-def _make_page(groups: Sequence[ComparableGroup]) -> Figure:
-    rows, columns = grid_shape(len(groups))
-    facts = [group.facts for group in groups]
+def _count_points(group: ComparableGroup) -> int:
+    max_alpha = _max_alpha(group)
+    return max(len(a_sa_curve(model, max_alpha)) for model in group.models)
+
+
+def _make_page(
+    groups: Sequence[ComparableGroup], facts: Sequence[Facts], look: FigureLook
+) -> Figure:
+    """Draw a page; `facts` are those of the panels of all pages."""
+    rows, columns = grid_shape(len(groups), look.columns)
     entries = [legend_entry(model.style, model.label) for model in unique_models(groups)]
     is_narrow = columns == 1 and len(entries) <= MAX_MODELS_IN_NARROW_LEGEND
     figure = make_figure(
-        ONE_PANEL_WIDTH if is_narrow else TEXT_WIDTH,
+        look.narrow_width(ONE_PANEL_WIDTH) if is_narrow else look.width,
         ROW_HEIGHT * rows,
         facts,
         entries,
         _page_note(groups),
+        has_heading=look.has_heading,
     )
     grid = figure.subplots(
-        2 * rows, columns, squeeze=False, sharex=True, sharey="row", height_ratios=[3, 1] * rows
+        2 * rows, columns, squeeze=False, sharex=True, height_ratios=[3, 1] * rows
     )
+    share_y_axis(list(grid[::2].flat))
+    share_y_axis(list(grid[1::2].flat))
     for place in range(rows * columns):
         row, column = divmod(place, columns)
         accuracy_axes = grid[2 * row, column]
@@ -99,6 +118,9 @@ def _make_page(groups: Sequence[ComparableGroup]) -> Figure:
         if column == 0:
             accuracy_axes.set_ylabel("accuracy (%)")
             ess_axes.set_ylabel("ESS (%)")
+        else:
+            accuracy_axes.tick_params(labelleft=False)
+            ess_axes.tick_params(labelleft=False)
     return figure
 
 

@@ -15,8 +15,16 @@ from ... import measures
 from ...measures import Estimate, Outcome
 from ...spec import format_number
 from .data import ComparableGroup, FigureData, FigureModel, SeedResult
-from .layout import FigureOrSkip, NamedFigure, extra_label_height, make_figure, paginate
-from .style import A_NAT, A_ROB, A_SA, ACCURACY_SHADES, INK, TEXT_WIDTH, wrap_text
+from .layout import (
+    FigureOrSkip,
+    NamedFigure,
+    extra_label_height,
+    make_figure,
+    paginate,
+    width_in_inches,
+)
+from .look import FigureLook
+from .style import A_NAT, A_ROB, A_SA, ACCURACY_SHADES, INK, wrap_text
 
 MODELS_PER_PAGE = 6
 # of more classes, those of lowest accuracy are drawn
@@ -26,7 +34,7 @@ MAX_CLASSES = 20
 BARS_WIDTH = 0.8
 
 # class names are rotated if they would need more letters than this side by side
-LETTERS_FOR_LEVEL_NAMES = 100
+LETTERS_PER_INCH_FOR_LEVEL_NAMES = 14
 
 NOTE = "95 % intervals for each class on its own"
 SEEDS_NOTE = "\nmeans over training seeds"
@@ -49,7 +57,7 @@ def make_figures(data: FigureData) -> Iterator[FigureOrSkip]:
         labels = worst_classes(group)
         for models in paginate(group.models, MODELS_PER_PAGE):
             page = ComparableGroup(group.facts, tuple(models))
-            yield NamedFigure(f"classes-{group.name}", _make_page(page, labels))
+            yield NamedFigure(f"classes-{group.name}", _make_page(page, labels, data.look))
 
 
 def class_bars(model: FigureModel, labels: Sequence[int]) -> list[ClassBars]:
@@ -103,7 +111,7 @@ def _outcome_of_class(outcome_of: OutcomeOf, label: int, result: SeedResult) -> 
     return of_class
 
 
-def _make_page(group: ComparableGroup, labels: Sequence[int]) -> Figure:
+def _make_page(group: ComparableGroup, labels: Sequence[int], look: FigureLook) -> Figure:
     bars = [class_bars(model, labels) for model in group.models]
     shades = {part.name: part.shade for parts in bars for part in parts}
     entries = [(Patch(facecolor=shade), name) for name, shade in shades.items()]
@@ -114,7 +122,9 @@ def _make_page(group: ComparableGroup, labels: Sequence[int]) -> Figure:
     if group.has_several_seeds:
         note += SEEDS_NOTE
     height = 0.2 + sum(1.35 + extra_label_height(model.label) for model in group.models)
-    figure = make_figure(TEXT_WIDTH, height, [group.facts], entries, note)
+    figure = make_figure(
+        look.width, height, [group.facts], entries, note, has_heading=look.has_heading
+    )
     column = figure.subplots(len(group.models), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
     for axes, model, parts in zip(column, group.models, bars, strict=True):
         draw_panel(axes, parts)
@@ -155,6 +165,7 @@ def _name_classes(axes: Axes, group: ComparableGroup, labels: Sequence[int]) -> 
     names = {row.label: row.name for model in group.models for row in model.record.per_class}
     texts = [wrap_text(names.get(label) or str(label), 16) for label in labels]
     longest = max(len(line) for text in texts for line in text.split("\n"))
-    is_level = longest * len(labels) < LETTERS_FOR_LEVEL_NAMES
+    fitting = LETTERS_PER_INCH_FOR_LEVEL_NAMES * width_in_inches(axes.figure)
+    is_level = longest * len(labels) < fitting
     axes.set_xticks(range(len(labels)), texts, rotation=0 if is_level else 90)
     axes.set_xlabel("class")

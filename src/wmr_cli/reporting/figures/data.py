@@ -29,6 +29,7 @@ from ..rows import (
     run_name,
     training_order,
 )
+from .look import USUAL_LOOK, FigureLook
 from .style import LineStyle, escape_text, label_models, threat_label
 
 RecordFiles = Sequence[tuple[Path, Record]]
@@ -160,6 +161,7 @@ class FigureData:
     groups: list[ComparableGroup]
     training_logs: list[TrainingLog]
     skipped: list[SkippedFigure]
+    look: FigureLook = USUAL_LOOK
 
     def groups_by_dataset(self) -> list[list[ComparableGroup]]:
         """Return the groups in lists that share their images."""
@@ -177,15 +179,23 @@ class _ModelStyle:
     style: LineStyle
 
 
-def load_figure_data(found: RecordFiles) -> FigureData:
-    """Read the rows of records and group them; unreadable files are skipped with the reason."""
+def load_figure_data(
+    found: RecordFiles,
+    known: Sequence[Record] = (),
+    look: FigureLook = USUAL_LOOK,
+) -> FigureData:
+    """Read the rows of records and group them; unreadable files are skipped with the reason.
+
+    `known` are further records, which identify the attacks behind a worst case.
+    """
     # the order of the files must not change colours: equal records give equal figures
     found = sorted(found, key=lambda pair: training_order(pair[1]))
     styles = _assign_styles(found)
     skipped: list[SkippedFigure] = []
-    groups = _group_results(found, styles, skipped)
+    by_id = {record.id: record for record in (*known, *(record for _, record in found))}
+    groups = _group_results(found, by_id, styles, skipped)
     logs = _load_training_logs(found, styles, skipped)
-    return FigureData(groups, logs, skipped)
+    return FigureData(groups, logs, skipped, look)
 
 
 def _assign_styles(found: RecordFiles) -> dict[ModelKey, _ModelStyle]:
@@ -200,10 +210,12 @@ def _assign_styles(found: RecordFiles) -> dict[ModelKey, _ModelStyle]:
 
 
 def _group_results(
-    found: RecordFiles, styles: Mapping[ModelKey, _ModelStyle], skipped: list[SkippedFigure]
+    found: RecordFiles,
+    known: Mapping[str, Record],
+    styles: Mapping[ModelKey, _ModelStyle],
+    skipped: list[SkippedFigure],
 ) -> list[ComparableGroup]:
     """Group records by how they were measured, with one record per checkpoint in a group."""
-    known = {record.id: record for _, record in found}
     by_setting: dict[MeasurementSetting, dict[ModelKey, SeedResult]] = {}
     for file, record in found:
         try:

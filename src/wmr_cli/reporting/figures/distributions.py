@@ -19,6 +19,7 @@ from ...spec import format_number
 from .data import ComparableGroup, FigureData, FigureModel, SeedResult
 from .layout import (
     POOLED_SEEDS,
+    Facts,
     FigureOrSkip,
     NamedFigure,
     extra_label_height,
@@ -29,9 +30,9 @@ from .layout import (
     set_panel_title,
     unique_models,
 )
-from .style import A_SA, ALPHA_TEST, CORRECT_COLOUR, FAINT, INK, TEXT_WIDTH, WRONG_COLOUR, hide_axes
+from .look import FigureLook
+from .style import A_SA, ALPHA_TEST, CORRECT_COLOUR, FAINT, INK, WRONG_COLOUR, hide_axes
 
-PANELS_PER_PAGE = 12
 MARGIN_ROW_HEIGHT = 2.3
 # margins at which the distribution is drawn: file sizes do not grow with the images
 MARGIN_GRID = np.arange(-400, 401) / 400
@@ -47,8 +48,12 @@ def make_margin_figures(data: FigureData) -> Iterator[FigureOrSkip]:
             group.keep(lambda result: result.rows.keys() >= NEEDED_MARGIN_ROWS) for group in groups
         ]
         # the first panel of each page shows the clean images
-        for page in paginate([group for group in drawable if group.models], PANELS_PER_PAGE - 1):
-            yield NamedFigure(f"margins-{page[0].dataset}", _make_margin_page(page))
+        panels = [group for group in drawable if group.models]
+        facts = [group.facts for group in panels]
+        for page in paginate(panels, data.look.panels_per_page - 1):
+            yield NamedFigure(
+                f"margins-{page[0].dataset}", _make_margin_page(page, facts, data.look)
+            )
 
 
 def cumulative_fractions(margins: Floats) -> Floats:
@@ -56,15 +61,20 @@ def cumulative_fractions(margins: Floats) -> Floats:
     return np.searchsorted(np.sort(margins), MARGIN_GRID, side="right") / len(margins)
 
 
-def _make_margin_page(groups: Sequence[ComparableGroup]) -> Figure:
+def _make_margin_page(
+    groups: Sequence[ComparableGroup], all_facts: Sequence[Facts], look: FigureLook
+) -> Figure:
+    """Draw a page; `all_facts` are those of the attacked panels of all pages."""
     models = unique_models(groups)
-    rows, columns = grid_shape(len(groups) + 1)
+    rows, columns = grid_shape(len(groups) + 1, look.columns)
     entries = [legend_entry(model.style, model.label) for model in models]
-    facts = [{**group.facts, "side": ""} for group in groups]
+    facts = [{**facts, "side": ""} for facts in all_facts]
     note = MARGIN_NOTE
     if any(group.has_several_seeds for group in groups):
         note += POOLED_SEEDS
-    figure = make_figure(TEXT_WIDTH, MARGIN_ROW_HEIGHT * rows, facts, entries, note)
+    figure = make_figure(
+        look.width, MARGIN_ROW_HEIGHT * rows, facts, entries, note, has_heading=look.has_heading
+    )
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     panels = list(grid.flat)
     draw_margins(panels[0], models, "clean")
@@ -73,7 +83,7 @@ def _make_margin_page(groups: Sequence[ComparableGroup]) -> Figure:
     for axes, group in zip(panels[1:], groups, strict=False):
         draw_margins(axes, group.models, "uniform")
         # a single attack has nothing else that distinguishes it from the clean panel
-        side = "attacked" if len(groups) == 1 else ""
+        side = "attacked" if len(facts) == 1 else ""
         set_panel_title(axes, {**group.facts, "side": side}, [*facts, clean_facts])
     for number, axes in enumerate(panels):
         if number > len(groups):
@@ -151,21 +161,26 @@ def make_weight_figures(data: FigureData) -> Iterator[FigureOrSkip]:
     """Yield a figure per group: a row per model, a column per alpha_test."""
     for whole in data.groups:
         group = whole.keep(lambda result: not result.why_no_a_sa and bool(result.alphas))
-        alphas = choose_alphas(sorted({alpha for model in group.models for alpha in model.alphas}))
+        alphas = choose_alphas(
+            sorted({alpha for model in group.models for alpha in model.alphas}),
+            min(MAX_ALPHAS, data.look.small_columns),
+        )
         rows = [
             (model, [weight_distribution(model, alpha) for alpha in alphas])
             for model in group.models
         ]
         scales = _shared_scales([row for _, row in rows], alphas)
         for page in paginate(rows, MODELS_PER_PAGE):
-            yield NamedFigure(f"weights-{group.name}", _make_weight_page(group, page, scales))
+            yield NamedFigure(
+                f"weights-{group.name}", _make_weight_page(group, page, scales, data.look)
+            )
 
 
-def choose_alphas(alphas: Sequence[float]) -> list[float]:
-    """Choose at most `MAX_ALPHAS`, evenly spaced, with the smallest and the largest."""
-    if len(alphas) <= MAX_ALPHAS:
+def choose_alphas(alphas: Sequence[float], most: int = MAX_ALPHAS) -> list[float]:
+    """Choose at most `most`, evenly spaced, with the smallest and the largest."""
+    if len(alphas) <= most:
         return list(alphas)
-    places = np.linspace(0, len(alphas) - 1, MAX_ALPHAS).round().astype(int)
+    places = np.linspace(0, len(alphas) - 1, most).round().astype(int)
     return [alphas[place] for place in places]
 
 
@@ -236,6 +251,7 @@ def _make_weight_page(
     group: ComparableGroup,
     rows: Sequence[tuple[FigureModel, list[WeightDistribution | None]]],
     scales: HistogramScales,
+    look: FigureLook,
 ) -> Figure:
     entries: list[tuple[Artist, str]] = [
         (Patch(facecolor=colour, hatch=hatch, edgecolor="white", linewidth=0), f"{name} images")
@@ -249,7 +265,9 @@ def _make_weight_page(
         note += CLIPPED_WEIGHT_NOTE
     if group.has_several_seeds:
         note += POOLED_SEEDS
-    figure = make_figure(TEXT_WIDTH, sum(heights), [group.facts], entries, note)
+    figure = make_figure(
+        look.width, sum(heights), [group.facts], entries, note, has_heading=look.has_heading
+    )
     subfigures = figure.subfigures(len(rows), 1, squeeze=False, height_ratios=heights)[:, 0]
     for subfigure, (model, distributions) in zip(subfigures, rows, strict=True):
         subfigure.suptitle(model.label, x=0.01, ha="left")

@@ -17,19 +17,25 @@ from ...measures.accuracy import Floats
 from .data import ComparableGroup, FigureData, SeedResult, SkippedFigure
 from .layout import (
     MEAN_OVER_SEEDS,
+    Facts,
     FigureOrSkip,
     NamedFigure,
     legend_entry,
     make_figure,
     paginate,
     set_panel_title,
+    share_y_axis,
+    split_single_points,
     unique_models,
 )
-from .style import RHO, TEXT_WIDTH
+from .look import FigureLook
+from .style import RHO
 
 CURVE_POINTS = 61
 ROWS_PER_PAGE = 6
 ROW_HEIGHT = 2.2
+# side by side for each group
+PANELS = 3
 LOSS_NAMES = {"ce": "cross-entropy", "margin": "negative logit margin", "zero-one": "zero-one loss"}
 
 
@@ -53,8 +59,15 @@ def make_figures(data: FigureData) -> Iterator[FigureOrSkip]:
                 yield SkippedFigure(f"{result.description}: {reason}; worst case not drawn")
         drawable = [group.keep(lambda result: not why_no_worst_case(result)) for group in groups]
         rows = [part for group in drawable for part in _split_by_loss(group)]
-        for page in paginate(rows, ROWS_PER_PAGE):
-            yield NamedFigure(f"worst-case-{page[0].dataset}", _make_page(page))
+        drawn, left_out = split_single_points(rows, lambda group: len(radii(group)[1]))
+        for group in left_out:
+            description = group.results[0].description
+            yield SkippedFigure(f"{description}: a single rho; worst case not drawn")
+        facts = [group.facts for group in drawn]
+        # a group of panels below each other fills a page
+        size = ROWS_PER_PAGE if data.look.columns_of(PANELS) == PANELS else 1
+        for page in paginate(drawn, size):
+            yield NamedFigure(f"worst-case-{page[0].dataset}", _make_page(page, facts, data.look))
 
 
 def why_no_worst_case(result: SeedResult) -> str:
@@ -113,16 +126,29 @@ def _has_loss(loss: str, result: SeedResult) -> bool:
     return loss_of(result) == loss
 
 
-def _make_page(groups: Sequence[ComparableGroup]) -> Figure:
-    facts = [group.facts for group in groups]
+def _make_page(
+    groups: Sequence[ComparableGroup], facts: Sequence[Facts], look: FigureLook
+) -> Figure:
+    """Draw a page; `facts` are those of the panels of all pages."""
     entries = [legend_entry(model.style, model.label) for model in unique_models(groups)]
     note = MEAN_OVER_SEEDS if any(group.has_several_seeds for group in groups) else ""
-    figure = make_figure(TEXT_WIDTH, ROW_HEIGHT * len(groups), facts, entries, note)
-    grid = figure.subplots(len(groups), 3, squeeze=False, sharex="row")
+    columns = look.columns_of(PANELS)
+    rows = PANELS * len(groups) // columns
+    figure = make_figure(
+        look.width, ROW_HEIGHT * rows, facts, entries, note, has_heading=look.has_heading
+    )
+    grid = figure.subplots(rows, columns, squeeze=False).reshape(-1, PANELS)
+    # both others are accuracies, and the lowest is never above the other
+    share_y_axis(list(grid[:, 1:].flat))
+    loss_axes: dict[str, list[Axes]] = {}
+    for axes, group in zip(grid[:, 0], groups, strict=True):
+        loss_axes.setdefault(group.facts["loss"], []).append(axes)
+    for same_loss in loss_axes.values():
+        share_y_axis(same_loss)
     for row, group in zip(grid, groups, strict=True):
-        draw_row(row, group)
+        draw_row(list(row), group)
         set_panel_title(row[0], group.facts, facts, spans_row=True)
-    for axes in grid[-1]:
+    for axes in grid[-1] if columns == PANELS else grid.flat:
         axes.set_xlabel(f"radius {RHO}")
     return figure
 
@@ -152,6 +178,4 @@ def draw_row(row: Sequence[Axes], group: ComparableGroup) -> None:
     loss_axes.set_ylabel("worst-case loss")
     accuracy_axes.set_ylabel("accuracy under\nits weights (%)")
     lowest_axes.set_ylabel("lowest accuracy\nin the ball (%)")
-    # both are accuracies, and the lowest is never above the other
-    lowest_axes.sharey(accuracy_axes)
     accuracy_axes.set_ylim(bottom=0)

@@ -1,17 +1,17 @@
 """Layout shared by figures of several panels: pages, heading, panel titles, legend."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 
 from .data import ComparableGroup, FigureModel, SkippedFigure
-from .style import FAINT, TEXT_WIDTH, LineStyle, new_figure, wrap_text
+from .style import FAINT, LineStyle, new_figure, wrap_text
 
 T = TypeVar("T")
 LegendEntry = tuple[Artist, str]
@@ -46,11 +46,30 @@ def paginate(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (items[first : first + size] for first in range(0, len(items), size))
 
 
-def grid_shape(panels: int) -> tuple[int, int]:
-    """Return rows and columns for this number of panels."""
+def grid_shape(panels: int, most: int = 3) -> tuple[int, int]:
+    """Return rows and columns for this number of panels, at most `most` side by side."""
     # four panels as two rows of two, because three and one leave a gap
-    columns = 2 if panels == 4 else min(3, panels)
+    columns = 2 if panels == 4 and most == 3 else min(most, panels)
     return -(-panels // columns), columns
+
+
+def split_single_points(
+    panels: Sequence[T], count_points: Callable[[T], int]
+) -> tuple[list[T], list[T]]:
+    """Return the panels to draw, and those left out because they would show a single point.
+
+    If all panels are single points, all are drawn.
+    """
+    drawn = [panel for panel in panels if count_points(panel) > 1]
+    if not drawn:
+        return list(panels), []
+    return drawn, [panel for panel in panels if count_points(panel) <= 1]
+
+
+def share_y_axis(axes: Sequence[Axes]) -> None:
+    """Give panels of the same quantity the same y axis."""
+    for other in axes[1:]:
+        other.sharey(axes[0])
 
 
 def make_figure(
@@ -59,6 +78,8 @@ def make_figure(
     facts: Sequence[Facts],
     entries: Sequence[LegendEntry],
     note: str = "",
+    *,
+    has_heading: bool = True,
 ) -> Figure:
     """Return a figure with `width` by `height` inches for panels.
 
@@ -66,11 +87,14 @@ def make_figure(
     """
     columns, legend_height = _legend_shape(entries, width)
     letters = int(width * LETTERS_PER_INCH)
-    heading = _fold(_join_facts(facts[0], facts, shared=True), letters)
-    for line in note.split("\n"):
-        heading += _fold(line, letters)
+    heading: list[str] = []
+    if has_heading:
+        heading = _fold(_join_facts(facts[0], facts, shared=True), letters)
+        for line in note.split("\n"):
+            heading += _fold(line, letters)
     figure = new_figure(width, height + LINE_HEIGHT * (len(heading) + 1) + legend_height)
-    figure.suptitle("\n".join(heading), color=FAINT)
+    if heading:
+        figure.suptitle("\n".join(heading), color=FAINT)
     if entries:
         handles, texts = zip(*entries, strict=True)
         figure.legend(
@@ -89,11 +113,15 @@ def set_panel_title(
 ) -> None:
     """Set the title to those of its own facts that differ between the panels of a page."""
     text = _join_facts(own, facts, shared=False)
-    if spans_row:
-        axes.set_title("\n".join(_fold(text, int(LETTERS_PER_INCH * TEXT_WIDTH))), loc="left")
-    else:
-        width = axes.bbox.width / axes.figure.dpi
-        axes.set_title("\n".join(_fold(text, int(LETTERS_PER_INCH * width))))
+    panel_width = axes.bbox.width / axes.figure.dpi
+    width = width_in_inches(axes.figure) if spans_row else panel_width
+    lines = _fold(text, int(LETTERS_PER_INCH * width))
+    axes.set_title("\n".join(lines), loc="left" if spans_row else "center")
+
+
+def width_in_inches(figure: Figure | SubFigure) -> float:
+    """Return the width of a figure or of a part of one."""
+    return float(figure.bbox.width / figure.dpi)
 
 
 def unique_models(groups: Iterable[ComparableGroup]) -> list[FigureModel]:

@@ -9,8 +9,9 @@ from matplotlib.lines import Line2D
 
 from ...paper import results
 from ...spec import format_number
-from .layout import LegendEntry, NamedFigure, grid_shape, legend_entry, make_figure
-from .style import A_SA, ALPHA_TEST, INK, RHO, TEXT_WIDTH, LineStyle, escape_text, hide_axes
+from .layout import LegendEntry, NamedFigure, grid_shape, legend_entry, make_figure, share_y_axis
+from .look import USUAL_LOOK, FigureLook
+from .style import A_SA, ALPHA_TEST, INK, RHO, LineStyle, escape_text, hide_axes
 
 ONE_PANEL_WIDTH = 4.6  # inches
 ROW_HEIGHT = 2.3
@@ -38,13 +39,13 @@ SUSPECT_RING: dict[str, Any] = {
 Styles = dict[str, LineStyle]
 
 
-def paper_figures() -> Iterator[NamedFigure]:
+def paper_figures(look: FigureLook = USUAL_LOOK) -> Iterator[NamedFigure]:
     """Yield the paper's figures. Draw them inside `figure_style()`."""
     for name, file_name in FILE_NAMES.items():
-        yield NamedFigure(file_name, make_paper_figure(name))
+        yield NamedFigure(file_name, make_paper_figure(name, look))
 
 
-def make_paper_figure(name: str) -> Figure:
+def make_paper_figure(name: str, look: FigureLook = USUAL_LOOK) -> Figure:
     """Draw F3 or F4, with a ring around every suspect point."""
     panels = results.find_figure(name).panels
     labels = dict.fromkeys(series_label(series) for panel in panels for series in panel.series)
@@ -55,10 +56,15 @@ def make_paper_figure(name: str) -> Figure:
     ]
     if any(any(series.is_suspect) for panel in panels for series in panel.series):
         entries.append((Line2D([], [], **SUSPECT_RING), "suspect point"))
-    rows, columns = grid_shape(len(panels))
-    width = TEXT_WIDTH if columns > 1 else ONE_PANEL_WIDTH
-    figure = make_figure(width, ROW_HEIGHT * rows, [{"title": escape_text(TITLES[name])}], entries)
-    for number, axes in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
+    rows, columns = grid_shape(len(panels), look.columns)
+    width = look.width if columns > 1 else look.narrow_width(ONE_PANEL_WIDTH)
+    facts = [{"title": escape_text(TITLES[name])}]
+    figure = make_figure(width, ROW_HEIGHT * rows, facts, entries, has_heading=look.has_heading)
+    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for metric in dict.fromkeys(panel.metric for panel in panels):
+        places = zip(grid, panels, strict=False)
+        share_y_axis([axes for axes, panel in places if panel.metric == metric])
+    for number, axes in enumerate(grid):
         if number < len(panels):
             draw_panel(axes, panels[number], styles)
         else:

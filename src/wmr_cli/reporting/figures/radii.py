@@ -13,7 +13,7 @@ from ...measures.accuracy import Floats
 from ...spec import format_number
 from ...storage.records import Record
 from ..radii import find_attack_kind, name_attack_kind
-from .data import ComparableGroup, FigureData, FigureModel, SeedResult
+from .data import ComparableGroup, FigureData, FigureModel, SeedResult, SkippedFigure
 from .layout import (
     MEAN_OVER_SEEDS,
     POOLED_SEEDS,
@@ -28,6 +28,7 @@ from .layout import (
     set_panel_title,
     unique_models,
 )
+from .look import FigureLook
 from .style import (
     A_NAT,
     A_ROB,
@@ -36,7 +37,6 @@ from .style import (
     CORRECT_COLOUR,
     EPS,
     NORM_SYMBOLS,
-    TEXT_WIDTH,
     WRONG_COLOUR,
     band_opacity,
     escape_text,
@@ -45,7 +45,6 @@ from .style import (
 
 ROWS_PER_PAGE = 5
 ROW_HEIGHT = 2.3
-PANELS_PER_PAGE = 12
 HISTOGRAM_HEIGHT = 1.9
 MAX_TICKS = 10
 """With more bars, every n-th one has a label."""
@@ -131,8 +130,16 @@ def _panel_facts(groups: Sequence[ComparableGroup], known: Mapping[str, Record])
 def make_figures(data: FigureData) -> Iterator[FigureOrSkip]:
     """Yield a figure per dataset: A_rob and A_sa of each model, a row per attack."""
     for groups in data.groups_by_dataset():
-        for page in paginate(list_panels(groups, data), ROWS_PER_PAGE):
-            yield NamedFigure(f"radii-{page[0].groups[0].dataset}", _make_page(page))
+        panels = list_panels(groups, data)
+        facts = [panel.facts for panel in panels]
+        for page in paginate(panels, ROWS_PER_PAGE // (3 - data.look.columns_of(2))):
+            for panel in page:
+                if panel.alpha is not None and not _has_a_sa_curve(panel):
+                    attack = panel.facts["attack"]
+                    yield SkippedFigure(f"{attack}: A_sa at a single eps; A_sa not drawn")
+            yield NamedFigure(
+                f"radii-{page[0].groups[0].dataset}", _make_page(page, facts, data.look)
+            )
 
 
 def radius_curve(
@@ -146,23 +153,41 @@ def radius_curve(
     return [(eps, estimate) for eps, estimate in found if estimate is not None]
 
 
-def _make_page(panels: Sequence[RadiusPanel]) -> Figure:
+def _has_a_sa_curve(panel: RadiusPanel) -> bool:
+    """Whether A_sa of some model is available at several radii."""
+    alpha = panel.alpha
+    return alpha is not None and any(
+        len(radius_curve(panel, model, lambda seed: seed.weighted_outcome(alpha))) > 1
+        for model in panel.models
+    )
+
+
+def _make_page(panels: Sequence[RadiusPanel], facts: Sequence[Facts], look: FigureLook) -> Figure:
+    """Draw a page; `facts` are those of the panels of all pages."""
     groups = [group for panel in panels for group in panel.groups]
     entries = [legend_entry(model.style, model.label) for model in unique_models(groups)]
     note = CURVE_NOTE
     if any(group.has_several_seeds for group in groups):
         note += MEAN_OVER_SEEDS.partition(";")[0]
-    facts = [panel.facts for panel in panels]
-    figure = make_figure(TEXT_WIDTH, ROW_HEIGHT * len(panels), facts, entries, note)
-    grid = figure.subplots(len(panels), 2, squeeze=False, sharey=True)
-    for (left, right), panel in zip(grid, panels, strict=True):
+    columns = look.columns_of(2)
+    has_a_sa = [_has_a_sa_curve(panel) for panel in panels]
+    # below each other, a panel that is left out leaves no gap
+    rows = len(panels) if columns == 2 else len(panels) + sum(has_a_sa)
+    figure = make_figure(
+        look.width, ROW_HEIGHT * rows, facts, entries, note, has_heading=look.has_heading
+    )
+    grid = iter(figure.subplots(rows, columns, squeeze=False, sharey=True).flat)
+    for panel, is_shown in zip(panels, has_a_sa, strict=True):
+        left = next(grid)
         _draw_curves(left, panel, _find_robust, has_clean=True)
         set_panel_title(left, panel.facts, facts)
         left.set_ylabel(f"{A_ROB} (%)")
         alpha = panel.alpha
-        if alpha is None:
-            hide_axes(right)
+        if alpha is None or not is_shown:
+            if columns == 2:
+                hide_axes(next(grid))
             continue
+        right = next(grid)
         # bound now: the panel's alpha must not change with the loop
         _draw_curves(right, panel, lambda seed, alpha=alpha: seed.weighted_outcome(alpha))  # type: ignore[misc]
         right.set_ylabel(f"{A_SA} at {ALPHA_TEST} = {format_number(alpha)} (%)")
@@ -229,9 +254,10 @@ def make_histograms(data: FigureData) -> Iterator[FigureOrSkip]:
     """Yield a figure per dataset: a panel for every attack and model."""
     for groups in data.groups_by_dataset():
         panels = [(panel, model) for panel in list_panels(groups, data) for model in panel.models]
-        for page in paginate(panels, PANELS_PER_PAGE):
+        facts = [{**panel.facts, "model": model.label} for panel, model in panels]
+        for page in paginate(panels, data.look.panels_per_page):
             name = f"critical-eps-{page[0][0].groups[0].dataset}"
-            yield NamedFigure(name, _make_histogram_page(page))
+            yield NamedFigure(name, _make_histogram_page(page, facts, data.look))
 
 
 def find_critical_eps(panel: RadiusPanel, model: FigureModel) -> tuple[list[float], Floats]:
@@ -267,14 +293,16 @@ def count_by_radius(radii: Sequence[float], critical: Floats) -> Mapping[str, fl
     return {name: 100 * count / max(1, len(critical)) for name, count in counts.items()}
 
 
-def _make_histogram_page(pages: Sequence[tuple[RadiusPanel, FigureModel]]) -> Figure:
-    rows, columns = grid_shape(len(pages))
-    facts = [{**panel.facts, "model": model.label} for panel, model in pages]
+def _make_histogram_page(
+    pages: Sequence[tuple[RadiusPanel, FigureModel]], facts: Sequence[Facts], look: FigureLook
+) -> Figure:
+    """Draw a page; `facts` are those of the panels of all pages."""
+    rows, columns = grid_shape(len(pages), look.columns)
     note = HISTOGRAM_NOTE
     if any(len(model.seeds) > 1 for _, model in pages):
         note += POOLED_SEEDS
     height = HISTOGRAM_HEIGHT + max(extra_label_height(model.label) for _, model in pages)
-    figure = make_figure(TEXT_WIDTH, height * rows, facts, (), note)
+    figure = make_figure(look.width, height * rows, facts, (), note, has_heading=look.has_heading)
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
     for place, axes in enumerate(grid.flat):
         if place >= len(pages):
@@ -283,7 +311,7 @@ def _make_histogram_page(pages: Sequence[tuple[RadiusPanel, FigureModel]]) -> Fi
         panel, model = pages[place]
         counts = count_by_radius(*find_critical_eps(panel, model))
         draw_histogram(axes, counts)
-        set_panel_title(axes, facts[place], facts)
+        set_panel_title(axes, {**panel.facts, "model": model.label}, facts)
         if place + columns >= len(pages):
             axes.set_xlabel(f"critical {EPS}")
         if place % columns == 0:

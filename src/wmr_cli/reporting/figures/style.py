@@ -32,8 +32,6 @@ NORM_SYMBOLS = {"linf": r"$L_\infty$", "l2": "$L_2$"}
 # characters of a label on one line
 LABEL_WIDTH = 52
 
-# width in inches of the text on a page
-TEXT_WIDTH = 7.2
 
 INK = "#222222"
 FAINT = "#777777"

@@ -9,19 +9,25 @@ from matplotlib.ticker import MaxNLocator
 
 from ...spec import Spec, format_number
 from .data import FigureData, SkippedFigure, TrainingLog
-from .layout import FigureOrSkip, NamedFigure, legend_entry, make_figure
+from .layout import (
+    FigureOrSkip,
+    NamedFigure,
+    legend_entry,
+    make_figure,
+    split_single_points,
+)
+from .look import FigureLook
 from .style import (
     A_NAT,
     A_ROB,
     A_SA,
-    TEXT_WIDTH,
     band_opacity,
     escape_text,
     hide_axes,
     threat_label,
 )
 
-COLUMNS = 4
+MAX_COLUMNS = 4
 ROW_HEIGHT = 1.65
 MAX_EPOCHS_WITH_ALL_MARKERS = 15
 NOTE = "bands: 95 % intervals over validation images"
@@ -50,7 +56,12 @@ def make_figures(data: FigureData) -> Iterator[FigureOrSkip]:
         logs_with_epochs = [log for log in logs if log.entries]
         if logs_with_epochs:
             dataset = Spec.parse(logs_with_epochs[0].config.dataset).short
-            yield NamedFigure(f"training-{dataset}", _make_figure(logs_with_epochs))
+            fields, left_out = _choose_fields(logs_with_epochs)
+            if left_out:
+                names = ", ".join(left_out)
+                yield SkippedFigure(f"training of {dataset}: a single epoch has {names}; not drawn")
+            figure = _make_figure(logs_with_epochs, fields, data.look)
+            yield NamedFigure(f"training-{dataset}", figure)
 
 
 def entries_with(log: TrainingLog, field: str) -> list[dict[str, Any]]:
@@ -64,9 +75,16 @@ def _validation_setting(log: TrainingLog) -> Hashable:
     return config.dataset, config.split_seed, config.norm, config.eps, config.evaluate
 
 
-def _make_figure(logs: Sequence[TrainingLog]) -> Figure:
-    config = logs[0].config
+def _choose_fields(logs: Sequence[TrainingLog]) -> tuple[list[str], list[str]]:
+    """Return the fields to draw, and those that a single epoch has."""
     fields = [field for field in PANELS if any(entries_with(log, field) for log in logs)]
+    return split_single_points(
+        fields, lambda field: max(len(entries_with(log, field)) for log in logs)
+    )
+
+
+def _make_figure(logs: Sequence[TrainingLog], fields: Sequence[str], look: FigureLook) -> Figure:
+    config = logs[0].config
     facts = {
         "data": escape_text(config.dataset),
         "eps": threat_label(config.norm, config.eps),
@@ -78,14 +96,17 @@ def _make_figure(logs: Sequence[TrainingLog]) -> Figure:
     by_style = {log.style.number: log for log in logs}
     entries = [legend_entry(log.style, log.label) for log in by_style.values()]
     note = NOTE if "val_a_nat" in fields else ""
-    rows = -(-len(fields) // COLUMNS)
-    figure = make_figure(TEXT_WIDTH, ROW_HEIGHT * rows, [facts], entries, note)
-    for number, axes in enumerate(figure.subplots(rows, COLUMNS, squeeze=False, sharex=True).flat):
+    columns = min(MAX_COLUMNS, look.small_columns)
+    rows = -(-len(fields) // columns)
+    figure = make_figure(
+        look.width, ROW_HEIGHT * rows, [facts], entries, note, has_heading=look.has_heading
+    )
+    for number, axes in enumerate(figure.subplots(rows, columns, squeeze=False, sharex=True).flat):
         if number >= len(fields):
             hide_axes(axes)
             continue
         draw_panel(axes, logs, fields[number])
-        if number + COLUMNS >= len(fields):
+        if number + columns >= len(fields):
             axes.set_xlabel("epoch")
             axes.tick_params(labelbottom=True)
     return figure

@@ -9,7 +9,7 @@ import msgspec
 from ...measures import MARGIN_KERNEL, AccuracyBounds, Estimate, Spread
 from ...spec import format_number
 from ...storage.records import Record
-from ..comparison import ResampledAccuracies, find_bold_cells
+from ..comparison import ResampledAccuracies, find_bold_cells, list_table_rows
 from ..grouping import ComparisonGroup, group_by_setting, list_differing_fields
 from ..rows import (
     ACCURACIES,
@@ -20,8 +20,10 @@ from ..rows import (
     ReportRow,
     attack_name,
     eps_name,
+    lacks_margins,
     make_group_rows,
     make_rows,
+    merge_unweighted_rows,
     name_attacks,
     row_name,
     run_name,
@@ -77,13 +79,15 @@ TRAINING_SEEDS_NOTE = (
     "runs that differ only in the training seed are one row: mean ± standard deviation over seeds, "
     "and the mean interval"
 )
+NO_MARGINS_NOTE = (
+    "no A_sa under {}: attacks that stop at the first misclassified image leave no margins; for "
+    "A_sa run `wmr evaluate RUN --attack pgd`"
+)
 BOLD_NOTE = (
     "bold (in plain text a star): the best of its column and all values that are statistically "
     "indistinguishable from it, among rows of the same α_test"
 )
-NO_BOLD_NOTE = (
-    "nothing is bold: all values of a column are statistically indistinguishable from the best"
-)
+NO_BOLD_NOTE = "no bold value (star) in a group: no significant difference"
 GROUPS_NOTE = "only rows of the same measurement setting are compared; the others differ in {}"
 REPEATED_ACCURACIES = ("a_rob", "a_sa", "a_tr")
 BOUNDS_CSV_HEADINGS = (
@@ -144,7 +148,8 @@ def format_accuracy(row: ReportRow, name: str) -> str:
 
 def make_table(records: Sequence[Record]) -> TextTable:
     """Make the main table with a row per record and alpha, neither grouped nor ranked."""
-    return _make_table(list(make_rows(records)), name_attacks(records))
+    rows = list(merge_unweighted_rows(make_rows(records)))
+    return _make_table(rows, name_attacks(records))
 
 
 def make_ranked_table(
@@ -154,17 +159,21 @@ def make_ranked_table(
     rows: list[ReportRow] = []
     bold: set[tuple[int, str]] = set()
     rules_after: set[int] = set()
+    has_group_without_bold = False
     for group in groups:
-        bold |= {
-            (len(rows) + number, ALL_ACCURACIES[name])
-            for number, name in find_bold_cells(group, resampled)
-        }
-        rows += [row for entry in group.entries for row in make_group_rows(entry)]
+        bold_cells = find_bold_cells(group, resampled)
+        bold |= {(len(rows) + number, ALL_ACCURACIES[name]) for number, name in bold_cells}
+        # a single entry has nothing to be compared with
+        has_group_without_bold |= len(group.entries) > 1 and not bold_cells
+        rows += list_table_rows(group)
         rules_after.add(len(rows) - 1)
     # worst cases are numbered over all groups
     table = _make_table(rows, name_attacks(record for group in groups for record in group.records))
     notes = _list_notes(
-        groups, has_training_seeds=any(row.seeds > 1 for row in rows), has_bold=bool(bold)
+        groups,
+        has_training_seeds=any(row.seeds > 1 for row in rows),
+        has_bold=bool(bold),
+        has_group_without_bold=has_group_without_bold,
     )
     return replace(
         table,
@@ -188,8 +197,21 @@ def _make_table(report_rows: Sequence[ReportRow], attacks: AttackNames) -> TextT
         text_columns=TEXT_COLUMNS,
         shared_columns=SHARED_COLUMNS,
         interval_columns=ACCURACY_HEADINGS,
-        notes=(*attacks.notes(records), *([CALIBRATED_NOTE] if "A_cal" in headings else [])),
+        notes=tuple(_list_table_notes(records, attacks, has_calibrated="A_cal" in headings)),
     )
+
+
+def _list_table_notes(
+    records: Sequence[Record], attacks: AttackNames, *, has_calibrated: bool
+) -> Iterator[str]:
+    yield from attacks.notes(records)
+    without_margins = dict.fromkeys(
+        attacks.name(record) for record in records if lacks_margins(record)
+    )
+    if without_margins:
+        yield NO_MARGINS_NOTE.format(ATTACK_SEPARATOR.join(without_margins))
+    if has_calibrated:
+        yield CALIBRATED_NOTE
 
 
 def is_informative(name: str, values: set[str]) -> bool:
@@ -200,13 +222,17 @@ def is_informative(name: str, values: set[str]) -> bool:
 
 
 def _list_notes(
-    groups: Sequence[ComparisonGroup], *, has_training_seeds: bool, has_bold: bool
+    groups: Sequence[ComparisonGroup],
+    *,
+    has_training_seeds: bool,
+    has_bold: bool,
+    has_group_without_bold: bool,
 ) -> Iterator[str]:
     if has_training_seeds:
         yield TRAINING_SEEDS_NOTE
     if has_bold:
         yield BOLD_NOTE
-    elif any(len(group.entries) > 1 for group in groups):
+    if has_group_without_bold:
         yield NO_BOLD_NOTE
     if len(groups) > 1:
         headings = {"eps": "ε", "data": "test images"}
@@ -221,12 +247,14 @@ def make_caption(records: Iterable[Record]) -> str:
     return CAPTION
 
 
-def to_csv(records: Sequence[Record]) -> str:
+def to_csv(records: Sequence[Record], groups: Sequence[ComparisonGroup] | None = None) -> str:
     """Return the columns and rows of `list_csv_rows` as CSV."""
-    return csv_text(*list_csv_rows(records))
+    return csv_text(*list_csv_rows(records, groups))
 
 
-def list_csv_rows(records: Sequence[Record]) -> tuple[tuple[str, ...], list[list[Any]]]:
+def list_csv_rows(
+    records: Sequence[Record], groups: Sequence[ComparisonGroup] | None = None
+) -> tuple[tuple[str, ...], list[list[Any]]]:
     """Return column names, and a row per record and alpha with unrounded fractions.
 
     Records with equal `peers` were measured in one setting. Those with equal `model` differ only
@@ -234,7 +262,7 @@ def list_csv_rows(records: Sequence[Record]) -> tuple[tuple[str, ...], list[list
     Columns of A_cal are the last ones, and missing if no record has it.
     """
     has_calibrated = any(record.calibration for record in records)
-    positions = locate_records(group_by_setting(records))
+    positions = locate_records(group_by_setting(records) if groups is None else groups)
     attacks = name_attacks(records)
     rows = []
     for row in make_rows(records):

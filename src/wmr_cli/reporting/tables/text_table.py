@@ -1,6 +1,7 @@
 """A table of texts, laid out for a terminal of any width or as Markdown."""
 
 import io
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ MIN_TEXT_WIDTH = 6
 
 # width of a file: nothing is cut or wrapped
 UNLIMITED_WIDTH = 10_000
+# plain text wider than this moves shared columns to the title, unless COLUMNS is set
+PLAIN_WIDTH = 100
 
 
 class IntervalLayout(Enum):
@@ -70,14 +73,15 @@ class TextTable:
         return [part.to_rich_table(width) for part in self.split_at_rules()]
 
     def to_rich_table(self, width: int | None = None) -> Table:
-        """Return a table for a terminal of this width; None is unlimited plain text.
+        """Return a table for a terminal of this width; None is plain text, which is not cut.
 
-        If it does not fit, shared columns move to the title, and then intervals move below their
-        values. In plain text a star stands for bold.
+        If it does not fit, shared columns move to the title, and on a terminal intervals then move
+        below their values. In plain text a star stands for bold.
         """
         columns = list(range(len(self.headings)))
         shared: list[int] = []
-        if not self._fits(columns, width, IntervalLayout.BESIDE):
+        preferred_width = find_plain_width() if width is None else width
+        if not self._fits(columns, preferred_width, IntervalLayout.BESIDE):
             columns, shared = self.split_columns()
         keeps_numbers_whole = self._fits_without_intervals(columns, width)
         layout = self._choose_layout(columns, width, keeps_numbers_whole)
@@ -220,6 +224,13 @@ class TextTable:
             lines = (value + _break_lines(rest, layout)).split("\n")
             widest = max(widest, *map(len, lines))
         return widest
+
+
+def find_plain_width() -> int:
+    """Return the columns that plain text should fit: the variable COLUMNS, or 100."""
+    columns = os.environ.get("COLUMNS", "")
+    is_number = columns.isascii() and columns.isdigit() and int(columns) > 0
+    return int(columns) if is_number else PLAIN_WIDTH
 
 
 def _list_leads(parts: list[TextTable]) -> list[str]:
