@@ -13,7 +13,6 @@ from wmr_cli.cli.installation import EXTRA_PURPOSES
 from wmr_cli.registry import OWN_DISTRIBUTION
 
 ROOT = Path(__file__).parents[2]
-OF_DEVELOPERS = {"dev", "docs", "browser"}
 
 METADATA = """Metadata-Version: 2.4
 Name: wmr-cli
@@ -47,8 +46,7 @@ def extras_to_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_extras_for_users_have_a_purpose() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = set(project["optional-dependencies"])
-    assert extras - OF_DEVELOPERS <= EXTRA_PURPOSES.keys()
-    assert not OF_DEVELOPERS & EXTRA_PURPOSES.keys()
+    assert extras == EXTRA_PURPOSES.keys()
 
 
 @pytest.mark.usefixtures("extras_to_miss")

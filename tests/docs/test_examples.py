@@ -83,7 +83,7 @@ def test_the_examples_for_notebooks_run(
     names: dict[str, Any] = {}
     for example in find_blocks("python.md", "python"):
         exec(example, names)
-    assert capsys.readouterr().out.startswith("Estimate(value=")
+    assert re.match(r"\d+\.\d % \[\d+\.\d, \d+\.\d\]\n", capsys.readouterr().out)
     assert names["found"].record.checkpoint.path == "linear"
     assert names["again"].record == names["result"].record
     assert names["attacked"].images.shape == (200, 1, 8, 8)
@@ -92,7 +92,11 @@ def test_the_examples_for_notebooks_run(
 
 @pytest.mark.parametrize(
     ("containing", "output"),
-    [("plain_accuracy(right)", "value=0.75"), ("worst_case(", "2.207"), ("Resamples(", "True\n")],
+    [
+        ("plain_accuracy(right)", "75.0 % [30.1, 95.4]\n"),
+        ("worst_case(", "2.207"),
+        ("Resamples(", "True\n"),
+    ],
 )
 def test_the_examples_of_the_metrics_print_the_shown_numbers(
     containing: str, output: str, capsys: pytest.CaptureFixture[str]
@@ -113,6 +117,6 @@ def test_a_higher_temperature_brings_a_sa_nearer_to_a_rob(
     }
     monkeypatch.setattr("safetensors.numpy.load_file", lambda path: rows)
     run_block("metrics.md", "temperature")
-    values = [float(value) for value in re.findall(r"value=([\d.]+)", capsys.readouterr().out)]
+    values = [float(value) for value in re.findall(r"([\d.]+) % \[", capsys.readouterr().out)]
     assert len(values) == 3
     assert values == sorted(values)

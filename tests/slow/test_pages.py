@@ -23,7 +23,6 @@ CI_SCRIPT = ROOT / ".ci" / "run"
 # commands that are not run here, by page; a test below requires the first kind in .ci/run
 RUN_BY_CI = {("README.md", "make test")}
 ON_DOWNLOADED_DATA = {
-    ("README.md", "wmr train --preset cpu/mnist --dry-run"),
     ("README.md", "wmr train --dataset cifar10 --model timm:convnext_atto"),
     ("README.md", "wmr import net.pth --model net.py:Net --dataset mnist"),
     ("README.md", "wmr evaluate net.safetensors --attack autoattack"),

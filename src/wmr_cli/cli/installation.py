@@ -44,17 +44,18 @@ PACKAGES = (
 )
 """Dependencies whose versions `wmr doctor` shows."""
 EXTRA_PURPOSES = {
-    "mlflow": "log training to MLflow",
-    "pandas": "results as tables of pandas",
+    "mlflow": "log to MLflow: --logger mlflow",
+    "notebook": "run the notebooks of the documentation",
+    "pandas": "results as data frames: Result.to_pandas, read_rows",
     "slurm": "submit the runs of a study as Slurm jobs: wmr sweep --slurm",
-    "tensorboard": "log training for TensorBoard: wmr train --logger tensorboard",
-    "torchmetrics": "measures as metrics of torchmetrics",
-    "trackio": "log training to Trackio",
-    "wandb": "log training to Weights & Biases",
+    "tensorboard": "log to TensorBoard: --logger tensorboard",
+    "torchmetrics": "RunningAccuracyMetric, a metric of torchmetrics",
+    "trackio": "log to Trackio: --logger trackio",
+    "wandb": "log to Weights & Biases: --logger wandb",
 }
 """What users get from an extra of this package, if the installed version has it.
 
-The other extras, `dev`, `docs` and `browser`, serve the work on the package itself.
+Tools of developers are dependency groups, not extras.
 """
 
 
