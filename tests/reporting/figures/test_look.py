@@ -32,8 +32,12 @@ LOOKS = [FigureLook(width, has_heading=width < 5) for width in PAPER_WIDTHS.valu
 @pytest.fixture
 def found(tmp_path: Path) -> list[tuple[Path, Record]]:
     """Two models at two radii, at which their accuracies differ much."""
+    return save_records(tmp_path, skills=(2.0, -1.0))
+
+
+def save_records(tmp_path: Path, skills: tuple[float, float]) -> list[tuple[Path, Record]]:
     made = []
-    for eps, skill in ((0.1, 2.0), (0.2, -1.0)):
+    for eps, skill in zip((0.1, 0.2), skills, strict=True):
         for number in range(2):
             rows = synthetic.make_rows(60, skill=skill + number, classes=4)
             record = synthetic.make_record(
@@ -105,6 +109,18 @@ def test_panels_of_one_quantity_share_their_y_axis(
     values = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in lines])
     low, high = accuracies[0].get_ylim()
     assert low <= values.min() < values.max() <= high
+
+
+@pytest.mark.parametrize("skills", [(2.0, -1.0), (-1.0, 2.0)])
+def test_lines_are_inside_their_axes(tmp_path: Path, skills: tuple[float, float]) -> None:
+    figures = draw(save_records(tmp_path, skills))
+    for figure in (part for part in figures if isinstance(part, NamedFigure)):
+        for axes in visible_axes(figure):
+            low, high = axes.get_ylim()
+            for line in axes.get_lines():
+                values = np.asarray(line.get_ydata(), dtype=float)
+                assert np.nanmin(values) >= low - 1e-9, figure.name
+                assert np.nanmax(values) <= high + 1e-9, figure.name
 
 
 def test_panel_with_a_single_point_is_left_out(tmp_path: Path) -> None:

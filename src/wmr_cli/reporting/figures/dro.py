@@ -148,6 +148,8 @@ def _make_page(
     for row, group in zip(grid, groups, strict=True):
         draw_row(list(row), group)
         set_panel_title(row[0], group.facts, facts, spans_row=True)
+    # after all rows: a limit ends the scaling of an axis, which all accuracies share
+    grid[0, 1].set_ylim(bottom=0)
     for axes in grid[-1] if columns == PANELS else grid.flat:
         axes.set_xlabel(f"radius {RHO}")
     return figure
@@ -178,4 +180,3 @@ def draw_row(row: Sequence[Axes], group: ComparableGroup) -> None:
     loss_axes.set_ylabel("worst-case loss")
     accuracy_axes.set_ylabel("accuracy under\nits weights (%)")
     lowest_axes.set_ylabel("lowest accuracy\nin the ball (%)")
-    accuracy_axes.set_ylim(bottom=0)
