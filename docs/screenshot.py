@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-PICTURE = Path(__file__).parent / "pictures" / "terminal.svg"
+PICTURE = Path(__file__).parent / "images" / "terminal.svg"
 COMMANDS = (
     "wmr train",
     "wmr train --alpha 0 --quiet",
