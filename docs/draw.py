@@ -2,7 +2,7 @@
 
 Usage: `python docs/draw.py`. It takes some minutes. With `--stored` it draws only the figures of
 results in `studies`, in seconds. `page.png` is a screenshot of a browser, taken
-by hand. `screenshot.py` draws `terminal.svg`, `badges.py` the badges.
+by hand. `badges.py` draws the badges.
 """
 
 import json
