@@ -35,6 +35,7 @@ from ..rows import (
     list_combined_attacks,
     list_trainings,
     make_group_rows,
+    merge_unweighted_rows,
     model_key,
     row_name,
     run_name,
@@ -81,7 +82,7 @@ class Method:
     @property
     def rows(self) -> list[ReportRow]:
         """A row of the tables per alpha."""
-        return list(make_group_rows(self.entry))
+        return list(merge_unweighted_rows(make_group_rows(self.entry)))
 
     @property
     def records(self) -> list[Record]:

@@ -18,7 +18,7 @@ from ...errors import BadFile
 from ...storage.records import Record
 from ..comparison import ResampledAccuracies
 from ..radii import group_radii
-from ..rows import make_rows
+from ..rows import make_rows, merge_unweighted_rows
 from ..scoring import list_caveats
 from ..tables import main
 from ..tables.details import make_detail_tables
@@ -253,7 +253,7 @@ def _make_method_table(panel: ReportPanel, resampled: ResampledAccuracies) -> Te
 def _make_seed_table(panel: ReportPanel) -> TextTable:
     """Make the main table with each record by itself; nothing is ranked."""
     named = [
-        (name, len(list(make_rows([record]))))
+        (name, len(list(merge_unweighted_rows(make_rows([record])))))
         for name, record in zip(panel.names, panel.records, strict=True)
     ]
     table = _select_columns(main.make_table(panel.records), named)

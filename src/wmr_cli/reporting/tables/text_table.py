@@ -93,7 +93,11 @@ class TextTable:
         # names in titles and notes come from users and must not be read as markup
         notes = [escape(printable(note)) for note in self.notes]
         table.caption = "\n".join([self.caption, *notes]) or None
-        table.title = escape(printable(self.full_title(shared))) or None
+        title = printable(self.full_title(shared))
+        table.title = escape(title) or None
+        if title and width is None:
+            # rich would fold it to the width of the table
+            table.title = Text(title, no_wrap=True, overflow="ignore")
         for position in columns:
             name = self.headings[position]
             is_text = name in self.text_columns
