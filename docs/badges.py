@@ -9,7 +9,7 @@ import wmr_cli
 ROOT = Path(__file__).parents[1]
 CHARACTER_WIDTH = 6.6  # pixels, at a font size of 11
 PADDING = 12  # pixels
-FOLDER = ROOT / "docs" / "pictures" / "badges"
+FOLDER = ROOT / "docs" / "images" / "badges"
 BADGE = """<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20"
  role="img" aria-label="{label}: {value}">
 <title>{label}: {value}</title>

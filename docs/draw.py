@@ -2,7 +2,7 @@
 
 Usage: `python docs/draw.py`. It takes some minutes. With `--stored` it draws only the figures of
 results in `studies`, in seconds. `page.png` is a screenshot of a browser, taken
-by hand. `screenshot.py` draws `terminal.svg`, `badges.py` the badges.
+by hand. `badges.py` draws the badges.
 """
 
 import json
@@ -49,7 +49,7 @@ from wmr_cli.spec import Spec
 from wmr_cli.storage import records
 from wmr_cli.storage.records import Record, Rows
 
-PICTURES = Path(__file__).parent / "pictures"
+PICTURES = Path(__file__).parent / "images"
 ALPHA_STUDY = Path(__file__).parents[1] / "studies" / "digits_alpha.json"
 RUNS = tuple(f"runs/digits-{run}-s0" for run in ("pgd-a0", "trades-a0", "trades-a2"))
 SHOWN_RUN = RUNS[-1]

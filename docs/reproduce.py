@@ -4,7 +4,7 @@ Usage: `python docs/reproduce.py`. With `--check`, only compare the text, and ex
 differs. The page has a block `<!-- study: NAME -->` … `<!-- end -->` for each study, a block
 `<!-- controls: NAME of STUDY -->` for controls of a study, which are a study of their own, and a
 block `<!-- verdicts -->`. Their content is overwritten. Figures are written to
-`pictures/reproduction`.
+`images/reproduction`.
 """
 
 import re
@@ -40,7 +40,7 @@ from wmr_cli.sweeps.study import Study, read_study
 DOCS = Path(__file__).parent
 STUDIES = DOCS.parent / "studies"
 PAGE = DOCS / "reproduction.md"
-FIGURES = DOCS / "pictures" / "reproduction"
+FIGURES = DOCS / "images" / "reproduction"
 BLOCK = re.compile(
     r"(?P<begin><!-- (?:study: (?P<study>[\w-]+)|controls: (?P<controls>[\w-]+) of (?P<of>[\w-]+)"
     r"|verdicts) -->\n).*?(?P<end><!-- end -->\n)",
