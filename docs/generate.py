@@ -68,10 +68,8 @@ METHOD_INTRODUCTIONS = {
         "[`mean=` and `std=`](models.md#normalisation)."
     ),
     "dataset": "[Data](data.md) compares them.",
-    "defense": (
-        "[Defenses and weightings](defenses.md#defenses) compares them, with costs and references."
-    ),
-    "kernel": "[Defenses and weightings](defenses.md#kernels) compares them, with references.",
+    "defense": ("[Defenses and weightings](defenses.md#defenses) compares them, with their costs."),
+    "kernel": "[Defenses and weightings](defenses.md#kernels) compares them.",
     "attack": (
         "[Attacks](attacks.md) compares them. All also have `norm=linf` or `l2` and `eps`, by "
         "default those of the checkpoint. A `loss` is `ce`, `margin`, `pmargin`, `cw` or `dlr`. "

@@ -760,7 +760,7 @@ class NewPluginConfig(Struct, frozen=True, kw_only=True):
         setting(
             "Kind of component; repeatable.",
             PLUGIN,
-            "attack|model|dataset|defense|kernel|verifier",
+            "attack|model|dataset|defense|kernel|verifier|logger",
             names=("--kind",),
             is_repeated=True,
         ),

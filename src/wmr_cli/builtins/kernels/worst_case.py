@@ -78,7 +78,7 @@ class Cvar:
     Images whose loss is equal to that of the last selected image share the remaining weight.
 
     Weight: `1 / share` for the `share` of the batch with the largest loss, else 0, without gradient
-    Good for: the conditional value at risk: only the worst tenth of the images counts
+    Good for: the conditional value at risk: only images of large loss count
     Reference: Rockafellar and Uryasev 2000
     """
 
