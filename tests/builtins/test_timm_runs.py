@@ -51,7 +51,24 @@ NETWORKS = {
     ],
     "colours:side=28,channels=1": ["timm:regnetx_002", "timm:vit_tiny_patch16_224,size=32,depth=2"],
 }
-CASES = [(dataset, model) for dataset, models in NETWORKS.items() for model in models]
+# one of each family; the others take two minutes
+FAST = {
+    "timm:resnet10t",
+    "timm:vit_tiny_patch16_224,patch_size=8,depth=2",
+    "timm:gmlp_ti16_224",
+    "timm:mobilevit_xxs",
+    "timm:regnetx_002",
+}
+CASES = [
+    pytest.param(
+        dataset,
+        model,
+        marks=[] if model in FAST else pytest.mark.slow,
+        id=f"{model} on {dataset}",
+    )
+    for dataset, models in NETWORKS.items()
+    for model in models
+]
 
 
 def colours(root: Path, side: int, channels: int = 3) -> MemorySource:
@@ -78,9 +95,7 @@ def with_colours() -> Registry:
     return found
 
 
-@pytest.mark.parametrize(
-    ("dataset", "model"), CASES, ids=[f"{model} on {dataset}" for dataset, model in CASES]
-)
+@pytest.mark.parametrize(("dataset", "model"), CASES)
 def test_a_network_of_timm_is_trained_and_evaluated(
     dataset: str, model: str, with_colours: Registry, tmp_path: Path
 ) -> None:
