@@ -29,7 +29,7 @@ UNIT_TESTS := tests/builtins tests/core tests/measures tests/paper tests/reporti
   tests/test_spec.py
 # the contracts of all built-ins, and the pages that are generated from them
 UNIT_TESTS += tests/testing/test_registered_components.py tests/docs/test_generated_pages.py
-# trains 20 networks
+# trains networks of timm
 UNIT_TESTS += --ignore tests/builtins/test_timm_runs.py
 
 check: lint  ## lint, unit tests, contracts of all built-ins, in less than 90 seconds
