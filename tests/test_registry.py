@@ -138,6 +138,10 @@ def test_a_parameter_without_a_near_one_is_refused_with_all_parameters(registry:
     assert get_error(registry, "sample:q=3", eps=0.1).hint.endswith("eps, loss, steps")
 
 
+def test_a_parameter_of_a_component_without_any_is_refused_as_such(registry: Registry) -> None:
+    assert get_error(registry, "plain:q=3").hint == "plain has no parameters"
+
+
 def test_a_missing_parameter_is_named(registry: Registry) -> None:
     error = get_error(registry, "sample")
     assert "eps" in str(error)

@@ -331,7 +331,8 @@ class _Signature:
         known = [
             key for key in (*self.names(), *SHARED_PARAMS.get(kind, ())) if key not in excluded
         ]
-        raise UnknownName(f"{kind} {spec.name!r} has no {name!r}", hint=did_you_mean(name, known))
+        hint = did_you_mean(name, known) if known else f"{spec.name} has no parameters"
+        raise UnknownName(f"{kind} {spec.name!r} has no {name!r}", hint=hint)
 
     def hint_of(self, name: str) -> TypeHint:
         """Return the type hint of a parameter, or Any if it has none that can be evaluated."""
