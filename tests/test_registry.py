@@ -122,6 +122,13 @@ def test_a_name_without_a_near_one_is_refused_with_all_names(registry: Registry)
     assert get_error(registry, "zzz").hint.endswith("free, plain, sample, sample-margin")
 
 
+@pytest.mark.parametrize("kind", ["attack", "kernel"])
+def test_a_name_of_a_known_plugin_is_refused_with_the_plugin(kind: str, registry: Registry) -> None:
+    with pytest.raises(UnknownName) as caught:
+        registry.create(kind, "torchattacks:name=PGD")
+    assert "wmr-torchattacks" in str(caught.value.hint)
+
+
 def test_a_name_of_an_empty_kind_is_refused(registry: Registry) -> None:
     with pytest.raises(UnknownName) as caught:
         registry.create("kernel", "exp")
@@ -136,6 +143,10 @@ def test_a_misspelt_parameter_is_refused_with_the_nearest_one(registry: Registry
 
 def test_a_parameter_without_a_near_one_is_refused_with_all_parameters(registry: Registry) -> None:
     assert get_error(registry, "sample:q=3", eps=0.1).hint.endswith("eps, loss, steps")
+
+
+def test_a_parameter_of_a_component_without_any_is_refused_as_such(registry: Registry) -> None:
+    assert get_error(registry, "plain:q=3").hint == "plain has no parameters"
 
 
 def test_a_missing_parameter_is_named(registry: Registry) -> None:

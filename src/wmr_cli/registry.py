@@ -37,8 +37,22 @@ SHARED_PARAMS: Mapping[str, Mapping[str, TypeHint]] = {
     "model": {"mean": tuple[float, ...], "std": tuple[float, ...]}
 }
 """Parameters of every component of a kind. The program applies them if the target does not."""
+PLUGIN_OF_NAME = {
+    "awp": "wmr-awp",
+    "crown": "wmr-certify",
+    "hf": "wmr-huggingface",
+    "ibp": "wmr-certify",
+    "robustbench": "wmr-robustbench",
+    "torchattacks": "wmr-torchattacks",
+}
+"""Names that the plugins in the repository would add."""
 Component: TypeAlias = Any
 """What a target builds. Callers check it against the protocol of its kind."""
+
+
+def suggest_plugin(name: str) -> str:
+    """Return a hint to install the plugin that would add a name."""
+    return f"install {PLUGIN_OF_NAME[name]}, from plugins/ in the repository of wmr"
 
 
 @dataclass(frozen=True)
@@ -123,9 +137,13 @@ class Registry:
         """Return the entry of a name; an unknown name raises UnknownName with the nearest one."""
         known = self._owned[kind]
         if name not in known:
-            # only verifiers are never built in
-            missing = f"no {kind} is installed; the plugin wmr-certify has some"
-            hint = did_you_mean(name, known) if known else missing
+            if name in PLUGIN_OF_NAME:
+                hint = suggest_plugin(name)
+            elif known:
+                hint = did_you_mean(name, known)
+            else:
+                # only verifiers are never built in
+                hint = f"no {kind} is installed; the plugin wmr-certify has some"
             raise UnknownName(f"no {kind} is called {name!r}", hint=hint)
         return known[name]
 
@@ -331,7 +349,8 @@ class _Signature:
         known = [
             key for key in (*self.names(), *SHARED_PARAMS.get(kind, ())) if key not in excluded
         ]
-        raise UnknownName(f"{kind} {spec.name!r} has no {name!r}", hint=did_you_mean(name, known))
+        hint = did_you_mean(name, known) if known else f"{spec.name} has no parameters"
+        raise UnknownName(f"{kind} {spec.name!r} has no {name!r}", hint=hint)
 
     def hint_of(self, name: str) -> TypeHint:
         """Return the type hint of a parameter, or Any if it has none that can be evaluated."""

@@ -482,7 +482,10 @@ BAD_ARRAYS = {
     "a web page": (lambda path: path.write_text("<html>"), "is a web page"),
     "one array": (single, "a single array"),
     "other names": (lambda path: stored(path, data=pixels(3, 8, 8)), "only data"),
-    "no labels": (lambda path: stored(path, images=pixels(3, 8, 8)), "images and labels of 'all'"),
+    "no labels": (
+        lambda path: stored(path, images=pixels(3, 8, 8)),
+        "images of 'all' have no labels",
+    ),
     "too few labels": (
         lambda path: stored(path, images=pixels(3, 8, 8), labels=labels(2)),
         "images and labels of 'all'",

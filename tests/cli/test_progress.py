@@ -109,6 +109,17 @@ def test_the_running_part_of_an_attack_has_a_bar(terminal: io.StringIO) -> None:
     assert drawn.index("square: 1 of 4") < drawn.index("apgd-ce: 2 of 2")
 
 
+def test_a_line_off_a_terminal_has_the_fraction_that_is_done(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    list(progress.follow(evaluate_in_parts(), int))
+    printed = capsys.readouterr().err.splitlines()
+    assert [line for line in printed if "%" in line] == [
+        "66 %: 4 of 6 images",
+        "100 %: 6 of 6 images",
+    ]
+
+
 @pytest.mark.parametrize(("interval", "lines"), [(0, 3), (60, 2)])
 def test_parts_of_an_attack_off_a_terminal_are_lines_at_intervals(
     interval: int, lines: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

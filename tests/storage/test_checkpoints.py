@@ -197,6 +197,10 @@ def test_a_path_that_cannot_be_read_is_refused(name: str) -> None:
     assert not checkpoints.is_checkpoint(Path(name))
 
 
+def test_a_name_on_the_hub_is_refused_with_the_plugin_that_reads_it() -> None:
+    assert "wmr-huggingface" in get_error(Path("hf:owner/name")).hint
+
+
 def test_a_checkpoint_is_recognised_by_its_header(file: Path) -> None:
     assert checkpoints.is_checkpoint(file)
     assert json.loads(checkpoints.load_tensors(file)[1]["class_names"]) == list(NAMES)

@@ -55,6 +55,14 @@ def test_an_unknown_augmentation_is_refused(text: str) -> None:
         build_augmentation(text, (3, 8, 8))
 
 
+@pytest.mark.parametrize(("text", "form"), [("crop", "crop:4"), ("flip,none", "leave out none")])
+def test_a_known_augmentation_in_the_wrong_form_is_not_unknown(text: str, form: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        build_augmentation(text, (3, 8, 8))
+    assert "unknown" not in str(refused.value)
+    assert form in str(refused.value.hint)
+
+
 @pytest.mark.parametrize(
     "text", ["resized-crop:0", "resized-crop:1.5", "resized-crop:1.2.3", "crop:1,resized-crop"]
 )

@@ -229,7 +229,8 @@ class PlainView:
                 # logs of batch jobs stay short: ten lines per evaluation
                 tenths = 10 * event.done // event.total
                 if tenths > self._tenths:
-                    say(f"{10 * tenths} %: {event.done} of {event.total} images", quiet=self._quiet)
+                    percent = 100 * event.done // event.total
+                    say(f"{percent} %: {event.done} of {event.total} images", quiet=self._quiet)
                 self._tenths = max(tenths, self._tenths)
             case Message():
                 say(event.text, quiet=self._quiet, is_warning=event.is_warning)

@@ -47,7 +47,7 @@ MARGIN_WEIGHT = (
 )
 GAPS = {
     "checks": "Whether the attack was weak rather than the model robust: no record has sanity"
-    " checks (`wmr evaluate --checks`).",
+    " checks (--checks).",
     "autoattack": "AutoAttack, the usual ensemble of four attacks: there is no record of it.",
     "gradient_free": "Attacks without gradients, which masked gradients cannot stop.",
     "gradient_free_subset": "Attacks without gradients on all images: only a sanity check used"

@@ -24,6 +24,7 @@ from ..config import TrainConfig
 from ..core.norms import NORMS
 from ..errors import BadFile
 from ..reading import check_regular, decode_json, is_folder, parse_json
+from ..registry import PLUGIN_OF_NAME, suggest_plugin
 from .atomic import write_atomically
 from .records import MAX_CLASSES, MAX_EPS, content_hash
 
@@ -355,6 +356,9 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str,
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return tensors and header of a file, checksum verified."""
     hint = "name a checkpoint such as runs/NAME/last.safetensors, or its run folder"
+    scheme, has_scheme, _ = str(path).partition(":")
+    if has_scheme and scheme in PLUGIN_OF_NAME:
+        hint = suggest_plugin(scheme)
     try:
         check_regular(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -31,6 +31,10 @@ def build_augmentation(text: str, input_shape: tuple[int, int, int]) -> Augmenta
     parts: dict[str, Any] = {}
     for word in words:
         name, *values = word.split(":")
+        if name == "none":
+            raise BadInput(
+                "augmentation none excludes all others", hint="leave out none, or the others"
+            )
         if name not in _AUGMENTATIONS:
             raise BadInput(f"unknown augmentation {word!r}", hint=_AUGMENTATION_HINT)
         if name in parts:
@@ -74,7 +78,10 @@ _AUGMENTATION_HINT = (
 def _parse_crop(word: str, values: list[str]) -> tuple[int, str]:
     """Return the padding, and how the border is filled."""
     if re.fullmatch("crop:([0-9]+)(:zero|:reflect)?", word) is None:
-        raise BadInput(f"unknown augmentation {word!r}", hint=_AUGMENTATION_HINT)
+        raise BadInput(
+            f"augmentation {word!r} does not have the form crop:PIXELS or crop:PIXELS:BORDER",
+            hint="write crop:4, or crop:4:reflect",
+        )
     return int(values[0]), values[1] if len(values) > 1 else "zero"
 
 

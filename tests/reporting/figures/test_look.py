@@ -73,6 +73,9 @@ def test_figures_have_the_chosen_width_and_heading(
         assert one.figure.get_figwidth() == look.width
         assert bool(one.figure.get_suptitle()) == look.has_heading
         one.figure.canvas.draw()
+        for text in one.figure.texts:
+            lines = text.get_window_extent()
+            assert (lines.x0 >= 0, lines.x1 <= one.figure.bbox.width) == (True, True), text
         for axes in visible_axes(one):
             # wide enough for tick labels, and inside the figure
             box = axes.get_position()

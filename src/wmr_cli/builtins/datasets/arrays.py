@@ -117,7 +117,12 @@ def _make_split(
     labels = _first_of(found, LABEL_NAMES[name])
     if images is None and labels is None:
         return None
-    if images is None or labels is None or not _is_one_label_per_image(images, labels):
+    if labels is None:
+        raise BadFile(
+            f"{path}: images of {name!r} have no labels",
+            hint=f"add an array {LABEL_NAMES[name][0]}; if `extra_labels` predicts them, zeros",
+        )
+    if images is None or not _is_one_label_per_image(images, labels):
         sizes = ", ".join(f"{key} {tuple(array.shape)}" for key, array in found.items())
         raise BadFile(
             f"{path}: images and labels of {name!r} do not match ({sizes})",

@@ -28,6 +28,7 @@ MEAN_OVER_SEEDS = "\nmeans over training seeds; thin lines: each seed"
 POOLED_SEEDS = "\nall training seeds pooled"
 FORMULA = re.compile(r"(?<!\\)\$.*?(?<!\\)\$")
 PUNCTUATION = re.compile(r"(?<=[,;]) ")
+WORD = re.compile(rf"(?:{FORMULA.pattern}|\S)+")
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,8 @@ def _join_facts(own: Facts, facts: Sequence[Facts], *, shared: bool) -> str:
 def _fold(text: str, letters: int) -> list[str]:
     """Break text into lines of about this many letters.
 
-    Lines break after a comma or semicolon; a part that is too long breaks anywhere.
+    Lines break after a comma or semicolon; a part that is too long breaks anywhere, but not within
+    a formula.
     """
     if not text:
         return []
@@ -167,10 +169,13 @@ def _fold(text: str, letters: int) -> list[str]:
         if not FORMULA.search(part) and len(part) > letters:
             # `wrap_text` escapes dollars, so that they must not be escaped before
             lines += wrap_text(part.replace(r"\$", "$"), letters).split("\n")
-        elif lines and _visible_length(f"{lines[-1]} {part}") <= letters:
-            lines[-1] += f" {part}"
-        else:
-            lines.append(part)
+            continue
+        pieces = [part] if _visible_length(part) <= letters else WORD.findall(part)
+        for piece in pieces:
+            if lines and _visible_length(f"{lines[-1]} {piece}") <= letters:
+                lines[-1] += f" {piece}"
+            else:
+                lines.append(piece)
     return lines
 
 
