@@ -552,6 +552,7 @@ def test_an_unknown_home_folder_or_an_unreadable_state_folder_remembers_nothing(
         local_code.check(Spec.parse("net.py:Net"))
 
 
+@pytest.mark.slow
 def test_a_sweep_works_without_a_state_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -592,6 +593,7 @@ def test_a_state_folder_that_cannot_be_written_is_a_warning(
     assert "warning: " in result.stderr
 
 
+@pytest.mark.slow
 def test_child_processes_of_a_sweep_inherit_trust(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NET)
     Path("study.toml").write_text(

@@ -142,6 +142,7 @@ def test_check_names_the_broken_ones_and_the_target_that_does_not_exist(
     assert "warning: not loaded: " in missed.stderr
 
 
+@pytest.mark.slow
 def test_one_name_of_each_kind_trains_attacks_and_evaluates(crowded: Path, tmp_path: Path) -> None:
     parts = [
         "--dataset",

@@ -211,6 +211,7 @@ def test_every_rank_reads_by_itself_if_the_disk_is_full(tmp_path: Path) -> None:
         assert not result["is_mapped"]
 
 
+@pytest.mark.slow
 def test_image_files_are_decoded_by_rank_0_only(tmp_path: Path) -> None:
     first, second = run_two_ranks(tmp_path, SHARE_IMAGE_FILES)
     assert first.pop("decoded") == 12

@@ -393,6 +393,7 @@ def load(split_seed=0):
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_with_mixed_images_and_threads_resumes_bit_identically(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
